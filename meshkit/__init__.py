@@ -1,0 +1,87 @@
+"""meshkit lays out a distributed PyTorch job: a named grid of ranks and everything that follows.
+
+The door: every public name, imported when it is first used, so that ``import meshkit`` costs
+next to nothing and torch is loaded only for what is live::
+
+    before any process   factor_world  Layout  BatchPlan  GroupPlan
+    who am I             detect  World  init  shutdown  spawn
+    the mesh             build_mesh  Mesh
+    what is refused      MeshkitError and its children, see meshkit.core.errors
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .core.batch import BatchPlan
+    from .core.errors import (
+        BatchError,
+        CoordinateError,
+        DisagreementError,
+        LaunchError,
+        MeshkitError,
+        RankTimeoutError,
+        SpawnError,
+        SpecError,
+        UnknownAxisError,
+        UnplacedAxisError,
+    )
+    from .core.factor import factor_world
+    from .core.layout import Layout
+    from .core.plan import GroupPlan
+    from .launch.environment import World, detect
+    from .launch.join import init, shutdown
+    from .launch.spawn import spawn
+    from .live.build import build_mesh
+    from .live.mesh import Mesh
+
+__all__ = [
+    "BatchError",
+    "BatchPlan",
+    "CoordinateError",
+    "DisagreementError",
+    "GroupPlan",
+    "LaunchError",
+    "Layout",
+    "Mesh",
+    "MeshkitError",
+    "RankTimeoutError",
+    "SpawnError",
+    "SpecError",
+    "UnknownAxisError",
+    "UnplacedAxisError",
+    "World",
+    "build_mesh",
+    "detect",
+    "factor_world",
+    "init",
+    "shutdown",
+    "spawn",
+]
+
+_ROOMS = {
+    "core.batch": ("BatchPlan",),
+    "core.factor": ("factor_world",),
+    "core.layout": ("Layout",),
+    "core.plan": ("GroupPlan",),
+    "launch.environment": ("World", "detect"),
+    "launch.join": ("init", "shutdown"),
+    "launch.spawn": ("spawn",),
+    "live.build": ("build_mesh",),
+    "live.mesh": ("Mesh",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'meshkit' has no attribute {name!r}")
+    room = importlib.import_module(f".{_ROOM_OF.get(name, 'core.errors')}", __name__)
+    value = globals()[name] = getattr(room, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,280 @@
+"""Axis names, their order and their sizes; infer the size that is -1.
+
+An axis is a dimension of the mesh (a tensor has dims). The standard axes nest in one order,
+from the outside in, because tp talks most and must sit on the nearest wires::
+
+    pp  dp  ep  cp  sp  tp
+    far ................ near
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import math
+from collections.abc import Collection, Iterable, Mapping
+
+from .call import Call
+from .errors import SpecError, UnknownAxisError, UnplacedAxisError, told
+from .integers import integer
+
+STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
+
+# Names of options, those to come included: an axis of that name could not be passed by keyword.
+RESERVED = frozenset(
+    [
+        "order",
+        "groups",
+        "ranks",
+        "timeout",
+        "arrival_timeout",
+        "backend",
+        "data",
+        "place",
+        "crossing",
+        "within",
+        "across",
+        "world_size",
+    ]
+)
+
+MAX_AXES = 32  # what numpy 1 can hold in one array
+MAX_RANKS = 2**63 - 1  # what int64 can number
+
+
+def listed(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Axis names from ``"dp sp"`` or ``("dp", "sp")``.
+
+    Example:
+        >>> listed("dp sp"), listed(["dp", "sp"])
+        (('dp', 'sp'), ('dp', 'sp'))
+    """
+    return tuple(names.split() if isinstance(names, str) else names)
+
+
+def closest(name: object, names: Collection[str]) -> str | None:
+    """The name among ``names`` that ``name`` was probably meant to be, or None."""
+    found = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def check_known(call: Call, asked: Iterable[str], axes: tuple[str, ...]) -> None:
+    """Refuse axes that are not among ``axes``, and any axis listed twice.
+
+    Raises:
+        UnknownAxisError: for the first unknown name, with the closest known one.
+        SpecError: where a name stands twice.
+    """
+    seen: set[str] = set()
+    for name in asked:
+        if name not in axes:
+            raise _unknown(call, name, axes)
+        if name in seen:
+            fix = f"name {name} once."
+            raise SpecError(told(f"{call} names the axis {name} twice.", fix=fix))
+        seen.add(name)
+
+
+def _unknown(call: Call, name: object, axes: tuple[str, ...]) -> UnknownAxisError:
+    suggestion = closest(name, axes)
+    hint = f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}."
+    text = told(f"{call}: there is no axis {name!r}.", f"The axes are {', '.join(axes)}.", fix=hint)
+    return UnknownAxisError(text, axis=name, axes=axes, suggestion=suggestion)
+
+
+def check_names(call: Call, names: Collection[object]) -> None:
+    """Refuse names that einops, Python or meshkit's own options could not take.
+
+    Raises:
+        SpecError: for the first name that is no ASCII identifier, starts or ends with an
+            underscore, is a Python keyword, ``axis`` or the name of an option; and where there
+            are none, or more than numpy can hold.
+    """
+    for name in names:
+        reason = _name_fault(name)
+        if reason:
+            text = told(
+                f"{call}: {name!r} cannot be the name of an axis.",
+                f"It {reason}.",
+                fix="a short lower-case word, such as dp, sp or tp.",
+            )
+            raise SpecError(text)
+    if not 1 <= len(names) <= MAX_AXES:
+        text = told(
+            f"{call} has {len(names)} axes.",
+            f"A mesh has 1 to {MAX_AXES}.",
+            fix=str(call.but(dp=1)) if not names else "leave out axes of size 1.",
+        )
+        raise SpecError(text)
+
+
+def _name_fault(name: object) -> str | None:
+    if not isinstance(name, str):
+        return f"is a {type(name).__name__}, not a str"
+    if not (name.isascii() and name.isidentifier()):
+        return "is not made of letters, digits and underscores, with a letter first"
+    if name.startswith("_") or name.endswith("_"):
+        return "starts or ends with an underscore, which einops patterns refuse"
+    if keyword.iskeyword(name) or name == "axis":
+        return "is a word of the language, not of the mesh"
+    if name in RESERVED:
+        return "is the name of an option"
+    return None
+
+
+def check_sizes(call: Call, sizes: Mapping[str, object]) -> dict[str, int]:
+    """The sizes as plain ints: each 1 or more, one of them perhaps -1.
+
+    Args:
+        call: the call to quote.
+        sizes: axis name to what the caller gave as its size. Integers of numpy count as ints.
+
+    Raises:
+        SpecError: for a bool, a float, a str, zero, a negative number other than -1, and where
+            more than one size is -1.
+    """
+    check_names(call, sizes)
+    checked = {name: _size(call, name, size) for name, size in sizes.items()}
+    check_one_unknown(call, checked)
+    return checked
+
+
+def _size(call: Call, name: str, size: object) -> int:
+    number = integer(size)
+    if number is not None and (number >= 1 or number == -1):
+        return number
+    what = str(size) if number is not None else f"{size!r}, a {type(size).__name__}"
+    text = told(
+        f"{call}: the size of {name} is {what}.",
+        "A size is an int of 1 or more, or -1 for the one to be inferred.",
+        fix=f"{call.but(**{name: _nearest_size(size)})}.",
+    )
+    raise SpecError(text, sizes=dict(call.kwargs))
+
+
+def _nearest_size(size: object) -> int:
+    """What was probably meant: 4 for ``"4"`` and 4.0; 1 for anything that is not a number."""
+    try:
+        return max(1, int(float(size)))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return 1
+
+
+def check_one_unknown(call: Call, sizes: Mapping[str, int]) -> None:
+    """Refuse more than one -1: their product is known, they are not.
+
+    Raises:
+        SpecError: naming the axes that are unknown.
+    """
+    unknown = [name for name, size in sizes.items() if size == -1]
+    if len(unknown) > 1:
+        first, *rest = unknown
+        text = told(
+            f"{call} leaves the sizes of {' and '.join(unknown)} open.",
+            "Only one size can be inferred; an axis dp that is left out is inferred too.",
+            fix=f"{call.but(**{first: -1}, **dict.fromkeys(rest, 1))}.",
+        )
+        raise SpecError(text, sizes=dict(sizes))
+
+
+def nest(call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
+    """The sizes from the outermost axis to the innermost, dp among them.
+
+    Args:
+        call: the call to quote.
+        sizes: as :func:`check_sizes` returns them.
+        order: axis names from the outside in, every one once; None is the standard order.
+            Where ``dp`` has no size it is added as -1, unless ``order`` leaves it out too.
+
+    Raises:
+        UnplacedAxisError: without ``order``, for an axis that has no standard place.
+        SpecError: where ``order`` and the sizes do not name the same axes.
+    """
+    if order is None:
+        _check_standard(call, sizes)
+        names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
+    else:
+        names = listed(order)
+        _check_order(call, sizes, names)
+    nested = {name: sizes.get(name, -1) for name in names}
+    check_one_unknown(call, nested)
+    return nested
+
+
+def _check_standard(call: Call, sizes: Mapping[str, int]) -> None:
+    for name in sizes:
+        if name not in STANDARD:
+            suggestion = closest(name, STANDARD)
+            order = " ".join(dict.fromkeys(("dp", *sizes)))
+            hint = f"did you mean {suggestion}? Or " if suggestion else ""
+            text = told(
+                f"{call}: the axis {name} has no standard place.",
+                f"The standard axes nest {' '.join(STANDARD)}, from the outside in.",
+                fix=f"{hint}say where it goes: {call.but(order=order)}.",
+            )
+            facts = {"axis": name, "axes": STANDARD, "suggestion": suggestion}
+            raise UnplacedAxisError(text, sizes=dict(sizes), **facts)
+
+
+def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
+    check_names(call, names)
+    unsized = [n for n in names if n not in sizes and n != "dp"]
+    unplaced = [n for n in sizes if n not in names]
+    doubled = sorted({n for n in names if names.count(n) > 1})
+    if not (unsized or unplaced or doubled):
+        return
+    evidence = [f"{n} is in order but has no size." for n in unsized]
+    evidence += [f"{n} has a size but is not in order." for n in unplaced]
+    evidence += [f"{n} stands twice in order." for n in doubled]
+    right = " ".join(dict.fromkeys([n for n in names if n not in unsized] + unplaced))
+    fix = f"{call.but(order=right)}."
+    raise SpecError(told(f"{call}: order and sizes differ.", *evidence, fix=fix), sizes=dict(sizes))
+
+
+def infer(
+    call: Call, sizes: Mapping[str, int], num_ranks: int, evidence: str, *, whose: str = "the world"
+) -> dict[str, int]:
+    """The sizes with the -1 replaced, so that their product is ``num_ranks``.
+
+    Args:
+        call: the call to quote.
+        sizes: from the outside in, at most one of them -1.
+        num_ranks: how many ranks there are.
+        evidence: where that number comes from, as it is printed: ``"WORLD_SIZE = 6 (torchrun)"``.
+        whose: what has that many ranks: the world (which can be started anew) or something else.
+
+    Raises:
+        SpecError: where the product cannot be ``num_ranks``, with the numbers that would work.
+
+    Example:
+        >>> infer(Call("f"), {"dp": -1, "sp": 2, "tp": 4}, 64, "")
+        {'dp': 8, 'sp': 2, 'tp': 4}
+    """
+    known = math.prod(size for size in sizes.values() if size != -1)
+    unknown = [name for name, size in sizes.items() if size == -1]
+    if unknown and num_ranks % known == 0:
+        return {**sizes, unknown[0]: num_ranks // known}
+    if not unknown and num_ranks == known:
+        return dict(sizes)
+    product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
+    need = f"a multiple of {known}" if unknown else str(known)
+    text = told(
+        f"{call} needs {need} rank{'' if need == '1' else 's'}, {whose} has {num_ranks}.",
+        f"{product} = {known}; {evidence}.",
+        fix=_fix_product(call, sizes, known, num_ranks, can_start=whose == "the world"),
+    )
+    raise SpecError(text, sizes=dict(sizes), world_size=num_ranks)
+
+
+def _fix_product(
+    call: Call, sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool
+) -> str:
+    """What would work: another number of ranks, or the same call without dp."""
+    below, above = num_ranks // known * known, (num_ranks // known + 1) * known
+    worlds = [str(n) for n in (below, above) if n] if -1 in sizes.values() else [str(known)]
+    ways = [f"start {' or '.join(worlds)} ranks"] if can_start else []
+    rest = known // sizes["dp"] if sizes.get("dp", -1) != -1 else 0
+    if rest and num_ranks % rest == 0 and -1 not in sizes.values():
+        size = num_ranks // rest
+        ways.append(f"{call.but(dp=None if can_start else -1)}, which gives dp={size}")
+    return f"{', or '.join(ways) or f'sizes whose product is {num_ranks}'}."

@@ -1,0 +1,64 @@
+"""A call as its caller wrote it, so that an error can quote it and a fix can be typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+def _written(value: object) -> str:
+    """``repr``, cut short where a list of ranks would fill the screen."""
+    if isinstance(value, np.ndarray):
+        value = value.ravel().tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
+        return f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
+    return repr(value)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function name and the arguments it was given.
+
+    Args:
+        name: the function, as it is called: ``"build_mesh"``.
+        args: positional arguments. A mapping among them holds sizes.
+        kwargs: keyword arguments, in the order written.
+
+    Example:
+        >>> call = Call("build_mesh", kwargs={"dp": 4, "sp": 2, "tp": 1})
+        >>> print(call)
+        build_mesh(dp=4, sp=2, tp=1)
+        >>> print(call.but(dp=None, order="sp dp tp"))
+        build_mesh(sp=2, tp=1, order='sp dp tp')
+    """
+
+    name: str
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        args = [_written(value) for value in self.args]
+        kwargs = [f"{name}={_written(value)}" for name, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(args + kwargs)})"
+
+    def but(self, **changes: object) -> Call:
+        """The same call with some arguments changed, added, or (None) left out."""
+        args = tuple(self._edited(value, changes) for value in self.args)
+        inside = {key for value in self.args if isinstance(value, Mapping) for key in value}
+        rest = {key: value for key, value in changes.items() if key not in inside}
+        kwargs = {**self.kwargs, **rest}
+        return Call(self.name, args, {k: v for k, v in kwargs.items() if v is not None})
+
+    @staticmethod
+    def _edited(value: object, changes: Mapping[str, object]) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        merged = {key: changes.get(key, old) for key, old in value.items()}
+        return {key: new for key, new in merged.items() if new is not None}
+
+
+def given(**options: object) -> dict[str, object]:
+    """The options that were given: those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,54 @@
+"""Factor a number of ranks into named axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .axes import check_sizes, infer, nest
+from .call import Call, given
+from .errors import SpecError, told
+from .integers import integer
+from .layout import Layout
+
+
+def factor_world(
+    world_size: int, *, order: str | Iterable[str] | None = None, **sizes: int
+) -> Layout:
+    """Factor a number of ranks into a layout. Pure arithmetic: no torch, no processes. O(axes).
+
+    Args:
+        world_size: how many ranks there are.
+        order: axis names from the outside in. None is the standard order ``pp dp ep cp sp tp``,
+            whatever the order of the arguments.
+        **sizes: axis name to size; one may be -1. ``dp`` is inferred where it is left out, unless
+            ``order`` leaves it out too.
+
+    Raises:
+        SpecError: where names, sizes, order and world size do not fit together.
+        UnplacedAxisError: for an axis without a standard place, where ``order`` is None.
+
+    Example:
+        >>> factor_world(64, tp=8, sp=2)
+        Layout(dp=4, sp=2, tp=8)
+        >>> factor_world(8, order="tp dp", tp=2)
+        Layout(tp=2, dp=4)
+    """
+    call = Call("factor_world", (world_size,), {**sizes, **given(order=order)})
+    num_ranks = integer(world_size)
+    if num_ranks is None or num_ranks < 1:
+        text = told(f"{call}: a world of {world_size!r} ranks.", fix="an int of 1 or more.")
+        raise SpecError(text, sizes=dict(sizes))
+    nested = nested_sizes(call, sizes, order)
+    return Layout(**infer(call, nested, num_ranks, f"world_size = {num_ranks}"))
+
+
+def nested_sizes(
+    call: Call, sizes: Mapping[str, object], order: str | Iterable[str] | None
+) -> dict[str, int]:
+    """The sizes checked and nested from the outside in, with dp, before the -1 is inferred.
+
+    Raises:
+        SpecError: as :func:`factor_world`, for all that can be known without a world size.
+    """
+    # no sizes at all ask for dp alone
+    return nest(call, check_sizes(call, sizes) if sizes else {}, order)

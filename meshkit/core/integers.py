@@ -1,0 +1,21 @@
+"""What counts as an integer: everything that says it is one, except a bool."""
+
+from __future__ import annotations
+
+import operator
+
+
+def integer(value: object) -> int | None:
+    """The value as a plain int; None for a bool, a float, a str and everything else.
+
+    Example:
+        >>> import numpy as np
+        >>> integer(4), integer(np.int64(4)), integer(True), integer(4.0), integer("4")
+        (4, 4, None, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None

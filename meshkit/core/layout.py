@@ -1,0 +1,348 @@
+"""Layout: the named grid of ranks. Rank to coordinate and back, groups, neighbours, views.
+
+``Layout(dp=4, sp=2, tp=1)`` numbers 8 ranks row by row, the last axis fastest::
+
+            sp=0  sp=1
+      dp=0     0     1      rank = dp * 2 + sp
+      dp=1     2     3
+      dp=2     4     5      groups("sp") are the rows,
+      dp=3     6     7      groups("dp") the columns
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import einops
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .axes import MAX_RANKS, check_known, check_sizes, infer
+from .call import Call, given
+from .errors import CoordinateError, SpecError, told
+from .integers import integer
+from .render import draw
+from .seats import Ints, Seats
+
+
+class Layout:
+    """A named grid of ranks: immutable, comparable, hashable, O(axes) in memory.
+
+    Args:
+        ranks: the rank at each grid position, in row-major order; None means that position and
+            rank are the same. A range costs nothing, any other order one array.
+        **sizes: axis name to size, the outermost axis first; the last axis varies fastest.
+
+    Raises:
+        SpecError: where a name or size cannot be, or ``ranks`` does not fit.
+
+    Example:
+        >>> layout = Layout(dp=4, sp=2, tp=1)
+        >>> layout.coordinate(5), layout.rank(dp=2, sp=1, tp=0)
+        ({'dp': 2, 'sp': 1, 'tp': 0}, 5)
+        >>> layout.groups("sp").tolist()
+        [[0, 1], [2, 3], [4, 5], [6, 7]]
+    """
+
+    __slots__ = ("_seats", "_strided")
+
+    def __init__(self, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
+        call = Call("Layout", kwargs={**sizes, **given(ranks=ranks)})
+        checked = check_sizes(call, sizes)
+        _check_complete(call, checked)
+        num_ranks = math.prod(checked.values())
+        strides = [num_ranks]
+        for size in checked.values():
+            strides.append(strides[-1] // size)
+        # per axis: name, size, stride
+        self._strided = tuple(zip(checked, checked.values(), strides[1:], strict=True))
+        self._seats = Seats.of(call, range(num_ranks) if ranks is None else ranks, num_ranks)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axis names, the outermost first."""
+        return tuple(axis for axis, _, _ in self._strided)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Axis sizes, the outermost first."""
+        return tuple(size for _, size, _ in self._strided)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Axis name to size, the outermost first; a new dict each time."""
+        return {axis: size for axis, size, _ in self._strided}
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the grid holds: the product of the sizes."""
+        return len(self._seats)
+
+    @property
+    def ranks(self) -> range | Ints:
+        """The rank at each position, in row-major order: a range, or a read-only int64 array."""
+        return self._seats.ranks
+
+    @property
+    def grid(self) -> Ints:
+        """The ranks as an array of shape ``shape``: read-only int64, made anew. O(num_ranks)."""
+        grid = self._seats.array().reshape(self.shape)
+        grid.flags.writeable = False
+        return grid
+
+    def size(self, *axes: str) -> int:
+        """The product of the sizes of the axes; without axes that of the whole grid.
+
+        Raises:
+            UnknownAxisError: for an axis the layout does not have.
+        """
+        self._check("Layout.size", axes)
+        return math.prod(size for axis, size, _ in self._strided if axis in axes or not axes)
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """Where a rank sits: axis name to index. O(axes).
+
+        Raises:
+            CoordinateError: where the rank is not in the grid.
+        """
+        position = self._position("Layout.coordinate", rank)
+        return {axis: position // stride % size for axis, size, stride in self._strided}
+
+    def rank(self, **coordinate: int) -> int:
+        """The rank at a coordinate. O(axes).
+
+        Args:
+            **coordinate: an index for every axis, from 0 to its size - 1.
+
+        Raises:
+            CoordinateError: for an index outside its axis, or an axis left out.
+            UnknownAxisError: for an axis the layout does not have.
+        """
+        call = Call("Layout.rank", kwargs=coordinate)
+        check_known(call, coordinate, self.axes)
+        missing = [axis for axis in self.axes if axis not in coordinate]
+        if missing:
+            fix = f"{call.but(**dict.fromkeys(missing, 0))}."
+            text = told(f"{call} leaves out {', '.join(missing)}.", fix=fix)
+            raise CoordinateError(text, axis=missing[0])
+        position = 0
+        for axis, size, stride in self._strided:
+            position += _index(call, axis, coordinate[axis], size) * stride
+        return self._seats.at(position)
+
+    def coordinates(self, ranks: ArrayLike) -> Ints:
+        """The coordinates of many ranks at once.
+
+        Args:
+            ranks: integers of any shape.
+
+        Returns:
+            int64 (*ranks.shape, num_axes), the axes in the order of ``axes``.
+
+        Raises:
+            CoordinateError: where a rank is not in the grid.
+        """
+        array = np.asarray(ranks)
+        if array.dtype.kind not in "iu" and array.size:
+            text = told(
+                f"Layout.coordinates: ranks are {array.dtype}, not integers.",
+                fix="ranks.astype(int).",
+            )
+            raise CoordinateError(text)
+        positions = self._seats.find_all(array.astype(np.int64, copy=False))
+        if array.size and (positions.min() < 0 or positions.max() >= self.num_ranks):
+            outside = (positions < 0) | (positions >= self.num_ranks)
+            raise self._outside("Layout.coordinates", int(array[outside].flat[0]))
+        return np.stack(np.unravel_index(positions, self.shape), axis=-1)
+
+    def groups(self, *axes: str) -> Ints:
+        """All groups over the listed axes.
+
+        Args:
+            *axes: the axes along which the members of a group differ. Members run in the order
+                listed, the last fastest. None listed means all.
+
+        Returns:
+            int64 (num_groups, group_size); every rank stands in exactly one row. O(num_ranks).
+
+        Raises:
+            UnknownAxisError: for an axis the layout does not have.
+        """
+        self._check("Layout.groups", axes)
+        inner = axes or self.axes
+        outer = [axis for axis in self.axes if axis not in inner]
+        pattern = f"{' '.join(self.axes)} -> ({' '.join(outer)}) ({' '.join(inner)})"
+        return np.asarray(einops.rearrange(self.grid, pattern))
+
+    def peers(self, rank: int, *axes: str) -> Ints:
+        """The group of one rank over the listed axes, itself included.
+
+        Args:
+            rank: a rank of the grid.
+            *axes: as in :meth:`groups`.
+
+        Returns:
+            int64 (group_size,), in the order of :meth:`groups`. O(axes + group_size).
+
+        Raises:
+            CoordinateError: where the rank is not in the grid.
+            UnknownAxisError: for an axis the layout does not have.
+        """
+        self._check("Layout.peers", axes)
+        position = self._position("Layout.peers", rank)
+        strided = {axis: (size, stride) for axis, size, stride in self._strided}
+        offsets = np.zeros(1, dtype=np.int64)
+        for axis in axes or self.axes:
+            size, stride = strided[axis]
+            position -= position // stride % size * stride
+            offsets = np.add.outer(offsets, np.arange(size, dtype=np.int64) * stride).ravel()
+        return self._seats.take(position + offsets)
+
+    def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
+        """The rank ``shift`` steps along an axis. O(axes).
+
+        Args:
+            rank: a rank of the grid.
+            axis: the axis to step along.
+            shift: how many steps; negative ones go back.
+            wrap: whether the axis is a ring. Where it is not, beyond its ends there is None.
+
+        Raises:
+            CoordinateError: where the rank is not in the grid, or ``shift`` is not an int.
+            UnknownAxisError: for an axis the layout does not have.
+        """
+        self._check("Layout.neighbor", (axis,))
+        position = self._position("Layout.neighbor", rank)
+        (size, stride) = next((size, s) for name, size, s in self._strided if name == axis)
+        here = position // stride % size
+        there = here + _integer("Layout.neighbor", "shift", shift)
+        if not wrap and not 0 <= there < size:
+            return None
+        return self._seats.at(position + (there % size - here) * stride)
+
+    def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
+        """The grid, rearranged by einops.
+
+        Args:
+            pattern: an einops pattern whose left side is the axes in their order, split where
+                wanted: ``"dp sp tp -> (dp sp) tp"``, ``"(outer inner) sp tp -> ..."``.
+            **sizes: sizes of the names that the pattern splits axes into.
+
+        Returns:
+            An int64 array of ranks in the shape that the pattern says.
+
+        Raises:
+            SpecError: where einops refuses the pattern, or an axis stands in another axis' place.
+
+        Example:
+            >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
+            [[0, 1], [2, 3], [4, 5], [6, 7]]
+        """
+        call = Call("Layout.rearrange", (pattern,), sizes)
+        _check_left_side(call, pattern, self.axes)
+        try:
+            return np.asarray(einops.rearrange(self.grid, pattern, **sizes))
+        except einops.EinopsError as error:
+            own = " ".join(self.axes)
+            fix = f'a pattern that begins "{own} -> ".'
+            said = str(error).strip().splitlines()[-1].strip()
+            raise SpecError(told(f"{call} on {self!r}: einops refuses.", said, fix=fix)) from error
+
+    def view(self, **sizes: int) -> Layout:
+        """The same ranks in the same order, factored otherwise.
+
+        Args:
+            **sizes: the new axes in the caller's order, the outermost first; one may be -1.
+
+        Raises:
+            SpecError: where the product is not ``num_ranks``.
+
+        Example:
+            >>> Layout(dp=4, sp=2).view(replicate=2, shard=-1)
+            Layout(replicate=2, shard=4)
+        """
+        call = Call("Layout.view", kwargs=sizes)
+        checked = check_sizes(call, sizes)
+        evidence = f"{self!r} has {self.num_ranks} ranks"
+        filled = infer(call, checked, self.num_ranks, evidence, whose="the layout")
+        return Layout(ranks=self.ranks, **filled)
+
+    def __contains__(self, rank: object) -> bool:
+        return isinstance(rank, int | np.integer) and self._seats.find(int(rank)) is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return self._strided == other._strided and self._seats == other._seats
+
+    def __hash__(self) -> int:
+        return hash((self._strided, self._seats))
+
+    def __repr__(self) -> str:
+        ranks = {} if self.ranks == range(self.num_ranks) else {"ranks": self.ranks}
+        return str(Call("Layout", kwargs={**self.sizes, **ranks}))
+
+    def __str__(self) -> str:
+        return draw(self.axes, self.grid)
+
+    def _check(self, name: str, axes: Iterable[str]) -> None:
+        check_known(Call(name, tuple(axes)), axes, self.axes)
+
+    def _position(self, name: str, rank: int) -> int:
+        position = self._seats.find(_integer(name, "rank", rank))
+        if position is None:
+            raise self._outside(name, rank)
+        return position
+
+    def _outside(self, name: str, rank: int) -> CoordinateError:
+        low, high = min(self.ranks), max(self.ranks)
+        text = told(
+            f"{name}: rank {rank} is not in {self!r}.",
+            f"It has {self.num_ranks} ranks, from {low} to {high}.",
+            fix=f"a rank from {low} to {high}.",
+        )
+        return CoordinateError(text, index=rank, size=self.num_ranks)
+
+
+def _check_complete(call: Call, sizes: Mapping[str, int]) -> None:
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if open_axes:
+        rest = {axis: size for axis, size in sizes.items() if size != -1}
+        fix = f"{Call('factor_world', (8,), rest)}, which infers from a number of ranks."
+        text = told(f"{call}: nothing to infer {open_axes[0]} from.", fix=fix)
+        raise SpecError(text, sizes=dict(sizes))
+    if math.prod(sizes.values()) > MAX_RANKS:
+        text = told(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
+        raise SpecError(text, sizes=dict(sizes))
+
+
+def _check_left_side(call: Call, pattern: str, axes: tuple[str, ...]) -> None:
+    """Refuse ``"sp dp -> ..."`` on axes dp, sp: einops would take the names as new ones."""
+    left, _, right = pattern.partition("->")
+    for token, axis in zip(re.findall(r"\([^)]*\)|[^\s()]+", left), axes, strict=False):
+        if token in axes and token != axis:
+            fix = f'rearrange("{" ".join(axes)} ->{right}").'
+            raise SpecError(told(f"{call}: {token} stands in the place of {axis}.", fix=fix))
+
+
+def _integer(name: str, what: str, value: object) -> int:
+    number = integer(value)
+    if number is None:
+        kind = type(value).__name__
+        text = told(f"{name}: {what} is {value!r}, a {kind}.", fix=f"pass {what} as an int.")
+        raise CoordinateError(text, index=value)
+    return number
+
+
+def _index(call: Call, axis: str, value: object, size: int) -> int:
+    index = _integer(str(call), axis, value)
+    if not 0 <= index < size:
+        text = told(
+            f"{call}: {axis}={index} is outside the axis.",
+            f"{axis} has {size} indices, 0 to {size - 1}.",
+            fix=f"{call.but(**{axis: min(max(index, 0), size - 1)})}.",
+        )
+        raise CoordinateError(text, axis=axis, index=index, size=size)
+    return index

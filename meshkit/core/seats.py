@@ -1,0 +1,138 @@
+"""Which rank sits at each position of a grid, and at which position each rank sits.
+
+A range costs nothing; any other order costs one array and its inverse::
+
+    position   0  1  2  3            position   0  1  2  3
+    rank       8  9 10 11            rank       0  4  1  5
+    range(8, 12)                     an array, and its argsort
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .call import Call
+from .errors import SpecError, told
+from .integers import integer
+
+Ints = NDArray[np.int64]
+
+
+class Seats:
+    """The ranks of a grid in row-major order of its positions.
+
+    Args:
+        ranks: distinct ranks. An arithmetic progression is kept as a range, so that equal orders
+            are equal objects however they were written.
+    """
+
+    def __init__(self, ranks: range | Ints) -> None:
+        self.ranks = ranks
+
+    @classmethod
+    def of(cls, call: Call, ranks: Sequence[int] | Ints, num_positions: int) -> Seats:
+        """Seats for ``num_positions`` positions.
+
+        Raises:
+            SpecError: where the ranks are not distinct non-negative integers, one a position.
+        """
+        if not isinstance(ranks, range):
+            ranks = _compact(_integers(call, ranks))
+        if len(ranks) != num_positions:
+            text = told(
+                f"{call} has {num_positions} positions and {len(ranks)} ranks.",
+                "Each position of the grid holds one rank.",
+                fix=f"pass {num_positions} ranks, or other sizes.",
+            )
+            raise SpecError(text)
+        if isinstance(ranks, range) and min(ranks[0], ranks[-1]) < 0:
+            raise _refused(call, "a rank is negative")
+        return cls(ranks)
+
+    def at(self, position: int) -> int:
+        """The rank at a position. O(1)."""
+        return int(self.ranks[position])
+
+    def array(self) -> Ints:
+        """All ranks, by position: int64 (num_positions,)."""
+        if isinstance(self.ranks, range):
+            return np.arange(self.ranks.start, self.ranks.stop, self.ranks.step, dtype=np.int64)
+        return self.ranks
+
+    def take(self, positions: Ints) -> Ints:
+        """The ranks at many positions, in the shape of ``positions``."""
+        if isinstance(self.ranks, range):
+            return positions * self.ranks.step + self.ranks.start
+        return self.ranks[positions]
+
+    def find(self, rank: int) -> int | None:
+        """The position of a rank, or None. O(1) for a range, O(log n) otherwise."""
+        if isinstance(self.ranks, range):
+            return self.ranks.index(rank) if rank in self.ranks else None
+        slot = int(np.searchsorted(self._sorted, rank))
+        found = slot < len(self._order) and self._sorted[slot] == rank
+        return int(self._order[slot]) if found else None
+
+    def find_all(self, ranks: Ints) -> Ints:
+        """The positions of many ranks, in the shape of ``ranks``; -1 for a rank that has none."""
+        if isinstance(self.ranks, range):
+            start, step = self.ranks.start, self.ranks.step
+            positions = ranks if (start, step) == (0, 1) else (ranks - start) // step
+            known = (positions >= 0) & (positions < len(self.ranks))
+            if step not in (1, -1):
+                known &= (ranks - start) % step == 0
+            return positions if known.all() else np.where(known, positions, -1)
+        slots = np.minimum(np.searchsorted(self._sorted, ranks), len(self._order) - 1)
+        return np.where(self._sorted[slots] == ranks, self._order[slots], -1)
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Seats) or type(self.ranks) is not type(other.ranks):
+            return NotImplemented if not isinstance(other, Seats) else False
+        if isinstance(self.ranks, range):
+            return self.ranks == other.ranks
+        return bool(np.array_equal(self.ranks, other.ranks))
+
+    def __hash__(self) -> int:
+        return hash(self.ranks if isinstance(self.ranks, range) else self.ranks.tobytes())
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.argsort(self.array(), kind="stable")
+
+    @cached_property
+    def _sorted(self) -> Ints:
+        return self.array()[self._order]
+
+
+def _refused(call: Call, fault: str) -> SpecError:
+    fix = "ranks=range(8, 16), or a list of distinct ranks."
+    return SpecError(told(f"{call}: {fault}.", fix=fix))
+
+
+def _integers(call: Call, ranks: Sequence[int] | Ints) -> Ints:
+    checked = [integer(rank) for rank in ranks]
+    if None in checked:
+        raise _refused(call, "ranks holds something that is not an int")
+    array = np.array(checked, dtype=np.int64)
+    if array.min(initial=0) < 0:
+        raise _refused(call, "a rank is negative")
+    if len(np.unique(array)) != len(array):
+        raise _refused(call, "a rank stands twice in ranks")
+    return array
+
+
+def _compact(ranks: Ints) -> range | Ints:
+    """The same ranks as a range where they are an arithmetic progression."""
+    steps = np.diff(ranks)
+    if len(ranks) == 0 or (steps != steps[:1]).any():
+        ranks.flags.writeable = False
+        return ranks
+    step = int(steps[0]) if len(steps) else 1
+    return range(int(ranks[0]), int(ranks[-1]) + (1 if step > 0 else -1), step)

@@ -1,0 +1,1 @@
+"""How a process learns who it is and joins the job. The only room that reads the environment."""

@@ -1,0 +1,120 @@
+"""The other side of ``spawn``: what a child process does from its first line to its last."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+
+from .environment import LAUNCHERS
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+@dataclass(frozen=True)
+class Success:
+    """A rank that returned."""
+
+    result: object
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A rank that did not: its error, the traceback as text, and when on the machine's clock."""
+
+    error: BaseException
+    traceback: str
+    when: float
+
+    @property
+    def summary(self) -> str:
+        """The kind and first line of the error."""
+        line = str(self.error).partition("\n")[0]
+        return f"{type(self.error).__name__}: {line}"
+
+
+Outcome = Success | Failure
+
+
+def environment(rank: int, world_size: int, meeting: str) -> dict[str, str]:
+    """The variables of a child: this process' own, less its launcher's, and what a launcher sets.
+
+    Args:
+        rank: the rank of the child.
+        world_size: how many there are.
+        meeting: where they meet, as a URL.
+    """
+    launchers = {name for row in LAUNCHERS for name in row.known_by}
+    inherited = {name: value for name, value in os.environ.items() if name not in launchers}
+    defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
+    return {
+        **defaults,
+        **inherited,
+        "MESHKIT_SPAWN": meeting,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+    }
+
+
+def run(job: bytes, environ: dict[str, str], pipe: Connection) -> None:
+    """Run one rank of a spawned job and send its outcome.
+
+    Args:
+        job: the function and its arguments, pickled.
+        environ: the variables to run with; those of the forkserver may be out of date.
+        pipe: where the outcome goes.
+    """
+    threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
+    os.environ.clear()
+    os.environ.update(environ)
+    _limit_threads(environ["OMP_NUM_THREADS"])
+    pipe.send_bytes(_sendable(_outcome(job)))
+    pipe.close()
+
+
+def _follow_parent() -> None:
+    """End this process when the one that started it is gone, however it went."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _limit_threads(count: str) -> None:
+    """Give torch its threads: the forkserver imported it under another OMP_NUM_THREADS."""
+    if "torch" in sys.modules and count.isdigit():
+        sys.modules["torch"].set_num_threads(int(count))
+
+
+def _outcome(job: bytes) -> Outcome:
+    """Run the job, and leave the process group if it did not."""
+    try:
+        fn, args = pickle.loads(job)  # our own parent's
+        result = fn(*args)
+        if "meshkit.launch.join" in sys.modules:
+            sys.modules["meshkit.launch.join"].shutdown()
+        return Success(result)
+    except BaseException as error:  # a SystemExit or KeyboardInterrupt is an outcome too
+        return Failure(error, traceback.format_exc(), time.monotonic())
+
+
+def _sendable(outcome: Outcome) -> bytes:
+    """The outcome as bytes that the parent can read, in words where it cannot be pickled."""
+    try:
+        data = pickle.dumps(outcome)
+        pickle.loads(data)
+        return data
+    except Exception as error:  # a foreign __reduce__ may raise anything
+        if isinstance(outcome, Failure):
+            told = RuntimeError(f"{type(outcome.error).__name__}: {outcome.error}")
+            return pickle.dumps(Failure(told, outcome.traceback, outcome.when))
+        text = f"the result of fn, a {type(outcome.result).__name__}, cannot be sent back: {error}"
+        return pickle.dumps(Failure(TypeError(text), traceback.format_exc(), time.monotonic()))

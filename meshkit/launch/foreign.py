@@ -1,0 +1,60 @@
+"""A default process group that someone else initialised, as meshkit sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from ..core.errors import LaunchError
+from .environment import World, detect
+
+
+def world_of(group: dist.ProcessGroup) -> World:
+    """Who this process is in a group that meshkit did not make. Local.
+
+    Rank and size come from the group. What the launcher says of the node is taken over only where
+    it speaks of the same rank and size.
+    """
+    rank, world_size = group.rank(), group.size()
+    sources = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
+    said = _launcher_world()
+    world = World(rank, world_size, rank, None, None, None, None, None, "existing group")
+    if said is not None and (said.rank, said.world_size) == (rank, world_size):
+        world, sources = replace(said, launcher="existing group"), {**said.sources, **sources}
+    backend = str(dist.get_backend(group))
+    return replace(world, device=_device(group, backend), backend=backend, sources=sources)
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """How long a collective of the group may take; None where torch does not tell.
+
+    No public name tells it, and without it the groups of a mesh would forget the job's own
+    timeout, so it is read here, and here only, from where torch keeps it.
+    """
+    try:
+        device = torch.device(_device(group, str(dist.get_backend(group))).type)
+        found = group._get_backend(device).options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return found if isinstance(found, timedelta) else None
+
+
+def _launcher_world() -> World | None:
+    try:
+        return detect()
+    except LaunchError:
+        return None
+
+
+def _device(group: dist.ProcessGroup, backend: str) -> torch.device:
+    bound = getattr(group, "bound_device_id", None)
+    if isinstance(bound, torch.device):
+        return bound
+    if backend in ("gloo", "mpi") or not torch.accelerator.is_available():
+        return torch.device("cpu")
+    kind = torch.accelerator.current_accelerator()
+    kind_name = kind.type if kind else "cpu"
+    return torch.device(kind_name, torch.get_device_module(kind_name).current_device())

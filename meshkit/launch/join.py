@@ -1,0 +1,226 @@
+"""init and shutdown: join the job's base process group, and leave it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from ..core.call import Call, given
+from ..core.errors import LaunchError, told
+from ..core.integers import integer
+from .device import choose_backend, choose_device
+from .environment import World, identify
+from .foreign import timeout_of, world_of
+from .meet import arrive, open_store
+from .seeds import check_seed, seed_all
+from .times import ARRIVAL, Time, duration
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What ``init`` knows of a default process group.
+
+    Attributes:
+        world: who this process is.
+        store: where its ranks met, under a prefix of this generation; None where someone else
+            initialised the group.
+        timeout: how long a collective may take; None is the backend's own default.
+        arrival_timeout: how long ranks wait for each other.
+        generation: how many times this rank has joined on this store, from 1; 0 for a group that
+            someone else initialised.
+    """
+
+    world: World
+    store: dist.Store | None
+    timeout: timedelta | None
+    arrival_timeout: timedelta
+    generation: int
+
+
+# The only module state of meshkit: it lives as long as the default group it speaks of.
+_RECORDS: WeakKeyDictionary[dist.ProcessGroup, Joined] = WeakKeyDictionary()
+
+
+def init(
+    *,
+    backend: str | None = None,
+    device: str | torch.device | None = None,
+    timeout: Time | None = None,
+    arrival_timeout: Time | None = None,
+    seed: int | None = None,
+    init_method: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+) -> World:
+    """Join the job: set up the default process group, the device and, if asked, the seeds.
+
+    Collective: every rank calls it once; a second call returns the same :class:`World`. A default
+    group that someone else initialised is used as it is. Explicit arguments win over what the
+    launcher set. On failure no group is left behind.
+
+    Args:
+        backend: what collectives run on; None takes torch's own for the device.
+        device: where this process computes; None takes its accelerator, or the cpu.
+        timeout: how long a collective may take, in seconds or as a timedelta; None keeps the
+            backend's default (gloo 30 min, nccl 10 min). It sets ``arrival_timeout`` too.
+        arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None
+            means 300 s.
+        seed: seeds python, numpy and torch alike on all ranks; None leaves them alone.
+        init_method: where ranks meet: ``"tcp://host:port"``, ``"file:///shared/path"`` or
+            ``"env://"``; None asks the launcher.
+        rank: this process' rank; None asks the launcher.
+        world_size: how many ranks the job has; None asks the launcher.
+        local_rank: this process' index on its node; None asks the launcher.
+
+    Raises:
+        LaunchError: where it is not clear who this process is, where ranks meet, or which device
+            it has; or where an earlier ``init`` said something else.
+        RankTimeoutError: where ranks did not arrive in time, with their numbers.
+        SpecError: for a time or a seed that cannot be.
+    """
+    # in the order of the signature, so that errors quote the call as it was written
+    asked = given(
+        backend=backend,
+        device=device,
+        timeout=timeout,
+        arrival_timeout=arrival_timeout,
+        seed=seed,
+        init_method=init_method,
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+    )
+    call = Call("init", kwargs=asked)
+    check_seed(call, seed)
+    limit = duration(call, "timeout", timeout)
+    wait = duration(call, "arrival_timeout", arrival_timeout)
+    arguments = {n: _count(call, n, asked[n]) for n in WHO if n in asked}
+    record = joined()
+    if record is None:
+        record = _join(call, _who(arguments, init_method), backend, device, limit, wait)
+    elif asked.keys() - {"seed", "init_method"}:
+        record = _kept(call, record, asked, limit, wait)
+    _RECORDS[_default_group()] = record
+    if seed is not None:
+        seed_all(seed)
+    return record.world
+
+
+def shutdown() -> None:
+    """Leave the job: destroy the default group and every group made on it.
+
+    Local, and harmless to repeat. A default group that someone else initialised is left alone.
+    """
+    record = joined()
+    if record is not None and record.generation:
+        dist.destroy_process_group()
+
+
+def joined() -> Joined | None:
+    """What is known of the present default group; None where there is none. Local."""
+    if not dist.is_initialized():
+        return None
+    group = _default_group()
+    if group in _RECORDS:
+        return _RECORDS[group]
+    return Joined(world_of(group), None, timeout_of(group), ARRIVAL, generation=0)
+
+
+def peek() -> World:
+    """Who this process is, without joining: from the default group, else from the launcher."""
+    record = joined()
+    return record.world if record is not None else identify(os.environ, {})
+
+
+WHO = ("rank", "world_size", "local_rank")
+
+
+def _default_group() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    if group is None:
+        raise LaunchError(told("There is no default process group.", fix="meshkit.init()."))
+    return group
+
+
+def _count(call: Call, name: str, value: object) -> int:
+    number = integer(value)
+    if number is not None and number >= (1 if name == "world_size" else 0):
+        return number
+    raise LaunchError(told(f"{call}: {name} is {value!r}.", fix=f"pass {name} as an int."))
+
+
+def _who(arguments: Mapping[str, int], init_method: str | None) -> World:
+    world = identify(os.environ, arguments)
+    if init_method is None:
+        return world
+    sources = {**world.sources, "init_method": "argument"}
+    return replace(world, init_method=init_method, sources=sources)
+
+
+def _join(
+    call: Call,
+    who: World,
+    backend: str | None,
+    device: str | torch.device | None,
+    timeout: timedelta | None,
+    arrival_timeout: timedelta | None,
+) -> Joined:
+    """Meet the other ranks, then make the default group with them."""
+    wait = arrival_timeout or timeout or ARRIVAL
+    chosen = choose_device(call, device, who.local_rank)
+    world = replace(who, device=chosen, backend=choose_backend(call, backend, chosen))
+    base = open_store(call, world, wait)
+    # Keys of an earlier group on the same store must not be met again: each rank counts its own
+    # joins, so all ranks that join together agree on the generation without a word.
+    generation = base.add(f"meshkit/generation/{world.rank}", 1)
+    store = dist.PrefixStore(f"meshkit/{generation}", base)
+    arrive(call, dist.PrefixStore("init", store), world, wait)
+    dist.init_process_group(
+        world.backend,
+        store=dist.PrefixStore("default_group", store),
+        rank=world.rank,
+        world_size=world.world_size,
+        timeout=timeout,
+    )
+    return Joined(world, store, timeout, wait, generation)
+
+
+def _kept(
+    call: Call,
+    record: Joined,
+    asked: Mapping[str, object],
+    timeout: timedelta | None,
+    arrival_timeout: timedelta | None,
+) -> Joined:
+    """The record of a group that exists, unless the call says something else about it."""
+    now = {name: getattr(record.world, name) for name in (*WHO, "backend", "device")}
+    differs = [n for n in now if n in asked and not _same(now[n], asked[n])]
+    foreign = record.generation == 0  # its times may still be said: ours are not in use yet
+    if timeout not in (None, record.timeout) and not foreign:
+        differs.append("timeout")
+    if arrival_timeout not in (None, record.arrival_timeout) and not foreign:
+        differs.append("arrival_timeout")
+    if not differs:
+        wait = arrival_timeout or timeout or record.arrival_timeout
+        return replace(record, timeout=timeout or record.timeout, arrival_timeout=wait)
+    said = ", ".join(f"{n}={getattr(record.world, n, getattr(record, n, None))}" for n in differs)
+    text = told(
+        f"{call}: the default process group already exists, with {said}.",
+        fix="the first init() of the program decides; or meshkit.shutdown() before this one.",
+    )
+    raise LaunchError(text)
+
+
+def _same(now: object, asked: object) -> bool:
+    """Whether an argument says what is so: ``"cuda"`` is true of ``cuda:3``."""
+    if isinstance(now, torch.device):
+        device = torch.device(asked)  # type: ignore[arg-type]
+        return device.type == now.type and device.index in (None, now.index)
+    return str(now) == str(asked)

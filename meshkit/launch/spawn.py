@@ -1,0 +1,201 @@
+"""Start a job of local processes from Python: for a laptop, a notebook and tests alike.
+
+Children come from multiprocessing's forkserver with torch already imported, so eight of them are
+there within a second. They meet through a file: no ports. This process only waits::
+
+    parent  -- fn, args -->  child 0 .. n-1     run fn(*args), as under any launcher
+            <-- outcome --                      a result, or the error with its traceback
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeVar
+
+from ..core.call import Call, given
+from ..core.errors import RankTimeoutError, SpawnError, SpecError, told
+from ..core.integers import integer
+from ..core.runs import runs
+from .child import Failure, Outcome, environment, run
+from .times import Time, duration
+
+Result = TypeVar("Result")
+
+# Once a rank has failed, how long the others may take to notice before they are ended.
+GRACE = timedelta(seconds=10)
+PRELOADED = ["torch", "torch.distributed", "meshkit.live.mesh"]
+
+
+def spawn(
+    fn: Callable[..., Result],
+    world_size: int,
+    args: Sequence[object] = (),
+    *,
+    timeout: Time | None = None,
+) -> list[Result]:
+    """Run ``fn(*args)`` in ``world_size`` local processes that form one job.
+
+    In each, ``meshkit.init()`` and ``meshkit.build_mesh()`` work as under torchrun; whoever does
+    not call ``shutdown()`` is shut down at the end. A rank computes with one thread unless
+    OMP_NUM_THREADS says otherwise. Whatever happens, no process is left when this returns; if
+    this process dies, its children end themselves.
+
+    Args:
+        fn: a function that another process can import: at the top level of a module or script.
+        world_size: how many processes.
+        args: arguments for every rank alike; they are pickled.
+        timeout: how long all of it may take, in seconds or as a timedelta; None means as long as
+            every rank is alive and none has failed.
+
+    Returns:
+        What ``fn`` returned, by rank.
+
+    Raises:
+        SpawnError: where a rank raised, died or ran out of time. It names the one that failed
+            first and holds the error of every one; the others are given 10 s to end.
+        SpecError: where ``fn`` cannot be sent to another process or ``world_size`` is no count.
+
+    Example:
+        >>> import operator
+        >>> spawn(operator.add, 2, (40, 2))
+        [42, 42]
+    """
+    name = getattr(fn, "__qualname__", repr(fn))
+    call = Call("spawn", (Name(name), world_size), given(timeout=timeout))
+    count = integer(world_size)
+    if count is None or count < 1:
+        raise SpecError(told(f"{call}: not a number of processes.", fix="1 or more."))
+    limit = duration(call, "timeout", timeout)
+    job = _pickled(call, fn, args)
+    folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
+    try:
+        outcomes = _outcomes(_start(job, count, folder), limit)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if any(isinstance(outcome, Failure) for outcome in outcomes):
+        raise _failed(call, outcomes)
+    return [outcome.result for outcome in outcomes]  # type: ignore[union-attr]
+
+
+class Name(str):
+    """A name that is printed as it is, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> bytes:
+    try:
+        return pickle.dumps((fn, tuple(args)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        text = told(
+            f"{call}: fn and args cannot be sent to another process.",
+            str(error),
+            fix="define fn at the top level of a module or script, with picklable args.",
+        )
+        raise SpecError(text) from error
+
+
+def _start(job: bytes, count: int, folder: Path) -> list[tuple[BaseProcess, Connection]]:
+    """All processes, each with the pipe on which it will tell its outcome."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    meeting = f"file://{folder}/store"
+    started: list[tuple[BaseProcess, Connection]] = []
+    try:
+        for rank in range(count):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=run, args=(job, environment(rank, count, meeting), theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            started.append((process, ours))
+    except BaseException:
+        _end(started, finished=())
+        raise
+    return started
+
+
+def _outcomes(
+    started: list[tuple[BaseProcess, Connection]], limit: timedelta | None
+) -> list[Outcome]:
+    """What became of each rank. All processes have ended when this returns or raises."""
+    began = time.monotonic()
+    deadline = began + limit.total_seconds() if limit else float("inf")
+    outcomes: dict[int, Outcome] = {}
+    try:
+        while len(outcomes) < len(started) and time.monotonic() < deadline:
+            open_pipes = {p: r for r, (_, p) in enumerate(started) if r not in outcomes}
+            left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            for pipe in wait(list(open_pipes), left):
+                rank = open_pipes[pipe]  # type: ignore[index]
+                outcomes[rank] = _outcome(*started[rank])
+                if isinstance(outcomes[rank], Failure):
+                    deadline = min(deadline, time.monotonic() + GRACE.total_seconds())
+        seconds = time.monotonic() - began
+    finally:
+        _end(started, finished=outcomes.keys())
+    return [outcomes.get(rank) or _overdue(rank, seconds) for rank in range(len(started))]
+
+
+def _outcome(process: BaseProcess, pipe: Connection) -> Outcome:
+    """What a rank says; or, where it died without a word, how."""
+    try:
+        outcome = pickle.loads(pipe.recv_bytes())  # our own child's, through a private pipe
+    except EOFError:
+        process.join(5)
+        code = process.exitcode
+        how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+        return Failure(
+            RuntimeError(f"the process ended by itself, with {how}"), "", time.monotonic()
+        )
+    return outcome  # type: ignore[no-any-return]
+
+
+def _overdue(rank: int, seconds: float) -> Failure:
+    error = RankTimeoutError(f"still running after {seconds:.1f} s, ended", missing_ranks=(rank,))
+    return Failure(error, "", time.monotonic())
+
+
+def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int]) -> None:
+    """Wait for the ranks that have finished, end the others, and return when all are gone."""
+    for rank, (process, pipe) in enumerate(started):
+        pipe.close()
+        if rank not in finished:
+            process.kill()
+    for process, _ in started:
+        process.join(GRACE.total_seconds())
+        process.kill()
+        process.join()
+
+
+def _failed(call: Call, outcomes: list[Outcome]) -> SpawnError:
+    """The error that tells which rank failed first, with what, and what became of the others."""
+    failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
+    first = min(failures, key=lambda rank: failures[rank].when)
+    alike: dict[str, list[int]] = {}
+    for rank in failures.keys() - {first}:
+        alike.setdefault(failures[rank].summary, []).append(rank)
+    lines = [f"Ranks {runs(sorted(ranks))}: {summary}" for summary, ranks in alike.items()]
+    text = told(
+        f"{call}: rank {first} failed first, with {failures[first].summary}",
+        *failures[first].traceback.splitlines(),
+        *lines,
+        fix=f"look at rank {first} first; the others may have failed because it did.",
+    )
+    errors = {rank: out.error for rank, out in failures.items()}
+    tracebacks = {rank: out.traceback for rank, out in failures.items() if out.traceback}
+    error = SpawnError(text, errors=errors, tracebacks=tracebacks)
+    error.__cause__ = errors[first]
+    return error

@@ -1,0 +1,38 @@
+"""Times as callers give them: seconds or timedelta, always more than zero and finite."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from ..core.call import Call
+from ..core.errors import SpecError, told
+
+Time = float | timedelta
+
+ARRIVAL = timedelta(seconds=300)  # how long ranks wait for each other where nothing is said
+
+
+def duration(call: Call, name: str, value: Time | None) -> timedelta | None:
+    """A time as a timedelta; None stays None.
+
+    Args:
+        call: the call to quote.
+        name: the argument.
+        value: seconds, or a timedelta.
+
+    Raises:
+        SpecError: where it is not a finite number of seconds above zero.
+    """
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if number and math.isfinite(seconds) and 0 < seconds <= timedelta.max.total_seconds():
+        return timedelta(seconds=seconds)
+    text = told(
+        f"{call}: {name} is {value!r}.",
+        "A time is a number of seconds above zero, or a timedelta.",
+        fix=f"{call.but(**{name: 60})}.",
+    )
+    raise SpecError(text)

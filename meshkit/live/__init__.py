@@ -1,0 +1,1 @@
+"""What needs processes: process groups, and the mesh that holds them."""

@@ -1,0 +1,125 @@
+"""build_mesh: from the sizes a trainer names to a live mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from ..core.axes import infer
+from ..core.call import Call, given
+from ..core.errors import SpecError, told
+from ..core.factor import nested_sizes
+from ..core.layout import Layout
+from ..core.plan import GroupPlan
+from ..core.seats import Ints, Seats
+from ..launch.device import choose_backend
+from ..launch.environment import World
+from ..launch.join import init, joined, peek
+from ..launch.times import Time, duration
+from .create import check_orders, create
+from .mesh import Mesh
+
+
+def build_mesh(
+    sizes: Mapping[str, int] | None = None,
+    /,
+    *,
+    order: str | Iterable[str] | None = None,
+    groups: Sequence[str | Iterable[str]] | None = None,
+    ranks: Sequence[int] | Ints | None = None,
+    timeout: Time | None = None,
+    arrival_timeout: Time | None = None,
+    backend: str | None = None,
+    **axes: int,
+) -> Mesh:
+    """Factor the world into named axes and create their process groups.
+
+    Collective: every rank calls it with equal arguments. The request is checked whole before any
+    group is made, and before the job is joined; where there is no default group yet,
+    :func:`meshkit.init` makes it. On failure the groups made so far are destroyed.
+
+    Args:
+        sizes: axis name to size, as from a config; the same as ``**axes``.
+        order: axis names from the outside in; None is the standard order ``pp dp ep cp sp tp``.
+        groups: groups over several axes that the trainer needs beyond the usual ones:
+            ``["dp tp"]``. The usual ones are every axis, the whole mesh, and those of dp, cp and
+            sp that are present together.
+        ranks: the world's ranks that form the mesh, by grid position; None means all in order.
+            Ranks outside take part in the call and get a mesh of which they are no part.
+        timeout: how long a collective may take, in seconds or as a timedelta; None is that of
+            ``init``. It sets ``arrival_timeout`` too.
+        arrival_timeout: how long ranks wait for each other where ``init`` is still to come.
+        backend: what the groups run on; None is the backend of the default group.
+        **axes: axis name to size; one may be -1. ``dp`` is inferred where it is left out, unless
+            ``order`` leaves it out too.
+
+    Returns:
+        A :class:`Mesh`. Close it, or use it in ``with``.
+
+    Raises:
+        SpecError: where names, sizes, order, ranks or times cannot be, on every rank alike.
+        UnplacedAxisError: for an axis without a standard place and without ``order``.
+        UnknownAxisError: for an axis in ``groups`` that the mesh does not have.
+        LaunchError: where the launcher's variables, the device or the backend are not right.
+        RankTimeoutError: where ranks did not arrive in time.
+    """
+    options = given(
+        order=order,
+        groups=groups,
+        ranks=ranks,
+        timeout=timeout,
+        arrival_timeout=arrival_timeout,
+        backend=backend,
+    )
+    call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options})
+    limit = duration(call, "timeout", timeout)
+    duration(call, "arrival_timeout", arrival_timeout)
+    if backend is not None:
+        choose_backend(call, backend, torch.device("cpu"))
+    nested = nested_sizes(call, _merged(call, sizes, axes), order)
+    layout = _layout(call, nested, ranks, peek())
+    wanted = [groups] if isinstance(groups, str) else groups or ()
+    plan = GroupPlan.of(layout, wanted, call=call)
+    check_orders(call, plan)
+    record = joined()
+    if record is None:
+        init(backend=backend, timeout=timeout, arrival_timeout=arrival_timeout)
+        record = joined()
+    if record is None:
+        raise RuntimeError("init() returned without a default group")
+    made = create(plan, record.world.rank, backend=backend, timeout=limit or record.timeout)
+    return Mesh(plan, record, made)
+
+
+def _merged(
+    call: Call, sizes: Mapping[str, int] | None, axes: Mapping[str, int]
+) -> Mapping[str, object]:
+    """Sizes given as a mapping and by keyword, together."""
+    if sizes is not None and not isinstance(sizes, Mapping):
+        text = told(
+            f"{call}: sizes is a {type(sizes).__name__}.", fix="build_mesh(dp=4, sp=2, tp=1)."
+        )
+        raise SpecError(text)
+    both = sorted((sizes or {}).keys() & axes.keys())
+    if both:
+        raise SpecError(told(f"{call} gives {both[0]} twice.", fix=f"give {both[0]} once."))
+    return {**(sizes or {}), **axes}
+
+
+def _layout(
+    call: Call, nested: Mapping[str, int], ranks: Sequence[int] | Ints | None, world: World
+) -> Layout:
+    """The layout on this world, or on the given ranks of it."""
+    if ranks is None:
+        return Layout(**infer(call, nested, world.world_size, world.size_evidence))
+    seats = Seats.of(call, ranks, len(ranks))
+    if len(ranks) == 0 or int(seats.array().max()) >= world.world_size:
+        text = told(
+            f"{call}: ranks must be some of the world's.",
+            f"They run from 0 to {world.world_size - 1}; {world.size_evidence}.",
+            fix=f"ranks=range({world.world_size}), or a part of it.",
+        )
+        raise SpecError(text, world_size=world.world_size)
+    sizes = infer(call, nested, len(ranks), f"ranks has {len(ranks)}", whose="ranks=")
+    return Layout(ranks=seats.ranks, **sizes)

@@ -1,0 +1,147 @@
+"""The only place that creates or destroys process groups.
+
+It walks through the steps of a :class:`GroupPlan` in their order, which is the same on every rank,
+and computes nothing of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..core.call import Call
+from ..core.errors import MeshkitError, SpecError, told
+from ..core.plan import Axes, GroupPlan, Step
+from ..core.seats import Ints
+
+KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The process groups of one rank in one mesh.
+
+    Attributes:
+        by_key: the key of a plan to this rank's group; several listings of axes share one.
+        made: the groups that were created for it, in order; ``close`` destroys these.
+    """
+
+    by_key: dict[Axes, dist.ProcessGroup]
+    made: tuple[dist.ProcessGroup, ...]
+
+
+def check_orders(call: Call, plan: GroupPlan) -> None:
+    """Refuse groups whose members are not in ascending order where torch would sort them.
+
+    Raises:
+        SpecError: on torch below 2.13; a rank's place in such a group would not be its coordinate.
+    """
+    if KEEPS_ORDER:
+        return
+    for step in plan.steps:
+        if (step.members[:, 1:] < step.members[:, :-1]).any():
+            axes = " ".join(step.axes) or "the whole mesh"
+            text = told(
+                f"{call}: the ranks of group({axes}) are not in ascending order.",
+                "torch below 2.13 sorts them, and places would not be coordinates.",
+                fix="torch 2.13 or newer; or list axes from the outside in, and ranks ascending.",
+            )
+            raise SpecError(text)
+
+
+def create(plan: GroupPlan, rank: int, *, backend: str | None, timeout: timedelta | None) -> Groups:
+    """Create the groups of a plan. Collective over the default group.
+
+    Args:
+        plan: equal on every rank.
+        rank: this rank; it may be outside the layout, and still takes part.
+        backend: None means that of the default group.
+        timeout: how long a collective of each group may take; None is the backend's default.
+
+    Returns:
+        This rank's groups. Where one fails, those made before it are destroyed again.
+    """
+    by_key: dict[Axes, dist.ProcessGroup] = {}
+    made: list[dist.ProcessGroup] = []
+    try:
+        for step in plan.steps:
+            group = _default(step.members, backend)
+            if group is None:
+                group = _make(step, rank, backend, timeout)
+                made += [group] if group is not None else []
+            if group is not None:
+                by_key[plan.key(step.axes)] = group
+    except BaseException:
+        destroy(made)
+        raise
+    return Groups(by_key, tuple(made))
+
+
+def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Destroy groups and give back their descriptors and threads. Local on gloo.
+
+    Groups that are gone already, with the default group or by hand, are passed over.
+    """
+    for group in groups:
+        try:
+            dist.destroy_process_group(group)
+        except (ValueError, AssertionError):  # "Invalid process group specified": gone
+            continue
+
+
+def _default(members: Ints, backend: str | None) -> dist.ProcessGroup | None:
+    """The default group, where it has exactly these members in this order and this backend."""
+    world = dist.group.WORLD
+    if world is None or backend not in (None, dist.get_backend(world)):
+        return None
+    ranks = members.tolist()
+    return world if ranks == [list(range(world.size()))] else None
+
+
+def _make(
+    step: Step, rank: int, backend: str | None, timeout: timedelta | None
+) -> dist.ProcessGroup | None:
+    """This rank's group among those of a step; every rank takes part in making all of them."""
+    name = f"meshkit {' '.join(step.axes) or 'mesh'}"
+    if step.members.shape[1] == 1:  # one each, made on every rank: nobody else takes part
+        alone = _new([rank], backend, timeout, name, use_local_synchronization=True)
+        return alone if rank in step.members else _unused(alone)
+    mine = None
+    for ranks in step.members.tolist():
+        kept = {"sort_ranks": False} if ranks != sorted(ranks) else {}
+        group = _new(ranks, backend, timeout, name, **kept)
+        if rank in ranks:
+            mine = _checked(group, ranks)
+    return mine
+
+
+def _new(
+    ranks: list[int],
+    backend: str | None,
+    timeout: timedelta | None,
+    name: str,
+    **options: bool,
+) -> dist.ProcessGroup:
+    return dist.new_group(ranks, timeout, backend, group_desc=name, **options)
+
+
+def _unused(group: dist.ProcessGroup) -> None:
+    """A singleton of a rank outside the mesh: made so that all ranks have one history."""
+    destroy([group])
+
+
+def _checked(group: dist.ProcessGroup, ranks: list[int]) -> dist.ProcessGroup:
+    """The group, if torch made what was asked for."""
+    members = dist.get_process_group_ranks(group)
+    if members != ranks or group.rank() != ranks.index(dist.get_rank()):
+        text = told(
+            f"new_group({ranks}) returned a group of {members}.",
+            f"torch {dist.__name__} did not keep the order.",
+            fix="report this with the version of torch.",
+        )
+        raise MeshkitError(text)
+    return group

@@ -1,0 +1,115 @@
+"""torch's DeviceMesh out of groups that exist, with their membership checked.
+
+``DeviceMesh.from_group`` checks only how many groups it is given. Here each group must hold exactly
+the ranks that the mesh says, in that order, before torch sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..core.axes import check_known
+from ..core.call import Call
+from ..core.errors import SpecError, told
+from ..core.layout import Layout
+from ..core.plan import Axes
+from ..core.seats import Ints
+
+GroupOf = Callable[..., dist.ProcessGroup]
+
+PART = re.compile(r"\(\s*\w+(?:\s+\w+)*\s*\)|\w+")  # tp, or (dp sp)
+PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
+
+
+def device_mesh(
+    layout: Layout, rank: int, group_of: GroupOf, device_type: str, pattern: str | None
+) -> DeviceMesh:
+    """A DeviceMesh over existing groups. Local; makes no group.
+
+    Args:
+        layout: the grid.
+        rank: this rank.
+        group_of: axes to this rank's group.
+        device_type: ``"cpu"`` or ``"cuda"``.
+        pattern: ``"(dp sp) tp"``: one dimension a word or a bracket, named ``dp_sp`` and ``tp``;
+            axes left out are fixed at this rank's coordinate. None means every axis by itself.
+
+    Raises:
+        SpecError: for a pattern that cannot be read or a group that is not what the mesh says.
+        UnknownAxisError: for an axis the layout does not have.
+    """
+    call = Call("mesh.device_mesh", () if pattern is None else (pattern,))
+    parts = parse(call, pattern, layout)
+    names = tuple("_".join(part) for part in parts)
+    groups = [group_of(*part) for part in parts]
+    ranks = sub_grid(layout, rank, parts)  # one dim a part
+    for part, group, row in zip(parts, groups, rows_of(ranks, rank), strict=True):
+        check_members(call, part, group, row)
+    if len(groups) == 1:
+        return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
+    return DeviceMesh.from_group(
+        groups, device_type, mesh=torch.from_numpy(ranks), mesh_dim_names=names
+    )
+
+
+def parse(call: Call, pattern: str | None, layout: Layout) -> tuple[Axes, ...]:
+    """The axes of each dimension.
+
+    Example:
+        >>> parse(Call("device_mesh"), "(dp sp) tp", Layout(dp=4, sp=2, tp=1))
+        (('dp', 'sp'), ('tp',))
+    """
+    if pattern is None:
+        return tuple((axis,) for axis in layout.axes)
+    if not PATTERN.fullmatch(pattern):
+        raise _unreadable(call, layout)
+    tokens = PART.findall(pattern)
+    parts = tuple(tuple(token.strip("()").split()) for token in tokens)
+    check_known(call, sum(parts, ()), layout.axes)
+    return parts
+
+
+def _unreadable(call: Call, layout: Layout) -> SpecError:
+    text = told(
+        f"{call}: not a pattern of axes.",
+        "A pattern is axis names, some of them joined by one pair of brackets.",
+        fix=f'device_mesh("{" ".join(layout.axes)}"), or device_mesh("(dp sp) tp").',
+    )
+    return SpecError(text)
+
+
+def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:
+    """The ranks that share this rank's coordinate on all other axes, one array axis a part."""
+    flat = tuple(axis for part in parts for axis in part)
+    return layout.peers(rank, *flat).reshape([layout.size(*part) for part in parts])
+
+
+def rows_of(ranks: Ints, rank: int) -> list[Ints]:
+    """For each array axis, the line of ranks through this one."""
+    place = tuple(int(i[0]) for i in (ranks == rank).nonzero())
+    lines = []
+    for dim in range(ranks.ndim):
+        index = tuple(slice(None) if d == dim else i for d, i in enumerate(place))
+        lines.append(ranks[index])
+    return lines
+
+
+def check_members(call: Call, part: Axes, group: dist.ProcessGroup, row: Ints) -> None:
+    """Refuse a group that does not hold exactly these ranks in this order.
+
+    Raises:
+        SpecError: with both lists.
+    """
+    members = dist.get_process_group_ranks(group)
+    if members != row.tolist():
+        text = told(
+            f"{call}: the group over {' '.join(part)} is not the one the mesh says.",
+            f"The group holds {members}, the mesh says {row.tolist()}.",
+            fix="use the groups of this mesh only.",
+        )
+        raise SpecError(text)
