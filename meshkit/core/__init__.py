@@ -1,1 +1,4 @@
-"""What is true before any process exists: numpy and einops only, no torch, clock, environment or I/O."""
+"""What is true before any process exists: numpy and einops only.
+
+No torch, no clock, no environment, no I/O.
+"""

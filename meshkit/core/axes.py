@@ -22,20 +22,8 @@ STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
 # Names of options, those to come included: an axis of that name could not be passed by keyword.
 RESERVED = frozenset(
-    [
-        "order",
-        "groups",
-        "ranks",
-        "timeout",
-        "arrival_timeout",
-        "backend",
-        "data",
-        "place",
-        "crossing",
-        "within",
-        "across",
-        "world_size",
-    ]
+    ("order", "groups", "ranks", "timeout", "arrival_timeout", "backend", "world_size")
+    + ("data", "place", "crossing", "within", "across")
 )
 
 MAX_AXES = 32  # what numpy 1 can hold in one array

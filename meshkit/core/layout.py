@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import einops
@@ -22,7 +21,8 @@ from numpy.typing import ArrayLike
 from .axes import MAX_RANKS, check_known, check_sizes, infer
 from .call import Call, given
 from .errors import CoordinateError, SpecError, told
-from .integers import integer
+from .indices import check_index, check_integer
+from .pattern import rearranged
 from .render import draw
 from .seats import Ints, Seats
 
@@ -129,7 +129,7 @@ class Layout:
             raise CoordinateError(text, axis=missing[0])
         position = 0
         for axis, size, stride in self._strided:
-            position += _index(call, axis, coordinate[axis], size) * stride
+            position += check_index(call, axis, coordinate[axis], size) * stride
         return self._seats.at(position)
 
     def coordinates(self, ranks: ArrayLike) -> Ints:
@@ -217,7 +217,7 @@ class Layout:
         position = self._position("Layout.neighbor", rank)
         (size, stride) = next((size, s) for name, size, s in self._strided if name == axis)
         here = position // stride % size
-        there = here + _integer("Layout.neighbor", "shift", shift)
+        there = here + check_integer("Layout.neighbor", "shift", shift)
         if not wrap and not 0 <= there < size:
             return None
         return self._seats.at(position + (there % size - here) * stride)
@@ -241,14 +241,7 @@ class Layout:
             [[0, 1], [2, 3], [4, 5], [6, 7]]
         """
         call = Call("Layout.rearrange", (pattern,), sizes)
-        _check_left_side(call, pattern, self.axes)
-        try:
-            return np.asarray(einops.rearrange(self.grid, pattern, **sizes))
-        except einops.EinopsError as error:
-            own = " ".join(self.axes)
-            fix = f'a pattern that begins "{own} -> ".'
-            said = str(error).strip().splitlines()[-1].strip()
-            raise SpecError(told(f"{call} on {self!r}: einops refuses.", said, fix=fix)) from error
+        return rearranged(call, self.grid, self.axes, pattern, sizes)
 
     def view(self, **sizes: int) -> Layout:
         """The same ranks in the same order, factored otherwise.
@@ -291,7 +284,7 @@ class Layout:
         check_known(Call(name, tuple(axes)), axes, self.axes)
 
     def _position(self, name: str, rank: int) -> int:
-        position = self._seats.find(_integer(name, "rank", rank))
+        position = self._seats.find(check_integer(name, "rank", rank))
         if position is None:
             raise self._outside(name, rank)
         return position
@@ -316,33 +309,3 @@ def _check_complete(call: Call, sizes: Mapping[str, int]) -> None:
     if math.prod(sizes.values()) > MAX_RANKS:
         text = told(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
         raise SpecError(text, sizes=dict(sizes))
-
-
-def _check_left_side(call: Call, pattern: str, axes: tuple[str, ...]) -> None:
-    """Refuse ``"sp dp -> ..."`` on axes dp, sp: einops would take the names as new ones."""
-    left, _, right = pattern.partition("->")
-    for token, axis in zip(re.findall(r"\([^)]*\)|[^\s()]+", left), axes, strict=False):
-        if token in axes and token != axis:
-            fix = f'rearrange("{" ".join(axes)} ->{right}").'
-            raise SpecError(told(f"{call}: {token} stands in the place of {axis}.", fix=fix))
-
-
-def _integer(name: str, what: str, value: object) -> int:
-    number = integer(value)
-    if number is None:
-        kind = type(value).__name__
-        text = told(f"{name}: {what} is {value!r}, a {kind}.", fix=f"pass {what} as an int.")
-        raise CoordinateError(text, index=value)
-    return number
-
-
-def _index(call: Call, axis: str, value: object, size: int) -> int:
-    index = _integer(str(call), axis, value)
-    if not 0 <= index < size:
-        text = told(
-            f"{call}: {axis}={index} is outside the axis.",
-            f"{axis} has {size} indices, 0 to {size - 1}.",
-            fix=f"{call.but(**{axis: min(max(index, 0), size - 1)})}.",
-        )
-        raise CoordinateError(text, axis=axis, index=index, size=size)
-    return index

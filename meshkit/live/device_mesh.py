@@ -6,24 +6,20 @@ the ranks that the mesh says, in that order, before torch sees it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.axes import check_known
 from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
+from ..core.pattern import joined_axes
 from ..core.plan import Axes
 from ..core.seats import Ints
 
 GroupOf = Callable[..., dist.ProcessGroup]
-
-PART = re.compile(r"\(\s*\w+(?:\s+\w+)*\s*\)|\w+")  # tp, or (dp sp)
-PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
 
 
 def device_mesh(
@@ -44,7 +40,8 @@ def device_mesh(
         UnknownAxisError: for an axis the layout does not have.
     """
     call = Call("mesh.device_mesh", () if pattern is None else (pattern,))
-    parts = parse(call, pattern, layout)
+    single = tuple((axis,) for axis in layout.axes)
+    parts = single if pattern is None else joined_axes(call, pattern, layout.axes)
     names = tuple("_".join(part) for part in parts)
     groups = [group_of(*part) for part in parts]
     ranks = sub_grid(layout, rank, parts)  # one dim a part
@@ -55,32 +52,6 @@ def device_mesh(
     return DeviceMesh.from_group(
         groups, device_type, mesh=torch.from_numpy(ranks), mesh_dim_names=names
     )
-
-
-def parse(call: Call, pattern: str | None, layout: Layout) -> tuple[Axes, ...]:
-    """The axes of each dimension.
-
-    Example:
-        >>> parse(Call("device_mesh"), "(dp sp) tp", Layout(dp=4, sp=2, tp=1))
-        (('dp', 'sp'), ('tp',))
-    """
-    if pattern is None:
-        return tuple((axis,) for axis in layout.axes)
-    if not PATTERN.fullmatch(pattern):
-        raise _unreadable(call, layout)
-    tokens = PART.findall(pattern)
-    parts = tuple(tuple(token.strip("()").split()) for token in tokens)
-    check_known(call, sum(parts, ()), layout.axes)
-    return parts
-
-
-def _unreadable(call: Call, layout: Layout) -> SpecError:
-    text = told(
-        f"{call}: not a pattern of axes.",
-        "A pattern is axis names, some of them joined by one pair of brackets.",
-        fix=f'device_mesh("{" ".join(layout.axes)}"), or device_mesh("(dp sp) tp").',
-    )
-    return SpecError(text)
 
 
 def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:

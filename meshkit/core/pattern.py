@@ -1,0 +1,68 @@
+"""Patterns of axes: einops over a grid, and brackets that join axes into one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import einops
+import numpy as np
+
+from .axes import check_known
+from .call import Call
+from .errors import SpecError, told
+from .seats import Ints
+
+PART = re.compile(r"\(\s*\w+(?:\s+\w+)*\s*\)|\w+")  # tp, or (dp sp)
+PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
+
+
+def joined_axes(call: Call, pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The axes of each word or bracket of a pattern.
+
+    Args:
+        call: the call to quote.
+        pattern: axis names, some of them joined by a pair of brackets; each axis once at most.
+        axes: the axes there are.
+
+    Raises:
+        SpecError: for a pattern that cannot be read.
+        UnknownAxisError: for an axis that is not there.
+
+    Example:
+        >>> joined_axes(Call("f"), "(dp sp) tp", ("dp", "sp", "tp"))
+        (('dp', 'sp'), ('tp',))
+    """
+    if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
+        text = told(
+            f"{call}: not a pattern of axes.",
+            "A pattern is axis names, some of them joined by a pair of brackets.",
+            fix=f'"{" ".join(axes)}", or some of these joined: "(dp sp) tp".',
+        )
+        raise SpecError(text)
+    parts = tuple(tuple(token.strip("()").split()) for token in PART.findall(pattern))
+    check_known(call, [axis for part in parts for axis in part], axes)
+    return parts
+
+
+def rearranged(
+    call: Call, grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
+) -> Ints:
+    """The grid, rearranged by einops.
+
+    Raises:
+        SpecError: where einops refuses, or an axis stands in another axis' place: einops would
+            take ``"sp dp -> ..."`` on axes dp, sp as new names for dp and sp.
+    """
+    left, _, right = pattern.partition("->")
+    for token, axis in zip(re.findall(r"\([^)]*\)|[^\s()]+", left), axes, strict=False):
+        if token in axes and token != axis:
+            fix = f'rearrange("{" ".join(axes)} ->{right}").'
+            raise SpecError(told(f"{call}: {token} stands in the place of {axis}.", fix=fix))
+    try:
+        return np.asarray(einops.rearrange(grid, pattern, **sizes))
+    except einops.EinopsError as error:
+        shape = " ".join(f"{axis}={size}" for axis, size in zip(axes, grid.shape, strict=True))
+        said = str(error).strip().splitlines()[-1].strip()
+        fix = f'a pattern that begins "{" ".join(axes)} -> ".'
+        raise SpecError(told(f"{call} on {shape}: einops refuses.", said, fix=fix)) from error
