@@ -22,8 +22,20 @@ STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
 # Names of options, those to come included: an axis of that name could not be passed by keyword.
 RESERVED = frozenset(
-    ("order", "groups", "ranks", "timeout", "arrival_timeout", "backend", "world_size")
-    + ("data", "place", "crossing", "within", "across")
+    {
+        "order",
+        "groups",
+        "ranks",
+        "timeout",
+        "arrival_timeout",
+        "backend",
+        "world_size",
+        "data",
+        "place",
+        "crossing",
+        "within",
+        "across",
+    }
 )
 
 MAX_AXES = 32  # what numpy 1 can hold in one array
@@ -162,6 +174,23 @@ def check_one_unknown(call: Call, sizes: Mapping[str, int]) -> None:
             "Only one size can be inferred; an axis dp that is left out is inferred too.",
             fix=f"{call.but(**{first: -1}, **dict.fromkeys(rest, 1))}.",
         )
+        raise SpecError(text, sizes=dict(sizes))
+
+
+def check_complete(call: Call, sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that are not all known, or whose product int64 cannot number.
+
+    Raises:
+        SpecError: with the call that infers a size.
+    """
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if open_axes:
+        rest = {axis: size for axis, size in sizes.items() if size != -1}
+        fix = f"{Call('factor_world', (8,), rest)}, which infers from a number of ranks."
+        text = told(f"{call}: nothing to infer {open_axes[0]} from.", fix=fix)
+        raise SpecError(text, sizes=dict(sizes))
+    if math.prod(sizes.values()) > MAX_RANKS:
+        text = told(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
         raise SpecError(text, sizes=dict(sizes))
 
 

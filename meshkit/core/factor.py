@@ -39,7 +39,7 @@ def factor_world(
         text = told(f"{call}: a world of {world_size!r} ranks.", fix="an int of 1 or more.")
         raise SpecError(text, sizes=dict(sizes))
     nested = nested_sizes(call, sizes, order)
-    return Layout(**infer(call, nested, num_ranks, f"world_size = {num_ranks}"))
+    return Layout(ranks=None, **infer(call, nested, num_ranks, f"world_size = {num_ranks}"))
 
 
 def nested_sizes(

@@ -12,15 +12,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import einops
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .axes import MAX_RANKS, check_known, check_sizes, infer
+from .axes import check_complete, check_known, check_sizes, infer
 from .call import Call, given
-from .errors import CoordinateError, SpecError, told
+from .errors import CoordinateError, told
 from .indices import check_index, check_integer
 from .pattern import rearranged
 from .render import draw
@@ -51,7 +51,7 @@ class Layout:
     def __init__(self, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
         call = Call("Layout", kwargs={**sizes, **given(ranks=ranks)})
         checked = check_sizes(call, sizes)
-        _check_complete(call, checked)
+        check_complete(call, checked)
         num_ranks = math.prod(checked.values())
         strides = [num_ranks]
         for size in checked.values():
@@ -297,15 +297,3 @@ class Layout:
             fix=f"a rank from {low} to {high}.",
         )
         return CoordinateError(text, index=rank, size=self.num_ranks)
-
-
-def _check_complete(call: Call, sizes: Mapping[str, int]) -> None:
-    open_axes = [axis for axis, size in sizes.items() if size == -1]
-    if open_axes:
-        rest = {axis: size for axis, size in sizes.items() if size != -1}
-        fix = f"{Call('factor_world', (8,), rest)}, which infers from a number of ranks."
-        text = told(f"{call}: nothing to infer {open_axes[0]} from.", fix=fix)
-        raise SpecError(text, sizes=dict(sizes))
-    if math.prod(sizes.values()) > MAX_RANKS:
-        text = told(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
-        raise SpecError(text, sizes=dict(sizes))

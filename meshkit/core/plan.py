@@ -116,6 +116,8 @@ class GroupPlan:
         groups have different fingerprints.
         """
         ranks = self.layout.ranks
-        seats = str(ranks) if isinstance(ranks, range) else hashlib.sha256(ranks).hexdigest()
+        seats = (
+            str(ranks) if isinstance(ranks, range) else hashlib.sha256(ranks.tobytes()).hexdigest()
+        )
         request = [list(self.layout.sizes.items()), seats, self.extra]
         return hashlib.sha256(json.dumps(request).encode()).hexdigest()

@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from .environment import LAUNCHERS
 
@@ -21,7 +22,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 class Success:
     """A rank that returned."""
 
-    result: object
+    result: Any
 
 
 @dataclass(frozen=True)

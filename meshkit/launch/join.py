@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -195,7 +196,7 @@ def _join(
 def _kept(
     call: Call,
     record: Joined,
-    asked: Mapping[str, object],
+    asked: Mapping[str, Any],
     timeout: timedelta | None,
     arrival_timeout: timedelta | None,
 ) -> Joined:
@@ -218,9 +219,9 @@ def _kept(
     raise LaunchError(text)
 
 
-def _same(now: object, asked: object) -> bool:
+def _same(now: object, asked: Any) -> bool:
     """Whether an argument says what is so: ``"cuda"`` is true of ``cuda:3``."""
     if isinstance(now, torch.device):
-        device = torch.device(asked)  # type: ignore[arg-type]
+        device = torch.device(asked)
         return device.type == now.type and device.index in (None, now.index)
     return str(now) == str(asked)

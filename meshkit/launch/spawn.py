@@ -26,7 +26,7 @@ from ..core.call import Call, given
 from ..core.errors import RankTimeoutError, SpawnError, SpecError, told
 from ..core.integers import integer
 from ..core.runs import runs
-from .child import Failure, Outcome, environment, run
+from .child import Failure, Outcome, Success, environment, run
 from .times import Time, duration
 
 Result = TypeVar("Result")
@@ -82,9 +82,10 @@ def spawn(
         outcomes = _outcomes(_start(job, count, folder), limit)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if any(isinstance(outcome, Failure) for outcome in outcomes):
-        raise _failed(call, outcomes)
-    return [outcome.result for outcome in outcomes]  # type: ignore[union-attr]
+    failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
+    if failures:
+        raise _failed(call, failures)
+    return [outcome.result for outcome in outcomes if isinstance(outcome, Success)]
 
 
 class Name(str):
@@ -180,9 +181,8 @@ def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int
         process.join()
 
 
-def _failed(call: Call, outcomes: list[Outcome]) -> SpawnError:
+def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
     """The error that tells which rank failed first, with what, and what became of the others."""
-    failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
     first = min(failures, key=lambda rank: failures[rank].when)
     alike: dict[str, list[int]] = {}
     for rank in failures.keys() - {first}:

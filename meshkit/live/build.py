@@ -112,7 +112,7 @@ def _layout(
 ) -> Layout:
     """The layout on this world, or on the given ranks of it."""
     if ranks is None:
-        return Layout(**infer(call, nested, world.world_size, world.size_evidence))
+        return Layout(ranks=None, **infer(call, nested, world.world_size, world.size_evidence))
     seats = Seats.of(call, ranks, len(ranks))
     if len(ranks) == 0 or int(seats.array().max()) >= world.world_size:
         text = told(

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -109,7 +110,10 @@ def _make(
     name = f"meshkit {' '.join(step.axes) or 'mesh'}"
     if step.members.shape[1] == 1:  # one each, made on every rank: nobody else takes part
         alone = _new([rank], backend, timeout, name, use_local_synchronization=True)
-        return alone if rank in step.members else _unused(alone)
+        if rank in step.members:
+            return alone
+        destroy([alone])  # of a rank outside the mesh: made so that all ranks have one history
+        return None
     mine = None
     for ranks in step.members.tolist():
         kept = {"sort_ranks": False} if ranks != sorted(ranks) else {}
@@ -124,14 +128,9 @@ def _new(
     backend: str | None,
     timeout: timedelta | None,
     name: str,
-    **options: bool,
-) -> dist.ProcessGroup:
+    **options: Any,
+) -> Any:  # a ProcessGroup, or torch's object for a rank that is no member
     return dist.new_group(ranks, timeout, backend, group_desc=name, **options)
-
-
-def _unused(group: dist.ProcessGroup) -> None:
-    """A singleton of a rank outside the mesh: made so that all ranks have one history."""
-    destroy([group])
 
 
 def _checked(group: dist.ProcessGroup, ranks: list[int]) -> dist.ProcessGroup:
