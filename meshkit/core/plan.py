@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from .axes import check_known, listed
 from .call import Call
 from .layout import Layout
@@ -116,8 +118,7 @@ class GroupPlan:
         groups have different fingerprints.
         """
         ranks = self.layout.ranks
-        seats = (
-            str(ranks) if isinstance(ranks, range) else hashlib.sha256(ranks.tobytes()).hexdigest()
-        )
+        named = isinstance(ranks, range)
+        seats = str(ranks) if named else hashlib.sha256(np.asarray(ranks).tobytes()).hexdigest()
         request = [list(self.layout.sizes.items()), seats, self.extra]
         return hashlib.sha256(json.dumps(request).encode()).hexdigest()

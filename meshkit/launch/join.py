@@ -219,7 +219,7 @@ def _kept(
     raise LaunchError(text)
 
 
-def _same(now: object, asked: Any) -> bool:
+def _same(now: object, asked: str | int | torch.device) -> bool:
     """Whether an argument says what is so: ``"cuda"`` is true of ``cuda:3``."""
     if isinstance(now, torch.device):
         device = torch.device(asked)

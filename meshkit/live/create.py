@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
 
 import torch.distributed as dist
 
@@ -107,30 +107,24 @@ def _make(
     step: Step, rank: int, backend: str | None, timeout: timedelta | None
 ) -> dist.ProcessGroup | None:
     """This rank's group among those of a step; every rank takes part in making all of them."""
-    name = f"meshkit {' '.join(step.axes) or 'mesh'}"
+    new = partial(
+        dist.new_group,
+        timeout=timeout,
+        backend=backend,
+        group_desc=f"meshkit {' '.join(step.axes) or 'mesh'}",
+    )
     if step.members.shape[1] == 1:  # one each, made on every rank: nobody else takes part
-        alone = _new([rank], backend, timeout, name, use_local_synchronization=True)
+        alone: dist.ProcessGroup = new([rank], use_local_synchronization=True)
         if rank in step.members:
             return alone
         destroy([alone])  # of a rank outside the mesh: made so that all ranks have one history
         return None
     mine = None
     for ranks in step.members.tolist():
-        kept = {"sort_ranks": False} if ranks != sorted(ranks) else {}
-        group = _new(ranks, backend, timeout, name, **kept)
+        group = new(ranks, **({"sort_ranks": False} if ranks != sorted(ranks) else {}))
         if rank in ranks:
             mine = _checked(group, ranks)
     return mine
-
-
-def _new(
-    ranks: list[int],
-    backend: str | None,
-    timeout: timedelta | None,
-    name: str,
-    **options: Any,
-) -> Any:  # a ProcessGroup, or torch's object for a rank that is no member
-    return dist.new_group(ranks, timeout, backend, group_desc=name, **options)
 
 
 def _checked(group: dist.ProcessGroup, ranks: list[int]) -> dist.ProcessGroup:
@@ -139,7 +133,6 @@ def _checked(group: dist.ProcessGroup, ranks: list[int]) -> dist.ProcessGroup:
     if members != ranks or group.rank() != ranks.index(dist.get_rank()):
         text = told(
             f"new_group({ranks}) returned a group of {members}.",
-            f"torch {dist.__name__} did not keep the order.",
             fix="report this with the version of torch.",
         )
         raise MeshkitError(text)
