@@ -1,0 +1,333 @@
+"""Train a byte-level GPT on real text, over data, sequence and tensor parallel ranks.
+
+    torchrun --nproc-per-node 8 examples/train.py --dp 4 --sp 2 --tp 1
+
+This is the tutorial for how a trainer uses a mesh. Each axis appears in one place:
+
+* dp: every data coordinate reads its own samples (``windows``), and gradients are averaged over
+  ``mesh.group("dp", "sp")`` (``average_gradients``);
+* sp: every rank holds a slice of the sequence, and attention trades slices of tokens for slices of
+  heads by an all-to-all over ``mesh.group("sp")`` (``Attention``; DeepSpeed-Ulysses,
+  arXiv:2309.14509);
+* tp: linear layers are split by columns, then by rows, with one all-reduce over
+  ``mesh.group("tp")`` (``Column`` and ``Row``; Megatron-LM, arXiv:1909.08053).
+
+Any axis may be 1, and the losses are the same whatever the mesh: weights are drawn whole and then
+cut, and ``mesh.batch`` gives each rank its exact share of one global order of samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+import meshkit
+
+VOCABULARY = 256  # bytes
+
+
+# ---------------------------------------------------------------- communication with gradients
+
+
+def total(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum of a group's tensors; collectives want contiguous memory."""
+    summed = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(summed, group=group)
+    return summed
+
+
+def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Block i of dim 0 goes to rank i, and what comes from rank i becomes block i."""
+    sent = x.contiguous()
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group)
+    return received
+
+
+class SumForward(torch.autograd.Function):
+    """Add up what the ranks of a group hold; each one's gradient is the gradient of the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # noqa: ANN401
+        """The sum over the group."""
+        return total(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        """The gradient as it is."""
+        return grad, None
+
+
+class SumBackward(torch.autograd.Function):
+    """Use one tensor on every rank of a group; its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # noqa: ANN401
+        """The tensor as it is."""
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        """The sum of the gradients over the group."""
+        return total(grad, ctx.group), None
+
+
+class AllToAll(torch.autograd.Function):
+    """Send block i of dim 0 to rank i of a group; the gradient goes the same way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # noqa: ANN401
+        """Block i comes from rank i."""
+        ctx.group = group
+        return exchange(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        """The gradient of block i goes back to rank i."""
+        return exchange(grad, ctx.group), None
+
+
+# -------------------------------------------------------------------------------- the model
+
+
+def weight(rows: int, columns: int, draw: torch.Generator) -> Tensor:
+    """A whole weight: every rank draws the same numbers in the same order, and keeps its part."""
+    return torch.randn(rows, columns, generator=draw) * columns**-0.5
+
+
+class Column(nn.Module):
+    """A linear layer of which every tp rank computes some of the outputs."""
+
+    def __init__(self, mesh: meshkit.Mesh, full: Tensor) -> None:
+        super().__init__()
+        self.group = mesh.group("tp")
+        self.weight = nn.Parameter(full.chunk(mesh.size("tp"), 0)[mesh.coordinate["tp"]].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) to (..., outputs / tp)."""
+        return F.linear(SumBackward.apply(x, self.group), self.weight)  # type: ignore[no-untyped-call]
+
+
+class Row(nn.Module):
+    """A linear layer of which every tp rank holds some of the inputs."""
+
+    def __init__(self, mesh: meshkit.Mesh, full: Tensor) -> None:
+        super().__init__()
+        self.group = mesh.group("tp")
+        self.weight = nn.Parameter(full.chunk(mesh.size("tp"), 1)[mesh.coordinate["tp"]].clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs / tp) to (..., outputs)."""
+        return SumForward.apply(F.linear(x, self.weight), self.group)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Attention(nn.Module):
+    """Causal attention: tp ranks split the heads, sp ranks split the tokens."""
+
+    def __init__(self, mesh: meshkit.Mesh, dim: int, heads: int, draw: torch.Generator) -> None:
+        super().__init__()
+        self.group, self.sp, self.head_dim = mesh.group("sp"), mesh.size("sp"), dim // heads
+        self.qkv = Column(mesh, weight(3 * dim, dim, draw))
+        self.out = Row(mesh, weight(dim, dim, draw))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens / sp, dim) to the same."""
+        # this rank's tokens, all heads of its tp slice -> all tokens, some of those heads
+        qkv = rearrange(
+            self.qkv(x), "b s (n h three d) -> n three b s h d", three=3, d=self.head_dim, n=self.sp
+        )
+        qkv = AllToAll.apply(qkv, self.group)  # type: ignore[no-untyped-call]
+        q, k, v = rearrange(qkv, "n three b s h d -> three b h (n s) d")
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        # and back
+        mixed = rearrange(mixed, "b h (n s) d -> n b s h d", n=self.sp)
+        mixed = AllToAll.apply(mixed, self.group)  # type: ignore[no-untyped-call]
+        return self.out(rearrange(mixed, "n b s h d -> b s (n h d)"))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention, then two linear layers, each on a normalised residual stream."""
+
+    def __init__(self, mesh: meshkit.Mesh, dim: int, heads: int, draw: torch.Generator) -> None:
+        super().__init__()
+        self.attention = Attention(mesh, dim, heads, draw)
+        self.up = Column(mesh, weight(4 * dim, dim, draw))
+        self.down = Row(mesh, weight(dim, 4 * dim, draw))
+        self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens / sp, dim) to the same."""
+        x = x + self.attention(self.norms[0](x))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """Next-byte logits for this rank's slice of the sequence."""
+
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(args.seed)
+        self.bytes = nn.Parameter(weight(VOCABULARY, args.dim, draw))
+        places = weight(args.seq, args.dim, draw).chunk(mesh.size("sp"))
+        self.places = places[mesh.coordinate["sp"]].clone()  # fixed: a gradient would need sp slices
+        self.blocks = nn.Sequential(
+            *(Block(mesh, args.dim, args.heads, draw) for _ in range(args.layers))
+        )
+        self.norm = nn.LayerNorm(args.dim)
+        self.head = nn.Parameter(weight(VOCABULARY, args.dim, draw))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, tokens / sp) to (batch, tokens / sp, 256)."""
+        x = F.embedding(tokens, self.bytes) + self.places.to(self.bytes)
+        return F.linear(self.norm(self.blocks(x)), self.head)
+
+
+# --------------------------------------------------------------------------------- the data
+
+
+def read_text(path: Path | None) -> Tensor:
+    """The bytes of a file; by default of the standard library's own modules, sorted by name."""
+    files = [path] if path else sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    return torch.tensor(bytearray(b"".join(file.read_bytes() for file in files)))
+
+
+class Windows:
+    """A text cut into windows of ``seq`` bytes, in a fixed shuffled order."""
+
+    def __init__(self, text: Tensor, seq: int, seed: int) -> None:
+        shuffle = torch.Generator().manual_seed(seed)
+        self.text, self.seq = text, seq
+        self.order = torch.randperm((len(text) - 1) // seq, generator=shuffle)
+
+    def slices(self, samples: Sequence[int], mesh: meshkit.Mesh) -> tuple[Tensor, Tensor]:
+        """This rank's slice of some samples, and the bytes that follow: (batch, seq / sp) each."""
+        length = self.seq // mesh.size("sp")
+        starts = self.order[torch.tensor(samples) % len(self.order)] * self.seq
+        starts = starts + mesh.coordinate["sp"] * length
+        places = starts[:, None] + torch.arange(length + 1)
+        tokens = self.text[places].long()
+        return tokens[:, :-1], tokens[:, 1:]
+
+
+# ----------------------------------------------------------------------------- the training
+
+
+class Trainer:
+    """A model on a mesh, with its share of the data."""
+
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> None:
+        self.mesh, self.device = mesh, device
+        self.plan = mesh.batch(global_batch=args.global_batch, micro_batch=args.micro_batch)
+        self.model = GPT(mesh, args).to(device, getattr(torch, args.dtype))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr)
+
+    def losses(self, data: Windows, step: int) -> Iterator[Tensor]:
+        """The loss of each micro batch of a step, scaled so that they add up to the step's."""
+        for samples in self.plan.samples(step, self.mesh.coordinate["dp"]):
+            tokens, following = (t.to(self.device) for t in data.slices(samples, self.mesh))
+            logits = self.model(tokens)
+            loss = F.cross_entropy(logits.flatten(0, 1), following.flatten())
+            yield loss / self.plan.accumulation_steps
+
+    def step(self, data: Windows, step: int) -> Tensor:
+        """One optimizer step; returns this rank's part of the loss before it."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for loss in self.losses(data, step):
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        self.average_gradients()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return total
+
+    def average_gradients(self) -> None:
+        """Average over the ranks that hold the same weights and saw other tokens: dp and sp."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        flat = parameters_to_vector(gradients)
+        dist.all_reduce(flat, group=self.mesh.group("dp", "sp"))
+        vector_to_parameters(flat / self.mesh.size("dp", "sp"), gradients)
+
+    @torch.no_grad()
+    def held_out(self, data: Windows) -> float:
+        """The loss on one global batch of text that is never trained on."""
+        part = torch.stack(list(self.losses(data, 0))).sum().double()
+        return self.mean(part, stop=False)[0]
+
+    def mean(self, part: Tensor, *, stop: bool) -> tuple[float, bool]:
+        """The mean loss of all ranks, and whether any of them wants to stop: the same on each."""
+        both = torch.stack([part, torch.tensor(float(stop)).to(part)])
+        dist.all_reduce(both, group=self.mesh.group())
+        loss, stops = both.tolist()
+        return loss / self.mesh.size(), stops > 0
+
+
+def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
+    """All steps, or those until a signal; returns the loss of each step."""
+    text = read_text(args.text)
+    split = len(text) * 9 // 10
+    data, held = Windows(text[:split], args.seq, args.seed), Windows(text[split:], args.seq, 0)
+    if min(len(data.order), len(held.order)) < args.global_batch:
+        raise SystemExit(f"the text is too short for {args.global_batch} windows of {args.seq}")
+    trainer = Trainer(mesh, args, device)
+    say = print if mesh.rank == 0 else lambda *_: None
+    say(f"{mesh}\n{trainer.plan}\n{len(text):,} bytes of text")
+    before, losses, began = trainer.held_out(held), [], time.perf_counter()
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
+    for step in range(args.steps):
+        loss, stop = trainer.mean(trainer.step(data, step), stop=bool(signals))
+        losses.append(loss)
+        if stop or step % args.log_every == 0 or step == args.steps - 1:
+            speed = args.global_batch * args.seq * len(losses) / (time.perf_counter() - began)
+            say(f"step {step:4d}  loss {loss:.4f}  {speed:,.0f} tokens/s")
+        if stop:
+            say("stopped by a signal, all ranks at the same step")
+            break
+    say(f"held-out loss {before:.4f} -> {trainer.held_out(held):.4f}")
+    return losses
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train a byte-level GPT over a mesh.")
+    for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
+        parser.add_argument(f"--{axis}", type=int, default=default)
+    sizes = {"seq": 128, "dim": 64, "layers": 2, "heads": 8, "global-batch": 32, "micro-batch": 4}
+    for name, default in {**sizes, "steps": 200, "log-every": 10, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
+    parser.add_argument("--device", help="cpu or cuda; the accelerator where there is one")
+    parser.add_argument("--text", type=Path, help="a file to train on")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    """Join the job, build the mesh, train; returns the loss of each step."""
+    args = parse(argv)
+    world = meshkit.init(device=args.device, seed=args.seed)
+    if world.device is None or args.heads % (args.sp * args.tp) or args.seq % args.sp:
+        raise SystemExit("--heads must divide by sp x tp, and --seq by sp")
+    try:
+        with meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp) as mesh:
+            return train(mesh, args, world.device)
+    finally:
+        meshkit.shutdown()
+
+
+if __name__ == "__main__":
+    main()
