@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 
@@ -33,6 +34,9 @@ class Groups:
 
     by_key: dict[Axes, dist.ProcessGroup]
     made: tuple[dist.ProcessGroup, ...]
+
+
+NONE = Groups({}, ())
 
 
 def check_orders(call: Call, plan: GroupPlan) -> None:
@@ -121,7 +125,8 @@ def _make(
         return None
     mine = None
     for ranks in step.members.tolist():
-        group = new(ranks, **({"sort_ranks": False} if ranks != sorted(ranks) else {}))
+        keep: dict[str, Any] = {"sort_ranks": False} if ranks != sorted(ranks) else {}
+        group = new(ranks, **keep)
         if rank in ranks:
             mine = _checked(group, ranks)
     return mine

@@ -18,7 +18,7 @@ from ..core.render import draw
 from ..core.seats import Ints
 from ..launch.join import Joined
 from ..launch.times import Time, duration
-from .create import Groups, destroy
+from .create import NONE, Groups, destroy
 from .device_mesh import device_mesh
 
 
@@ -194,10 +194,12 @@ class Mesh:
     def close(self) -> None:
         """Destroy the groups this mesh made, and nothing else. Harmless to repeat.
 
-        Call it on every rank. No descriptor and no thread is left. The default group stays.
+        Call it on every rank. The default group stays. No descriptor and no thread is left, once
+        the caller too has let go of the groups it took.
         """
         if not self._closed and dist.is_initialized():
             destroy(self._groups.made)
+        self._groups = NONE  # torch frees descriptors and threads with the last reference
         self._closed = True
 
     def __enter__(self) -> Mesh:

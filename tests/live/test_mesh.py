@@ -1,0 +1,187 @@
+"""The mesh on real gloo processes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import meshkit
+
+from . import jobs
+
+WORLDS = [
+    ({"dp": 4, "sp": 2, "tp": 1}, []),
+    ({"dp": 2, "sp": 2, "tp": 2}, ["dp tp", "sp tp", "tp dp"]),
+    ({"pp": 2, "dp": 2, "cp": 1, "sp": 2}, ["pp sp"]),
+    ({"tp": 8}, []),
+    ({"order": "sp dp tp", "dp": 2, "sp": 2, "tp": 2}, []),
+    ({"order": "tp dp", "tp": 2}, ["dp tp"]),
+    ({"dp": 4, "tp": 2, "ranks": [0, 2, 4, 6, 1, 3, 5, 7]}, []),
+    ({"dp": 2, "tp": 2, "ranks": range(4, 8)}, []),
+]
+
+
+def asked(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:
+    axes = {axis for axis in sizes if axis not in ("order", "ranks")} | {"dp"}
+    averaged = tuple(axis for axis in ("dp", "cp", "sp") if axis in axes)
+    return [(), *((axis,) for axis in sorted(axes)), averaged, *(tuple(g.split()) for g in groups)]
+
+
+def test_law_11_a_collective_over_a_group_meets_its_members_and_nobody_else() -> None:
+    requests = [{**sizes, "groups": groups} for sizes, groups in WORLDS]
+    sets = [asked(sizes, groups) for sizes, groups in WORLDS]
+    reports = meshkit.spawn(jobs.members_of_every_group, 8, (requests, sets), timeout=120)
+    for i, request in enumerate(requests):
+        sizes = {k: v for k, v in request.items() if k not in ("groups", "ranks", "order")}
+        ranks = list(request.get("ranks", range(8)))
+        order = request.get("order")
+        layout = meshkit.factor_world(len(ranks), order=order, **sizes)
+        for rank in range(8):
+            if rank not in ranks:
+                assert reports[rank][i] is None
+                continue
+            coordinate, rows = reports[rank][i]
+            place = ranks.index(rank)
+            assert coordinate == layout.coordinate(place)
+            for axes, (members, ordered, group_rank) in rows.items():
+                # the layout of positions is a second derivation of who belongs together
+                expected = [ranks[int(p)] for p in layout.peers(place, *axes)]
+                assert ordered == expected, (request, axes, rank)
+                assert members == sorted(expected)
+                assert ordered[group_rank] == rank
+
+
+def test_law_10_equal_to_device_mesh_on_the_fake_backend() -> None:
+    for sizes in ([("dp", 4), ("sp", 2), ("tp", 1)], [("pp", 2), ("dp", 3), ("tp", 2)]):
+        layout = meshkit.Layout(**dict(sizes))
+        (answers,) = meshkit.spawn(jobs.as_device_mesh_on_fake, 1, (sizes,), timeout=60)
+        assert len(answers) == layout.num_ranks
+        for rank, (coordinate, groups, grid) in enumerate(answers):
+            assert list(layout.coordinate(rank).values()) == list(coordinate)
+            assert layout.grid.tolist() == grid
+            for axis, members in groups.items():
+                assert layout.peers(rank, axis).tolist() == members
+
+
+def test_getters_answer_and_never_make_a_group() -> None:
+    results = meshkit.spawn(jobs.getters, 8, timeout=60)
+    answers, made = results[5]
+    assert made == 0
+    assert answers == {
+        "coordinate": {"dp": 2, "sp": 1, "tp": 0},
+        "sizes": [8, 4, 8, 1],
+        "peers": [[1, 3, 5, 7], [4, 5], [0, 1, 2, 3, 4, 5, 6, 7]],
+        "neighbors": [7, 3, None, None],
+        "steps": 64,
+        "is_world": [True, False, False, False, True],
+        "tp_ranks": [5],
+        "repr": "Mesh(dp=4, sp=2, tp=1; rank 5: dp=2 sp=1 tp=0)",
+        "str": "\n".join(
+            [
+                "dp=4 sp=2 tp=1",
+                "      sp=0  sp=1",
+                "dp=0     0     1",
+                "dp=1     2     3",
+                "dp=2     4   [5]",
+                "dp=3     6     7",
+            ]
+        ),
+    }
+
+
+def test_axes_of_size_one_share_one_singleton_and_the_world_is_the_default_group() -> None:
+    results = meshkit.spawn(jobs.singletons, 2, timeout=60)
+    assert results == [(True, [0], 1), (True, [1], 1)]
+
+
+def test_close_gives_back_every_descriptor_and_thread_ten_times() -> None:
+    for inside, counts, text in meshkit.spawn(jobs.closing, 4, (10,), timeout=60):
+        assert len(counts) == 10
+        assert len(set(counts)) == 1, counts
+        assert inside[0] > counts[0][0], "the groups cost nothing, so this test sees nothing"
+        assert inside[1] > counts[0][1]
+        assert text.endswith("; closed)")
+
+
+def test_a_closed_mesh_says_so() -> None:
+    assert set(meshkit.spawn(jobs.closed_mesh, 2, timeout=60)) == {
+        "mesh.group('dp'): the mesh is closed.\n  Fix: build_mesh(...) again."
+    }
+
+
+BAD = [
+    {"dp": 4, "sp": 2, "tp": 1},
+    {"dp": -1, "sp": -1},
+    {"dp": 0},
+    {"dp": True},
+    {"dp": 2.0},
+    {"dp": "4"},
+    {"dp": 2, "expert": 3},
+    {"dp": 2, "tpp": 3},
+    {"sizes": {"timeout": 2, "dp": 3}},
+    {"sizes": {"dp": 3}, "dp": 3},
+    {"dp": 6, "groups": ["dp xp"]},
+    {"dp": 6, "timeout": -1},
+    {"dp": 6, "arrival_timeout": "soon"},
+    {"dp": 6, "backend": "smoke"},
+    {"dp": 2, "ranks": [5, 6]},
+    {"dp": 2, "ranks": [1, 1]},
+    {"sp": 4},
+]
+ERRORS = ["SpecError"] * 6 + ["UnplacedAxisError"] * 2 + ["SpecError"] * 2
+ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["SpecError"] * 3
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: bool) -> None:
+    results = meshkit.spawn(run_refused, 6, (joined,), timeout=60)
+    assert all(told == results[0] for told in results)
+    assert [(kind, made) for kind, _, made in results[0]] == [(e, False) for e in ERRORS]
+    assert results[0][0][1] == (
+        "build_mesh(dp=4, sp=2, tp=1) needs 8 ranks, the world has 6.\n"
+        "  dp 4 x sp 2 x tp 1 = 8; WORLD_SIZE = 6 (spawn).\n"
+        "  Fix: start 8 ranks, or build_mesh(sp=2, tp=1), which gives dp=3."
+    )
+    assert all("\n  Fix: " in text for _, text, _ in results[0])
+
+
+def run_refused(joined: bool) -> object:
+    return jobs.refused(BAD, joined=joined)
+
+
+def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works() -> None:
+    for told, calls, before, left, members in meshkit.spawn(
+        jobs.failing_creation, 4, (3,), timeout=60
+    ):
+        assert (told, calls) == ("planted", 3)
+        assert left == before
+        assert len(members) == 2
+
+
+def test_a_default_group_of_someone_else_is_respected_and_its_timeout_inherited(
+    tmp_path: object,
+) -> None:
+    results = meshkit.spawn(jobs.foreign_group, 4, (f"{tmp_path}/store",), timeout=60)
+    limit, own = timedelta(seconds=77), timedelta(seconds=33)
+    for rank, result in enumerate(results):
+        members = [rank % 2, rank % 2 + 2]
+        expected = ("existing group", "gloo", "cpu", [limit, limit], own, members, True)
+        assert result == expected
+
+
+def test_groups_inherit_the_timeout_of_init() -> None:
+    limit = timedelta(seconds=44)
+    assert meshkit.spawn(jobs.inherited_times, 2, timeout=60) == [[limit, limit]] * 2
+
+
+def test_a_barrier_ends_at_its_timeout() -> None:
+    results = meshkit.spawn(jobs.absent_at_barrier, 4, timeout=60)
+    assert results[1:] == ["absent", "passed", "passed"]
+    text, seconds = results[0]
+    assert 1 <= seconds < 3
+    assert text == (
+        "mesh.barrier('sp', timeout=1) on rank 0: not all of its group came within 1 s.\n"
+        "  The group holds ranks 0, 1.\n"
+        "  Fix: look at the logs of these ranks."
+    )
