@@ -182,7 +182,9 @@ class GPT(nn.Module):
         draw = torch.Generator().manual_seed(args.seed)
         self.bytes = nn.Parameter(weight(VOCABULARY, args.dim, draw))
         places = weight(args.seq, args.dim, draw).chunk(mesh.size("sp"))
-        self.places = places[mesh.coordinate["sp"]].clone()  # fixed: a gradient would need sp slices
+        self.places = places[
+            mesh.coordinate["sp"]
+        ].clone()  # fixed: a gradient would need sp slices
         self.blocks = nn.Sequential(
             *(Block(mesh, args.dim, args.heads, draw) for _ in range(args.layers))
         )

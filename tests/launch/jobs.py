@@ -1,0 +1,167 @@
+"""What the ranks of the launch tests run. No pytest here: every child imports this."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch import join
+
+
+def who() -> Any:
+    world = meshkit.init()
+    fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+    values = [getattr(world, field) for field in fields]
+    return values, world.launcher, str(world.device), world.backend, torch.get_num_threads()
+
+
+def rank_plus(number: int) -> int:
+    return meshkit.detect().rank + number
+
+
+def one_raises() -> None:
+    if meshkit.detect().rank == 1:
+        raise ValueError("boo")
+    meshkit.init()
+    dist.barrier()
+
+
+def one_is_killed() -> None:
+    meshkit.init(timeout=60)
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def one_exits() -> None:
+    if meshkit.detect().rank == 0:
+        sys.exit(3)
+
+
+def one_hangs() -> int:
+    if meshkit.detect().rank == 1:
+        time.sleep(600)
+    return 0
+
+
+class Odd(Exception):
+    """An exception that pickle cannot rebuild."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def raises_odd() -> None:
+    raise Odd(1, 2)
+
+
+def returns_unpicklable() -> Any:
+    return lambda: None
+
+
+def returns_tensor() -> torch.Tensor:
+    return torch.arange(3) + meshkit.detect().rank
+
+
+def environment_of_child(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def seeded(seed: int | None) -> Any:
+    meshkit.init(seed=seed)
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def idempotent() -> Any:
+    first = meshkit.init(timeout=50, seed=1)
+    group = dist.group.WORLD
+    again = meshkit.init()
+    same = meshkit.init(timeout=50, backend="gloo", device="cpu", rank=first.rank)
+    told = []
+    for arguments in ({"backend": "nccl"}, {"rank": 5}, {"timeout": 9}, {"arrival_timeout": 9}):
+        try:
+            meshkit.init(**arguments)  # type: ignore[arg-type]
+            told.append("accepted")
+        except meshkit.LaunchError as error:
+            told.append(str(error))
+    return again is first, same == first, dist.group.WORLD is group, told
+
+
+def again_and_again(times: int) -> Any:
+    """init, one all-reduce, shutdown; on one store."""
+    sums, generations = [], []
+    for _ in range(times):
+        meshkit.init()
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        record = join.joined()
+        sums.append(int(total))
+        generations.append(record.generation if record else None)
+        meshkit.shutdown()
+        meshkit.shutdown()
+        sums.append(dist.is_initialized())
+    return sums, generations, len(join._RECORDS)
+
+
+def one_never_joins(seconds: float) -> Any:
+    if meshkit.detect().rank == 2:
+        time.sleep(seconds + 3)
+        return None
+    began = time.monotonic()
+    try:
+        meshkit.init(timeout=600, arrival_timeout=seconds)
+    except meshkit.RankTimeoutError as error:
+        return str(error), error.missing_ranks, time.monotonic() - began, dist.is_initialized()
+    return "joined"
+
+
+def times(**arguments: Any) -> Any:
+    meshkit.init(**arguments)
+    record = join.joined()
+    return record and (record.timeout, record.arrival_timeout)
+
+
+def times_of(arguments: dict[str, float]) -> Any:
+    return times(**arguments)
+
+
+def explicit(path: str) -> Any:
+    """The arguments say another rank than the launcher does."""
+    said = meshkit.detect()
+    world = meshkit.init(
+        init_method=f"file://{path}", rank=1 - said.rank, world_size=2, local_rank=0
+    )
+    return said.rank, world.rank, dist.get_rank(), world.local_rank, dict(world.sources)
+
+
+def refused_arguments() -> list[str]:
+    told = []
+    bad: list[dict[str, Any]] = [
+        {"seed": -1},
+        {"seed": True},
+        {"timeout": 0},
+        {"arrival_timeout": float("nan")},
+        {"device": "toaster"},
+        {"backend": "smoke"},
+        {"rank": -1},
+        {"world_size": 0},
+        {"rank": 9, "world_size": 8},
+        {"init_method": "carrier://pigeon", "rank": 0, "world_size": 2},
+    ]
+    for arguments in bad:
+        try:
+            meshkit.init(**arguments)
+            told.append("accepted")
+        except meshkit.MeshkitError as error:
+            told.append(f"{type(error).__name__}: {error}")
+    told.append(str(dist.is_initialized()))
+    return told

@@ -1,0 +1,72 @@
+"""Device and backend, with accelerators played by a stand-in for torch's own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import meshkit
+from meshkit.core.call import Call
+from meshkit.launch import device
+
+CALL = Call("init")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine with four visible cuda devices; what was made current is in the list."""
+    current: list[int] = []
+    accelerator = SimpleNamespace(
+        is_available=lambda: True,
+        current_accelerator=lambda: torch.device("cuda"),
+        device_count=lambda: 4,
+    )
+    monkeypatch.setattr(device.torch, "accelerator", accelerator)
+    module = SimpleNamespace(set_device=current.append)
+    monkeypatch.setattr(device.torch, "get_device_module", lambda _: module)
+    return current
+
+
+def test_the_cpu_is_the_device_where_there_is_no_accelerator() -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
+    assert device.choose_device(CALL, None, 3) == torch.device("cpu")
+    assert device.choose_backend(CALL, None, torch.device("cpu")) == "gloo"
+
+
+def test_the_accelerator_is_the_default_and_the_local_rank_its_index(cuda: list[int]) -> None:
+    assert device.choose_device(CALL, None, 3) == torch.device("cuda", 3)
+    assert device.choose_device(CALL, "cuda:1", 3) == torch.device("cuda", 1)
+    assert device.choose_device(CALL, "cpu", 3) == torch.device("cpu")
+    assert cuda == [3, 1]
+
+
+def test_one_visible_device_is_device_zero(
+    cuda: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device.torch.accelerator, "device_count", lambda: 1)
+    assert device.choose_device(CALL, None, 3) == torch.device("cuda", 0)
+
+
+def test_out_of_range_says_how_to_mask(cuda: list[int]) -> None:
+    with pytest.raises(meshkit.LaunchError) as caught:
+        device.choose_device(CALL, None, 4)
+    assert str(caught.value) == (
+        "init(): cuda:4 is not here; this process sees 4.\n"
+        "  Its local_rank is 4.\n"
+        "  Fix: start one rank a device, give each process its own (CUDA_VISIBLE_DEVICES=4), "
+        "or init(device='cpu')."
+    )
+    assert cuda == []
+
+
+def test_a_backend_that_torch_does_not_have() -> None:
+    with pytest.raises(meshkit.LaunchError) as caught:
+        device.choose_backend(CALL, "cpu:gloo,cuda:smoke", torch.device("cpu"))
+    assert str(caught.value) == (
+        f"init(): this torch {torch.__version__} has no backend 'smoke'.\n"
+        "  It was chosen for the device cpu.\n"
+        "  Fix: backend='gloo', or a torch built with it."
+    )

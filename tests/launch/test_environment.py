@@ -1,0 +1,172 @@
+"""Who am I: what launchers set, as a World or as a refusal."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+
+import pytest
+
+import meshkit
+from meshkit.launch.environment import LAUNCHERS, identify
+
+# What torchrun (torch 2.13) sets on rank 5 of two nodes with four ranks each.
+TORCHRUN = {
+    "LOCAL_RANK": "1",
+    "RANK": "5",
+    "GROUP_RANK": "1",
+    "ROLE_RANK": "5",
+    "ROLE_NAME": "default",
+    "LOCAL_WORLD_SIZE": "4",
+    "WORLD_SIZE": "8",
+    "GROUP_WORLD_SIZE": "2",
+    "ROLE_WORLD_SIZE": "8",
+    "MASTER_ADDR": "a",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_MAX_RESTARTS": "0",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+
+
+def test_torchrun() -> None:
+    world = meshkit.detect(TORCHRUN)
+    assert (world.rank, world.world_size) == (5, 8)
+    assert (world.local_rank, world.local_world_size) == (1, 4)
+    assert (world.node_rank, world.num_nodes) == (1, 2)
+    assert (world.master_addr, world.master_port) == ("a", 29500)
+    assert (world.launcher, world.device, world.backend) == ("torchrun", None, None)
+    assert world.sources == {
+        "rank": "RANK",
+        "world_size": "WORLD_SIZE",
+        "local_rank": "LOCAL_RANK",
+        "local_world_size": "LOCAL_WORLD_SIZE",
+        "node_rank": "GROUP_RANK",
+        "num_nodes": "GROUP_WORLD_SIZE",
+        "master_addr": "MASTER_ADDR",
+        "master_port": "MASTER_PORT",
+    }
+
+
+def test_torchrun_inside_a_slurm_step_answers_alone() -> None:
+    nested = {**TORCHRUN, "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+    assert meshkit.detect(nested) == meshkit.detect(TORCHRUN)
+
+
+def test_a_single_process() -> None:
+    world = meshkit.detect({})
+    assert (world.rank, world.world_size, world.local_rank, world.launcher) == (0, 1, 0, "single")
+    assert (world.local_world_size, world.node_rank, world.num_nodes) == (1, 0, 1)
+    assert world.size_evidence == "no launcher = 1 (single)"
+
+
+def test_hand_written_variables_alone_mean_one_node() -> None:
+    world = meshkit.detect({"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "a"})
+    assert (world.local_rank, world.local_world_size, world.num_nodes) == (3, 4, 1)
+    assert world.sources["local_world_size"] == "one node assumed"
+    assert world.master_port is None
+
+
+def test_hand_written_variables_with_a_node() -> None:
+    environ = {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
+    world = meshkit.detect(environ)
+    assert (world.node_rank, world.num_nodes) == (1, 2)
+    assert world.sources["node_rank"] == "rank // local_world_size"
+
+
+def test_what_is_not_said_stays_open() -> None:
+    world = meshkit.detect({"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2"})
+    assert (world.local_world_size, world.node_rank, world.num_nodes) == (None, None, None)
+
+
+def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in LAUNCHERS:
+        for name in row.known_by:
+            monkeypatch.delenv(name, raising=False)
+    assert meshkit.detect().launcher == "single"
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    before = dict(os.environ)
+    assert meshkit.detect().rank == 1
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "variables", "line"),
+    [
+        ({"RANK": None}, {"RANK": None}, "RANK is not set"),
+        ({"RANK": ""}, {"RANK": ""}, "RANK='' is not 0 or more"),
+        ({"RANK": "-1"}, {"RANK": "-1"}, "RANK='-1' is not 0 or more"),
+        ({"RANK": "two"}, {"RANK": "two"}, "RANK='two' is not 0 or more"),
+        ({"RANK": "1.0"}, {"RANK": "1.0"}, "RANK='1.0' is not 0 or more"),
+        ({"RANK": "²"}, {"RANK": "²"}, "RANK='²' is not 0 or more"),
+        ({"WORLD_SIZE": None}, {"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
+        ({"WORLD_SIZE": "0"}, {"WORLD_SIZE": "0"}, "WORLD_SIZE='0' is not 1 or more"),
+        ({"LOCAL_RANK": ""}, {"LOCAL_RANK": ""}, "LOCAL_RANK='' is not 0 or more"),
+        ({"MASTER_PORT": "x"}, {"MASTER_PORT": "x"}, "MASTER_PORT='x' is not 0 or more"),
+        ({"MASTER_ADDR": " "}, {"MASTER_ADDR": " "}, "MASTER_ADDR is empty"),
+        ({"RANK": "9"}, {"RANK": "9", "WORLD_SIZE": "8"}, "RANK=9 must be below WORLD_SIZE=8"),
+        (
+            {"LOCAL_RANK": "4"},
+            {"LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4"},
+            "LOCAL_RANK=4 must be below LOCAL_WORLD_SIZE=4",
+        ),
+        (
+            {"GROUP_RANK": "2"},
+            {"GROUP_RANK": "2", "GROUP_WORLD_SIZE": "2"},
+            "GROUP_RANK=2 must be below GROUP_WORLD_SIZE=2",
+        ),
+        (
+            {"LOCAL_WORLD_SIZE": "16"},
+            {"LOCAL_WORLD_SIZE": "16", "WORLD_SIZE": "8"},
+            "LOCAL_WORLD_SIZE=16 is more than WORLD_SIZE=8",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_variables(
+    change: dict[str, str | None], variables: dict[str, str | None], line: str
+) -> None:
+    merged = {**TORCHRUN, **change}
+    environ = {name: value for name, value in merged.items() if value is not None}
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.detect(environ)
+    assert caught.value.variables == variables
+    assert line in str(caught.value).splitlines()[0]
+    assert pickle.loads(pickle.dumps(caught.value)).variables == variables
+
+
+def test_messages_word_for_word() -> None:
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.detect({"WORLD_SIZE": "8"})
+    assert str(caught.value) == (
+        "the launcher hand-written was recognised, but RANK is not set.\n"
+        "  It says who a process is in RANK and WORLD_SIZE; WORLD_SIZE is set.\n"
+        "  Fix: export RANK=0, or the number that belongs there."
+    )
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.detect({"RANK": "9", "WORLD_SIZE": "8"})
+    assert str(caught.value) == (
+        "RANK=9 must be below WORLD_SIZE=8.\n"
+        "  Both were read for the launcher hand-written.\n"
+        "  Fix: export RANK and WORLD_SIZE so that they agree."
+    )
+
+
+def test_arguments_win_and_the_node_is_not_mixed_in() -> None:
+    world = identify(TORCHRUN, {"rank": 2, "world_size": 4})
+    assert (world.rank, world.world_size, world.local_rank, world.num_nodes) == (2, 4, 2, 1)
+    assert world.sources["rank"] == world.sources["world_size"] == "argument"
+    assert world.sources["local_rank"] == "one node assumed"
+    assert identify({}, {"rank": 1, "world_size": 2}).launcher == "hand-written"
+
+
+def test_a_world_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        meshkit.detect({}).rank = 3  # type: ignore[misc]
+
+
+def test_no_row_is_recognised_by_nothing() -> None:
+    assert all(row.known_by for row in LAUNCHERS)
+    assert len({row.name for row in LAUNCHERS}) == len(LAUNCHERS)
