@@ -19,10 +19,11 @@ cut, and ``mesh.batch`` gives each rank its exact share of one global order of s
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,20 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import meshkit
 
 VOCABULARY = 256  # bytes
+Move = Callable[[Tensor, dist.ProcessGroup], Tensor]
 
 
 # ---------------------------------------------------------------- communication with gradients
 
 
-def total(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of a group's tensors; collectives want contiguous memory."""
-    summed = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(summed, group=group)
-    return summed
+def add_up(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum of a group's tensors. Collectives want contiguous memory."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
 
 
-def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+def trade(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Block i of dim 0 goes to rank i, and what comes from rank i becomes block i."""
     sent = x.contiguous()
     received = torch.empty_like(sent)
@@ -56,48 +58,27 @@ def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return received
 
 
-class SumForward(torch.autograd.Function):
-    """Add up what the ranks of a group hold; each one's gradient is the gradient of the sum."""
+def keep(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The tensor as it is."""
+    return x.view_as(x)
+
+
+class Communicate(torch.autograd.Function):
+    """``there(x, group)`` on the way forward, ``back(gradient, group)`` on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # noqa: ANN401
-        """The sum over the group."""
-        return total(x, group)
+    def forward(ctx: Any, x: Tensor, there: Move, back: Move, group: dist.ProcessGroup) -> Tensor:
+        """The tensor, moved."""
+        ctx.back, ctx.group = back, group
+        return there(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        """The gradient as it is."""
-        return grad, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient, moved the other way."""
+        return ctx.back(grad, ctx.group), None, None, None
 
 
-class SumBackward(torch.autograd.Function):
-    """Use one tensor on every rank of a group; its gradient is the sum of theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # noqa: ANN401
-        """The tensor as it is."""
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        """The sum of the gradients over the group."""
-        return total(grad, ctx.group), None
-
-
-class AllToAll(torch.autograd.Function):
-    """Send block i of dim 0 to rank i of a group; the gradient goes the same way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:  # noqa: ANN401
-        """Block i comes from rank i."""
-        ctx.group = group
-        return exchange(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        """The gradient of block i goes back to rank i."""
-        return exchange(grad, ctx.group), None
+communicate: Callable[..., Tensor] = Communicate.apply
 
 
 # -------------------------------------------------------------------------------- the model
@@ -105,33 +86,33 @@ class AllToAll(torch.autograd.Function):
 
 def weight(rows: int, columns: int, draw: torch.Generator) -> Tensor:
     """A whole weight: every rank draws the same numbers in the same order, and keeps its part."""
-    return torch.randn(rows, columns, generator=draw) * columns**-0.5
+    return torch.randn(rows, columns, generator=draw) / math.sqrt(columns)
 
 
 class Column(nn.Module):
     """A linear layer of which every tp rank computes some of the outputs."""
 
-    def __init__(self, mesh: meshkit.Mesh, full: Tensor) -> None:
+    def __init__(self, mesh: meshkit.Mesh, whole: Tensor) -> None:
         super().__init__()
-        self.group = mesh.group("tp")
-        self.weight = nn.Parameter(full.chunk(mesh.size("tp"), 0)[mesh.coordinate["tp"]].clone())
+        self.group, parts = mesh.group("tp"), whole.chunk(mesh.size("tp"), dim=0)
+        self.weight = nn.Parameter(parts[mesh.coordinate["tp"]].clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) to (..., outputs / tp)."""
-        return F.linear(SumBackward.apply(x, self.group), self.weight)  # type: ignore[no-untyped-call]
+        return F.linear(communicate(x, keep, add_up, self.group), self.weight)
 
 
 class Row(nn.Module):
     """A linear layer of which every tp rank holds some of the inputs."""
 
-    def __init__(self, mesh: meshkit.Mesh, full: Tensor) -> None:
+    def __init__(self, mesh: meshkit.Mesh, whole: Tensor) -> None:
         super().__init__()
-        self.group = mesh.group("tp")
-        self.weight = nn.Parameter(full.chunk(mesh.size("tp"), 1)[mesh.coordinate["tp"]].clone())
+        self.group, parts = mesh.group("tp"), whole.chunk(mesh.size("tp"), dim=1)
+        self.weight = nn.Parameter(parts[mesh.coordinate["tp"]].clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs / tp) to (..., outputs)."""
-        return SumForward.apply(F.linear(x, self.weight), self.group)  # type: ignore[no-any-return, no-untyped-call]
+        return communicate(F.linear(x, self.weight), add_up, keep, self.group)
 
 
 class Attention(nn.Module):
@@ -149,13 +130,13 @@ class Attention(nn.Module):
         qkv = rearrange(
             self.qkv(x), "b s (n h three d) -> n three b s h d", three=3, d=self.head_dim, n=self.sp
         )
-        qkv = AllToAll.apply(qkv, self.group)  # type: ignore[no-untyped-call]
+        qkv = communicate(qkv, trade, trade, self.group)
         q, k, v = rearrange(qkv, "n three b s h d -> three b h (n s) d")
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         # and back
         mixed = rearrange(mixed, "b h (n s) d -> n b s h d", n=self.sp)
-        mixed = AllToAll.apply(mixed, self.group)  # type: ignore[no-untyped-call]
-        return self.out(rearrange(mixed, "n b s h d -> b s (n h d)"))  # type: ignore[no-any-return]
+        mixed = communicate(mixed, trade, trade, self.group)
+        return self.out(rearrange(mixed, "n b s h d -> b s (n h d)"))
 
 
 class Block(nn.Module):
@@ -171,7 +152,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens / sp, dim) to the same."""
         x = x + self.attention(self.norms[0](x))
-        return x + self.down(F.gelu(self.up(self.norms[1](x))))  # type: ignore[no-any-return]
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
 
 class GPT(nn.Module):
@@ -181,10 +162,8 @@ class GPT(nn.Module):
         super().__init__()
         draw = torch.Generator().manual_seed(args.seed)
         self.bytes = nn.Parameter(weight(VOCABULARY, args.dim, draw))
-        places = weight(args.seq, args.dim, draw).chunk(mesh.size("sp"))
-        self.places = places[
-            mesh.coordinate["sp"]
-        ].clone()  # fixed: a gradient would need sp slices
+        self.places = nn.Parameter(weight(args.seq, args.dim, draw))
+        self.sp, self.slice = mesh.size("sp"), mesh.coordinate["sp"]
         self.blocks = nn.Sequential(
             *(Block(mesh, args.dim, args.heads, draw) for _ in range(args.layers))
         )
@@ -193,7 +172,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, tokens / sp) to (batch, tokens / sp, 256)."""
-        x = F.embedding(tokens, self.bytes) + self.places.to(self.bytes)
+        x = F.embedding(tokens, self.bytes) + self.places.chunk(self.sp)[self.slice]
         return F.linear(self.norm(self.blocks(x)), self.head)
 
 
@@ -248,7 +227,7 @@ class Trainer:
         """One optimizer step; returns this rank's part of the loss before it."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for loss in self.losses(data, step):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.detach()
         self.average_gradients()
         self.optimizer.step()

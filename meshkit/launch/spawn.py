@@ -33,6 +33,8 @@ Result = TypeVar("Result")
 
 # Once a rank has failed, how long the others may take to notice before they are ended.
 GRACE = timedelta(seconds=10)
+# A death is noticed later than its victims raise: it counts as having come this much earlier.
+NOTICE = 1.0
 PRELOADED = ["torch", "torch.distributed", "meshkit.live.mesh"]
 
 
@@ -155,12 +157,11 @@ def _outcome(process: BaseProcess, pipe: Connection) -> Outcome:
     try:
         outcome = pickle.loads(pipe.recv_bytes())  # our own child's, through a private pipe
     except EOFError:
+        noticed = time.monotonic() - NOTICE
         process.join(5)
         code = process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-        return Failure(
-            RuntimeError(f"the process ended by itself, with {how}"), "", time.monotonic()
-        )
+        return Failure(RuntimeError(f"the process ended by itself, with {how}"), "", noticed)
     return outcome  # type: ignore[no-any-return]
 
 

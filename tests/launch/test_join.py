@@ -17,7 +17,7 @@ def test_who_am_i() -> None:
 
 def test_init_is_idempotent_and_refuses_what_contradicts_it() -> None:
     for again, same, group, told in meshkit.spawn(jobs.idempotent, 2, timeout=60):
-        assert again and same and group
+        assert (again, same, group) == (True, True, True)
         assert told[0] == (
             "init(backend='nccl'): the default process group already exists, with backend=gloo.\n"
             "  Fix: the first init() of the program decides; or meshkit.shutdown() before this one."

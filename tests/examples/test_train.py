@@ -1,0 +1,132 @@
+"""The trainer: one run of losses whatever the mesh, and a clean end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import meshkit
+from examples import train
+
+TRAIN = Path(train.__file__)
+SMALL = "--dtype float64 --steps 20 --seq 32 --dim 32 --global-batch 8 --log-every 100".split()
+
+# every micro batch that divides the global batch of 8, over one process
+ALONE = ["--micro-batch 1", "--micro-batch 2", "--micro-batch 4", "--micro-batch 8"]
+MESHES = [
+    "--dp 8 --micro-batch 1",
+    "--dp 4 --sp 2 --micro-batch 1",
+    "--dp 4 --sp 2 --micro-batch 2",
+    "--dp 2 --sp 2 --tp 2 --micro-batch 1",
+    "--dp 2 --sp 2 --tp 2 --micro-batch 2",
+    "--dp 2 --sp 2 --tp 2 --micro-batch 4",
+    "--dp 1 --sp 4 --tp 2 --micro-batch 8",
+    "--dp 2 --tp 4 --micro-batch 2",
+]
+
+
+@pytest.fixture(scope="module")
+def reference() -> list[float]:
+    """One process alone, one micro batch a step."""
+    return meshkit.spawn(train.main, 1, ([*SMALL, *ALONE[-1].split()],), timeout=300)[0]
+
+
+@pytest.mark.parametrize("arguments", ALONE[:-1] + MESHES)
+def test_the_losses_do_not_depend_on_the_mesh(reference: list[float], arguments: str) -> None:
+    ranks = 1 if "--dp" not in arguments else 8
+    results = meshkit.spawn(train.main, ranks, ([*SMALL, *arguments.split()],), timeout=300)
+    assert len(reference) == 20
+    for losses in results:
+        assert losses == results[0]  # the same number on every rank
+        assert losses == pytest.approx(reference, rel=1e-9, abs=0)
+
+
+def test_it_learns(reference: list[float]) -> None:
+    assert reference[-1] < reference[0] - 1
+
+
+def test_another_seed_gives_other_losses(reference: list[float]) -> None:
+    arguments = [*SMALL, "--micro-batch", "8", "--seed", "1"]
+    (losses,) = meshkit.spawn(train.main, 1, (arguments,), timeout=300)
+    assert all(a != b for a, b in zip(losses, reference, strict=True))
+
+
+def torchrun(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(TRAIN)]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [*command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environ,
+        start_new_session=True,
+    )
+
+
+def test_under_torchrun_it_prints_the_mesh_the_plan_and_what_it_learnt() -> None:
+    job = torchrun("--dp", "2", "--sp", "2", "--steps", "30", "--seq", "32", "--dim", "32")
+    printed = job.communicate(timeout=300)[0]
+    assert job.returncode == 0, printed
+    assert (
+        "dp=2 sp=2 tp=1\n      sp=0  sp=1\ndp=0   [0]     1\ndp=1     2     3\n"
+        "global_batch 32 = micro_batch 4 x accumulation_steps 4 x dp 2\n"
+    ) in printed
+    assert re.search(r"step    0  loss \d\.\d{4}  [\d,]+ tokens/s", printed)
+    before, after = re.findall(r"held-out loss (\S+) -> (\S+)", printed)[0]
+    assert float(after) < float(before) - 1
+
+
+def test_ctrl_c_ends_all_ranks_at_the_same_step() -> None:
+    job = torchrun("--dp", "2", "--tp", "2", "--steps", "100000", "--seq", "32", "--dim", "32")
+    assert job.stdout is not None
+    lines: list[str] = []
+    while not any(line.startswith("step   10") for line in lines):
+        lines.append(job.stdout.readline())
+        assert lines[-1], "".join(lines)
+    os.killpg(job.pid, signal.SIGINT)  # what a terminal does on Ctrl-C
+    began = time.monotonic()
+    rest = job.communicate(timeout=60)[0]
+    assert time.monotonic() - began < 30
+    assert "stopped by a signal, all ranks at the same step" in rest
+    assert "held-out loss" in rest
+    assert "[rank" not in rest, rest  # no traceback from a worker
+    assert not any(str(TRAIN) in command for command in commands_of_session(job.pid))
+
+
+def commands_of_session(session: int) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(path.name)) == session:
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("--heads 3 --sp 2", "--heads must divide by sp x tp, and --seq by sp"),
+        ("--seq 31 --sp 2", "--heads must divide by sp x tp, and --seq by sp"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(arguments: str, text: str) -> None:
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(train.main, 2, (arguments.split(),), timeout=60)
+    assert {str(error) for error in caught.value.errors.values()} == {text}
+
+
+def test_a_text_of_ones_own_must_be_long_enough(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"to be or not to be " * 20)
+    with pytest.raises(meshkit.SpawnError, match="the text is too short for 32 windows of 128"):
+        meshkit.spawn(train.main, 1, (["--text", str(text)],), timeout=60)
