@@ -1,0 +1,39 @@
+"""meshkit beside torch's init_device_mesh: the README's table, on real processes in one run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import meshkit
+
+from . import beside
+
+
+def test_the_timeout_of_the_job() -> None:
+    for theirs, ours in meshkit.spawn(beside.timeouts, 4, timeout=60):
+        assert theirs == [timedelta(minutes=30)] * 2
+        assert ours == [timedelta(seconds=60)] * 2
+
+
+def test_three_axes_of_size_one() -> None:
+    assert set(meshkit.spawn(beside.groups_of_three_axes_of_one, 2, timeout=60)) == {(3, 1)}
+
+
+def test_what_ten_meshes_leave_behind() -> None:
+    for theirs, ours in meshkit.spawn(beside.left_by_ten, 4, timeout=60):
+        groups, descriptors = theirs
+        assert groups == 20
+        assert descriptors > 20
+        assert ours == (0, 0)
+
+
+def test_the_place_in_a_group_and_the_coordinate() -> None:
+    results = meshkit.spawn(beside.permuted, 4, timeout=60)
+    assert any(coordinate != place for (coordinate, place), _ in results)
+    assert all(coordinate == place for _, (coordinate, place) in results)
+
+
+def test_six_ranks_for_a_mesh_of_eight() -> None:
+    for theirs, ours in meshkit.spawn(beside.six_for_eight, 6, timeout=60):
+        assert theirs == ("RuntimeError", True)  # the job has been joined
+        assert ours == ("SpecError", False)

@@ -1,0 +1,74 @@
+"""The README: its Python runs and prints what it says; its messages are real."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import meshkit
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def followed_by_text(kind: str) -> list[tuple[str, str]]:
+    pairs = zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True)
+    return [(body, after[1]) for (name, body), after in pairs if name == kind]
+
+
+@pytest.mark.parametrize(("code", "output"), followed_by_text("python"))
+def test_python_blocks_print_what_follows_them(tmp_path: Path, code: str, output: str) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == output
+    assert done.stderr == ""
+
+
+def test_there_are_python_blocks_and_the_example_is_eight_lines_of_code() -> None:
+    codes = followed_by_text("python")
+    assert len(codes) == 2
+    assert len([line for line in codes[0][0].splitlines() if line.strip()]) == 8
+
+
+def test_the_first_two_sh_blocks_are_one_line_each() -> None:
+    commands = [body for kind, body in BLOCKS if kind == "sh"][:2]
+    assert [command.count("\n") for command in commands] == [1, 1]
+    assert "torchrun --nproc-per-node 8 examples/train.py --dp 4 --sp 2 --tp 1" in commands[0]
+    assert "pytest" in commands[1]
+
+
+def test_the_messages_shown_are_the_messages_raised() -> None:
+    torchrun = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "6"}
+    with pytest.raises(meshkit.SpecError) as spec:
+        meshkit.factor_world(6, dp=4, sp=2, tp=1)
+    told = str(spec.value).replace("factor_world(6, ", "build_mesh(")
+    evidence = meshkit.detect(torchrun).size_evidence
+    assert f"SpecError: {told.replace('world_size = 6', evidence)}" in README
+    with pytest.raises(meshkit.BatchError) as batch:
+        meshkit.BatchPlan.solve(dp=4, global_batch=100, micro_batch=3)
+    told = str(batch.value).replace("BatchPlan.solve(dp=4, ", "mesh.batch(")
+    assert f"BatchError: {told}" in README
+
+
+def test_the_files_named_exist() -> None:
+    names = re.findall(r"`((?:tests|examples|meshkit|benchmarks)/[\w/.]*)`", README)
+    names += re.findall(r"\]\(([\w/.]+)\)", README)
+    assert len(names) > 15
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_what_the_readme_says_of_accumulation() -> None:
+    wrong = 1024 // (4 * 8)
+    assert wrong == 32
+    assert wrong * 4 * 4 == 512
+    plan = meshkit.BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4)
+    assert plan.accumulation_steps == 64
