@@ -77,8 +77,11 @@ def run(job: bytes, environ: dict[str, str], pipe: Connection) -> None:
     os.environ.clear()
     os.environ.update(environ)
     _limit_threads(environ["OMP_NUM_THREADS"])
-    pipe.send_bytes(_sendable(_outcome(job)))
-    pipe.close()
+    outcome = _outcome(job)
+    pipe.send_bytes(_sendable(outcome))
+    if isinstance(outcome, Success):  # a failure leaves at once, so that the others notice
+        _wait_for_all(pipe)
+        _leave_job()
 
 
 def _follow_parent() -> None:
@@ -96,15 +99,25 @@ def _limit_threads(count: str) -> None:
 
 
 def _outcome(job: bytes) -> Outcome:
-    """Run the job, and leave the process group if it did not."""
+    """Run the job."""
     try:
         fn, args = pickle.loads(job)  # our own parent's
-        result = fn(*args)
-        if "meshkit.launch.join" in sys.modules:
-            sys.modules["meshkit.launch.join"].shutdown()
-        return Success(result)
+        return Success(fn(*args))
     except BaseException as error:  # a SystemExit or KeyboardInterrupt is an outcome too
         return Failure(error, traceback.format_exc(), time.monotonic())
+
+
+def _wait_for_all(pipe: Connection) -> None:
+    """Stay until the parent hangs up: a rank that left early could leave another connecting."""
+    try:
+        pipe.recv_bytes()
+    except (EOFError, OSError):
+        pipe.close()
+
+
+def _leave_job() -> None:
+    if "meshkit.launch.join" in sys.modules:
+        sys.modules["meshkit.launch.join"].shutdown()
 
 
 def _sendable(outcome: Outcome) -> bytes:

@@ -42,6 +42,14 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     return found if isinstance(found, timedelta) else None
 
 
+def store_of(group: dist.ProcessGroup) -> dist.Store | None:
+    """A store that the ranks of the group share; None where this torch does not tell (2.6)."""
+    try:
+        return dist.PrefixStore("meshkit", group.get_group_store())
+    except (AttributeError, RuntimeError):
+        return None
+
+
 def _launcher_world() -> World | None:
     try:
         return detect()

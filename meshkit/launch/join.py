@@ -17,7 +17,7 @@ from ..core.errors import LaunchError, told
 from ..core.integers import integer
 from .device import choose_backend, choose_device
 from .environment import World, identify
-from .foreign import timeout_of, world_of
+from .foreign import store_of, timeout_of, world_of
 from .meet import arrive, open_store
 from .seeds import check_seed, seed_all
 from .times import ARRIVAL, Time, duration
@@ -29,8 +29,8 @@ class Joined:
 
     Attributes:
         world: who this process is.
-        store: where its ranks met, under a prefix of this generation; None where someone else
-            initialised the group.
+        store: where its ranks meet, under a prefix of this generation; None where someone else
+            initialised the group and torch does not tell its store.
         timeout: how long a collective may take; None is the backend's own default.
         arrival_timeout: how long ranks wait for each other.
         generation: how many times this rank has joined on this store, from 1; 0 for a group that
@@ -131,7 +131,7 @@ def joined() -> Joined | None:
     group = _default_group()
     if group in _RECORDS:
         return _RECORDS[group]
-    return Joined(world_of(group), None, timeout_of(group), ARRIVAL, generation=0)
+    return Joined(world_of(group), store_of(group), timeout_of(group), ARRIVAL, generation=0)
 
 
 def peek() -> World:
@@ -182,7 +182,7 @@ def _join(
     # joins, so all ranks that join together agree on the generation without a word.
     generation = base.add(f"meshkit/generation/{world.rank}", 1)
     store = dist.PrefixStore(f"meshkit/{generation}", base)
-    arrive(call, dist.PrefixStore("init", store), world, wait)
+    arrive(call, store, world, wait)
     dist.init_process_group(
         world.backend,
         store=dist.PrefixStore("default_group", store),

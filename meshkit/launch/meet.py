@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from datetime import timedelta
 from urllib.parse import urlparse
 
@@ -20,6 +21,7 @@ from .environment import World
 
 # The process that hosts the store must outlive the others' reading of the verdict.
 HOST_SLACK = timedelta(seconds=1)
+NAMED = 8  # missing ranks named one by one in an error
 
 
 def open_store(call: Call, world: World, wait: timedelta) -> dist.Store:
@@ -77,44 +79,68 @@ def _tcp(call: Call, world: World, host: str, port: int, wait: timedelta) -> dis
         raise RankTimeoutError(text, missing_ranks=() if agent else (0,)) from error
 
 
-def arrive(call: Call, store: dist.Store, world: World, wait: timedelta) -> None:
+def arrive(
+    call: Call,
+    store: dist.Store,
+    world: World,
+    wait: timedelta,
+    *,
+    place: Callable[[int], str] | None = None,
+) -> None:
     """Check in, and return when every rank has.
 
-    Collective over ``world``. Costs a rank three store operations.
+    Collective over ``world``. Costs a rank five store operations at most. Every rank counts its
+    own meetings of one name, so that keys of earlier ones are never met again.
 
     Args:
-        call: the call to quote.
-        store: a store of this meeting alone; its keys are used up.
+        call: the call to quote; its name is that of the meeting.
+        store: where the ranks met.
         world: who this process is.
         wait: how long to wait for the others; the host of the store waits a second longer.
+        place: a rank's coordinate in words, for the error.
 
     Raises:
         RankTimeoutError: naming the ranks that did not check in.
     """
-    store.set(f"here/{world.rank}", f"{socket.gethostname()} pid {os.getpid()}")
-    if store.add("count", 1) == world.world_size:
-        store.set("all", "here")
+    number = store.add(f"{call.name}/meetings/{world.rank}", 1)
+    meeting = dist.PrefixStore(f"{call.name}/{number}", store)
+    meeting.set(f"here/{world.rank}", socket.gethostname())
+    if meeting.add("count", 1) == world.world_size:
+        meeting.set("all", "here")
     try:
-        store.wait(["all"], wait + (HOST_SLACK if world.rank == 0 else timedelta(0)))
+        meeting.wait(["all"], wait + (HOST_SLACK if world.rank == 0 else timedelta(0)))
     except (dist.DistStoreError, RuntimeError) as error:
-        raise _missing(call, store, world, wait) from error
+        raise _missing(call, meeting, world, wait, place) from error
 
 
-def _missing(call: Call, store: dist.Store, world: World, wait: timedelta) -> RankTimeoutError:
+def _missing(
+    call: Call,
+    meeting: dist.Store,
+    world: World,
+    wait: timedelta,
+    place: Callable[[int], str] | None,
+) -> RankTimeoutError:
     """Who did not come, read from the check-ins of those who did."""
-    here = [rank for rank in range(world.world_size) if _checked_in(store, rank)]
-    missing = tuple(sorted({*range(world.world_size)} - {*here}))
+    hosts = {rank: _host(meeting, rank) for rank in range(world.world_size)}
+    missing = tuple(rank for rank, host in hosts.items() if host is None)
+    here = [rank for rank, host in hosts.items() if host is not None]
+    names = [f"{rank} ({place(rank)})" if place else str(rank) for rank in missing[:NAMED]]
+    more = [f"and {len(missing) - NAMED} more"] if len(missing) > NAMED else []
+    on = ", ".join(sorted({host for host in hosts.values() if host is not None}))
+    who = f"rank{'' if len(missing) == 1 else 's'} {runs(missing)}"
     text = told(
         f"{len(missing)} of {world.world_size} ranks did not arrive at {call} within "
         f"{wait.total_seconds():g} s.",
-        f"Missing: {runs(missing)}. Arrived: {runs(here)}.",
-        fix=f"look at the logs of ranks {runs(missing)} first.",
+        f"Missing: {', '.join(names + more)}. Arrived: {runs(here)} on {on}.",
+        fix=f"look at the logs of {who} first.",
     )
     return RankTimeoutError(text, missing_ranks=missing)
 
 
-def _checked_in(store: dist.Store, rank: int) -> bool:
+def _host(meeting: dist.Store, rank: int) -> str | None:
+    """The host a rank checked in from; None where it did not, or the store has gone."""
     try:
-        return bool(store.check([f"here/{rank}"]))
-    except (dist.DistStoreError, RuntimeError):  # the host of the store has left
-        return False
+        key = f"here/{rank}"
+        return meeting.get(key).decode() if meeting.check([key]) else None
+    except (dist.DistStoreError, RuntimeError):
+        return None

@@ -117,7 +117,7 @@ def _start(job: bytes, count: int, folder: Path) -> list[tuple[BaseProcess, Conn
     started: list[tuple[BaseProcess, Connection]] = []
     try:
         for rank in range(count):
-            ours, theirs = context.Pipe(duplex=False)
+            ours, theirs = context.Pipe()
             process = context.Process(
                 target=run, args=(job, environment(rank, count, meeting), theirs), daemon=True
             )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 import torch
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import SpecError, told
+from ..core.errors import RankTimeoutError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.seats import Ints, Seats
 from ..launch.device import choose_backend
 from ..launch.environment import World
-from ..launch.join import init, joined, peek
+from ..launch.join import Joined, init, joined, peek
+from ..launch.meet import arrive
 from ..launch.times import Time, duration
-from .create import check_orders, create
+from .create import check_orders, create, destroy
 from .mesh import Mesh
 
 
@@ -49,7 +51,8 @@ def build_mesh(
             Ranks outside take part in the call and get a mesh of which they are no part.
         timeout: how long a collective may take, in seconds or as a timedelta; None is that of
             ``init``. It sets ``arrival_timeout`` too.
-        arrival_timeout: how long ranks wait for each other where ``init`` is still to come.
+        arrival_timeout: how long ranks wait for each other here, and in ``init`` where it is still
+            to come; None is that of ``init``.
         backend: what the groups run on; None is the backend of the default group.
         **axes: axis name to size; one may be -1. ``dp`` is inferred where it is left out, unless
             ``order`` leaves it out too.
@@ -62,7 +65,8 @@ def build_mesh(
         UnplacedAxisError: for an axis without a standard place and without ``order``.
         UnknownAxisError: for an axis in ``groups`` that the mesh does not have.
         LaunchError: where the launcher's variables, the device or the backend are not right.
-        RankTimeoutError: where ranks did not arrive in time.
+        RankTimeoutError: where ranks did not arrive in time, with their coordinates. No group is
+            left behind then.
     """
     options = given(
         order=order,
@@ -74,7 +78,7 @@ def build_mesh(
     )
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options})
     limit = duration(call, "timeout", timeout)
-    duration(call, "arrival_timeout", arrival_timeout)
+    wait = duration(call, "arrival_timeout", arrival_timeout) or limit
     if backend is not None:
         choose_backend(call, backend, torch.device("cpu"))
     nested = nested_sizes(call, _merged(call, sizes, axes), order)
@@ -88,8 +92,28 @@ def build_mesh(
         record = joined()
     if record is None:
         raise RuntimeError("init() returned without a default group")
+    _meet(call, record, layout, wait)
     made = create(plan, record.world.rank, backend=backend, timeout=limit or record.timeout)
+    try:
+        # A rank that closed its groups while another still connects would leave it hanging.
+        _meet(call, record, layout, wait)
+    except RankTimeoutError:
+        destroy(made.made)
+        raise
     return Mesh(plan, record, made)
+
+
+def _meet(call: Call, record: Joined, layout: Layout, wait: timedelta | None) -> None:
+    """Wait until every rank of the world is here, or name those that are not."""
+
+    def place(rank: int) -> str:
+        if rank not in layout:
+            return "outside"
+        return " ".join(f"{axis}={index}" for axis, index in layout.coordinate(rank).items())
+
+    if record.store is not None:
+        limit = wait or record.arrival_timeout
+        arrive(call, record.store, record.world, limit, place=place)
 
 
 def _merged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,8 +54,8 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline() -> None:
         assert not initialised
         assert text == (
             "1 of 4 ranks did not arrive at init(timeout=600, arrival_timeout=1.5) within 1.5 s.\n"
-            "  Missing: 2. Arrived: 0-1, 3.\n"
-            "  Fix: look at the logs of ranks 2 first."
+            f"  Missing: 2. Arrived: 0-1, 3 on {socket.gethostname()}.\n"
+            "  Fix: look at the logs of rank 2 first."
         )
 
 

@@ -1,0 +1,112 @@
+"""The exception tree: its shape, its text, its attributes, and its way through pickle."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+
+import pytest
+
+from meshkit.core import errors
+from meshkit.core.errors import (
+    BatchError,
+    CoordinateError,
+    DisagreementError,
+    LaunchError,
+    MeshkitError,
+    RankTimeoutError,
+    SpawnError,
+    SpecError,
+    UnknownAxisError,
+    UnplacedAxisError,
+    told,
+)
+
+BUILTIN = {
+    SpecError: ValueError,
+    UnknownAxisError: KeyError,
+    CoordinateError: IndexError,
+    BatchError: ValueError,
+    LaunchError: RuntimeError,
+    DisagreementError: RuntimeError,
+    RankTimeoutError: TimeoutError,
+    SpawnError: RuntimeError,
+}
+
+FILLED = [
+    SpecError("text", sizes={"dp": 4}, world_size=6),
+    UnknownAxisError("text", axis="tq", axes=("dp", "tp"), suggestion="tp"),
+    UnplacedAxisError("text", axis="r", axes=("dp",), suggestion=None, sizes={"r": 2}),
+    CoordinateError("text", axis="dp", index=9, size=4),
+    BatchError("text", global_batch=10, below=8, above=12, micro_batches=(1, 2)),
+    LaunchError("text", variables={"RANK": "0", "WORLD_SIZE": None}),
+    DisagreementError("text", requests={0: "dp=4", 1: "dp=2"}),
+    RankTimeoutError("text", missing_ranks=(6, 7)),
+    SpawnError("text", errors={1: ValueError("x")}, tracebacks={1: "Traceback"}),
+    MeshkitError("text"),
+]
+
+
+@pytest.mark.parametrize(("kind", "builtin"), BUILTIN.items())
+def test_each_is_also_what_python_would_have_raised(
+    kind: type[MeshkitError], builtin: type[Exception]
+) -> None:
+    assert issubclass(kind, MeshkitError)
+    assert issubclass(kind, builtin)
+
+
+def test_an_unplaced_axis_is_a_wrong_request_about_an_unknown_axis() -> None:
+    assert issubclass(UnplacedAxisError, SpecError)
+    assert issubclass(UnplacedAxisError, UnknownAxisError)
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    drawn = set(re.findall(r"\b[A-Z]\w+Error\b", (errors.__doc__ or "").split("Every message")[0]))
+    kinds = [v for v in vars(errors).values() if isinstance(v, type)]
+    public = {kind.__name__ for kind in kinds if issubclass(kind, MeshkitError)}
+    builtin = {kind.__name__ for kind in BUILTIN.values()}
+    assert drawn - builtin == public
+    for name, parent in re.findall(r"^      (\w+)\((\w+)\)", errors.__doc__ or "", re.MULTILINE):
+        assert BUILTIN[getattr(errors, name)].__name__ == parent
+
+
+@pytest.mark.parametrize("error", FILLED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_each_pickles_with_its_attributes(error: MeshkitError, protocol: int) -> None:
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is type(error)
+    assert str(again) == "text"
+    assert again.args == error.args
+    assert vars(again).keys() == vars(error).keys()
+    assert repr(vars(again)) == repr(vars(error))  # repr: two equal exceptions are not ==
+
+
+@pytest.mark.parametrize("error", FILLED, ids=lambda error: type(error).__name__)
+def test_each_copies_with_its_attributes(error: MeshkitError) -> None:
+    assert repr(vars(copy.copy(error))) == repr(vars(error))
+    assert repr(vars(copy.deepcopy(error))) == repr(vars(error))
+
+
+@pytest.mark.parametrize("kind", [type(error) for error in FILLED])
+def test_each_prints_its_text_and_nothing_else(kind: type[MeshkitError]) -> None:
+    text = "line one, with a 'quote'.\n  line two.\n  Fix: f(dp=1)."
+    assert str(kind(text)) == text
+    assert f"{kind(text)}" == text
+
+
+@pytest.mark.parametrize("kind", [type(error) for error in FILLED])
+def test_each_attribute_has_a_default(kind: type[MeshkitError]) -> None:
+    documented = re.findall(r"^        (\w+): ", kind.__doc__ or "", re.MULTILINE)
+    if kind is not MeshkitError:  # which documents the arguments of all
+        assert [name for name in documented if not hasattr(kind("text"), name)] == []
+
+
+def test_facts_of_one_error_are_not_those_of_the_next() -> None:
+    assert SpecError("a", sizes={"dp": 1}).sizes == {"dp": 1}
+    assert SpecError("b").sizes is None
+
+
+def test_told_is_line_one_then_the_evidence_then_the_fix() -> None:
+    assert told("f() is wrong.", fix="g().") == "f() is wrong.\n  Fix: g()."
+    assert told("a", "b", "c", fix="d") == "a\n  b\n  c\n  Fix: d"

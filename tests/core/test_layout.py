@@ -1,0 +1,373 @@
+"""Layout beyond its laws: sub-worlds, huge grids, what is refused, what it is as an object."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from meshkit import CoordinateError, Layout, SpecError, UnknownAxisError
+
+HUGE = Layout(pp=16, dp=2**30, tp=64)  # 2**40 ranks
+SHUFFLED = Layout(dp=2, sp=2, ranks=[7, 0, 3, 5])
+
+
+# ---------------------------------------------------------------- what it says of itself
+
+
+def test_a_layout_by_hand() -> None:
+    layout = Layout(dp=4, sp=2, tp=1)
+    assert layout.axes == ("dp", "sp", "tp")
+    assert layout.shape == (4, 2, 1)
+    assert layout.sizes == {"dp": 4, "sp": 2, "tp": 1}
+    assert layout.num_ranks == 8
+    assert layout.ranks == range(8)
+    assert layout.grid.tolist() == [[[0], [1]], [[2], [3]], [[4], [5]], [[6], [7]]]
+    assert layout.coordinate(5) == {"dp": 2, "sp": 1, "tp": 0}
+    assert layout.rank(tp=0, sp=1, dp=2) == 5
+    assert layout.groups("dp").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert layout.groups("sp", "dp").tolist() == [[0, 2, 4, 6, 1, 3, 5, 7]]
+    assert layout.peers(5, "dp").tolist() == [1, 3, 5, 7]
+    assert layout.peers(5, "sp", "dp").tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert layout.peers(5).tolist() == [*range(8)]
+    assert layout.size() == 8
+    assert layout.size("dp", "tp") == 4
+    assert (layout.neighbor(7, "dp"), layout.neighbor(7, "dp", wrap=False)) == (1, None)
+    assert (layout.neighbor(0, "dp", -1), layout.neighbor(0, "dp", -1, wrap=False)) == (6, None)
+    assert layout.neighbor(0, "dp", 9) == 2
+    assert layout.neighbor(3, "tp", 5) == 3
+
+
+def test_the_callers_order_is_kept() -> None:
+    assert Layout(tp=2, dp=4).axes == ("tp", "dp")
+    assert Layout(tp=2, dp=4).groups("dp").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_the_sizes_are_a_new_dict_each_time() -> None:
+    layout = Layout(dp=4)
+    layout.sizes["dp"] = 9
+    assert layout.sizes == {"dp": 4}
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=4, sp=2), SHUFFLED, Layout(dp=2, ranks=range(8, 10))])
+def test_the_grid_is_read_only_and_changes_nothing(layout: Layout) -> None:
+    before = layout.grid.copy()
+    with pytest.raises(ValueError, match="read-only"):
+        layout.grid[0] = 99
+    groups = layout.groups().copy()
+    groups[:] = 99
+    peers = layout.peers(int(before.flat[0]))
+    peers[:] = 99
+    np.testing.assert_array_equal(layout.grid, before)
+
+
+def test_numpy_integers_are_integers() -> None:
+    layout = Layout(dp=np.int64(4), sp=np.uint8(2))
+    assert layout == Layout(dp=4, sp=2)
+    assert [type(size) for size in layout.shape] == [int, int]
+    assert layout.coordinate(np.int32(5)) == {"dp": 2, "sp": 1}
+    assert layout.rank(dp=np.int64(2), sp=np.int8(1)) == 5
+    assert layout.neighbor(np.int64(5), "dp", np.int64(1)) == 7
+    answers = [*layout.coordinate(5).values(), layout.rank(dp=0, sp=0), layout.neighbor(5, "dp")]
+    answers += [*SHUFFLED.coordinate(7).values(), SHUFFLED.rank(dp=0, sp=0)]
+    assert {type(answer) for answer in answers} == {int}
+
+
+@pytest.mark.parametrize("true", [True, np.True_])
+def test_a_bool_is_no_rank_index_size_or_shift(true: int) -> None:
+    layout = Layout(dp=4)
+    with pytest.raises(SpecError):
+        Layout(dp=true)
+    with pytest.raises(CoordinateError):
+        layout.coordinate(true)
+    with pytest.raises(CoordinateError):
+        layout.rank(dp=true)
+    with pytest.raises(CoordinateError):
+        layout.peers(true)
+    with pytest.raises(CoordinateError):
+        layout.neighbor(0, "dp", true)
+    with pytest.raises(CoordinateError):
+        layout.coordinates([true])
+    assert true not in layout
+
+
+# ---------------------------------------------------------------- ranks of its own
+
+
+def test_a_sub_world() -> None:
+    layout = Layout(dp=2, sp=2, ranks=range(8, 12))
+    assert layout.grid.tolist() == [[8, 9], [10, 11]]
+    assert layout.coordinate(10) == {"dp": 1, "sp": 0}
+    assert layout.rank(dp=1, sp=0) == 10
+    assert layout.groups("dp").tolist() == [[8, 10], [9, 11]]
+    assert layout.peers(11, "dp").tolist() == [9, 11]
+    assert layout.neighbor(11, "sp") == 10
+    assert [rank in layout for rank in (7, 8, 11, 12)] == [False, True, True, False]
+    assert layout.coordinates([[11], [8]]).tolist() == [[[1, 1]], [[0, 0]]]
+
+
+def test_every_second_rank_backwards() -> None:
+    layout = Layout(dp=4, ranks=range(6, -1, -2))
+    assert layout.grid.tolist() == [6, 4, 2, 0]
+    assert layout.coordinate(2) == {"dp": 2}
+    assert [rank in layout for rank in range(8)] == [True, False] * 3 + [True, False]
+    with pytest.raises(CoordinateError):
+        layout.coordinate(3)
+    with pytest.raises(CoordinateError):
+        layout.coordinates([0, 3])
+
+
+def test_ranks_in_any_order() -> None:
+    assert SHUFFLED.grid.tolist() == [[7, 0], [3, 5]]
+    assert SHUFFLED.coordinate(3) == {"dp": 1, "sp": 0}
+    assert SHUFFLED.groups("dp").tolist() == [[7, 3], [0, 5]]
+    assert SHUFFLED.peers(5, "dp").tolist() == [0, 5]
+    assert SHUFFLED.neighbor(5, "sp") == 3
+    assert SHUFFLED.coordinates([5, 7]).tolist() == [[1, 1], [0, 0]]
+    assert [rank in SHUFFLED for rank in (0, 1, 7, 8, -1)] == [True, False, True, False, False]
+    assert isinstance(SHUFFLED.ranks, np.ndarray)
+
+
+@pytest.mark.parametrize("rank", [1, 8, -1, 2**70, -(2**70)])
+def test_a_rank_that_is_not_in_a_permuted_grid(rank: int) -> None:
+    for ask in (SHUFFLED.coordinate, SHUFFLED.peers, lambda r: SHUFFLED.neighbor(r, "dp")):
+        with pytest.raises(CoordinateError) as caught:
+            ask(rank)
+        assert (caught.value.index, caught.value.size) == (rank, 4)
+
+
+def test_the_callers_list_of_ranks_is_not_kept() -> None:
+    ranks = [7, 0, 3, 5]
+    layout = Layout(dp=2, sp=2, ranks=ranks)
+    ranks[0] = 99
+    assert layout == SHUFFLED
+
+
+@pytest.mark.parametrize("rank", [8, -1, 2**70])
+def test_a_rank_outside(rank: int) -> None:
+    layout = Layout(dp=8)
+    with pytest.raises(CoordinateError) as caught:
+        layout.coordinate(rank)
+    assert (caught.value.axis, caught.value.index, caught.value.size) == (None, rank, 8)
+
+
+# ---------------------------------------------------------------- huge
+
+
+def test_a_huge_layout_answers_at_once_and_in_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        layout = Layout(pp=16, dp=2**30, tp=64)
+        last = 2**40 - 1
+        assert layout.num_ranks == 2**40
+        assert layout.coordinate(last) == {"pp": 15, "dp": 2**30 - 1, "tp": 63}
+        assert layout.rank(pp=15, dp=2**30 - 1, tp=63) == last
+        assert layout.neighbor(last, "pp") == 2**36 - 1
+        assert layout.neighbor(last, "dp", wrap=False) is None
+        assert layout.peers(last, "tp").tolist() == [last - 63 + i for i in range(64)]
+        assert layout.peers(0, "pp", "tp").shape == (1024,)
+        assert layout.coordinates([[last], [64]]).tolist() == [[[15, 2**30 - 1, 63]], [[0, 1, 0]]]
+        assert layout.size("dp", "tp") == 2**36
+        assert last in layout
+        assert 2**40 not in layout
+        assert layout.view(node=-1, local=8).sizes == {"node": 2**37, "local": 8}
+        assert layout == HUGE
+        assert hash(layout) == hash(HUGE)
+        assert repr(layout) == "Layout(pp=16, dp=1073741824, tp=64)"
+        assert pickle.loads(pickle.dumps(layout)) == layout
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000
+
+
+def test_a_huge_sub_world_too() -> None:
+    layout = Layout(dp=2**30, tp=64, ranks=range(10**6, 10**6 + 2**36))
+    assert layout.coordinate(10**6 + 65) == {"dp": 1, "tp": 1}
+    assert layout.peers(10**6 + 65, "tp")[0] == 10**6 + 64
+    assert layout.neighbor(10**6, "dp", -1) == 10**6 + 2**36 - 64
+
+
+def test_a_huge_layout_refuses_at_once_too() -> None:
+    """In a process of its own: walking over 2**40 ranks to find the last would take hours."""
+    code = """
+from meshkit import CoordinateError, Layout
+huge = Layout(pp=16, dp=2**30, tp=64)
+for ask in (huge.coordinate, huge.peers, lambda rank: huge.coordinates([rank])):
+    try:
+        ask(2**40)
+    except CoordinateError as error:
+        print(str(error).splitlines()[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=10
+    )
+    assert done.stdout == "  It has 1099511627776 ranks, from 0 to 1099511627775.\n" * 3
+
+
+def test_the_largest_layout_of_all() -> None:
+    layout = Layout(dp=2**63 - 1)
+    assert layout.coordinate(2**63 - 2) == {"dp": 2**63 - 2}
+    assert layout.neighbor(0, "dp", -1) == 2**63 - 2
+    with pytest.raises(SpecError, match="int64"):
+        Layout(dp=2**62, tp=2)
+
+
+# ---------------------------------------------------------------- coordinates of many
+
+
+@pytest.mark.parametrize("ranks", [5, [5], [[0, 1], [6, 7]], np.arange(8, dtype=np.uint8), []])
+def test_coordinates_keep_the_shape(ranks: object) -> None:
+    layout = Layout(dp=4, sp=2)
+    found = layout.coordinates(ranks)  # type: ignore[arg-type]
+    assert found.shape == (*np.shape(ranks), 2)
+    assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=2, sp=2), SHUFFLED])
+@pytest.mark.parametrize("bad", [[0, 8], [[-1]], np.array([2**64 - 1], dtype=np.uint64)])
+def test_coordinates_refuse_a_rank_outside(layout: Layout, bad: object) -> None:
+    with pytest.raises(CoordinateError, match="is not in Layout"):
+        layout.coordinates(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [[0.0], ["0"], [None], [2**70]])
+def test_coordinates_refuse_what_is_not_an_integer(bad: object) -> None:
+    with pytest.raises(CoordinateError):
+        Layout(dp=4).coordinates(bad)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("ask", ["groups", "size"])
+def test_unknown_and_doubled_axes(ask: str) -> None:
+    layout = Layout(dp=4, sp=2)
+    with pytest.raises(UnknownAxisError):
+        getattr(layout, ask)("dp", "tp")
+    with pytest.raises(SpecError, match="twice"):
+        getattr(layout, ask)("dp", "dp")
+
+
+def test_unknown_axes_of_one_rank() -> None:
+    layout = Layout(dp=4, sp=2)
+    with pytest.raises(UnknownAxisError):
+        layout.peers(0, "tp")
+    with pytest.raises(UnknownAxisError):
+        layout.neighbor(0, "tp")
+    with pytest.raises(UnknownAxisError):
+        layout.rank(dp=0, sp=0, tp=0)
+    with pytest.raises(SpecError, match="twice"):
+        layout.peers(0, "sp", "sp")
+
+
+@pytest.mark.parametrize("index", [-1, 4, True, 1.0, "1", None])
+def test_an_index_outside_its_axis(index: int) -> None:
+    with pytest.raises(CoordinateError):
+        Layout(dp=4, sp=2).rank(dp=index, sp=0)
+
+
+def test_an_axis_left_out() -> None:
+    with pytest.raises(CoordinateError) as caught:
+        Layout(dp=4, sp=2, tp=2).rank(sp=1)
+    assert caught.value.axis == "dp"
+    assert "leaves out dp, tp." in str(caught.value)
+
+
+def test_a_layout_infers_nothing() -> None:
+    with pytest.raises(SpecError, match="nothing to infer dp from"):
+        Layout(dp=-1, sp=2)
+
+
+@pytest.mark.parametrize("other", [{"a": 3}, {"a": 16}, {"a": 3, "b": -1}, {"a": 0}, {}])
+def test_a_view_that_does_not_fit(other: dict[str, int]) -> None:
+    with pytest.raises(SpecError):
+        Layout(dp=4, sp=2).view(**other)
+
+
+def test_a_view_keeps_ranks_and_order() -> None:
+    assert Layout(dp=4, sp=2).view(shard=-1, replicate=2) == Layout(shard=4, replicate=2)
+    assert SHUFFLED.view(node=2, local=-1).grid.tolist() == [[7, 0], [3, 5]]
+    assert SHUFFLED.view(all=4).groups().tolist() == [[7, 0, 3, 5]]
+    assert Layout(dp=4, ranks=range(8, 12)).view(a=2, b=2).peers(11, "a").tolist() == [9, 11]
+
+
+# ---------------------------------------------------------------- as an object
+
+
+def test_equal_layouts_are_equal_and_hash_alike() -> None:
+    same = [
+        Layout(dp=2, sp=2),
+        Layout(dp=2, sp=2, ranks=range(4)),
+        Layout(dp=2, sp=2, ranks=[0, 1, 2, 3]),
+        Layout(dp=2, sp=2, ranks=np.arange(4)),
+        Layout(dp=4).view(dp=2, sp=2),
+    ]
+    assert len({*same}) == 1
+    assert all(layout == same[0] for layout in same)
+    assert Layout(dp=2, sp=2, ranks=(7, 0, 3, 5)) == SHUFFLED
+    assert hash(Layout(dp=2, sp=2, ranks=np.array([7, 0, 3, 5]))) == hash(SHUFFLED)
+
+
+def test_other_layouts_are_not() -> None:
+    different = [
+        Layout(dp=2, sp=2),
+        Layout(sp=2, dp=2),
+        Layout(dp=4),
+        Layout(dp=4, sp=1),
+        Layout(dp=2, tp=2),
+        Layout(dp=2, sp=2, ranks=range(4, 8)),
+        Layout(dp=2, sp=2, ranks=range(0, 8, 2)),
+        Layout(dp=2, sp=2, ranks=range(3, -1, -1)),
+        SHUFFLED,
+        Layout(dp=2, sp=2, ranks=[0, 7, 3, 5]),
+    ]
+    assert len({*different}) == len(different)
+    assert Layout(dp=4) != {"dp": 4}
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=4, sp=2), SHUFFLED, HUGE])
+def test_copies_are_equal_and_as_read_only(layout: Layout) -> None:
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(layout, protocol)) == layout
+    for again in (copy.copy(layout), copy.deepcopy(layout), pickle.loads(pickle.dumps(layout))):
+        assert again == layout
+        assert hash(again) == hash(layout)
+        assert again.coordinate(7) == layout.coordinate(7)
+        assert isinstance(again.ranks, range) or not again.ranks.flags.writeable
+
+
+def test_no_attribute_can_be_set() -> None:
+    for name in ("dp", "axes", "sizes", "ranks", "num_ranks"):
+        with pytest.raises(AttributeError):
+            setattr(Layout(dp=4), name, 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (Layout(dp=4, sp=2, tp=1), "Layout(dp=4, sp=2, tp=1)"),
+        (Layout(dp=4, ranks=range(8, 12)), "Layout(dp=4, ranks=range(8, 12))"),
+        (Layout(dp=4, ranks=range(4)), "Layout(dp=4)"),
+        (SHUFFLED, "Layout(dp=2, sp=2, ranks=[7, 0, 3, 5])"),
+        (Layout(dp=9, ranks=[1, 0, *range(2, 9)]), "Layout(dp=9, ranks=[1, 0, ..., 8])"),
+    ],
+)
+def test_the_repr(layout: Layout, text: str) -> None:
+    assert repr(layout) == text
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=4, sp=2), SHUFFLED, Layout(dp=2, ranks=range(5, 7))])
+def test_a_short_repr_can_be_typed(layout: Layout) -> None:
+    assert eval(repr(layout), {"Layout": Layout}) == layout
+
+
+def test_the_str_is_a_picture() -> None:
+    assert str(Layout(dp=2, sp=2, tp=1)) == (
+        "dp=2 sp=2 tp=1\n      sp=0  sp=1\ndp=0     0     1\ndp=1     2     3"
+    )

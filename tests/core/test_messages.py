@@ -1,0 +1,715 @@
+"""Every message of core, word for word, with its attributes.
+
+``test_every_raise_is_here`` proves that none is missing: it compares the lines that the cases of
+``SAID`` went through with all ``raise`` statements in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import meshkit
+from meshkit import (
+    BatchError,
+    BatchPlan,
+    CoordinateError,
+    GroupPlan,
+    Layout,
+    MeshkitError,
+    SpecError,
+    UnknownAxisError,
+    UnplacedAxisError,
+    factor_world,
+)
+from meshkit.core.axes import STANDARD
+from meshkit.core.call import Call
+from meshkit.core.pattern import joined_axes
+
+CORE = Path(meshkit.__file__).parent / "core"
+LAYOUT = Layout(dp=4, sp=2, tp=1)
+PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
+
+
+class Said(NamedTuple):
+    """What one mistake says.
+
+    Attributes:
+        do: makes the mistake.
+        kind: the exception.
+        text: what it prints, indented as here.
+        facts: its attributes.
+    """
+
+    do: Callable[[], object]
+    kind: type[MeshkitError]
+    text: str
+    facts: dict[str, object]
+
+
+SAID = {
+    # ------------------------------------------------------------ axes.py: names
+    "a name that is no identifier": Said(
+        lambda: Layout(**{"d-p": 2}),
+        SpecError,
+        """
+        Layout(d-p=2): 'd-p' cannot be the name of an axis.
+          It is not made of letters, digits and underscores, with a letter first.
+          Fix: a short lower-case word, such as dp, sp or tp.
+        """,
+        {},
+    ),
+    "a name with an edge underscore": Said(
+        lambda: Layout(dp_=2),
+        SpecError,
+        """
+        Layout(dp_=2): 'dp_' cannot be the name of an axis.
+          It starts or ends with an underscore, which einops patterns refuse.
+          Fix: a short lower-case word, such as dp, sp or tp.
+        """,
+        {},
+    ),
+    "a name that is a keyword": Said(
+        lambda: factor_world(8, **{"for": 2}),
+        SpecError,
+        """
+        factor_world(8, for=2): 'for' cannot be the name of an axis.
+          It is a word of the language, not of the mesh.
+          Fix: a short lower-case word, such as dp, sp or tp.
+        """,
+        {},
+    ),
+    "a name that is an option": Said(
+        lambda: Layout(data=2),
+        SpecError,
+        """
+        Layout(data=2): 'data' cannot be the name of an axis.
+          It is the name of an option.
+          Fix: a short lower-case word, such as dp, sp or tp.
+        """,
+        {},
+    ),
+    "a name that is no str": Said(
+        lambda: factor_world(8, order=["dp", 3], dp=8),  # type: ignore[list-item]
+        SpecError,
+        """
+        factor_world(8, dp=8, order=['dp', 3]): 3 cannot be the name of an axis.
+          It is an int, not a str.
+          Fix: a short lower-case word, such as dp, sp or tp.
+        """,
+        {},
+    ),
+    "no axis": Said(
+        lambda: Layout(),
+        SpecError,
+        """
+        Layout() has 0 axes.
+          A mesh has 1 to 32.
+          Fix: Layout(dp=1).
+        """,
+        {},
+    ),
+    "an unknown axis in a coordinate": Said(
+        lambda: LAYOUT.rank(node=0, dp=0),
+        UnknownAxisError,
+        """
+        Layout.rank(node=0, dp=0): there is no axis 'node'.
+          The axes are dp, sp, tp.
+          Fix: use one of dp, sp, tp.
+        """,
+        {"axis": "node", "axes": ("dp", "sp", "tp"), "suggestion": None},
+    ),
+    # ------------------------------------------------------------ axes.py: questions
+    "an unknown axis": Said(
+        lambda: LAYOUT.groups("dp", "ttp"),
+        UnknownAxisError,
+        """
+        Layout.groups('dp', 'ttp'): there is no axis 'ttp'.
+          The axes are dp, sp, tp.
+          Fix: did you mean tp?
+        """,
+        {"axis": "ttp", "axes": ("dp", "sp", "tp"), "suggestion": "tp"},
+    ),
+    "an unknown axis in a plan": Said(
+        lambda: GroupPlan.of(LAYOUT, ["dp pipe"]),
+        UnknownAxisError,
+        """
+        GroupPlan.of(Layout(dp=4, sp=2, tp=1), ['dp pipe']): there is no axis 'pipe'.
+          The axes are dp, sp, tp.
+          Fix: use one of dp, sp, tp.
+        """,
+        {"axis": "pipe", "axes": ("dp", "sp", "tp"), "suggestion": None},
+    ),
+    "an axis twice": Said(
+        lambda: LAYOUT.size("dp", "dp"),
+        SpecError,
+        """
+        Layout.size('dp', 'dp') names the axis dp twice.
+          Fix: name dp once.
+        """,
+        {},
+    ),
+    # ------------------------------------------------------------ axes.py: sizes
+    "a size of zero": Said(
+        lambda: Layout(dp=0, sp=2),
+        SpecError,
+        """
+        Layout(dp=0, sp=2): the size of dp is 0.
+          A size is an int of 1 or more, or -1 for the one to be inferred.
+          Fix: Layout(dp=1, sp=2).
+        """,
+        {"sizes": {"dp": 0, "sp": 2}},
+    ),
+    "a size that is a str": Said(
+        lambda: factor_world(8, tp="4"),  # type: ignore[arg-type]
+        SpecError,
+        """
+        factor_world(8, tp='4'): the size of tp is '4', a str.
+          A size is an int of 1 or more, or -1 for the one to be inferred.
+          Fix: factor_world(8, tp=4).
+        """,
+        {"sizes": {"tp": "4"}},
+    ),
+    "two sizes open": Said(
+        lambda: factor_world(8, tp=-1),
+        SpecError,
+        """
+        factor_world(8, tp=-1) leaves the sizes of dp and tp open.
+          Only one size can be inferred; an axis dp that is left out is inferred too.
+          Fix: factor_world(8, tp=1, dp=-1).
+        """,
+        {"sizes": {"dp": -1, "tp": -1}},
+    ),
+    # ------------------------------------------------------------ axes.py: order
+    "an axis without a place": Said(
+        lambda: factor_world(8, shard=2, tp=2),
+        UnplacedAxisError,
+        """
+        factor_world(8, shard=2, tp=2): the axis shard has no standard place.
+          The standard axes nest pp dp ep cp sp tp, from the outside in.
+          Fix: say where it goes: factor_world(8, shard=2, tp=2, order='dp shard tp').
+        """,
+        {"axis": "shard", "axes": STANDARD, "suggestion": None, "sizes": {"shard": 2, "tp": 2}},
+    ),
+    "an axis that is nearly a standard one": Said(
+        lambda: factor_world(8, tpp=2),
+        UnplacedAxisError,
+        """
+        factor_world(8, tpp=2): the axis tpp has no standard place.
+          The standard axes nest pp dp ep cp sp tp, from the outside in.
+          Fix: did you mean tp? Or say where it goes: factor_world(8, tpp=2, order='dp tpp').
+        """,
+        {"axis": "tpp", "axes": STANDARD, "suggestion": "tp", "sizes": {"tpp": 2}},
+    ),
+    "an order that does not fit": Said(
+        lambda: factor_world(8, sp=2, tp=2, order="dp cp tp tp"),
+        SpecError,
+        """
+        factor_world(8, sp=2, tp=2, order='dp cp tp tp'): order and sizes differ.
+          cp is in order but has no size.
+          sp has a size but is not in order.
+          tp stands twice in order.
+          Fix: factor_world(8, sp=2, tp=2, order='dp tp sp').
+        """,
+        {"sizes": {"sp": 2, "tp": 2}},
+    ),
+    # ------------------------------------------------------------ axes.py: the product
+    "the product is not the world": Said(
+        lambda: factor_world(6, dp=4, sp=2, tp=1),
+        SpecError,
+        """
+        factor_world(6, dp=4, sp=2, tp=1) needs 8 ranks, the world has 6.
+          dp 4 x sp 2 x tp 1 = 8; world_size = 6.
+          Fix: start 8 ranks, or factor_world(6, sp=2, tp=1), which gives dp=3.
+        """,
+        {"sizes": {"dp": 4, "sp": 2, "tp": 1}, "world_size": 6},
+    ),
+    "the product does not divide the world": Said(
+        lambda: factor_world(6, tp=4),
+        SpecError,
+        """
+        factor_world(6, tp=4) needs a multiple of 4 ranks, the world has 6.
+          tp 4 = 4; world_size = 6.
+          Fix: start 4 or 8 ranks.
+        """,
+        {"sizes": {"dp": -1, "tp": 4}, "world_size": 6},
+    ),
+    "the product is one rank": Said(
+        lambda: factor_world(6, tp=1, order="tp"),
+        SpecError,
+        """
+        factor_world(6, tp=1, order='tp') needs 1 rank, the world has 6.
+          tp 1 = 1; world_size = 6.
+          Fix: start 1 rank.
+        """,
+        {"sizes": {"tp": 1}, "world_size": 6},
+    ),
+    "a view of another size": Said(
+        lambda: Layout(dp=4, sp=2).view(dp=3, sp=2),
+        SpecError,
+        """
+        Layout.view(dp=3, sp=2) needs 6 ranks, the layout has 8.
+          dp 3 x sp 2 = 6; Layout(dp=4, sp=2) has 8 ranks.
+          Fix: Layout.view(dp=-1, sp=2), which gives dp=4.
+        """,
+        {"sizes": {"dp": 3, "sp": 2}, "world_size": 8},
+    ),
+    "a view that does not divide": Said(
+        lambda: Layout(dp=4, sp=2).view(node=3, local=-1),
+        SpecError,
+        """
+        Layout.view(node=3, local=-1) needs a multiple of 3 ranks, the layout has 8.
+          node 3 = 3; Layout(dp=4, sp=2) has 8 ranks.
+          Fix: sizes whose product is 8.
+        """,
+        {"sizes": {"node": 3, "local": -1}, "world_size": 8},
+    ),
+    # ------------------------------------------------------------ factor.py
+    "no ranks to factor": Said(
+        lambda: factor_world(0, tp=2),
+        SpecError,
+        """
+        factor_world(0, tp=2): a world of 0 ranks.
+          Fix: an int of 1 or more.
+        """,
+        {"sizes": {"tp": 2}},
+    ),
+    # ------------------------------------------------------------ layout.py
+    "an axis left out of a coordinate": Said(
+        lambda: LAYOUT.rank(dp=1),
+        CoordinateError,
+        """
+        Layout.rank(dp=1) leaves out sp, tp.
+          Fix: Layout.rank(dp=1, sp=0, tp=0).
+        """,
+        {"axis": "sp"},
+    ),
+    "coordinates of what are no ranks": Said(
+        lambda: LAYOUT.coordinates(np.array([0.5])),
+        CoordinateError,
+        """
+        Layout.coordinates: ranks are float64, not integers.
+          Fix: ranks.astype(int).
+        """,
+        {},
+    ),
+    "coordinates of a rank outside": Said(
+        lambda: LAYOUT.coordinates([[0, 9]]),
+        CoordinateError,
+        """
+        Layout.coordinates: rank 9 is not in Layout(dp=4, sp=2, tp=1).
+          It has 8 ranks, from 0 to 7.
+          Fix: a rank from 0 to 7.
+        """,
+        {"axis": None, "index": 9, "size": 8},
+    ),
+    "a rank outside": Said(
+        lambda: Layout(dp=4, ranks=range(8, 12)).coordinate(0),
+        CoordinateError,
+        """
+        Layout.coordinate: rank 0 is not in Layout(dp=4, ranks=range(8, 12)).
+          It has 4 ranks, from 8 to 11.
+          Fix: a rank from 8 to 11.
+        """,
+        {"axis": None, "index": 0, "size": 4},
+    ),
+    "a layout with an open size": Said(
+        lambda: Layout(dp=-1),
+        SpecError,
+        """
+        Layout(dp=-1): nothing to infer dp from.
+          Fix: factor_world(8), which infers from a number of ranks.
+        """,
+        {"sizes": {"dp": -1}},
+    ),
+    "a layout beyond int64": Said(
+        lambda: Layout(dp=2**62, tp=2),
+        SpecError,
+        """
+        Layout(dp=4611686018427387904, tp=2) has more ranks than int64 can number.
+          Fix: smaller sizes.
+        """,
+        {"sizes": {"dp": 2**62, "tp": 2}},
+    ),
+    # ------------------------------------------------------------ indices.py
+    "a rank that is no integer": Said(
+        lambda: LAYOUT.coordinate("3"),  # type: ignore[arg-type]
+        CoordinateError,
+        """
+        Layout.coordinate: rank is '3', a str.
+          Fix: pass rank as an int.
+        """,
+        {"axis": None, "index": "3"},
+    ),
+    "an index outside its axis": Said(
+        lambda: LAYOUT.rank(dp=1, sp=2, tp=0),
+        CoordinateError,
+        """
+        Layout.rank(dp=1, sp=2, tp=0): sp=2 is outside the axis.
+          sp has 2 indices, 0 to 1.
+          Fix: Layout.rank(dp=1, sp=1, tp=0).
+        """,
+        {"axis": "sp", "index": 2, "size": 2},
+    ),
+    "an index on an axis of one": Said(
+        lambda: LAYOUT.rank(dp=1, sp=0, tp=-1),
+        CoordinateError,
+        """
+        Layout.rank(dp=1, sp=0, tp=-1): tp=-1 is outside the axis.
+          tp has 1 index, 0 to 0.
+          Fix: Layout.rank(dp=1, sp=0, tp=0).
+        """,
+        {"axis": "tp", "index": -1, "size": 1},
+    ),
+    # ------------------------------------------------------------ pattern.py
+    "no pattern of axes": Said(
+        lambda: joined_axes(Call("mesh.device_mesh", ("(dp sp",)), "(dp sp", LAYOUT.axes),
+        SpecError,
+        """
+        mesh.device_mesh('(dp sp'): not a pattern of axes.
+          A pattern is axis names, some of them joined by a pair of brackets.
+          Fix: "dp sp tp", or some of these joined: "(dp sp) tp".
+        """,
+        {},
+    ),
+    "an axis in the place of another": Said(
+        lambda: LAYOUT.rearrange("sp dp tp -> sp dp tp"),
+        SpecError,
+        """
+        Layout.rearrange('sp dp tp -> sp dp tp'): sp stands in the place of dp.
+          Fix: rearrange("dp sp tp -> sp dp tp").
+        """,
+        {},
+    ),
+    # ------------------------------------------------------------ seats.py
+    "more positions than ranks": Said(
+        lambda: Layout(dp=4, ranks=[0, 1, 2]),
+        SpecError,
+        """
+        Layout(dp=4, ranks=[0, 1, 2]) has 4 positions and 3 ranks.
+          Each position of the grid holds one rank.
+          Fix: pass 4 ranks, or other sizes.
+        """,
+        {},
+    ),
+    "a range below zero": Said(
+        lambda: Layout(dp=8, ranks=range(-1, 7)),
+        SpecError,
+        """
+        Layout(dp=8, ranks=range(-1, 7)): a rank is negative.
+          Fix: ranks=range(8, 16), or a list of distinct ranks.
+        """,
+        {},
+    ),
+    "a rank below zero": Said(
+        lambda: Layout(dp=8, ranks=[-1, *range(7)][::-1]),
+        SpecError,
+        """
+        Layout(dp=8, ranks=[6, 5, 4, 3, 2, 1, 0, -1]): a rank is negative.
+          Fix: ranks=range(8, 16), or a list of distinct ranks.
+        """,
+        {},
+    ),
+    "a rank that is a float": Said(
+        lambda: Layout(dp=8, ranks=[0.0, *range(1, 8)]),  # type: ignore[list-item]
+        SpecError,
+        """
+        Layout(dp=8, ranks=[0.0, 1, 2, 3, 4, 5, 6, 7]): ranks holds something that is not an int.
+          Fix: ranks=range(8, 16), or a list of distinct ranks.
+        """,
+        {},
+    ),
+    "a rank twice": Said(
+        lambda: Layout(dp=8, ranks=[0, 0, *range(2, 8)]),
+        SpecError,
+        """
+        Layout(dp=8, ranks=[0, 0, 2, 3, 4, 5, 6, 7]): a rank stands twice in ranks.
+          Fix: ranks=range(8, 16), or a list of distinct ranks.
+        """,
+        {},
+    ),
+    # ------------------------------------------------------------ batch.py
+    "a batch that does not divide": Said(
+        lambda: BatchPlan.solve(dp=4, global_batch=100, micro_batch=3),
+        BatchError,
+        """
+        BatchPlan.solve(dp=4, global_batch=100, micro_batch=3): \
+100 is not a multiple of dp 4 x micro_batch 3 = 12.
+          Nearest global batches: 96 and 108.
+          Micro batches that divide 100 over dp 4: 1, 5, 25.
+          Fix: global_batch=96 or global_batch=108, or micro_batch one of 1, 5, 25.
+        """,
+        {"global_batch": 100, "below": 96, "above": 108, "micro_batches": (1, 5, 25)},
+    ),
+    "a batch with many divisors": Said(
+        lambda: BatchPlan.solve(dp=1, global_batch=720, micro_batch=50),
+        BatchError,
+        """
+        BatchPlan.solve(dp=1, global_batch=720, micro_batch=50): \
+720 is not a multiple of dp 1 x micro_batch 50 = 50.
+          Nearest global batches: 700 and 750.
+          Micro batches that divide 720 over dp 1: 24, 30, 36, 40, 45, 48, 60, 72.
+          Fix: global_batch=700 or global_batch=750, \
+or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
+        """,
+        {"below": 700, "above": 750},
+    ),
+    "fewer than two of the three": Said(
+        lambda: BatchPlan.solve(dp=4, micro_batch=2),
+        BatchError,
+        """
+        BatchPlan.solve(dp=4, micro_batch=2): \
+1 of global_batch, micro_batch, accumulation_steps given.
+          Any two of the three give the third.
+          Fix: BatchPlan.solve(dp=4, micro_batch=2, accumulation_steps=1).
+        """,
+        {},
+    ),
+    "a batch of zero": Said(
+        lambda: BatchPlan.solve(dp=4, global_batch=0, micro_batch=2),
+        BatchError,
+        """
+        BatchPlan.solve(dp=4, global_batch=0, micro_batch=2): global_batch is 0.
+          Batches and steps are whole numbers of 1 or more.
+          Fix: global_batch=1, or more.
+        """,
+        {},
+    ),
+    "a step below zero": Said(
+        lambda: PLAN.samples(-1, 0),
+        CoordinateError,
+        """
+        BatchPlan.samples(-1, 0): there is no step -1.
+          Fix: count steps from 0.
+        """,
+        {"index": -1},
+    ),
+    "a data index outside": Said(
+        lambda: PLAN.samples(0, 4),
+        CoordinateError,
+        """
+        BatchPlan.samples(0, 4): there is no data index 4.
+          dp is 4, so they run from 0 to 3.
+          Fix: mesh.coordinate["dp"].
+        """,
+        {"axis": "dp", "index": 4, "size": 4},
+    ),
+}
+
+
+def raised(do: Callable[[], object]) -> MeshkitError:
+    with pytest.raises(MeshkitError) as caught:
+        do()
+    return caught.value
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_word_for_word(name: str) -> None:
+    case = SAID[name]
+    error = raised(case.do)
+    assert str(error) == textwrap.dedent(case.text).strip()
+    assert type(error) is case.kind
+    assert {fact: getattr(error, fact) for fact in case.facts} == case.facts
+
+
+def test_33_axes() -> None:
+    error = raised(lambda: Layout(**{f"a{i}": 1 for i in range(33)}))
+    first, *rest = str(error).splitlines()
+    assert first.startswith("Layout(a0=1, a1=1, ")
+    assert first.endswith(", a32=1) has 33 axes.")
+    assert rest == ["  A mesh has 1 to 32.", "  Fix: leave out axes of size 1."]
+
+
+def test_what_einops_refuses() -> None:
+    """The evidence is einops' own last line, which is not ours to fix in a test."""
+    error = raised(lambda: LAYOUT.rearrange("dp sp -> sp dp"))
+    said = str(error.__cause__).strip().splitlines()[-1].strip()
+    assert str(error).splitlines() == [
+        "Layout.rearrange('dp sp -> sp dp') on dp=4 sp=2 tp=1: einops refuses.",
+        f"  {said}",
+        '  Fix: a pattern that begins "dp sp tp -> ".',
+    ]
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_shape_of_a_message(name: str) -> None:
+    """The call first; then evidence, indented; one Fix, last; every line a sentence."""
+    first, *rest = str(raised(SAID[name].do)).splitlines()
+    assert re.match(r"[\w.]+(\(|: )", first)
+    assert all(line.startswith("  ") and line[2] != " " for line in rest)
+    assert [line.startswith("  Fix: ") for line in rest] == [False] * (len(rest) - 1) + [True]
+    assert all(line.endswith((".", "?")) for line in (first, *rest))
+
+
+# ---------------------------------------------------------------- none is missing
+
+
+def raises_in(path: Path) -> set[tuple[str, int]]:
+    tree = ast.parse(path.read_text())
+    return {
+        (path.name, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise) and node.exc is not None
+    }
+
+
+def line_of(error: BaseException) -> tuple[str, int]:
+    """Where an exception was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    tree = ast.parse(Path(frame.filename).read_text())
+    spans = [
+        (n.lineno, n.end_lineno or n.lineno) for n in ast.walk(tree) if isinstance(n, ast.Raise)
+    ]
+    inside = [first for first, last in spans if first <= (frame.lineno or 0) <= last]
+    return Path(frame.filename).name, inside[0]
+
+
+def test_every_raise_is_here() -> None:
+    here = [case.do for case in SAID.values()]
+    here += [lambda: Layout(**{f"a{i}": 1 for i in range(33)})]
+    here += [lambda: LAYOUT.rearrange("dp sp -> sp dp")]
+    said = {line_of(raised(do)) for do in here}
+    every = {found for path in CORE.glob("*.py") for found in raises_in(path)}
+    assert len(every) > 20
+    assert sorted(every - said) == []
+
+
+def test_the_list_of_raises_can_miss_one(tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    planted.write_text("def f(x):\n    if x:\n        raise ValueError(x)\n    raise\n")
+    assert raises_in(planted) == {("planted.py", 3)}
+
+
+# ---------------------------------------------------------------- what a Fix says can be typed
+
+NAMES = {
+    "Layout": Layout,
+    "factor_world": factor_world,
+    "BatchPlan": BatchPlan,
+    "LAYOUT": LAYOUT,
+}
+
+
+def calls_in_fix(text: str) -> list[str]:
+    """The calls that a Fix proposes: ``name(...)`` with its brackets closed."""
+    fix = text.rpartition("Fix: ")[2]
+    found = []
+    for hit in re.finditer(
+        r"\b(?:factor_world|BatchPlan\.solve|BatchPlan|Layout(?:\.\w+)?)\(", fix
+    ):
+        depth = 0
+        for place in range(hit.end() - 1, len(fix)):
+            depth += {"(": 1, ")": -1}.get(fix[place], 0)
+            if depth == 0:
+                found.append(fix[hit.start() : place + 1])
+                break
+    return found
+
+
+def test_the_calls_in_a_fix_are_found() -> None:
+    text = (
+        "f\n  Fix: start 8 ranks, or factor_world(6, order=('dp',)), which; or Layout.rank(dp=1)."
+    )
+    assert calls_in_fix(text) == ["factor_world(6, order=('dp',))", "Layout.rank(dp=1)"]
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda: Layout(),
+        lambda: Layout(dp=0, sp=2),
+        lambda: factor_world(8, tp="4"),  # type: ignore[arg-type]
+        lambda: factor_world(8, tp=-1),
+        lambda: factor_world(8, tp=-1, sp=-1),
+        lambda: factor_world(8, tp=-1, sp=-1, order="sp tp"),
+        lambda: factor_world(8, shard=2, tp=2),
+        lambda: factor_world(8, sp=2, tp=2, order="dp cp tp tp"),
+        lambda: factor_world(8, order="sp"),
+        lambda: factor_world(8, order=""),
+        lambda: factor_world(6, dp=4, sp=2, tp=1),
+        lambda: factor_world(6, dp=4, sp=2, order="sp dp"),
+        lambda: LAYOUT.view(dp=3, sp=2),
+        lambda: LAYOUT.view(),
+        lambda: LAYOUT.rank(dp=1),
+        lambda: LAYOUT.rank(dp=9, sp=0, tp=0),
+        lambda: LAYOUT.rank(dp=np.int64(9), sp=0, tp=0),
+        lambda: Layout(dp=-1),
+        lambda: Layout(tp=2, dp=-1),
+        lambda: Layout(tp=-1, dp=2),
+        lambda: Layout(replicate=-1, shard=2),
+        lambda: BatchPlan.solve(dp=4, micro_batch=2),
+        lambda: BatchPlan.solve(dp=4),
+        lambda: BatchPlan.solve(dp=4, global_batch=10),
+    ],
+)
+def test_a_call_that_a_fix_proposes_works(do: Callable[[], object]) -> None:
+    error = raised(do)
+    for call in calls_in_fix(str(error)):
+        typed = re.sub(r"^Layout\.(?=rank|view)", "LAYOUT.", call)
+        eval(typed, NAMES)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"dp": 4, "global_batch": 100, "micro_batch": 3},
+        {"dp": 4, "global_batch": 2, "micro_batch": 1},
+        {"dp": 4, "global_batch": 100, "accumulation_steps": 3},
+        {"dp": 4, "global_batch": 24, "accumulation_steps": 4, "micro_batch": 2},
+    ],
+)
+def test_each_value_that_a_batch_error_proposes_works(asked: dict[str, int]) -> None:
+    fix = str(raised(lambda: BatchPlan.solve(**asked))).rpartition("Fix: ")[2]
+    changes = [{"global_batch": int(n)} for n in re.findall(r"global_batch=(\d+)", fix)]
+    micro = re.search(r"micro_batch one of ([\d, ]+)", fix)
+    changes += [{"micro_batch": int(n)} for n in micro[1].split(", ")] if micro else []
+    assert changes
+    for change in changes:
+        BatchPlan.solve(**{**asked, **change})
+
+
+def test_a_rank_that_is_proposed_is_not_the_one_refused() -> None:
+    error = raised(lambda: Layout(dp=4, ranks=range(0, 8, 2)).coordinate(3))
+    assert "Fix: a rank from 0 to 6." not in str(error)  # 3 is from 0 to 6
+
+
+def test_a_pattern_that_is_proposed_is_not_the_one_refused() -> None:
+    error = raised(lambda: LAYOUT.rearrange("dp sp tp -> dp sp"))
+    assert 'begins "dp sp tp -> "' not in str(error)  # it does
+
+
+def test_the_call_is_the_one_the_caller_wrote() -> None:
+    assert str(raised(lambda: factor_world(2**64))).startswith("factor_world(")
+
+
+def test_an_index_that_is_no_integer_names_its_axis() -> None:
+    error = raised(lambda: LAYOUT.rank(dp="1", sp=0, tp=0))  # type: ignore[arg-type]
+    assert str(error).splitlines()[0].endswith("dp is '1', a str.")
+    assert (error.axis, error.index) == ("dp", "1")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("axis", ["pp", "ep", "cp"])
+def test_a_standard_axis_that_is_not_there_is_no_misspelling(axis: str) -> None:
+    error = raised(lambda: LAYOUT.groups(axis))
+    assert isinstance(error, UnknownAxisError)
+    assert error.suggestion is None
+    assert str(error).endswith("Fix: use one of dp, sp, tp.")
+
+
+def test_one_rank_is_not_one_ranks() -> None:
+    mistakes: list[Callable[[], object]] = [
+        lambda: Layout(dp=1).coordinate(5),
+        lambda: Layout(dp=4, ranks=[0]),
+        lambda: Layout(dp=1, ranks=[0, 1]),
+        lambda: factor_world(6, tp=1, order="tp"),
+    ]
+    for do in mistakes:
+        assert not re.search(r"\b1 (ranks|positions)\b", str(raised(do)))
