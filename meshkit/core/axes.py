@@ -15,8 +15,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 
 from .call import Call
-from .errors import SpecError, UnknownAxisError, UnplacedAxisError, told
+from .errors import SpecError, UnknownAxisError, told
 from .integers import integer
+from .words import article, count
 
 STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
@@ -54,6 +55,8 @@ def listed(names: str | Iterable[str]) -> tuple[str, ...]:
 
 def closest(name: object, names: Collection[str]) -> str | None:
     """The name among ``names`` that ``name`` was probably meant to be, or None."""
+    if name in STANDARD:  # a name of its own, no misspelling of another
+        return None
     found = difflib.get_close_matches(str(name).lower(), names, n=1, cutoff=0.5)
     return found[0] if found else None
 
@@ -103,14 +106,19 @@ def check_names(call: Call, names: Collection[object]) -> None:
         text = told(
             f"{call} has {len(names)} axes.",
             f"A mesh has 1 to {MAX_AXES}.",
-            fix=str(call.but(dp=1)) if not names else "leave out axes of size 1.",
+            fix="leave out axes of size 1." if names else f"{call.but(dp=_least(call))}.",
         )
         raise SpecError(text)
 
 
+def _least(call: Call) -> int:
+    """A size of dp that always works: a view has ranks to infer it from."""
+    return -1 if call.name == "Layout.view" else 1
+
+
 def _name_fault(name: object) -> str | None:
     if not isinstance(name, str):
-        return f"is a {type(name).__name__}, not a str"
+        return f"is {article(type(name).__name__)}, not a str"
     if not (name.isascii() and name.isidentifier()):
         return "is not made of letters, digits and underscores, with a letter first"
     if name.startswith("_") or name.endswith("_"):
@@ -123,33 +131,31 @@ def _name_fault(name: object) -> str | None:
 
 
 def check_sizes(call: Call, sizes: Mapping[str, object]) -> dict[str, int]:
-    """The sizes as plain ints: each 1 or more, one of them perhaps -1.
+    """The sizes as plain ints, each 1 or more, or -1.
 
     Args:
         call: the call to quote.
         sizes: axis name to what the caller gave as its size. Integers of numpy count as ints.
 
     Raises:
-        SpecError: for a bool, a float, a str, zero, a negative number other than -1, and where
-            more than one size is -1.
+        SpecError: for a bool, a float, a str, zero and a negative number other than -1.
     """
     check_names(call, sizes)
-    checked = {name: _size(call, name, size) for name, size in sizes.items()}
-    check_one_unknown(call, checked)
-    return checked
+    return {name: _size(call, name, sizes) for name in sizes}
 
 
-def _size(call: Call, name: str, size: object) -> int:
+def _size(call: Call, name: str, sizes: Mapping[str, object]) -> int:
+    size = sizes[name]
     number = integer(size)
     if number is not None and (number >= 1 or number == -1):
         return number
-    what = str(size) if number is not None else f"{size!r}, a {type(size).__name__}"
+    what = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
     text = told(
         f"{call}: the size of {name} is {what}.",
         "A size is an int of 1 or more, or -1 for the one to be inferred.",
         fix=f"{call.but(**{name: _nearest_size(size)})}.",
     )
-    raise SpecError(text, sizes=dict(call.kwargs))
+    raise SpecError(text, sizes=dict(sizes))
 
 
 def _nearest_size(size: object) -> int:
@@ -183,69 +189,26 @@ def check_complete(call: Call, sizes: Mapping[str, int]) -> None:
     Raises:
         SpecError: with the call that infers a size.
     """
-    open_axes = [axis for axis, size in sizes.items() if size == -1]
-    if open_axes:
-        rest = {axis: size for axis, size in sizes.items() if size != -1}
-        fix = f"{Call('factor_world', (8,), rest)}, which infers from a number of ranks."
-        text = told(f"{call}: nothing to infer {open_axes[0]} from.", fix=fix)
+    check_one_unknown(call, sizes)
+    unknown = next((name for name, size in sizes.items() if size == -1), None)
+    if unknown is not None:
+        ranks = -2 * math.prod(sizes.values())  # a number that the known sizes divide
+        like = Call("factor_world", (ranks,), {**sizes, "order": " ".join(sizes)})
+        fix = f"{like}, which infers it from a number of ranks."
+        text = told(f"{call}: there is nothing to infer {unknown} from.", fix=fix)
         raise SpecError(text, sizes=dict(sizes))
-    if math.prod(sizes.values()) > MAX_RANKS:
-        text = told(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
-        raise SpecError(text, sizes=dict(sizes))
+    check_count(call, math.prod(sizes.values()), sizes)
 
 
-def nest(call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
-    """The sizes from the outermost axis to the innermost, dp among them.
-
-    Args:
-        call: the call to quote.
-        sizes: as :func:`check_sizes` returns them.
-        order: axis names from the outside in, every one once; None is the standard order.
-            Where ``dp`` has no size it is added as -1, unless ``order`` leaves it out too.
+def check_count(call: Call, num_ranks: int, sizes: Mapping[str, object]) -> None:
+    """Refuse more ranks than int64 can number.
 
     Raises:
-        UnplacedAxisError: without ``order``, for an axis that has no standard place.
-        SpecError: where ``order`` and the sizes do not name the same axes.
+        SpecError: with the sizes.
     """
-    if order is None:
-        _check_standard(call, sizes)
-        names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
-    else:
-        names = listed(order)
-        _check_order(call, sizes, names)
-    nested = {name: sizes.get(name, -1) for name in names}
-    check_one_unknown(call, nested)
-    return nested
-
-
-def _check_standard(call: Call, sizes: Mapping[str, int]) -> None:
-    for name in sizes:
-        if name not in STANDARD:
-            suggestion = closest(name, STANDARD)
-            order = " ".join(dict.fromkeys(("dp", *sizes)))
-            hint = f"did you mean {suggestion}? Or " if suggestion else ""
-            text = told(
-                f"{call}: the axis {name} has no standard place.",
-                f"The standard axes nest {' '.join(STANDARD)}, from the outside in.",
-                fix=f"{hint}say where it goes: {call.but(order=order)}.",
-            )
-            facts = {"axis": name, "axes": STANDARD, "suggestion": suggestion}
-            raise UnplacedAxisError(text, sizes=dict(sizes), **facts)
-
-
-def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
-    check_names(call, names)
-    unsized = [n for n in names if n not in sizes and n != "dp"]
-    unplaced = [n for n in sizes if n not in names]
-    doubled = sorted({n for n in names if names.count(n) > 1})
-    if not (unsized or unplaced or doubled):
-        return
-    evidence = [f"{n} is in order but has no size." for n in unsized]
-    evidence += [f"{n} has a size but is not in order." for n in unplaced]
-    evidence += [f"{n} stands twice in order." for n in doubled]
-    right = " ".join(dict.fromkeys([n for n in names if n not in unsized] + unplaced))
-    fix = f"{call.but(order=right)}."
-    raise SpecError(told(f"{call}: order and sizes differ.", *evidence, fix=fix), sizes=dict(sizes))
+    if num_ranks > MAX_RANKS:
+        text = told(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
+        raise SpecError(text, sizes=dict(sizes))
 
 
 def infer(
@@ -274,9 +237,9 @@ def infer(
     if not unknown and num_ranks == known:
         return dict(sizes)
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
-    need = f"a multiple of {known}" if unknown else str(known)
+    need = f"a multiple of {known} ranks" if unknown else count(known, "rank")
     text = told(
-        f"{call} needs {need} rank{'' if need == '1' else 's'}, {whose} has {num_ranks}.",
+        f"{call} needs {need}, {whose} has {num_ranks}.",
         f"{product} = {known}; {evidence}.",
         fix=_fix_product(call, sizes, known, num_ranks, can_start=whose == "the world"),
     )
@@ -289,7 +252,8 @@ def _fix_product(
     """What would work: another number of ranks, or the same call without dp."""
     below, above = num_ranks // known * known, (num_ranks // known + 1) * known
     worlds = [str(n) for n in (below, above) if n] if -1 in sizes.values() else [str(known)]
-    ways = [f"start {' or '.join(worlds)} ranks"] if can_start else []
+    noun = "rank" if worlds == ["1"] else "ranks"
+    ways = [f"start {' or '.join(worlds)} {noun}"] if can_start else []
     rest = known // sizes["dp"] if sizes.get("dp", -1) != -1 else 0
     if rest and num_ranks % rest == 0 and -1 not in sizes.values():
         size = num_ranks // rest

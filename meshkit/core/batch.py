@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import einops
 import numpy as np
 
 from .call import Call, given
@@ -24,6 +23,8 @@ from .integers import integer
 from .seats import Ints
 
 THREE = ("global_batch", "micro_batch", "accumulation_steps")
+PLURAL = {"micro_batch": "Micro batches", "accumulation_steps": "Accumulation steps"}
+MAX_SAMPLES = 2**63 - 1  # what int64 can number
 SHOWN = 8  # divisors named in an error
 
 
@@ -45,7 +46,8 @@ class BatchPlan:
 
     def __post_init__(self) -> None:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        _solved(Call("BatchPlan", kwargs=fields), fields)
+        for name, value in _solved(Call("BatchPlan", kwargs=fields), fields).items():
+            object.__setattr__(self, name, value)  # as plain ints
 
     @classmethod
     def solve(
@@ -101,9 +103,9 @@ class BatchPlan:
         """
         call = Call("BatchPlan.samples", (step, data_index))
         first, index = integer(step), integer(data_index)
-        if first is None or first < 0:
-            fix = "count steps from 0."
-            raise CoordinateError(told(f"{call}: there is no step {step!r}.", fix=fix), index=step)
+        if first is None or not 0 <= first < MAX_SAMPLES // self.global_batch:
+            text = told(f"{call}: there is no step {step!r}.", fix="count steps from 0.")
+            raise CoordinateError(text, index=step)
         if index is None or not 0 <= index < self.dp:
             text = told(
                 f"{call}: there is no data index {data_index!r}.",
@@ -111,9 +113,10 @@ class BatchPlan:
                 fix='mesh.coordinate["dp"].',
             )
             raise CoordinateError(text, axis="dp", index=data_index, size=self.dp)
-        order = np.arange(self.global_batch, dtype=np.int64) + first * self.global_batch
-        blocks = einops.rearrange(order, "(a d m) -> d a m", d=self.dp, m=self.micro_batch)
-        return np.asarray(blocks[index])
+        micro_steps = np.arange(self.accumulation_steps, dtype=np.int64)[:, None]
+        items = np.arange(self.micro_batch, dtype=np.int64)
+        blocks = micro_steps * self.dp + index
+        return first * self.global_batch + blocks * self.micro_batch + items
 
     def __str__(self) -> str:
         return (
@@ -132,12 +135,7 @@ def _solved(call: Call, asked: Mapping[str, object]) -> dict[str, int]:
     sizes = {name: _checked(call, name, value) for name, value in asked.items()}
     missing = [name for name in THREE if name not in sizes]
     if len(missing) > 1:
-        text = told(
-            f"{call}: {3 - len(missing)} of {', '.join(THREE)} given.",
-            "Any two of the three give the third.",
-            fix=f"{call.but(**dict.fromkeys(missing[1:], 1))}.",
-        )
-        raise BatchError(text)
+        raise _too_few(call, sizes, missing)
     unit = math.prod(size for name, size in sizes.items() if name != "global_batch")
     total = sizes.get("global_batch", unit)
     if total % unit or (not missing and total != unit):
@@ -157,23 +155,43 @@ def _checked(call: Call, name: str, value: object) -> int:
     return number
 
 
+def _too_few(call: Call, sizes: Mapping[str, int], missing: list[str]) -> BatchError:
+    """Only one of the three was given, or none: name a second one that fits."""
+    changes = {missing[-1]: 1}
+    if "global_batch" in sizes:
+        changes["global_batch"] = -(-sizes["global_batch"] // sizes["dp"]) * sizes["dp"]
+    if len(missing) > len(THREE) - 1:
+        changes[missing[-2]] = 1
+    text = told(
+        f"{call}: {len(THREE) - len(missing)} of {', '.join(THREE)} given.",
+        "Any two of the three give the third.",
+        fix=f"{call.but(**changes)}.",
+    )
+    return BatchError(text, global_batch=sizes.get("global_batch"))
+
+
 def _indivisible(call: Call, sizes: Mapping[str, int], unit: int) -> BatchError:
-    """The batch that does not divide, with the nearest that do."""
+    """The batch that does not divide, with the nearest that do, and what divides it."""
     total, dp = sizes["global_batch"], sizes["dp"]
     exact = len(sizes) == len(THREE) + 1
-    below, above = (total // unit * unit, (total // unit + 1) * unit) if not exact else (unit, unit)
-    near = sorted({n for n in (below, above) if n})
-    micro = _divisors(total // dp) if total % dp == 0 else ()
+    low, high = (total // unit * unit, (total // unit + 1) * unit) if not exact else (unit, unit)
+    below, above = low if 0 < low < total else None, high if high > total else None
+    near = [n for n in (below, above) if n is not None]
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if name != THREE[0])
+    divisors = _divisors(total // dp) if total % dp == 0 else ()
+    # what is free to change divides just as the micro batch would
+    free = "accumulation_steps" if "micro_batch" not in sizes else "micro_batch"
+    shown = _nearby(divisors, sizes.get(free, 1))
+    ways = [f"global_batch={n}" for n in near]
+    if divisors:
+        ways.append("leave out one of the three" if exact else f"{free} one of {shown}")
     text = told(
         f"{call}: {total} is not {'' if exact else 'a multiple of '}{product} = {unit}.",
         f"Nearest global batches: {' and '.join(str(n) for n in near)}.",
-        f"Micro batches that divide {total} over dp {dp}: {_nearby(micro, sizes)}.",
-        fix=f"{' or '.join(f'global_batch={n}' for n in near)}"
-        + (f", or micro_batch one of {_nearby(micro, sizes)}." if micro else "."),
+        f"{PLURAL[free]} that divide {total} over dp {dp}: {shown}.",
+        fix=f"{', or '.join(ways)}.",
     )
-    facts = {"below": below if below < total else None, "above": above if above > total else None}
-    return BatchError(text, global_batch=total, micro_batches=micro, **facts)
+    return BatchError(text, global_batch=total, below=below, above=above, micro_batches=divisors)
 
 
 def _divisors(number: int) -> tuple[int, ...]:
@@ -181,8 +199,7 @@ def _divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def _nearby(divisors: tuple[int, ...], sizes: Mapping[str, int]) -> str:
-    """The divisors nearest to the micro batch asked for, in ascending order."""
-    wanted = sizes.get("micro_batch", 1)
+def _nearby(divisors: tuple[int, ...], wanted: int) -> str:
+    """The divisors nearest to what was asked for, in ascending order."""
     near = sorted(sorted(divisors, key=lambda n: abs(n - wanted))[:SHOWN])
     return ", ".join(str(n) for n in near) or "none"

@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 
-def _written(value: object) -> str:
-    """``repr``, cut short where a list of ranks would fill the screen."""
-    if isinstance(value, np.ndarray):
-        value = value.ravel().tolist()
+def written(value: object) -> str:
+    """``repr``, cut short where a list of ranks would fill the screen.
+
+    Example:
+        >>> written(np.int64(9)), written(list(range(100)))
+        ('9', '[0, 1, ..., 99]')
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
         return f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
     return repr(value)
@@ -39,8 +44,8 @@ class Call:
     kwargs: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        args = [_written(value) for value in self.args]
-        kwargs = [f"{name}={_written(value)}" for name, value in self.kwargs.items()]
+        args = [written(value) for value in self.args]
+        kwargs = [f"{name}={written(value)}" for name, value in self.kwargs.items()]
         return f"{self.name}({', '.join(args + kwargs)})"
 
     def but(self, **changes: object) -> Call:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .axes import check_sizes, infer, nest
+from .axes import check_count, check_sizes, infer
 from .call import Call, given
 from .errors import SpecError, told
 from .integers import integer
 from .layout import Layout
+from .order import nest
 
 
 def factor_world(
@@ -38,6 +39,7 @@ def factor_world(
     if num_ranks is None or num_ranks < 1:
         text = told(f"{call}: a world of {world_size!r} ranks.", fix="an int of 1 or more.")
         raise SpecError(text, sizes=dict(sizes))
+    check_count(call, num_ranks, sizes)
     nested = nested_sizes(call, sizes, order)
     return Layout(ranks=None, **infer(call, nested, num_ranks, f"world_size = {num_ranks}"))
 

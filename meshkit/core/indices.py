@@ -5,9 +5,10 @@ from __future__ import annotations
 from .call import Call
 from .errors import CoordinateError, told
 from .integers import integer
+from .words import article
 
 
-def check_integer(call: Call | str, what: str, value: object) -> int:
+def check_integer(call: Call | str, what: str, value: object, *, axis: str | None = None) -> int:
     """The value as a plain int.
 
     Raises:
@@ -15,9 +16,9 @@ def check_integer(call: Call | str, what: str, value: object) -> int:
     """
     number = integer(value)
     if number is None:
-        kind = type(value).__name__
-        text = told(f"{call}: {what} is {value!r}, a {kind}.", fix=f"pass {what} as an int.")
-        raise CoordinateError(text, index=value)
+        kind = article(type(value).__name__)
+        text = told(f"{call}: {what} is {value!r}, {kind}.", fix=f"pass {what} as an int.")
+        raise CoordinateError(text, axis=axis, index=value)
     return number
 
 
@@ -27,7 +28,7 @@ def check_index(call: Call, axis: str, value: object, size: int) -> int:
     Raises:
         CoordinateError: where it is not from 0 to ``size - 1``.
     """
-    index = check_integer(call, axis, value)
+    index = check_integer(call, axis, value, axis=axis)
     if not 0 <= index < size:
         text = told(
             f"{call}: {axis}={index} is outside the axis.",

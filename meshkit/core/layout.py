@@ -18,13 +18,15 @@ import einops
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .axes import check_complete, check_known, check_sizes, infer
+from .axes import check_complete, check_known, check_one_unknown, check_sizes, infer
 from .call import Call, given
 from .errors import CoordinateError, told
 from .indices import check_index, check_integer
+from .integers import integer
 from .pattern import rearranged
 from .render import draw
 from .seats import Ints, Seats
+from .words import count
 
 
 class Layout:
@@ -48,7 +50,7 @@ class Layout:
 
     __slots__ = ("_seats", "_strided")
 
-    def __init__(self, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
+    def __init__(self, /, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
         call = Call("Layout", kwargs={**sizes, **given(ranks=ranks)})
         checked = check_sizes(call, sizes)
         check_complete(call, checked)
@@ -110,7 +112,7 @@ class Layout:
         position = self._position("Layout.coordinate", rank)
         return {axis: position // stride % size for axis, size, stride in self._strided}
 
-    def rank(self, **coordinate: int) -> int:
+    def rank(self, /, **coordinate: int) -> int:
         """The rank at a coordinate. O(axes).
 
         Args:
@@ -243,7 +245,7 @@ class Layout:
         call = Call("Layout.rearrange", (pattern,), sizes)
         return rearranged(call, self.grid, self.axes, pattern, sizes)
 
-    def view(self, **sizes: int) -> Layout:
+    def view(self, /, **sizes: int) -> Layout:
         """The same ranks in the same order, factored otherwise.
 
         Args:
@@ -259,11 +261,13 @@ class Layout:
         call = Call("Layout.view", kwargs=sizes)
         checked = check_sizes(call, sizes)
         evidence = f"{self!r} has {self.num_ranks} ranks"
+        check_one_unknown(call, checked)
         filled = infer(call, checked, self.num_ranks, evidence, whose="the layout")
         return Layout(ranks=self.ranks, **filled)
 
     def __contains__(self, rank: object) -> bool:
-        return isinstance(rank, int | np.integer) and self._seats.find(int(rank)) is not None
+        number = integer(rank)
+        return number is not None and self._seats.find(number) is not None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):
@@ -274,7 +278,7 @@ class Layout:
         return hash((self._strided, self._seats))
 
     def __repr__(self) -> str:
-        ranks = {} if self.ranks == range(self.num_ranks) else {"ranks": self.ranks}
+        ranks = {} if self._seats.plain else {"ranks": self.ranks}
         return str(Call("Layout", kwargs={**self.sizes, **ranks}))
 
     def __str__(self) -> str:
@@ -290,10 +294,7 @@ class Layout:
         return position
 
     def _outside(self, name: str, rank: int) -> CoordinateError:
-        low, high = min(self.ranks), max(self.ranks)
-        text = told(
-            f"{name}: rank {rank} is not in {self!r}.",
-            f"It has {self.num_ranks} ranks, from {low} to {high}.",
-            fix=f"a rank from {low} to {high}.",
-        )
+        has = f"It has {count(self.num_ranks, 'rank')}, {self._seats}."
+        fix = f"a rank {self._seats}."
+        text = told(f"{name}: rank {rank} is not in {self!r}.", has, fix=fix)
         return CoordinateError(text, index=rank, size=self.num_ranks)

@@ -11,9 +11,11 @@ import numpy as np
 from .axes import check_known
 from .call import Call
 from .errors import SpecError, told
+from .integers import integer
 from .seats import Ints
 
 PART = re.compile(r"\(\s*\w+(?:\s+\w+)*\s*\)|\w+")  # tp, or (dp sp)
+TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
 PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
 
 
@@ -54,15 +56,29 @@ def rearranged(
         SpecError: where einops refuses, or an axis stands in another axis' place: einops would
             take ``"sp dp -> ..."`` on axes dp, sp as new names for dp and sp.
     """
-    left, _, right = pattern.partition("->")
-    for token, axis in zip(re.findall(r"\([^)]*\)|[^\s()]+", left), axes, strict=False):
-        if token in axes and token != axis:
-            fix = f'rearrange("{" ".join(axes)} ->{right}").'
-            raise SpecError(told(f"{call}: {token} stands in the place of {axis}.", fix=fix))
+    right = f'rearrange("{" ".join(axes)} -> ({" ".join(axes)})"), say.'
+    if not isinstance(pattern, str) or pattern.count("->") != 1:
+        raise SpecError(told(f"{call}: a pattern is a str with one ->.", fix=right))
+    for name, size in sizes.items():
+        if integer(size) is None:
+            raise SpecError(told(f"{call}: {name} is {size!r}, not an int.", fix=right))
+    _check_places(call, pattern, axes)
     try:
         return np.asarray(einops.rearrange(grid, pattern, **sizes))
     except einops.EinopsError as error:
         shape = " ".join(f"{axis}={size}" for axis, size in zip(axes, grid.shape, strict=True))
         said = str(error).strip().splitlines()[-1].strip()
-        fix = f'a pattern that begins "{" ".join(axes)} -> ".'
-        raise SpecError(told(f"{call} on {shape}: einops refuses.", said, fix=fix)) from error
+        raise SpecError(told(f"{call} on {shape}: einops refuses.", said, fix=right)) from error
+
+
+def _check_places(call: Call, pattern: str, axes: tuple[str, ...]) -> None:
+    """Refuse an axis in another axis' place on the left side."""
+    left, _, right = pattern.partition("->")
+    front, dots, back = left.partition("...")
+    places = [*zip(TOKEN.findall(front), axes, strict=False)]
+    if dots:  # what follows the dots is counted from the end
+        places += zip(reversed(TOKEN.findall(back)), reversed(axes), strict=False)
+    for token, axis in places:
+        if token in axes and token != axis:
+            fix = f'rearrange("{" ".join(axes)} ->{right}").'
+            raise SpecError(told(f"{call}: {token} stands in the place of {axis}.", fix=fix))

@@ -23,6 +23,7 @@ import numpy as np
 
 from .axes import check_known, listed
 from .call import Call
+from .errors import SpecError, told
 from .layout import Layout
 from .seats import Ints
 
@@ -31,7 +32,7 @@ AVERAGED = ("dp", "cp", "sp")  # gradients are averaged over those of these that
 Axes = tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """Groups to create in one go: all groups over one set of axes.
 
@@ -61,13 +62,18 @@ class GroupPlan:
 
     @classmethod
     def of(
-        cls, layout: Layout, groups: Sequence[str | Iterable[str]] = (), *, call: Call | None = None
+        cls,
+        layout: Layout,
+        groups: str | Sequence[str | Iterable[str]] = (),
+        *,
+        call: Call | None = None,
     ) -> GroupPlan:
         """The plan for a layout.
 
         Args:
             layout: the grid.
-            groups: more groups than the usual ones: ``["dp tp"]`` or ``[("dp", "tp")]``.
+            groups: more groups than the usual ones: ``["dp tp"]`` or ``[("dp", "tp")]``. A str is
+                one group.
             call: the call to quote in errors.
 
         Raises:
@@ -81,9 +87,10 @@ class GroupPlan:
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
-        extra = tuple(listed(names) for names in groups)
+        call = call or Call("GroupPlan.of", (layout, groups))
+        extra = _extra(call, [groups] if isinstance(groups, str) else groups)
         for axes in extra:
-            check_known(call or Call("GroupPlan.of", (layout, [*groups])), axes, layout.axes)
+            check_known(call, axes, layout.axes)
         averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
         usual: list[Axes] = [(), *((axis,) for axis in layout.axes), averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
@@ -122,3 +129,13 @@ class GroupPlan:
         seats = str(ranks) if named else hashlib.sha256(np.asarray(ranks).tobytes()).hexdigest()
         request = [list(self.layout.sizes.items()), seats, self.extra]
         return hashlib.sha256(json.dumps(request).encode()).hexdigest()
+
+
+def _extra(call: Call, groups: object) -> tuple[Axes, ...]:
+    """The axes of every group asked for."""
+    if isinstance(groups, Iterable):
+        named = list(groups)
+        if all(isinstance(names, Iterable) for names in named):
+            return tuple(listed(names) for names in named)
+    text = told(f"{call}: groups is not a list of axes.", fix='groups=["dp tp"], say.')
+    raise SpecError(text)

@@ -49,8 +49,8 @@ def draw(
         dp=2   [4]     5
     """
     width = max(width, 40)
-    sizes = " ".join(f"{axis}={size}" for axis, size in zip(axes, grid.shape, strict=True))
-    title = textwrap.wrap(sizes, width)
+    sizes = [f"{axis}={size}" for axis, size in zip(axes, grid.shape, strict=True)]
+    title = textwrap.wrap(" ".join(_cut(size, width) for size in sizes), width)
     long_axes = [i for i, size in enumerate(grid.shape) if size > 1]
     down, across = long_axes[:-1], long_axes[-1:]
     table = grid.reshape(-1, *[grid.shape[i] for i in across] or [1])  # (num_rows, num_columns)
@@ -105,7 +105,12 @@ def _label(down: list[str], shape: tuple[int, ...], row: int | None, width: int)
         return GAP
     places = np.unravel_index(row, shape) if shape else ()
     label = " ".join(f"{axis}={int(i)}" for axis, i in zip(down, places, strict=True))
-    return label if len(label) <= width // 2 else "~" + label[1 - width // 2 :]
+    return _cut(label, width // 2)
+
+
+def _cut(text: str, width: int) -> str:
+    """The end of a text that is too long: that is where the number stands."""
+    return text if len(text) <= width else "~" + text[1 - width :]
 
 
 def _cell(table: NDArray[np.int64], row: int | None, column: int | None, mark: int | None) -> str:

@@ -15,11 +15,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .call import Call
+from .call import Call, written
 from .errors import SpecError, told
 from .integers import integer
+from .words import count
 
 Ints = NDArray[np.int64]
+
+MAX_RANK = 2**63 - 2  # so that a range that ends after it still fits int64
 
 
 class Seats:
@@ -31,7 +34,14 @@ class Seats:
     """
 
     def __init__(self, ranks: range | Ints) -> None:
+        if isinstance(ranks, range):
+            ranks = range(ranks.start, ranks.start + len(ranks) * ranks.step, ranks.step)
+        else:
+            ranks.flags.writeable = False
         self.ranks = ranks
+
+    def __reduce__(self) -> tuple[type[Seats], tuple[range | Ints]]:
+        return Seats, (self.ranks,)  # a copy is read-only too
 
     @classmethod
     def of(cls, call: Call, ranks: Sequence[int] | Ints, num_positions: int) -> Seats:
@@ -40,17 +50,16 @@ class Seats:
         Raises:
             SpecError: where the ranks are not distinct non-negative integers, one a position.
         """
-        if not isinstance(ranks, range):
-            ranks = _compact(_integers(call, ranks))
+        ranks = _compact(ranks if isinstance(ranks, range) else _integers(call, ranks))
         if len(ranks) != num_positions:
             text = told(
-                f"{call} has {num_positions} positions and {len(ranks)} ranks.",
+                f"{call} has {count(num_positions, 'position')} and {count(len(ranks), 'rank')}.",
                 "Each position of the grid holds one rank.",
-                fix=f"pass {num_positions} ranks, or other sizes.",
+                fix=f"ranks=range({num_positions}), say, or other sizes.",
             )
             raise SpecError(text)
-        if isinstance(ranks, range) and min(ranks[0], ranks[-1]) < 0:
-            raise _refused(call, "a rank is negative")
+        if isinstance(ranks, range):
+            _check_bounds(call, sorted((ranks[0], ranks[-1])))
         return cls(ranks)
 
     def at(self, position: int) -> int:
@@ -89,6 +98,16 @@ class Seats:
         slots = np.minimum(np.searchsorted(self._sorted, ranks), len(self._order) - 1)
         return np.where(self._sorted[slots] == ranks, self._order[slots], -1)
 
+    @property
+    def plain(self) -> bool:
+        """Whether position and rank are the same."""
+        return isinstance(self.ranks, range) and self.ranks == range(len(self.ranks))
+
+    def __str__(self) -> str:
+        if isinstance(self.ranks, range) and self.ranks.step == 1:
+            return f"from {self.ranks[0]} to {self.ranks[-1]}"
+        return f"among {written([*self.ranks[:8]] if len(self) <= 8 else self.ranks)}"
+
     def __len__(self) -> int:
         return len(self.ranks)
 
@@ -117,22 +136,32 @@ def _refused(call: Call, fault: str) -> SpecError:
 
 
 def _integers(call: Call, ranks: Sequence[int] | Ints) -> Ints:
-    checked = [integer(rank) for rank in ranks]
+    try:
+        checked = [integer(rank) for rank in ranks]
+    except TypeError:
+        raise _refused(call, f"ranks is {ranks!r}") from None
     if None in checked:
         raise _refused(call, "ranks holds something that is not an int")
-    array = np.array(checked, dtype=np.int64)
-    if array.min(initial=0) < 0:
-        raise _refused(call, "a rank is negative")
+    numbers = [rank for rank in checked if rank is not None]
+    _check_bounds(call, sorted(numbers))
+    array = np.array(numbers, dtype=np.int64)
     if len(np.unique(array)) != len(array):
         raise _refused(call, "a rank stands twice in ranks")
     return array
 
 
-def _compact(ranks: Ints) -> range | Ints:
+def _check_bounds(call: Call, ascending: list[int]) -> None:
+    if ascending and (ascending[0] < 0 or ascending[-1] > MAX_RANK):
+        fault = "negative" if ascending[0] < 0 else "more than int64 can hold"
+        raise _refused(call, f"a rank is {fault}")
+
+
+def _compact(ranks: range | Ints) -> range | Ints:
     """The same ranks as a range where they are an arithmetic progression."""
+    if isinstance(ranks, range):
+        return range(ranks[0], ranks[0] + 1) if len(ranks) == 1 else ranks
     steps = np.diff(ranks)
     if len(ranks) == 0 or (steps != steps[:1]).any():
-        ranks.flags.writeable = False
         return ranks
     step = int(steps[0]) if len(steps) else 1
     return range(int(ranks[0]), int(ranks[-1]) + (1 if step > 0 else -1), step)

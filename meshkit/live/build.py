@@ -28,7 +28,7 @@ def build_mesh(
     /,
     *,
     order: str | Iterable[str] | None = None,
-    groups: Sequence[str | Iterable[str]] | None = None,
+    groups: str | Sequence[str | Iterable[str]] | None = None,
     ranks: Sequence[int] | Ints | None = None,
     timeout: Time | None = None,
     arrival_timeout: Time | None = None,
@@ -83,8 +83,7 @@ def build_mesh(
         choose_backend(call, backend, torch.device("cpu"))
     nested = nested_sizes(call, _merged(call, sizes, axes), order)
     layout = _layout(call, nested, ranks, peek())
-    wanted = [groups] if isinstance(groups, str) else groups or ()
-    plan = GroupPlan.of(layout, wanted, call=call)
+    plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
     check_orders(call, plan)
     record = joined()
     if record is None:

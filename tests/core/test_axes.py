@@ -20,13 +20,14 @@ from meshkit.core.axes import (
     STANDARD,
     check_known,
     check_names,
+    check_one_unknown,
     check_sizes,
     closest,
     infer,
     listed,
-    nest,
 )
 from meshkit.core.call import Call
+from meshkit.core.order import nest
 from meshkit.testing import axis_names
 
 CALL = Call("f")
@@ -183,7 +184,7 @@ def test_the_fix_guesses_what_was_meant(size: object, meant: int) -> None:
 
 def test_two_open_sizes_are_refused() -> None:
     with pytest.raises(SpecError, match="leaves the sizes of dp and tp open"):
-        check_sizes(CALL, {"dp": -1, "sp": 2, "tp": -1})
+        check_one_unknown(CALL, {"dp": -1, "sp": 2, "tp": -1})
 
 
 def test_sizes_are_checked_before_order_and_product() -> None:

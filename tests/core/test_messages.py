@@ -325,8 +325,8 @@ SAID = {
         lambda: Layout(dp=-1),
         SpecError,
         """
-        Layout(dp=-1): nothing to infer dp from.
-          Fix: factor_world(8), which infers from a number of ranks.
+        Layout(dp=-1): there is nothing to infer dp from.
+          Fix: factor_world(2, dp=-1, order='dp'), which infers it from a number of ranks.
         """,
         {"sizes": {"dp": -1}},
     ),
@@ -396,7 +396,7 @@ SAID = {
         """
         Layout(dp=4, ranks=[0, 1, 2]) has 4 positions and 3 ranks.
           Each position of the grid holds one rank.
-          Fix: pass 4 ranks, or other sizes.
+          Fix: ranks=range(4), say, or other sizes.
         """,
         {},
     ),
@@ -445,7 +445,7 @@ SAID = {
 100 is not a multiple of dp 4 x micro_batch 3 = 12.
           Nearest global batches: 96 and 108.
           Micro batches that divide 100 over dp 4: 1, 5, 25.
-          Fix: global_batch=96 or global_batch=108, or micro_batch one of 1, 5, 25.
+          Fix: global_batch=96, or global_batch=108, or micro_batch one of 1, 5, 25.
         """,
         {"global_batch": 100, "below": 96, "above": 108, "micro_batches": (1, 5, 25)},
     ),
@@ -457,7 +457,7 @@ SAID = {
 720 is not a multiple of dp 1 x micro_batch 50 = 50.
           Nearest global batches: 700 and 750.
           Micro batches that divide 720 over dp 1: 24, 30, 36, 40, 45, 48, 60, 72.
-          Fix: global_batch=700 or global_batch=750, \
+          Fix: global_batch=700, or global_batch=750, \
 or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         """,
         {"below": 700, "above": 750},
@@ -491,6 +491,51 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
           Fix: count steps from 0.
         """,
         {"index": -1},
+    ),
+    "an order that is no order": Said(
+        lambda: factor_world(8, order=5, tp=2),  # type: ignore[arg-type]
+        SpecError,
+        """
+        factor_world(8, tp=2, order=5): order is 5, an int.
+          Fix: factor_world(8, tp=2, order='dp tp'), say.
+        """,
+        {},
+    ),
+    "a pattern without an arrow": Said(
+        lambda: LAYOUT.rearrange("dp sp tp"),
+        SpecError,
+        """
+        Layout.rearrange('dp sp tp'): a pattern is a str with one ->.
+          Fix: rearrange("dp sp tp -> (dp sp tp)"), say.
+        """,
+        {},
+    ),
+    "a size in a pattern that is no int": Said(
+        lambda: LAYOUT.rearrange("(a b) sp tp -> a b sp tp", a="2"),  # type: ignore[arg-type]
+        SpecError,
+        """
+        Layout.rearrange('(a b) sp tp -> a b sp tp', a='2'): a is '2', not an int.
+          Fix: rearrange("dp sp tp -> (dp sp tp)"), say.
+        """,
+        {},
+    ),
+    "groups that are no groups": Said(
+        lambda: GroupPlan.of(LAYOUT, [5]),  # type: ignore[list-item]
+        SpecError,
+        """
+        GroupPlan.of(Layout(dp=4, sp=2, tp=1), [5]): groups is not a list of axes.
+          Fix: groups=["dp tp"], say.
+        """,
+        {},
+    ),
+    "ranks that are no ranks": Said(
+        lambda: Layout(dp=2, ranks=5),  # type: ignore[arg-type]
+        SpecError,
+        """
+        Layout(dp=2, ranks=5): ranks is 5.
+          Fix: ranks=range(8, 16), or a list of distinct ranks.
+        """,
+        {},
     ),
     "a data index outside": Said(
         lambda: PLAN.samples(0, 4),
@@ -535,7 +580,7 @@ def test_what_einops_refuses() -> None:
     assert str(error).splitlines() == [
         "Layout.rearrange('dp sp -> sp dp') on dp=4 sp=2 tp=1: einops refuses.",
         f"  {said}",
-        '  Fix: a pattern that begins "dp sp tp -> ".',
+        '  Fix: rearrange("dp sp tp -> (dp sp tp)"), say.',
     ]
 
 

@@ -16,7 +16,7 @@ import meshkit
 from examples import train
 
 TRAIN = Path(train.__file__)
-SMALL = "--dtype float64 --steps 20 --seq 32 --dim 32 --global-batch 8 --log-every 100".split()
+SMALL = ["--dtype=float64", "--steps=20", "--seq=32", "--dim=32", "--global-batch=8"]
 
 # every micro batch that divides the global batch of 8, over one process
 ALONE = ["--micro-batch 1", "--micro-batch 2", "--micro-batch 4", "--micro-batch 8"]

@@ -1,0 +1,74 @@
+"""The order in which axes nest: the standard one, or the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .axes import STANDARD, check_names, check_one_unknown, closest, listed
+from .call import Call
+from .errors import SpecError, UnplacedAxisError, told
+from .words import article
+
+
+def nest(call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
+    """The sizes from the outermost axis to the innermost, dp among them.
+
+    Args:
+        call: the call to quote.
+        sizes: as :func:`check_sizes` returns them.
+        order: axis names from the outside in, every one once; None is the standard order.
+            Where ``dp`` has no size it is added as -1, unless ``order`` leaves it out too.
+
+    Raises:
+        UnplacedAxisError: without ``order``, for an axis that has no standard place.
+        SpecError: where ``order`` and the sizes do not name the same axes.
+    """
+    if order is None:
+        _check_standard(call, sizes)
+        names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
+    else:
+        names = _names(call, order)
+        _check_order(call, sizes, names)
+    nested = {name: sizes.get(name, -1) for name in names}
+    check_one_unknown(call, nested)
+    return nested
+
+
+def _names(call: Call, order: object) -> tuple[str, ...]:
+    if isinstance(order, Iterable):
+        return listed(order)
+    kind = type(order).__name__
+    fix = f"{call.but(order='dp tp')}, say."
+    raise SpecError(told(f"{call}: order is {order!r}, {article(kind)}.", fix=fix))
+
+
+def _check_standard(call: Call, sizes: Mapping[str, int]) -> None:
+    for name in sizes:
+        if name not in STANDARD:
+            suggestion = closest(name, STANDARD)
+            order = " ".join(dict.fromkeys(("dp", *sizes)))
+            hint = f"did you mean {suggestion}? Or " if suggestion else ""
+            text = told(
+                f"{call}: the axis {name} has no standard place.",
+                f"The standard axes nest {' '.join(STANDARD)}, from the outside in.",
+                fix=f"{hint}say where it goes: {call.but(order=order)}.",
+            )
+            facts = {"axis": name, "axes": STANDARD, "suggestion": suggestion}
+            raise UnplacedAxisError(text, sizes=dict(sizes), **facts)
+
+
+def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
+    if names:
+        check_names(call, names)
+    unsized = [n for n in names if n not in sizes and n != "dp"]
+    unplaced = [n for n in sizes if n not in names]
+    doubled = sorted({n for n in names if names.count(n) > 1})
+    if names and not (unsized or unplaced or doubled):
+        return
+    evidence = [] if names else ["order names no axis."]
+    evidence += [f"{n} is in order but has no size." for n in unsized]
+    evidence += [f"{n} has a size but is not in order." for n in unplaced]
+    evidence += [f"{n} stands twice in order." for n in doubled]
+    right = " ".join(dict.fromkeys([n for n in names if n not in unsized] + unplaced))
+    fix = f"{call.but(order=right or 'dp')}."
+    raise SpecError(told(f"{call}: order and sizes differ.", *evidence, fix=fix), sizes=dict(sizes))

@@ -1,0 +1,23 @@
+"""Small words of English, so that messages read well."""
+
+from __future__ import annotations
+
+
+def article(noun: str) -> str:
+    """The noun with its article.
+
+    Example:
+        >>> article("int"), article("str")
+        ('an int', 'a str')
+    """
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def count(number: int, noun: str) -> str:
+    """So many of a noun.
+
+    Example:
+        >>> count(1, "rank"), count(8, "rank")
+        ('1 rank', '8 ranks')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
