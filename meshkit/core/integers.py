@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
+
 
 def integer(value: object) -> int | None:
     """The value as a plain int; None for a bool, a float, a str and everything else.
 
     Example:
-        >>> import numpy as np
         >>> integer(4), integer(np.int64(4)), integer(True), integer(4.0), integer("4")
         (4, 4, None, None, None)
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
