@@ -14,8 +14,8 @@ torchrun, leave ``-n`` out. Bandwidths follow nccl-tests' ``doc/PERFORMANCE.md``
    repetition, then its median and quartiles.
 
 A group of meshkit is a plain ``ProcessGroup``, so a ratio that stays away from 1 over several runs
-is a bug. In one run of eight ranks on two cores a row may well lie 50 % off; the line under the
-table, over all rows, lies closer.
+is a bug. Where ranks share cores, a single row scatters widely; the line under the table, over all
+rows, scatters less.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Bench:
     """What every case needs: the live mesh, where tensors lie, and where ranks wait for each other.
 
     ``gate`` is a group of all ranks on which nothing is measured: right after a barrier on a group
-    a call on that same group is slower (gloo, one rank: by 12 to 37 %).
+    a call on that same group is slower on gloo.
     """
 
     mesh: meshkit.Mesh

@@ -4,7 +4,7 @@
 
 This is the tutorial for how a trainer uses a mesh. Each axis appears in one place:
 
-* dp: every data coordinate reads its own samples (``windows``), and gradients are averaged over
+* dp: every data coordinate reads its own samples (``Windows``), and gradients are averaged over
   ``mesh.group("dp", "sp")`` (``average_gradients``);
 * sp: every rank holds a slice of the sequence, and attention trades slices of tokens for slices of
   heads by an all-to-all over ``mesh.group("sp")`` (``Attention``; DeepSpeed-Ulysses,
@@ -297,15 +297,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def check(args: argparse.Namespace) -> None:
+    """Refuse sizes that cannot be split, before the job is joined."""
+    if min(args.sp, args.tp) > 0 and (args.heads % (args.sp * args.tp) or args.seq % args.sp):
+        raise SystemExit("--heads must divide by sp x tp, and --seq by sp")
+    if args.dim % args.heads:
+        raise SystemExit("--dim must divide by --heads")
+
+
 def main(argv: Sequence[str] | None = None) -> list[float]:
     """Join the job, build the mesh, train; returns the loss of each step."""
     args = parse(argv)
+    check(args)
     world = meshkit.init(device=args.device, seed=args.seed)
-    if world.device is None or args.heads % (args.sp * args.tp) or args.seq % args.sp:
-        raise SystemExit("--heads must divide by sp x tp, and --seq by sp")
     try:
         with meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp) as mesh:
-            return train(mesh, args, world.device)
+            return train(mesh, args, world.device or torch.device("cpu"))
     finally:
         meshkit.shutdown()
 

@@ -1,4 +1,4 @@
-"""The budgets of DESIGN.md: how long files and functions are, and what every function has."""
+"""How long files and functions are, and what every function has."""
 
 from __future__ import annotations
 

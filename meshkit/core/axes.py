@@ -39,6 +39,7 @@ RESERVED = frozenset(
     }
 )
 
+WORLD = "the world"  # has ranks that can be started anew
 MAX_AXES = 32  # what numpy 1 can hold in one array
 MAX_RANKS = 2**63 - 1  # what int64 can number
 
@@ -212,7 +213,7 @@ def check_count(call: Call, num_ranks: int, sizes: Mapping[str, object]) -> None
 
 
 def infer(
-    call: Call, sizes: Mapping[str, int], num_ranks: int, evidence: str, *, whose: str = "the world"
+    call: Call, sizes: Mapping[str, int], num_ranks: int, evidence: str, *, whose: str = WORLD
 ) -> dict[str, int]:
     """The sizes with the -1 replaced, so that their product is ``num_ranks``.
 
@@ -221,7 +222,7 @@ def infer(
         sizes: from the outside in, at most one of them -1.
         num_ranks: how many ranks there are.
         evidence: where that number comes from, as it is printed: ``"WORLD_SIZE = 6 (torchrun)"``.
-        whose: what has that many ranks: the world (which can be started anew) or something else.
+        whose: what has that many ranks, as it is printed: the world, or something else.
 
     Raises:
         SpecError: where the product cannot be ``num_ranks``, with the numbers that would work.
@@ -241,7 +242,7 @@ def infer(
     text = told(
         f"{call} needs {need}, {whose} has {num_ranks}.",
         f"{product} = {known}; {evidence}.",
-        fix=_fix_product(call, sizes, known, num_ranks, can_start=whose == "the world"),
+        fix=_fix_product(call, sizes, known, num_ranks, can_start=whose == WORLD),
     )
     raise SpecError(text, sizes=dict(sizes), world_size=num_ranks)
 

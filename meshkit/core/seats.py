@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +45,16 @@ class Seats:
         return Seats, (self.ranks,)  # a copy is read-only too
 
     @classmethod
-    def of(cls, call: Call, ranks: Sequence[int] | Ints, num_positions: int) -> Seats:
-        """Seats for ``num_positions`` positions.
+    def of(cls, call: Call, ranks: Sequence[int] | Ints, num_positions: int | None) -> Seats:
+        """Seats for ``num_positions`` positions; None means as many as there are ranks.
 
         Raises:
             SpecError: where the ranks are not distinct non-negative integers, one a position.
         """
-        ranks = _compact(ranks if isinstance(ranks, range) else _integers(call, ranks))
-        if len(ranks) != num_positions:
+        ranks = ranks if isinstance(ranks, range) else _integers(call, ranks)
+        if len(ranks) == 0:
+            raise _refused(call, "ranks is empty")
+        if num_positions is not None and len(ranks) != num_positions:
             text = told(
                 f"{call} has {count(num_positions, 'position')} and {count(len(ranks), 'rank')}.",
                 "Each position of the grid holds one rank.",
@@ -59,8 +62,8 @@ class Seats:
             )
             raise SpecError(text)
         if isinstance(ranks, range):
-            _check_bounds(call, sorted((ranks[0], ranks[-1])))
-        return cls(ranks)
+            _check_bounds(call, min(ranks[0], ranks[-1]), max(ranks[0], ranks[-1]))
+        return cls(_compact(ranks))
 
     def at(self, position: int) -> int:
         """The rank at a position. O(1)."""
@@ -136,23 +139,28 @@ def _refused(call: Call, fault: str) -> SpecError:
 
 
 def _integers(call: Call, ranks: Sequence[int] | Ints) -> Ints:
+    whole = isinstance(ranks, np.ndarray) and ranks.dtype.kind in "iu" and ranks.ndim == 1
+    array = np.array(ranks) if whole else _from_python(call, ranks)  # a copy: ours is read-only
+    if len(array):
+        _check_bounds(call, int(array.min()), int(array.max()))
+    if len(np.unique(array)) != len(array):
+        raise _refused(call, "a rank stands twice in ranks")
+    return array.astype(np.int64)
+
+
+def _from_python(call: Call, ranks: Sequence[int] | Ints) -> NDArray[Any]:
     try:
         checked = [integer(rank) for rank in ranks]
     except TypeError:
         raise _refused(call, f"ranks is {ranks!r}") from None
     if None in checked:
         raise _refused(call, "ranks holds something that is not an int")
-    numbers = [rank for rank in checked if rank is not None]
-    _check_bounds(call, sorted(numbers))
-    array = np.array(numbers, dtype=np.int64)
-    if len(np.unique(array)) != len(array):
-        raise _refused(call, "a rank stands twice in ranks")
-    return array
+    return np.array(checked, dtype=object)
 
 
-def _check_bounds(call: Call, ascending: list[int]) -> None:
-    if ascending and (ascending[0] < 0 or ascending[-1] > MAX_RANK):
-        fault = "negative" if ascending[0] < 0 else "more than int64 can hold"
+def _check_bounds(call: Call, low: int, high: int) -> None:
+    if low < 0 or high > MAX_RANK:
+        fault = "negative" if low < 0 else "more than int64 can hold"
         raise _refused(call, f"a rank is {fault}")
 
 
@@ -161,7 +169,7 @@ def _compact(ranks: range | Ints) -> range | Ints:
     if isinstance(ranks, range):
         return range(ranks[0], ranks[0] + 1) if len(ranks) == 1 else ranks
     steps = np.diff(ranks)
-    if len(ranks) == 0 or (steps != steps[:1]).any():
+    if (steps != steps[:1]).any():
         return ranks
     step = int(steps[0]) if len(steps) else 1
     return range(int(ranks[0]), int(ranks[-1]) + (1 if step > 0 else -1), step)

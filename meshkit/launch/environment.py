@@ -97,7 +97,9 @@ LAUNCHERS = (
     Launcher("hand-written", ("RANK", "WORLD_SIZE"), **MASTER),
 )
 
-_NOBODY = dict.fromkeys(("rank", "world_size", "local_rank", "local_world_size"), "no launcher")
+WHO = {"rank", "world_size"}
+_FIELDS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+_NOBODY = dict.fromkeys(_FIELDS, "no launcher")
 ALONE = World(0, 1, 0, 1, 0, 1, None, None, "single", sources=_NOBODY)
 
 
@@ -135,9 +137,13 @@ def identify(env: Mapping[str, str], arguments: Mapping[str, int]) -> World:
     if row is None and not arguments:
         return ALONE
     row = row or LAUNCHERS[-1]
+    if row.known_by and not any(n in env for n in row.known_by) and len(WHO & arguments.keys()) < 2:
+        passed = " and ".join(f"{name}={value}" for name, value in arguments.items())
+        fix = "pass rank= and world_size= both, or start under a launcher."
+        raise LaunchError(told(f"no launcher is here, and only {passed} was passed.", fix=fix))
     named = {getattr(row, name): str(value) for name, value in arguments.items()}
     node = (row.local_rank, row.local_world_size, row.node_rank, row.num_nodes)
-    hidden = node if {"rank", "world_size"} & arguments.keys() else ()
+    hidden = node if WHO & arguments.keys() else ()
     env = {name: value for name, value in env.items() if name not in hidden} | named
     world = _checked(_read(row, env), row, env)
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
@@ -170,7 +176,7 @@ def _derived(said: Mapping[str, int | None]) -> dict[str, tuple[int, str]]:
     rank, world_size = said["rank"] or 0, said["world_size"] or 1
     local_rank, local_size = said["local_rank"], said["local_world_size"]
     found: dict[str, tuple[int, str]] = {}
-    if local_size is None and local_rank in (None, rank):
+    if local_size is None and local_rank is None:
         local_size = world_size
         found["local_world_size"] = (world_size, "one node assumed")
     if local_rank is None and local_size is not None:

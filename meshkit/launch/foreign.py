@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..core.errors import LaunchError
+from .device import accelerator
 from .environment import World, detect
 
 
@@ -19,13 +20,26 @@ def world_of(group: dist.ProcessGroup) -> World:
     it speaks of the same rank and size.
     """
     rank, world_size = group.rank(), group.size()
-    sources = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
+    sources = {
+        "rank": "dist.get_rank()",
+        "world_size": "dist.get_world_size()",
+        "backend": "dist.get_backend()",
+        "device": "existing group",
+    }
     said = _launcher_world()
-    world = World(rank, world_size, rank, None, None, None, None, None, "existing group")
     if said is not None and (said.rank, said.world_size) == (rank, world_size):
-        world, sources = replace(said, launcher="existing group"), {**said.sources, **sources}
+        world, sources = said, {**said.sources, **sources}
+    else:
+        world = World(rank, world_size, rank, None, None, None, None, None, "")
+        sources["local_rank"] = "rank, as nothing says more"
     backend = str(dist.get_backend(group))
-    return replace(world, device=_device(group, backend), backend=backend, sources=sources)
+    return replace(
+        world,
+        launcher="existing group",
+        device=_device(group, backend),
+        backend=backend,
+        sources=sources,
+    )
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
@@ -43,9 +57,16 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 
 
 def store_of(group: dist.ProcessGroup) -> dist.Store | None:
-    """A store that the ranks of the group share; None where this torch does not tell (2.6)."""
+    """A store that the ranks of the group share; None where this torch does not tell.
+
+    Public in torch 2.13; before that, where torch keeps it, and here only.
+    """
     try:
-        return dist.PrefixStore("meshkit", group.get_group_store())
+        if hasattr(group, "get_group_store"):
+            store = group.get_group_store()
+        else:
+            store = dist.distributed_c10d._get_default_store()
+        return dist.PrefixStore("meshkit", store)
     except (AttributeError, RuntimeError):
         return None
 
@@ -61,8 +82,7 @@ def _device(group: dist.ProcessGroup, backend: str) -> torch.device:
     bound = getattr(group, "bound_device_id", None)
     if isinstance(bound, torch.device):
         return bound
-    if backend in ("gloo", "mpi") or not torch.accelerator.is_available():
+    kind = accelerator()
+    if backend in ("gloo", "mpi") or kind is None:
         return torch.device("cpu")
-    kind = torch.accelerator.current_accelerator()
-    kind_name = kind.type if kind else "cpu"
-    return torch.device(kind_name, torch.get_device_module(kind_name).current_device())
+    return torch.device(kind, torch.get_device_module(kind).current_device())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,13 +14,14 @@ import torch
 import torch.distributed as dist
 
 from ..core.call import Call, given
-from ..core.errors import LaunchError, told
+from ..core.errors import LaunchError, RankTimeoutError, told
 from ..core.integers import integer
-from .device import choose_backend, choose_device
+from .device import choose_backend, choose_device, read_device
 from .environment import World, identify
 from .foreign import store_of, timeout_of, world_of
-from .meet import arrive, open_store
+from .meet import arrive
 from .seeds import check_seed, seed_all
+from .store import PROBE, open_store
 from .times import ARRIVAL, Time, duration
 
 
@@ -75,7 +77,7 @@ def init(
             means 300 s.
         seed: seeds python, numpy and torch alike on all ranks; None leaves them alone.
         init_method: where ranks meet: ``"tcp://host:port"``, ``"file:///shared/path"`` or
-            ``"env://"``; None asks the launcher.
+            ``"env://"``; None asks the launcher. Ignored where the group exists already.
         rank: this process' rank; None asks the launcher.
         world_size: how many ranks the job has; None asks the launcher.
         local_rank: this process' index on its node; None asks the launcher.
@@ -98,20 +100,24 @@ def init(
         world_size=world_size,
         local_rank=local_rank,
     )
-    call = Call("init", kwargs=asked)
-    check_seed(call, seed)
-    limit = duration(call, "timeout", timeout)
-    wait = duration(call, "arrival_timeout", arrival_timeout)
-    arguments = {n: _count(call, n, asked[n]) for n in WHO if n in asked}
+    return enter(Call("init", kwargs=asked), asked).world
+
+
+def enter(call: Call, asked: Mapping[str, Any]) -> Joined:
+    """:func:`init`, for a call of any name with the arguments that were given. Collective."""
+    seed = check_seed(call, asked.get("seed"))
+    limit = duration(call, "timeout", asked.get("timeout"))
+    wait = duration(call, "arrival_timeout", asked.get("arrival_timeout"))
+    arguments = {name: _number(call, name, asked[name]) for name in WHO if name in asked}
     record = joined()
     if record is None:
-        record = _join(call, _who(arguments, init_method), backend, device, limit, wait)
+        record = _join(call, _who(call, arguments, asked), asked, limit, wait)
     elif asked.keys() - {"seed", "init_method"}:
         record = _kept(call, record, asked, limit, wait)
     _RECORDS[_default_group()] = record
     if seed is not None:
         seed_all(seed)
-    return record.world
+    return record
 
 
 def shutdown() -> None:
@@ -150,39 +156,40 @@ def _default_group() -> dist.ProcessGroup:
     return group
 
 
-def _count(call: Call, name: str, value: object) -> int:
-    number = integer(value)
-    if number is not None and number >= (1 if name == "world_size" else 0):
+def _number(call: Call, name: str, value: object) -> int:
+    number, least = integer(value), 1 if name == "world_size" else 0
+    if number is not None and number >= least:
         return number
-    raise LaunchError(told(f"{call}: {name} is {value!r}.", fix=f"pass {name} as an int."))
+    raise LaunchError(told(f"{call}: {name} is {value!r}.", fix=f"an int of {least} or more."))
 
 
-def _who(arguments: Mapping[str, int], init_method: str | None) -> World:
-    world = identify(os.environ, arguments)
-    if init_method is None:
+def _who(call: Call, arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
+    """Who this process is: what the arguments say, else the launcher."""
+    rank, world_size = arguments.get("rank"), arguments.get("world_size")
+    if rank is not None and world_size is not None and rank >= world_size:
+        fix = f"a rank from 0 to {world_size - 1}."
+        raise LaunchError(told(f"{call}: there is no rank {rank} of {world_size}.", fix=fix))
+    try:
+        world = identify(os.environ, arguments)
+    except LaunchError as error:
+        raise LaunchError(f"{call}: {error}", variables=error.variables) from None
+    if "init_method" not in asked:
         return world
     sources = {**world.sources, "init_method": "argument"}
-    return replace(world, init_method=init_method, sources=sources)
+    return replace(world, init_method=asked["init_method"], sources=sources)
 
 
 def _join(
     call: Call,
     who: World,
-    backend: str | None,
-    device: str | torch.device | None,
+    asked: Mapping[str, Any],
     timeout: timedelta | None,
     arrival_timeout: timedelta | None,
 ) -> Joined:
     """Meet the other ranks, then make the default group with them."""
-    wait = arrival_timeout or timeout or ARRIVAL
-    chosen = choose_device(call, device, who.local_rank)
-    world = replace(who, device=chosen, backend=choose_backend(call, backend, chosen))
-    base = open_store(call, world, wait)
-    # Keys of an earlier group on the same store must not be met again: each rank counts its own
-    # joins, so all ranks that join together agree on the generation without a word.
-    generation = base.add(f"meshkit/generation/{world.rank}", 1)
-    store = dist.PrefixStore(f"meshkit/{generation}", base)
-    arrive(call, store, world, wait)
+    began, wait = time.monotonic(), arrival_timeout or timeout or ARRIVAL
+    world = _equipped(call, who, asked)
+    store, generation = _meet(call, world, wait, began)
     dist.init_process_group(
         world.backend,
         store=dist.PrefixStore("default_group", store),
@@ -191,6 +198,35 @@ def _join(
         timeout=timeout,
     )
     return Joined(world, store, timeout, wait, generation)
+
+
+def _meet(call: Call, world: World, wait: timedelta, began: float) -> tuple[dist.Store, int]:
+    """All ranks at one store, under a prefix of this generation.
+
+    Keys of an earlier group on the same store must not be met again: each rank counts its own
+    joins, so all ranks that join together agree on the generation without a word. A rank that
+    still found the store of an earlier group, which went with it, comes again.
+    """
+    while True:
+        try:
+            base = open_store(call, world, wait)
+            generation = base.add(f"meshkit/generation/{world.rank}", 1)
+            store = dist.PrefixStore(f"meshkit/{generation}", base)
+            arrive(call, store, world, wait, since=began)
+            return store, generation
+        except (RankTimeoutError, dist.DistNetworkError) as error:
+            gone = isinstance(error.__cause__ or error, dist.DistNetworkError)
+            if not gone or time.monotonic() + PROBE > began + wait.total_seconds():
+                raise
+            time.sleep(PROBE)
+
+
+def _equipped(call: Call, who: World, asked: Mapping[str, Any]) -> World:
+    """The world with this process' device and backend."""
+    device = choose_device(call, asked.get("device"), who.local_rank)
+    backend = choose_backend(call, asked.get("backend"), device)
+    chosen = {n: "argument" if n in asked else "torch's default" for n in ("device", "backend")}
+    return replace(who, device=device, backend=backend, sources={**who.sources, **chosen})
 
 
 def _kept(
@@ -202,7 +238,7 @@ def _kept(
 ) -> Joined:
     """The record of a group that exists, unless the call says something else about it."""
     now = {name: getattr(record.world, name) for name in (*WHO, "backend", "device")}
-    differs = [n for n in now if n in asked and not _same(now[n], asked[n])]
+    differs = [n for n in now if n in asked and not _same(call, now[n], asked[n])]
     foreign = record.generation == 0  # its times may still be said: ours are not in use yet
     if timeout not in (None, record.timeout) and not foreign:
         differs.append("timeout")
@@ -219,9 +255,9 @@ def _kept(
     raise LaunchError(text)
 
 
-def _same(now: object, asked: str | int | torch.device) -> bool:
+def _same(call: Call, now: object, asked: str | torch.device) -> bool:
     """Whether an argument says what is so: ``"cuda"`` is true of ``cuda:3``."""
     if isinstance(now, torch.device):
-        device = torch.device(asked)
+        device = read_device(call, asked)
         return device.type == now.type and device.index in (None, now.index)
     return str(now) == str(asked)

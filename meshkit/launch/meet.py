@@ -1,82 +1,35 @@
 """Ranks meet at a store under one deadline: who came, and who did not.
 
-A rank checks in with one ``set`` and one ``add``, then waits for one key that the last to arrive
-sets: O(1) store operations a rank. Nothing read from the store is ever unpickled.
+A meeting has one verdict, and the first to write it decides: the last rank to check in writes that
+all are here; a rank whose deadline has passed writes who is missing. Everybody, those who come late
+included, obeys what stands there::
+
+    rank 0   check in ............................ wait ... reads "all"
+    rank 1   check in .... wait .................. wait ... reads "all"
+    rank 2   check in, the last of three: writes "all"
+
+A rank needs six store operations at most. Nothing read from the store is ever unpickled.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import socket
+import time
 from collections.abc import Callable
 from datetime import timedelta
-from urllib.parse import urlparse
 
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import LaunchError, RankTimeoutError, told
+from ..core.errors import RankTimeoutError, told
 from ..core.runs import runs
 from .environment import World
 
-# The process that hosts the store must outlive the others' reading of the verdict.
-HOST_SLACK = timedelta(seconds=1)
+ALL = "all"
+# The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
+HOST_SLACK = 1.0
 NAMED = 8  # missing ranks named one by one in an error
-
-
-def open_store(call: Call, world: World, wait: timedelta) -> dist.Store:
-    """The store where the ranks of this job meet.
-
-    Args:
-        call: the call to quote.
-        world: who this process is, and where ranks meet.
-        wait: how long to wait for the host of the store.
-
-    Raises:
-        LaunchError: where nothing says where to meet.
-        RankTimeoutError: where the host of the store did not answer.
-    """
-    url = urlparse(world.init_method or "env://")
-    if world.world_size == 1 and world.init_method is None:
-        return dist.HashStore()
-    if url.scheme == "file":
-        return dist.FileStore(url.netloc + url.path, world.world_size)
-    if url.scheme == "tcp" and url.hostname and url.port is not None:
-        return _tcp(call, world, url.hostname, url.port, wait)
-    if url.scheme == "env" and world.master_addr and world.master_port is not None:
-        return _tcp(call, world, world.master_addr, world.master_port, wait)
-    text = told(
-        f"{call}: rank {world.rank} of {world.world_size} does not know where to meet the others.",
-        f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
-        f"MASTER_PORT={world.master_port} ({world.launcher}).",
-        fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500, or "
-        'init(init_method="tcp://host:29500") or init(init_method="file:///shared/new-file").',
-    )
-    raise LaunchError(text, variables={"MASTER_ADDR": world.master_addr})
-
-
-def _tcp(call: Call, world: World, host: str, port: int, wait: timedelta) -> dist.Store:
-    """A TCP store, hosted by rank 0 unless the torchrun agent already hosts it."""
-    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    hosts = world.rank == 0 and not (agent and world.launcher == "torchrun")
-    try:
-        return dist.TCPStore(
-            host, port, is_master=hosts, timeout=wait, wait_for_workers=False, multi_tenant=True
-        )
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
-        if hosts:
-            text = told(
-                f"{call}: rank 0 cannot host the store at {host}:{port}.",
-                fix="export MASTER_PORT=<a free port> on all ranks.",
-            )
-            raise LaunchError(text, variables={"MASTER_PORT": str(port)}) from error
-        text = told(
-            f"{call}: no store answers rank {world.rank} at {host}:{port} within "
-            f"{wait.total_seconds():g} s.",
-            "Rank 0 hosts it, or the torchrun agent does.",
-            fix="look at the log of rank 0 first; then check that this host can reach that one.",
-        )
-        raise RankTimeoutError(text, missing_ranks=() if agent else (0,)) from error
 
 
 def arrive(
@@ -85,32 +38,52 @@ def arrive(
     world: World,
     wait: timedelta,
     *,
+    since: float | None = None,
     place: Callable[[int], str] | None = None,
 ) -> None:
     """Check in, and return when every rank has.
 
-    Collective over ``world``. Costs a rank five store operations at most. Every rank counts its
-    own meetings of one name, so that keys of earlier ones are never met again.
+    Collective over ``world``. Every rank counts its own meetings of one name, so that the keys of
+    an earlier one are never met again.
 
     Args:
         call: the call to quote; its name is that of the meeting.
         store: where the ranks met.
         world: who this process is.
-        wait: how long to wait for the others; the host of the store waits a second longer.
+        wait: how long to wait for the others.
+        since: when that time began, on the monotonic clock; None means now.
         place: a rank's coordinate in words, for the error.
 
     Raises:
-        RankTimeoutError: naming the ranks that did not check in.
+        RankTimeoutError: naming the ranks that did not check in, the same on every rank that did;
+            within ``wait``, and on rank 0 a second more so that all can read it.
     """
-    number = store.add(f"{call.name}/meetings/{world.rank}", 1)
-    meeting = dist.PrefixStore(f"{call.name}/{number}", store)
+    began = time.monotonic() if since is None else since
+    left = max(0.001, began + wait.total_seconds() - time.monotonic())
+    try:
+        number = store.add(f"{call.name}/meetings/{world.rank}", 1)
+        meeting = dist.PrefixStore(f"{call.name}/{number}", store)
+        missing = _verdict(meeting, world, timedelta(seconds=left))
+    except dist.DistNetworkError as error:
+        raise _store_gone(call, world) from error
+    if missing:
+        raise _missing(call, meeting, world, wait, missing, place)
+
+
+def _verdict(meeting: dist.Store, world: World, wait: timedelta) -> tuple[int, ...]:
+    """Check in and wait; the ranks that are missing, which are none where all came."""
     meeting.set(f"here/{world.rank}", socket.gethostname())
     if meeting.add("count", 1) == world.world_size:
-        meeting.set("all", "here")
+        meeting.compare_set("verdict", "", ALL)
     try:
-        meeting.wait(["all"], wait + (HOST_SLACK if world.rank == 0 else timedelta(0)))
-    except (dist.DistStoreError, RuntimeError) as error:
-        raise _missing(call, meeting, world, wait, place) from error
+        meeting.wait(["verdict"], wait)
+    except dist.DistNetworkError:
+        raise
+    except (dist.DistStoreError, RuntimeError):  # the deadline; FileStore says RuntimeError
+        absent = [r for r in range(world.world_size) if not meeting.check([f"here/{r}"])]
+        meeting.compare_set("verdict", "", json.dumps(absent) if absent else ALL)
+    said = meeting.get("verdict").decode()
+    return () if said == ALL else tuple(int(rank) for rank in json.loads(said))
 
 
 def _missing(
@@ -118,29 +91,39 @@ def _missing(
     meeting: dist.Store,
     world: World,
     wait: timedelta,
+    missing: tuple[int, ...],
     place: Callable[[int], str] | None,
 ) -> RankTimeoutError:
-    """Who did not come, read from the check-ins of those who did."""
-    hosts = {rank: _host(meeting, rank) for rank in range(world.world_size)}
-    missing = tuple(rank for rank, host in hosts.items() if host is None)
-    here = [rank for rank, host in hosts.items() if host is not None]
+    """The verdict in words; rank 0 lets the others read theirs before it goes on."""
+    here = [rank for rank in range(world.world_size) if rank not in missing]
+    hosts = sorted({meeting.get(f"here/{rank}").decode() for rank in here})
+    _leave_last(meeting, world, len(here))
     names = [f"{rank} ({place(rank)})" if place else str(rank) for rank in missing[:NAMED]]
-    more = [f"and {len(missing) - NAMED} more"] if len(missing) > NAMED else []
-    on = ", ".join(sorted({host for host in hosts.values() if host is not None}))
-    who = f"rank{'' if len(missing) == 1 else 's'} {runs(missing)}"
+    names += [f"and {len(missing) - NAMED} more"] * (len(missing) > NAMED)
+    late = [f"Rank {world.rank} came after that."] * (world.rank in missing)
     text = told(
         f"{len(missing)} of {world.world_size} ranks did not arrive at {call} within "
         f"{wait.total_seconds():g} s.",
-        f"Missing: {', '.join(names + more)}. Arrived: {runs(here)} on {on}.",
-        fix=f"look at the logs of {who} first.",
+        f"Missing: {', '.join(names)}. Arrived: {runs(here)} on {', '.join(hosts)}.",
+        *late,
+        fix=f"look at the logs of rank{'' if len(missing) == 1 else 's'} {runs(missing)} first.",
     )
     return RankTimeoutError(text, missing_ranks=missing)
 
 
-def _host(meeting: dist.Store, rank: int) -> str | None:
-    """The host a rank checked in from; None where it did not, or the store has gone."""
-    try:
-        key = f"here/{rank}"
-        return meeting.get(key).decode() if meeting.check([key]) else None
-    except (dist.DistStoreError, RuntimeError):
-        return None
+def _leave_last(meeting: dist.Store, world: World, readers: int) -> None:
+    """On rank 0, which may host the store: wait until all have read, or a second."""
+    deadline = time.monotonic() + HOST_SLACK
+    read = meeting.add("read", 1)
+    while world.rank == 0 and read < readers and time.monotonic() < deadline:
+        time.sleep(0.01)
+        read = meeting.add("read", 0)
+
+
+def _store_gone(call: Call, world: World) -> RankTimeoutError:
+    text = told(
+        f"{call}: rank {world.rank} lost the store where the ranks meet.",
+        f"It was at {world.master_addr}:{world.master_port}; the process that hosts it has ended.",
+        fix="look at the log of rank 0 first, or of the torchrun agent.",
+    )
+    return RankTimeoutError(text)

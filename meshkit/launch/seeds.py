@@ -12,8 +12,8 @@ from ..core.errors import SpecError, told
 from ..core.integers import integer
 
 
-def check_seed(call: Call, seed: object) -> None:
-    """Refuse a seed that one of the generators would not take.
+def check_seed(call: Call, seed: object) -> int | None:
+    """The seed as a plain int; None stays None.
 
     Raises:
         SpecError: where it is not None and not an int from 0 to 2**32 - 1, numpy's range.
@@ -26,6 +26,7 @@ def check_seed(call: Call, seed: object) -> None:
             fix=f"{call.but(seed=0)}.",
         )
         raise SpecError(text)
+    return number
 
 
 def seed_all(seed: int) -> None:

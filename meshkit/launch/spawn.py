@@ -49,8 +49,9 @@ def spawn(
 
     In each, ``meshkit.init()`` and ``meshkit.build_mesh()`` work as under torchrun; whoever does
     not call ``shutdown()`` is shut down at the end. A rank computes with one thread unless
-    OMP_NUM_THREADS says otherwise. Whatever happens, no process is left when this returns; if
-    this process dies, its children end themselves.
+    OMP_NUM_THREADS says otherwise. Whatever happens, no rank is left when this returns; if this
+    process dies, its ranks end themselves. A rank that has returned and does not end within 10 s is
+    ended. (multiprocessing keeps its forkserver for the next call.)
 
     Args:
         fn: a function that another process can import: at the top level of a module or script.
@@ -119,7 +120,7 @@ def _start(job: bytes, count: int, folder: Path) -> list[tuple[BaseProcess, Conn
         for rank in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=run, args=(job, environment(rank, count, meeting), theirs), daemon=True
+                target=run, args=(job, environment(rank, count, meeting), theirs)
             )
             process.start()
             theirs.close()
@@ -156,7 +157,7 @@ def _outcome(process: BaseProcess, pipe: Connection) -> Outcome:
     """What a rank says; or, where it died without a word, how."""
     try:
         outcome = pickle.loads(pipe.recv_bytes())  # our own child's, through a private pipe
-    except EOFError:
+    except (EOFError, OSError):  # OSError: it died while it was sending
         noticed = time.monotonic() - NOTICE
         process.join(5)
         code = process.exitcode
@@ -176,8 +177,9 @@ def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int
         pipe.close()
         if rank not in finished:
             process.kill()
+    deadline = time.monotonic() + GRACE.total_seconds()
     for process, _ in started:
-        process.join(GRACE.total_seconds())
+        process.join(max(0.0, deadline - time.monotonic()))
         process.kill()
         process.join()
 

@@ -10,6 +10,7 @@ from ..core.errors import SpecError, told
 
 Time = float | timedelta
 
+LEAST = 0.001  # seconds; torch counts in milliseconds
 ARRIVAL = timedelta(seconds=300)  # how long ranks wait for each other where nothing is said
 
 
@@ -22,13 +23,13 @@ def duration(call: Call, name: str, value: Time | None) -> timedelta | None:
         value: seconds, or a timedelta.
 
     Raises:
-        SpecError: where it is not a finite number of seconds above zero.
+        SpecError: where it is not a finite number of seconds, a millisecond or more.
     """
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if number and math.isfinite(seconds) and 0 < seconds <= timedelta.max.total_seconds():
+    if number and math.isfinite(seconds) and LEAST <= seconds <= timedelta.max.total_seconds():
         return timedelta(seconds=seconds)
     text = told(
         f"{call}: {name} is {value!r}.",

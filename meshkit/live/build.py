@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-
-import torch
+from dataclasses import replace
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import RankTimeoutError, SpecError, told
+from ..core.errors import SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.seats import Ints, Seats
-from ..launch.device import choose_backend
+from ..launch.device import check_backend
 from ..launch.environment import World
-from ..launch.join import Joined, init, joined, peek
+from ..launch.join import Joined, enter, joined, peek
 from ..launch.meet import arrive
 from ..launch.times import Time, duration
 from .create import check_orders, create, destroy
@@ -39,7 +37,8 @@ def build_mesh(
 
     Collective: every rank calls it with equal arguments. The request is checked whole before any
     group is made, and before the job is joined; where there is no default group yet,
-    :func:`meshkit.init` makes it. On failure the groups made so far are destroyed.
+    :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for the
+    default group, which ``shutdown`` destroys.
 
     Args:
         sizes: axis name to size, as from a config; the same as ``**axes``.
@@ -65,8 +64,7 @@ def build_mesh(
         UnplacedAxisError: for an axis without a standard place and without ``order``.
         UnknownAxisError: for an axis in ``groups`` that the mesh does not have.
         LaunchError: where the launcher's variables, the device or the backend are not right.
-        RankTimeoutError: where ranks did not arrive in time, with their coordinates. No group is
-            left behind then.
+        RankTimeoutError: where ranks did not arrive in time, with their coordinates.
     """
     options = given(
         order=order,
@@ -80,29 +78,30 @@ def build_mesh(
     limit = duration(call, "timeout", timeout)
     wait = duration(call, "arrival_timeout", arrival_timeout) or limit
     if backend is not None:
-        choose_backend(call, backend, torch.device("cpu"))
+        backend = check_backend(call, backend)
     nested = nested_sizes(call, _merged(call, sizes, axes), order)
     layout = _layout(call, nested, ranks, peek())
     plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
     check_orders(call, plan)
-    record = joined()
-    if record is None:
-        init(backend=backend, timeout=timeout, arrival_timeout=arrival_timeout)
-        record = joined()
-    if record is None:
-        raise RuntimeError("init() returned without a default group")
-    _meet(call, record, layout, wait)
-    made = create(plan, record.world.rank, backend=backend, timeout=limit or record.timeout)
+    times = given(backend=backend, timeout=timeout, arrival_timeout=arrival_timeout)
+    record = joined() or enter(Call("init", kwargs=times), times)
+    record = replace(
+        record,
+        timeout=limit or record.timeout,
+        arrival_timeout=wait or record.arrival_timeout,
+    )
+    _meet(call, record, layout)
+    made = create(plan, record.world.rank, backend=backend, timeout=record.timeout)
     try:
         # A rank that closed its groups while another still connects would leave it hanging.
-        _meet(call, record, layout, wait)
-    except RankTimeoutError:
+        _meet(call, record, layout)
+    except BaseException:
         destroy(made.made)
         raise
-    return Mesh(plan, record, made)
+    return Mesh(call, plan, record, made)
 
 
-def _meet(call: Call, record: Joined, layout: Layout, wait: timedelta | None) -> None:
+def _meet(call: Call, record: Joined, layout: Layout) -> None:
     """Wait until every rank of the world is here, or name those that are not."""
 
     def place(rank: int) -> str:
@@ -111,8 +110,7 @@ def _meet(call: Call, record: Joined, layout: Layout, wait: timedelta | None) ->
         return " ".join(f"{axis}={index}" for axis, index in layout.coordinate(rank).items())
 
     if record.store is not None:
-        limit = wait or record.arrival_timeout
-        arrive(call, record.store, record.world, limit, place=place)
+        arrive(call, record.store, record.world, record.arrival_timeout, place=place)
 
 
 def _merged(
@@ -136,13 +134,13 @@ def _layout(
     """The layout on this world, or on the given ranks of it."""
     if ranks is None:
         return Layout(ranks=None, **infer(call, nested, world.world_size, world.size_evidence))
-    seats = Seats.of(call, ranks, len(ranks))
-    if len(ranks) == 0 or int(seats.array().max()) >= world.world_size:
+    seats = Seats.of(call, ranks, None)
+    if int(seats.array().max()) >= world.world_size:
         text = told(
             f"{call}: ranks must be some of the world's.",
             f"They run from 0 to {world.world_size - 1}; {world.size_evidence}.",
             fix=f"ranks=range({world.world_size}), or a part of it.",
         )
         raise SpecError(text, world_size=world.world_size)
-    sizes = infer(call, nested, len(ranks), f"ranks has {len(ranks)}", whose="ranks=")
+    sizes = infer(call, nested, len(seats), f"ranks has {len(seats)}", whose="ranks=")
     return Layout(ranks=seats.ranks, **sizes)

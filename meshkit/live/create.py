@@ -19,6 +19,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
 from ..core.seats import Ints
+from ..launch.foreign import timeout_of
 
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
 
@@ -74,10 +75,9 @@ def create(plan: GroupPlan, rank: int, *, backend: str | None, timeout: timedelt
     made: list[dist.ProcessGroup] = []
     try:
         for step in plan.steps:
-            group = _default(step.members, backend)
+            group = _default(step.members, backend, timeout)
             if group is None:
-                group = _make(step, rank, backend, timeout)
-                made += [group] if group is not None else []
+                group = _make(step, rank, backend, timeout, made)
             if group is not None:
                 by_key[plan.key(step.axes)] = group
     except BaseException:
@@ -98,19 +98,30 @@ def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
             continue
 
 
-def _default(members: Ints, backend: str | None) -> dist.ProcessGroup | None:
-    """The default group, where it has exactly these members in this order and this backend."""
+def _default(
+    members: Ints, backend: str | None, timeout: timedelta | None
+) -> dist.ProcessGroup | None:
+    """The default group, where it has these members in this order, this backend and timeout."""
     world = dist.group.WORLD
     if world is None or backend not in (None, dist.get_backend(world)):
+        return None
+    if timeout not in (None, timeout_of(world)):
         return None
     ranks = members.tolist()
     return world if ranks == [list(range(world.size()))] else None
 
 
 def _make(
-    step: Step, rank: int, backend: str | None, timeout: timedelta | None
+    step: Step,
+    rank: int,
+    backend: str | None,
+    timeout: timedelta | None,
+    made: list[dist.ProcessGroup],
 ) -> dist.ProcessGroup | None:
-    """This rank's group among those of a step; every rank takes part in making all of them."""
+    """This rank's group among those of a step; every rank takes part in making all of them.
+
+    It is in ``made`` as soon as it exists, whatever comes after.
+    """
     new = partial(
         dist.new_group,
         timeout=timeout,
@@ -120,6 +131,7 @@ def _make(
     if step.members.shape[1] == 1:  # one each, made on every rank: nobody else takes part
         alone: dist.ProcessGroup = new([rank], use_local_synchronization=True)
         if rank in step.members:
+            made.append(alone)
             return alone
         destroy([alone])  # of a rank outside the mesh: made so that all ranks have one history
         return None
@@ -128,6 +140,7 @@ def _make(
         keep: dict[str, Any] = {"sort_ranks": False} if ranks != sorted(ranks) else {}
         group = new(ranks, **keep)
         if rank in ranks:
+            made.append(group)
             mine = _checked(group, ranks)
     return mine
 

@@ -44,13 +44,15 @@ def device_mesh(
     parts = single if pattern is None else joined_axes(call, pattern, layout.axes)
     names = tuple("_".join(part) for part in parts)
     groups = [group_of(*part) for part in parts]
-    ranks = sub_grid(layout, rank, parts)  # one dim a part
-    for part, group, row in zip(parts, groups, rows_of(ranks, rank), strict=True):
-        check_members(call, part, group, row)
+    for part, group in zip(parts, groups, strict=True):
+        check_members(call, part, group, layout.peers(rank, *part))
     if len(groups) == 1:
         return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
     return DeviceMesh.from_group(
-        groups, device_type, mesh=torch.from_numpy(ranks), mesh_dim_names=names
+        groups,
+        device_type,
+        mesh=torch.from_numpy(sub_grid(layout, rank, parts)),
+        mesh_dim_names=names,
     )
 
 
@@ -58,16 +60,6 @@ def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:
     """The ranks that share this rank's coordinate on all other axes, one array axis a part."""
     flat = tuple(axis for part in parts for axis in part)
     return layout.peers(rank, *flat).reshape([layout.size(*part) for part in parts])
-
-
-def rows_of(ranks: Ints, rank: int) -> list[Ints]:
-    """For each array axis, the line of ranks through this one."""
-    place = tuple(int(i[0]) for i in (ranks == rank).nonzero())
-    lines = []
-    for dim in range(ranks.ndim):
-        index = tuple(slice(None) if d == dim else i for d, i in enumerate(place))
-        lines.append(ranks[index])
-    return lines
 
 
 def check_members(call: Call, part: Axes, group: dist.ProcessGroup, row: Ints) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.axes import check_known
+from ..core.axes import check_known, listed
 from ..core.batch import BatchPlan, batch_plan
 from ..core.call import Call, given
 from ..core.errors import MeshkitError, RankTimeoutError, SpecError, told
@@ -16,6 +16,7 @@ from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.render import draw
 from ..core.seats import Ints
+from ..launch.foreign import timeout_of
 from ..launch.join import Joined
 from ..launch.times import Time, duration
 from .create import NONE, Groups, destroy
@@ -29,12 +30,14 @@ class Mesh:
     only ``barrier`` communicates. ``with`` closes it at the end.
 
     Args:
+        call: the call that built it, for errors to quote.
         plan: the layout and the groups asked for.
         joined: what is known of the default group.
         groups: this rank's groups.
     """
 
-    def __init__(self, plan: GroupPlan, joined: Joined, groups: Groups) -> None:
+    def __init__(self, call: Call, plan: GroupPlan, joined: Joined, groups: Groups) -> None:
+        self._call = call
         self._plan = plan
         self._joined = joined
         self._groups = groups
@@ -124,6 +127,7 @@ class Mesh:
         Raises:
             SpecError: for a pattern that cannot be read, or a group that was not asked for.
             UnknownAxisError: for an axis the mesh does not have.
+            CoordinateError: on a rank outside the mesh.
         """
         device = self._joined.world.device
         kind = device.type if device is not None else "cpu"
@@ -135,7 +139,7 @@ class Mesh:
         global_batch: int | None = None,
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
-        data: tuple[str, ...] = ("dp",),
+        data: str | tuple[str, ...] = ("dp",),
     ) -> BatchPlan:
         """How the global batch is cut for this mesh: any two of the three give the third. Local.
 
@@ -143,8 +147,8 @@ class Mesh:
             global_batch: samples in one optimizer step, over all ranks.
             micro_batch: samples in one forward and backward of one rank.
             accumulation_steps: micro batches a rank runs before one optimizer step.
-            data: the axes that divide the samples; the ranks of all others share them. Empty
-                means that all ranks read the same.
+            data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
+                all others share them. Empty means that all ranks read the same.
 
         Raises:
             BatchError: where they do not divide, with the nearest batches that do.
@@ -157,8 +161,9 @@ class Mesh:
         )
         more = {} if data == ("dp",) else {"data": data}
         call = Call("mesh.batch", kwargs={**asked, **more})
-        check_known(call, data, self.layout.axes)
-        return batch_plan(call, self.size(*data) if data else 1, asked)
+        axes = listed(data)
+        check_known(call, axes, self.layout.axes)
+        return batch_plan(call, self.size(*axes) if axes else 1, asked)
 
     def barrier(self, *axes: str, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes is here.
@@ -167,14 +172,14 @@ class Mesh:
 
         Args:
             *axes: as in :meth:`group`.
-            timeout: how long to wait, in seconds or as a timedelta; None is the mesh's timeout.
+            timeout: how long to wait, in seconds or as a timedelta; None is the group's timeout.
 
         Raises:
             RankTimeoutError: where the others did not come in time; the group is then broken.
         """
         call = Call("mesh.barrier", axes, given(timeout=timeout))
-        limit = duration(call, "timeout", timeout) or self._joined.timeout
         group = self.group(*axes)
+        limit = duration(call, "timeout", timeout) or timeout_of(group)
         began = time.monotonic()
         try:
             work = dist.barrier(group, async_op=True, device_ids=self._device_ids())
@@ -233,10 +238,9 @@ class Mesh:
     def _not_built(self, call: Call, axes: tuple[str, ...]) -> SpecError:
         built = ", ".join("(" + " ".join(a) + ")" for a in self._plan.asked if a)
         more = [*(" ".join(a) for a in self._plan.extra), " ".join(axes)]
-        fix = Call("build_mesh", kwargs={**self.layout.sizes, "groups": more})
         text = told(
             f"{call}: no group over {' '.join(axes)} was built.",
             f"Built are {built}; a getter never creates one.",
-            fix=f"{fix}.",
+            fix=f"{self._call.but(groups=more)}.",
         )
         return SpecError(text, sizes=self.layout.sizes)

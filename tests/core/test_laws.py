@@ -1,4 +1,4 @@
-"""The laws of DESIGN.md as properties. Laws 10 and 11 need processes; they are in tests/live.
+"""The laws of the pure part, as properties. Laws 10 and 11 need processes; they are in tests/live.
 
 Each formula is derived again in at least two ways that share no code with meshkit: plain integers
 (Horner's rule and divmod over strides) and numpy (reshape, transpose, roll) or einops.

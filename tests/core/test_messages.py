@@ -528,6 +528,15 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         """,
         {},
     ),
+    "ranks that are none": Said(
+        lambda: Layout(dp=1, ranks=[]),
+        SpecError,
+        """
+        Layout(dp=1, ranks=[]): ranks is empty.
+          Fix: ranks=range(8, 16), or a list of distinct ranks.
+        """,
+        {},
+    ),
     "ranks that are no ranks": Said(
         lambda: Layout(dp=2, ranks=5),  # type: ignore[arg-type]
         SpecError,

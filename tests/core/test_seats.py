@@ -116,7 +116,13 @@ def test_ranks_that_cannot_be_are_refused(ranks: object) -> None:
         seats(ranks)
 
 
-@pytest.mark.parametrize("ranks", [[], [0], [0, 1, 2], range(3)])
+@pytest.mark.parametrize("ranks", [[], range(0)])
+def test_no_ranks(ranks: object) -> None:
+    with pytest.raises(SpecError, match="ranks is empty"):
+        Seats.of(CALL, ranks, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ranks", [[0], [0, 1, 2], range(3)])
 def test_one_rank_a_position(ranks: object) -> None:
     with pytest.raises(SpecError, match=f"has 2 positions and {len(ranks)} rank"):  # type: ignore[arg-type]
         Seats.of(CALL, ranks, 2)  # type: ignore[arg-type]

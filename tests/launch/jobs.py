@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,11 +97,16 @@ def idempotent() -> Any:
     return again is first, same == first, dist.group.WORLD is group, told
 
 
-def again_and_again(times: int) -> Any:
+def at(method: str | None) -> dict[str, Any]:
+    """Arguments of init for a meeting place; None leaves it to spawn's file."""
+    return {} if method is None else {"init_method": method}
+
+
+def again_and_again(times: int, method: str | None = None) -> Any:
     """init, one all-reduce, shutdown; on one store."""
     sums, generations = [], []
     for _ in range(times):
-        meshkit.init()
+        meshkit.init(arrival_timeout=20, **at(method))
         total = torch.ones(1)
         dist.all_reduce(total)
         record = join.joined()
@@ -112,16 +118,64 @@ def again_and_again(times: int) -> Any:
     return sums, generations, len(join._RECORDS)
 
 
-def one_never_joins(seconds: float) -> Any:
-    if meshkit.detect().rank == 2:
-        time.sleep(seconds + 3)
+def one_never_joins(seconds: float, absent: int, method: str | None = None) -> Any:
+    if meshkit.detect().rank == absent:
+        time.sleep(seconds + 4)
         return None
     began = time.monotonic()
     try:
-        meshkit.init(timeout=600, arrival_timeout=seconds)
+        meshkit.init(timeout=600, arrival_timeout=seconds, **at(method))
     except meshkit.RankTimeoutError as error:
         return str(error), error.missing_ranks, time.monotonic() - began, dist.is_initialized()
     return "joined"
+
+
+def one_joins_late(seconds: float, folder: str) -> Any:
+    """Rank 1 comes when the others have given up; then all try again."""
+    gave_up = Path(folder) / "gave_up"
+    while meshkit.detect().rank == 1 and not gave_up.exists():
+        time.sleep(0.01)
+    began = time.monotonic()
+    try:
+        meshkit.init(arrival_timeout=seconds)
+        first = "joined"
+    except meshkit.RankTimeoutError as error:
+        first = str(error)
+        gave_up.touch()
+    waited = time.monotonic() - began
+    world = meshkit.init(arrival_timeout=20)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return first, waited, int(total), world.rank
+
+
+def worker_of_a_loader() -> list[int]:
+    """A rank may have children of its own."""
+    loader = torch.utils.data.DataLoader(list(range(4)), num_workers=1, batch_size=2)
+    return [int(x) for batch in loader for x in batch]
+
+
+def raw_errors() -> list[str]:
+    """What used to come out as someone else's exception."""
+    told = []
+    for arguments in (
+        {"init_method": "tcp://h:abc", "rank": 0, "world_size": 2},
+        {"local_rank": "1"},
+    ):
+        try:
+            meshkit.init(**arguments)
+            told.append("accepted")
+        except meshkit.LaunchError as error:
+            told.append(str(error).splitlines()[0])
+    world = meshkit.init(seed=np.int64(3))  # type: ignore[arg-type]
+    try:
+        meshkit.init(device="toaster")
+        told.append("accepted")
+    except meshkit.LaunchError as error:
+        told.append(str(error).splitlines()[0])
+    sources = {name for name in world.__dataclass_fields__ if getattr(world, name) is not None}
+    told.append(str(sorted(sources - world.sources.keys() - {"launcher", "sources"})))
+    return told
 
 
 def times(**arguments: Any) -> Any:

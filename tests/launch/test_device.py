@@ -54,10 +54,9 @@ def test_out_of_range_says_how_to_mask(cuda: list[int]) -> None:
     with pytest.raises(meshkit.LaunchError) as caught:
         device.choose_device(CALL, None, 4)
     assert str(caught.value) == (
-        "init(): cuda:4 is not here; this process sees 4.\n"
-        "  Its local_rank is 4.\n"
-        "  Fix: start one rank a device, give each process its own (CUDA_VISIBLE_DEVICES=4), "
-        "or init(device='cpu')."
+        "init(): there is no cuda:4 for local_rank 4.\n"
+        "  This process sees 4 cuda devices.\n"
+        "  Fix: start 4 ranks on this node, or init(device='cpu')."
     )
     assert cuda == []
 
@@ -67,6 +66,5 @@ def test_a_backend_that_torch_does_not_have() -> None:
         device.choose_backend(CALL, "cpu:gloo,cuda:smoke", torch.device("cpu"))
     assert str(caught.value) == (
         f"init(): this torch {torch.__version__} has no backend 'smoke'.\n"
-        "  It was chosen for the device cpu.\n"
         "  Fix: backend='gloo', or a torch built with it."
     )

@@ -162,6 +162,21 @@ def test_arguments_win_and_the_node_is_not_mixed_in() -> None:
     assert identify({}, {"rank": 1, "world_size": 2}).launcher == "hand-written"
 
 
+def test_a_rank_alone_is_not_enough() -> None:
+    with pytest.raises(meshkit.LaunchError) as caught:
+        identify({}, {"rank": 1})
+    assert str(caught.value) == (
+        "no launcher is here, and only rank=1 was passed.\n"
+        "  Fix: pass rank= and world_size= both, or start under a launcher."
+    )
+
+
+def test_a_local_rank_alone_says_nothing_of_the_node() -> None:
+    for rank, local_rank in (("0", "0"), ("8", "0")):
+        world = meshkit.detect({"RANK": rank, "WORLD_SIZE": "16", "LOCAL_RANK": local_rank})
+        assert (world.local_world_size, world.num_nodes) == (None, None)
+
+
 def test_a_world_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         meshkit.detect({}).rank = 3  # type: ignore[misc]

@@ -24,7 +24,7 @@ def test_none_stays_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0, -1, True, float("inf"), float("nan"), "30", timedelta(0), 1e300, 10**30]
+    "value", [0, 1e-7, -1, True, float("inf"), float("nan"), "30", timedelta(0), 1e300, 10**30]
 )
 def test_what_is_no_time_is_refused(value: Any) -> None:
     with pytest.raises(meshkit.SpecError) as caught:

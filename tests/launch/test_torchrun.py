@@ -42,3 +42,30 @@ def test_every_group_by_an_all_reduce(tmp_path: Path) -> None:
         assert sums["dp"] == [int(other % 2 == sp) for other in range(4)]
         assert sums["sp"] == [int(other // 2 == dp) for other in range(4)]
         assert sums["dp sp"] == [1] * 4
+
+
+RESTARTS = """
+import os, sys
+import torch, torch.distributed as dist
+import meshkit
+
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+if attempt == "0" and os.environ["RANK"] == "1":
+    sys.exit(3)  # before init: the others have checked in, or will
+world = meshkit.init(arrival_timeout=60)
+total = torch.ones(1)
+dist.all_reduce(total)
+open(f"{sys.argv[1]}/{world.rank}.{attempt}.{int(total)}", "w").close()
+meshkit.shutdown()
+"""
+
+
+def test_a_restart_does_not_meet_what_the_first_attempt_left(tmp_path: Path) -> None:
+    script, folder = tmp_path / "script.py", tmp_path / "out"
+    script.write_text(RESTARTS)
+    folder.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    command += ["--max-restarts", "1", "--monitor-interval", "0.5", str(script), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["0.1.3", "1.1.3", "2.1.3"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,9 +53,14 @@ def members_of_every_group(requests: list[Request], asked: list[list[tuple[str, 
     return report
 
 
-def getters() -> Any:
-    """Every getter, and how many groups there were before and after."""
+def getters(folder: str) -> Any:
+    """Every getter on rank 5 alone, while the others are somewhere else."""
     with meshkit.build_mesh(dp=4, sp=2, tp=1) as mesh:
+        done = Path(folder) / "done"
+        if mesh.rank != 5:
+            while not done.exists():  # not in a collective: rank 5 must not need us
+                time.sleep(0.01)
+            return None
         before = live_groups()
         groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "sp"))]
         world = dist.group.WORLD
@@ -76,7 +82,9 @@ def getters() -> Any:
         }
         mesh.device_mesh()
         mesh.device_mesh("(dp sp) tp")
-        return answers, live_groups() - before
+        made = live_groups() - before
+        done.touch()
+        return answers, made
 
 
 def singletons() -> Any:
@@ -200,6 +208,32 @@ def foreign_group(path: str) -> Any:
     still = dist.is_initialized()
     dist.destroy_process_group()
     return world.launcher, world.backend, str(world.device), times, own, members, still
+
+
+def own_times() -> Any:
+    """A mesh with a timeout of its own: also where it spans the world, and at its barrier."""
+    meshkit.init()
+    with meshkit.build_mesh(dp=2, timeout=1) as mesh:
+        times = [timeout_of(mesh.group()), timeout_of(mesh.group("dp"))]
+        is_world = mesh.group("dp") is dist.group.WORLD
+        if mesh.rank == 0:
+            try:
+                mesh.barrier()
+            except meshkit.RankTimeoutError as error:
+                return times, is_world, str(error).splitlines()[0]
+        time.sleep(3)
+        return times, is_world, None
+
+
+def not_built_and_fixed(request: Request) -> Any:
+    """The fix of a group that was not built, typed as it stands."""
+    with meshkit.build_mesh(**request) as mesh:
+        try:
+            mesh.group("tp", "expert")
+        except meshkit.SpecError as error:
+            fix = str(error).splitlines()[-1].removeprefix("  Fix: ").removesuffix(".")
+    with eval(f"meshkit.{fix}") as mesh:
+        return fix, list(mesh.layout.axes), in_order(mesh, "tp", "expert")
 
 
 def inherited_times() -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -41,6 +44,24 @@ def test_the_place_in_a_group_and_the_coordinate() -> None:
 
 
 def test_six_ranks_for_a_mesh_of_eight() -> None:
-    for theirs, ours in meshkit.spawn(beside.six_for_eight, 6, timeout=60):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        method = f"127.0.0.1:{probe.getsockname()[1]}"
+    for theirs, ours in meshkit.spawn(beside.six_for_eight, 6, (method,), timeout=60):
         assert theirs == ("RuntimeError", True)  # the job has been joined
         assert ours == ("SpecError", False)
+
+
+def test_seen_before_the_job_runs() -> None:
+    """A layout needs nothing; init_device_mesh needs the variables of a job."""
+    ours = "import sys, meshkit as m; print(m.factor_world(8, sp=2), 'torch' in sys.modules)"
+    theirs = "from torch.distributed.device_mesh import init_device_mesh as i; i('cpu', (4, 2))"
+    assert alone(ours).stdout.endswith("dp=3     6     7 False\n")
+    done = alone(theirs)
+    assert done.returncode != 0
+    assert "RANK" in done.stderr
+
+
+def alone(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -70,8 +71,8 @@ def test_law_10_equal_to_device_mesh_on_the_fake_backend() -> None:
                 assert layout.peers(rank, axis).tolist() == members
 
 
-def test_getters_answer_and_never_make_a_group() -> None:
-    results = meshkit.spawn(jobs.getters, 8, timeout=60)
+def test_getters_answer_alone_and_never_make_a_group(tmp_path: Path) -> None:
+    results = meshkit.spawn(jobs.getters, 8, (str(tmp_path),), timeout=60)
     answers, made = results[5]
     assert made == 0
     assert answers == {
@@ -134,9 +135,13 @@ BAD = [
     {"dp": 2, "ranks": [5, 6]},
     {"dp": 2, "ranks": [1, 1]},
     {"sp": 4},
+    {"dp": 1, "ranks": range(0)},
+    {"dp": 1, "ranks": 5},
+    {"sizes": [("dp", 6)]},
 ]
+SIX = "WORLD_SIZE = 6 (spawn)"
 ERRORS = ["SpecError"] * 6 + ["UnplacedAxisError"] * 2 + ["SpecError"] * 2
-ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["SpecError"] * 3
+ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["SpecError"] * 6
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -150,17 +155,33 @@ def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: 
         "  Fix: start 8 ranks, or build_mesh(sp=2, tp=1), which gives dp=3."
     )
     assert all("\n  Fix: " in text for _, text, _ in results[0])
+    assert [text for _, text, _ in results[0]][-6:] == [
+        "build_mesh(dp=2, ranks=[5, 6]): ranks must be some of the world's.\n"
+        f"  They run from 0 to 5; {SIX}.\n"
+        "  Fix: ranks=range(6), or a part of it.",
+        "build_mesh(dp=2, ranks=[1, 1]): a rank stands twice in ranks.\n"
+        "  Fix: ranks=range(8, 16), or a list of distinct ranks.",
+        "build_mesh(sp=4) needs a multiple of 4 ranks, the world has 6.\n"
+        f"  sp 4 = 4; {SIX}.\n"
+        "  Fix: start 4 or 8 ranks.",
+        "build_mesh(dp=1, ranks=range(0, 0)): ranks is empty.\n"
+        "  Fix: ranks=range(8, 16), or a list of distinct ranks.",
+        "build_mesh(dp=1, ranks=5): ranks is 5.\n"
+        "  Fix: ranks=range(8, 16), or a list of distinct ranks.",
+        "build_mesh([('dp', 6)]): sizes is a list.\n  Fix: build_mesh(dp=4, sp=2, tp=1).",
+    ]
 
 
 def run_refused(joined: bool) -> object:
     return jobs.refused(BAD, joined=joined)
 
 
-def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works() -> None:
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works(at: int) -> None:
     for told, calls, before, left, members in meshkit.spawn(
-        jobs.failing_creation, 4, (3,), timeout=60
+        jobs.failing_creation, 4, (at,), timeout=60
     ):
-        assert (told, calls) == ("planted", 3)
+        assert (told, calls) == ("planted", at)
         assert left == before
         assert len(members) == 2
 
@@ -195,6 +216,25 @@ def test_a_default_group_of_someone_else_is_respected_and_its_timeout_inherited(
         members = [rank % 2, rank % 2 + 2]
         expected = ("existing group", "gloo", "cpu", [limit, limit], own, members, True)
         assert result == expected
+
+
+def test_a_mesh_with_a_timeout_of_its_own_does_not_share_the_default_group() -> None:
+    (times, is_world, told), other = meshkit.spawn(jobs.own_times, 2, timeout=60)
+    assert times == [timedelta(seconds=1)] * 2
+    assert not is_world
+    assert told == "mesh.barrier() on rank 0: not all of its group came within 1 s."
+    assert other[2] is None
+
+
+def test_the_fix_for_a_group_that_was_not_built_works_when_typed() -> None:
+    request = {"order": "tp dp expert", "tp": 2, "expert": 2, "timeout": 50}
+    results = meshkit.spawn(jobs.not_built_and_fixed, 4, (request,), timeout=60)
+    fix, axes, members = results[3]
+    assert fix == (
+        "build_mesh(tp=2, expert=2, order='tp dp expert', timeout=50, groups=['tp expert'])"
+    )
+    assert axes == ["tp", "dp", "expert"]
+    assert members == [0, 1, 2, 3]
 
 
 def test_groups_inherit_the_timeout_of_init() -> None:

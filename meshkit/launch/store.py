@@ -1,0 +1,109 @@
+"""The store where the ranks of a job meet: a file, an address, or memory for a process alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from urllib.parse import urlparse
+
+import torch.distributed as dist
+
+from ..core.call import Call
+from ..core.errors import LaunchError, RankTimeoutError, told
+from .environment import World
+
+PROBE = 0.2  # seconds between two knocks at a host that does not answer yet
+
+
+def open_store(call: Call, world: World, wait: timedelta) -> dist.Store:
+    """The store of this job, as all its ranks see it.
+
+    Args:
+        call: the call to quote.
+        world: who this process is, and where ranks meet.
+        wait: how long to wait for the host of the store.
+
+    Raises:
+        LaunchError: where nothing says where to meet, or rank 0 cannot host the store there.
+        RankTimeoutError: where the host of the store did not answer in time.
+    """
+    if world.world_size == 1 and world.init_method is None:
+        return dist.HashStore()
+    url = urlparse(world.init_method or "env://")
+    if url.scheme == "file" and url.path:
+        return dist.FileStore(url.netloc + url.path, world.world_size)
+    host, port = address(world)
+    if host is None or port is None:
+        raise _nowhere(call, world)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # an agent keeps its store over restarts: what ranks left there before must not be met again
+    return dist.PrefixStore(f"attempt/{attempt}", _tcp(call, world, host, port, wait))
+
+
+def address(world: World) -> tuple[str | None, int | None]:
+    """Host and port of the TCP store, where both are known."""
+    url = urlparse(world.init_method or "env://")
+    try:
+        found = {"tcp": (url.hostname, url.port), "env": (world.master_addr, world.master_port)}
+    except ValueError:  # a port that is no number
+        return None, None
+    return found.get(url.scheme, (None, None))
+
+
+def _nowhere(call: Call, world: World) -> LaunchError:
+    variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
+    text = told(
+        f"{call}: rank {world.rank} of {world.world_size} does not know where to meet the others.",
+        f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
+        f"MASTER_PORT={world.master_port} ({world.launcher}).",
+        fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500, or "
+        'init(init_method="tcp://host:29500") or init(init_method="file:///shared/new-file").',
+    )
+    return LaunchError(text, variables={k: v and str(v) for k, v in variables.items()})
+
+
+def _tcp(call: Call, world: World, host: str, port: int, wait: timedelta) -> dist.Store:
+    """A TCP store, hosted by rank 0 unless the torchrun agent already hosts it."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    hosts = world.rank == 0 and not (agent and world.launcher == "torchrun")
+    if not hosts:
+        _knock(call, world, host, port, wait)
+    try:
+        return dist.TCPStore(
+            host, port, is_master=hosts, timeout=wait, wait_for_workers=False, multi_tenant=True
+        )
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        if not hosts:
+            raise _no_answer(call, world, f"{host}:{port}", wait) from error
+        text = told(
+            f"{call}: rank 0 cannot host the store at {host}:{port}.",
+            str(error).partition("\n")[0],
+            fix="export MASTER_PORT=<a free port> on all ranks, and MASTER_ADDR=<this host>.",
+        )
+        raise LaunchError(text, variables={"MASTER_PORT": str(port)}) from error
+
+
+def _knock(call: Call, world: World, host: str, port: int, wait: timedelta) -> None:
+    """Wait until the host listens: torch's own client would wait for twice its timeout."""
+    deadline = time.monotonic() + wait.total_seconds()
+    while True:
+        try:
+            left = max(deadline - time.monotonic(), PROBE)
+            socket.create_connection((host, port), timeout=left).close()
+            return
+        except OSError as error:
+            if time.monotonic() + PROBE >= deadline:
+                raise _no_answer(call, world, f"{host}:{port}", wait) from error
+            time.sleep(PROBE)
+
+
+def _no_answer(call: Call, world: World, where: str, wait: timedelta) -> RankTimeoutError:
+    agent = world.launcher == "torchrun"
+    text = told(
+        f"{call}: no store answers rank {world.rank} at {where} within {wait.total_seconds():g} s.",
+        f"{'The torchrun agent of the first node' if agent else 'Rank 0'} hosts it.",
+        fix="look at the log of rank 0 first; then check that this host can reach that one.",
+    )
+    return RankTimeoutError(text, missing_ranks=() if agent else (0,))
