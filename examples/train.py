@@ -282,14 +282,22 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
     return losses
 
 
+def positive(text: str) -> int:
+    """An option's value as a whole number of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train a byte-level GPT over a mesh.")
     for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
-        parser.add_argument(f"--{axis}", type=int, default=default)
+        parser.add_argument(f"--{axis}", type=positive, default=default)
     sizes = {"seq": 128, "dim": 64, "layers": 2, "heads": 8, "global-batch": 32, "micro-batch": 4}
-    for name, default in {**sizes, "steps": 200, "log-every": 10, "seed": 0}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in {**sizes, "steps": 200, "log-every": 10}.items():
+        parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--device", help="cpu or cuda; the accelerator where there is one")
@@ -298,8 +306,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse sizes that cannot be split, before the job is joined."""
-    if min(args.sp, args.tp) > 0 and (args.heads % (args.sp * args.tp) or args.seq % args.sp):
+    """Refuse what cannot be split or read, before the job is joined."""
+    if args.text is not None and not args.text.is_file():
+        raise SystemExit(f"--text {args.text}: no such file")
+    if args.heads % (args.sp * args.tp) or args.seq % args.sp:
         raise SystemExit("--heads must divide by sp x tp, and --seq by sp")
     if args.dim % args.heads:
         raise SystemExit("--dim must divide by --heads")

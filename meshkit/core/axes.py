@@ -25,6 +25,7 @@ STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 RESERVED = frozenset(
     {
         "order",
+        "sizes",
         "groups",
         "ranks",
         "timeout",
@@ -81,6 +82,10 @@ def check_known(call: Call, asked: Iterable[str], axes: tuple[str, ...]) -> None
 
 def _unknown(call: Call, name: object, axes: tuple[str, ...]) -> UnknownAxisError:
     suggestion = closest(name, axes)
+    if isinstance(name, str) and name.split()[1:] and set(name.split()) <= set(axes):
+        fix = f"one str an axis: {', '.join(repr(axis) for axis in name.split())}."
+        text = told(f"{call}: {name!r} is several axes in one str.", fix=fix)
+        return UnknownAxisError(text, axis=name, axes=axes)
     hint = f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}."
     text = told(f"{call}: there is no axis {name!r}.", f"The axes are {', '.join(axes)}.", fix=hint)
     return UnknownAxisError(text, axis=name, axes=axes, suggestion=suggestion)
@@ -114,7 +119,7 @@ def check_names(call: Call, names: Collection[object]) -> None:
 
 def _least(call: Call) -> int:
     """A size of dp that always works: a view has ranks to infer it from."""
-    return -1 if call.name == "Layout.view" else 1
+    return -1 if call.name == "layout.view" else 1
 
 
 def _name_fault(name: object) -> str | None:
@@ -154,17 +159,24 @@ def _size(call: Call, name: str, sizes: Mapping[str, object]) -> int:
     text = told(
         f"{call}: the size of {name} is {what}.",
         "A size is an int of 1 or more, or -1 for the one to be inferred.",
-        fix=f"{call.but(**{name: _nearest_size(size)})}.",
+        fix=f"{call.but(**{name: _meant(call, sizes, size)})}.",
     )
     raise SpecError(text, sizes=dict(sizes))
 
 
-def _nearest_size(size: object) -> int:
-    """What was probably meant: 4 for ``"4"`` and 4.0; 1 for anything that is not a number."""
+def _meant(call: Call, sizes: Mapping[str, object], size: object) -> int:
+    """What was probably meant: 4 for ``"4"`` and 4.0; else -1, where it could be inferred."""
     try:
-        return max(1, int(float(size)))  # type: ignore[arg-type]
+        number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        return 1
+        number = 0
+    inferred = -1 not in sizes.values() and call.name != "Layout"
+    return number if number >= 1 else (-1 if inferred and ("dp" in sizes or _ordered(call)) else 1)
+
+
+def _ordered(call: Call) -> bool:
+    """Whether the caller's axes are all there is, so that dp is not inferred beside them."""
+    return call.name == "layout.view" or "order" in call.kwargs
 
 
 def check_one_unknown(call: Call, sizes: Mapping[str, int]) -> None:
@@ -178,7 +190,8 @@ def check_one_unknown(call: Call, sizes: Mapping[str, int]) -> None:
         first, *rest = unknown
         text = told(
             f"{call} leaves the sizes of {' and '.join(unknown)} open.",
-            "Only one size can be inferred; an axis dp that is left out is inferred too.",
+            "Only one size can be inferred"
+            + ("; dp is inferred where it is left out." if "dp" in unknown else "."),
             fix=f"{call.but(**{first: -1}, **dict.fromkeys(rest, 1))}.",
         )
         raise SpecError(text, sizes=dict(sizes))

@@ -101,7 +101,7 @@ class BatchPlan:
             >>> BatchPlan.solve(dp=2, global_batch=8, micro_batch=2).samples(1, 0).tolist()
             [[8, 9], [12, 13]]
         """
-        call = Call("BatchPlan.samples", (step, data_index))
+        call = Call("plan.samples", (step, data_index))
         first, index = integer(step), integer(data_index)
         if first is None or not 0 <= first < MAX_SAMPLES // self.global_batch:
             text = told(f"{call}: there is no step {step!r}.", fix="count steps from 0.")
@@ -132,7 +132,7 @@ def batch_plan(call: Call, dp: object, asked: Mapping[str, object]) -> BatchPlan
 
 def _solved(call: Call, asked: Mapping[str, object]) -> dict[str, int]:
     """All four values, from dp and two or three of the others."""
-    sizes = {name: _checked(call, name, value) for name, value in asked.items()}
+    sizes = {name: _checked(call, name, asked) for name in asked}
     missing = [name for name in THREE if name not in sizes]
     if len(missing) > 1:
         raise _too_few(call, sizes, missing)
@@ -143,16 +143,22 @@ def _solved(call: Call, asked: Mapping[str, object]) -> dict[str, int]:
     return {**sizes, **{name: total if name == THREE[0] else total // unit for name in missing}}
 
 
-def _checked(call: Call, name: str, value: object) -> int:
-    number = integer(value)
+def _checked(call: Call, name: str, asked: Mapping[str, object]) -> int:
+    number = integer(value := asked[name])
     if number is None or number < 1:
         text = told(
             f"{call}: {name} is {value!r}.",
             "Batches and steps are whole numbers of 1 or more.",
-            fix=f"{name}=1, or more.",
+            fix=f"{name}={_unit(asked) if name == THREE[0] else 1}, or more.",
         )
         raise BatchError(text)
     return number
+
+
+def _unit(asked: Mapping[str, object]) -> int:
+    """What a global batch must be a multiple of, as far as the rest can be read."""
+    numbers = [integer(value) for name, value in asked.items() if name != THREE[0]]
+    return math.prod(number for number in numbers if number is not None and number > 0)
 
 
 def _too_few(call: Call, sizes: Mapping[str, int], missing: list[str]) -> BatchError:

@@ -24,7 +24,7 @@ from .errors import CoordinateError, told
 from .indices import check_index, check_integer
 from .integers import integer
 from .pattern import rearranged
-from .render import draw
+from .render import draw_at
 from .seats import Ints, Seats
 from .words import count
 
@@ -95,12 +95,11 @@ class Layout:
         return grid
 
     def size(self, *axes: str) -> int:
-        """The product of the sizes of the axes; without axes that of the whole grid.
+        """The product of the sizes of the axes; without axes, of the whole grid.
 
-        Raises:
-            UnknownAxisError: for an axis the layout does not have.
+        Raises UnknownAxisError for an axis the layout does not have.
         """
-        self._check("Layout.size", axes)
+        self._check("layout.size", axes)
         return math.prod(size for axis, size, _ in self._strided if axis in axes or not axes)
 
     def coordinate(self, rank: int) -> dict[str, int]:
@@ -109,7 +108,7 @@ class Layout:
         Raises:
             CoordinateError: where the rank is not in the grid.
         """
-        position = self._position("Layout.coordinate", rank)
+        position = self._position("layout.coordinate", rank)
         return {axis: position // stride % size for axis, size, stride in self._strided}
 
     def rank(self, /, **coordinate: int) -> int:
@@ -122,13 +121,13 @@ class Layout:
             CoordinateError: for an index outside its axis, or an axis left out.
             UnknownAxisError: for an axis the layout does not have.
         """
-        call = Call("Layout.rank", kwargs=coordinate)
+        call = Call("layout.rank", kwargs=coordinate)
         check_known(call, coordinate, self.axes)
         missing = [axis for axis in self.axes if axis not in coordinate]
         if missing:
             fix = f"{call.but(**dict.fromkeys(missing, 0))}."
-            text = told(f"{call} leaves out {', '.join(missing)}.", fix=fix)
-            raise CoordinateError(text, axis=missing[0])
+            line = f"{call} leaves out {', '.join(missing)}."
+            raise CoordinateError(told(line, fix=fix), axis=missing[0])
         position = 0
         for axis, size, stride in self._strided:
             position += check_index(call, axis, coordinate[axis], size) * stride
@@ -148,15 +147,12 @@ class Layout:
         """
         array = np.asarray(ranks)
         if array.dtype.kind not in "iu" and array.size:
-            text = told(
-                f"Layout.coordinates: ranks are {array.dtype}, not integers.",
-                fix="ranks.astype(int).",
-            )
-            raise CoordinateError(text)
+            line = f"layout.coordinates: ranks are {array.dtype}, not integers."
+            raise CoordinateError(told(line, fix="ranks.astype(int)."))
         positions = self._seats.find_all(array.astype(np.int64, copy=False))
-        if array.size and (positions.min() < 0 or positions.max() >= self.num_ranks):
-            outside = (positions < 0) | (positions >= self.num_ranks)
-            raise self._outside("Layout.coordinates", int(array[outside].flat[0]))
+        outside = (positions < 0) | (positions >= self.num_ranks)
+        if outside.any():
+            raise self._outside("layout.coordinates", int(array[outside].flat[0]))
         return np.stack(np.unravel_index(positions, self.shape), axis=-1)
 
     def groups(self, *axes: str) -> Ints:
@@ -172,10 +168,9 @@ class Layout:
         Raises:
             UnknownAxisError: for an axis the layout does not have.
         """
-        self._check("Layout.groups", axes)
-        inner = axes or self.axes
-        outer = [axis for axis in self.axes if axis not in inner]
-        pattern = f"{' '.join(self.axes)} -> ({' '.join(outer)}) ({' '.join(inner)})"
+        self._check("layout.groups", axes)
+        outer = [axis for axis in self.axes if axes and axis not in axes]
+        pattern = f"{' '.join(self.axes)} -> ({' '.join(outer)}) ({' '.join(axes or self.axes)})"
         return np.asarray(einops.rearrange(self.grid, pattern))
 
     def peers(self, rank: int, *axes: str) -> Ints:
@@ -192,8 +187,8 @@ class Layout:
             CoordinateError: where the rank is not in the grid.
             UnknownAxisError: for an axis the layout does not have.
         """
-        self._check("Layout.peers", axes)
-        position = self._position("Layout.peers", rank)
+        self._check("layout.peers", axes)
+        position = self._position("layout.peers", rank)
         strided = {axis: (size, stride) for axis, size, stride in self._strided}
         offsets = np.zeros(1, dtype=np.int64)
         for axis in axes or self.axes:
@@ -215,11 +210,11 @@ class Layout:
             CoordinateError: where the rank is not in the grid, or ``shift`` is not an int.
             UnknownAxisError: for an axis the layout does not have.
         """
-        self._check("Layout.neighbor", (axis,))
-        position = self._position("Layout.neighbor", rank)
-        (size, stride) = next((size, s) for name, size, s in self._strided if name == axis)
+        self._check("layout.neighbor", (axis,))
+        position = self._position("layout.neighbor", rank)
+        size, stride = next((size, s) for name, size, s in self._strided if name == axis)
         here = position // stride % size
-        there = here + check_integer("Layout.neighbor", "shift", shift)
+        there = here + check_integer("layout.neighbor", "shift", shift)
         if not wrap and not 0 <= there < size:
             return None
         return self._seats.at(position + (there % size - here) * stride)
@@ -242,7 +237,7 @@ class Layout:
             >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
             [[0, 1], [2, 3], [4, 5], [6, 7]]
         """
-        call = Call("Layout.rearrange", (pattern,), sizes)
+        call = Call("layout.rearrange", (pattern,), sizes)
         return rearranged(call, self.grid, self.axes, pattern, sizes)
 
     def view(self, /, **sizes: int) -> Layout:
@@ -258,7 +253,7 @@ class Layout:
             >>> Layout(dp=4, sp=2).view(replicate=2, shard=-1)
             Layout(replicate=2, shard=4)
         """
-        call = Call("Layout.view", kwargs=sizes)
+        call = Call("layout.view", kwargs=sizes)
         checked = check_sizes(call, sizes)
         evidence = f"{self!r} has {self.num_ranks} ranks"
         check_one_unknown(call, checked)
@@ -282,7 +277,12 @@ class Layout:
         return str(Call("Layout", kwargs={**self.sizes, **ranks}))
 
     def __str__(self) -> str:
-        return draw(self.axes, self.grid)
+        return self.draw()
+
+    def draw(self, *, mark: int | None = None, width: int = 80) -> str:
+        """The grid as text, one rank in brackets; see :mod:`meshkit.core.render`."""
+        here = None if mark is None else self._seats.find(mark)
+        return draw_at(self.axes, self.shape, self._seats.at, here=here, width=width)
 
     def _check(self, name: str, axes: Iterable[str]) -> None:
         check_known(Call(name, tuple(axes)), axes, self.axes)
@@ -295,6 +295,6 @@ class Layout:
 
     def _outside(self, name: str, rank: int) -> CoordinateError:
         has = f"It has {count(self.num_ranks, 'rank')}, {self._seats}."
-        fix = f"a rank {self._seats}."
-        text = told(f"{name}: rank {rank} is not in {self!r}.", has, fix=fix)
+        line = f"{name}: rank {rank} is not in {self!r}."
+        text = told(line, has, fix=f"a rank {self._seats}.")
         return CoordinateError(text, index=rank, size=self.num_ranks)

@@ -46,7 +46,8 @@ def _check_standard(call: Call, sizes: Mapping[str, int]) -> None:
     for name in sizes:
         if name not in STANDARD:
             suggestion = closest(name, STANDARD)
-            order = " ".join(dict.fromkeys(("dp", *sizes)))
+            dp = () if -1 in sizes.values() else ("dp",)
+            order = " ".join(dict.fromkeys((*dp, *sizes)))
             hint = f"did you mean {suggestion}? Or " if suggestion else ""
             text = told(
                 f"{call}: the axis {name} has no standard place.",
@@ -69,6 +70,7 @@ def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -
     evidence += [f"{n} is in order but has no size." for n in unsized]
     evidence += [f"{n} has a size but is not in order." for n in unplaced]
     evidence += [f"{n} stands twice in order." for n in doubled]
-    right = " ".join(dict.fromkeys([n for n in names if n not in unsized] + unplaced))
-    fix = f"{call.but(order=right or 'dp')}."
+    dp = [] if "dp" in sizes or -1 in sizes.values() else ["dp"]  # what fits any number of ranks
+    right = " ".join(dict.fromkeys(dp + [n for n in names if n not in unsized] + unplaced))
+    fix = f"{call.but(order=right)}."
     raise SpecError(told(f"{call}: order and sizes differ.", *evidence, fix=fix), sizes=dict(sizes))

@@ -14,8 +14,9 @@ Every number that stands alone is a rank, and each rank stands there once.
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,38 +49,55 @@ def draw(
         dp=1     2     3
         dp=2   [4]     5
     """
+    places = np.argwhere(grid.ravel() == mark) if mark is not None else np.empty((0, 1))
+    here = int(places[0, 0]) if len(places) else None
+    flat = grid.ravel()
+    return draw_at(axes, grid.shape, lambda place: int(flat[place]), here=here, width=width)
+
+
+def draw_at(
+    axes: tuple[str, ...],
+    shape: tuple[int, ...],
+    at: Callable[[int], int],
+    *,
+    here: int | None = None,
+    width: int = 80,
+) -> str:
+    """:func:`draw` for a grid of any size: only what is drawn is asked for.
+
+    Args:
+        axes: names of the axes, the outermost first.
+        shape: their sizes.
+        at: position, in row-major order, to rank.
+        here: the position to put in brackets, or None.
+        width: columns to fit into.
+    """
     width = max(width, 40)
-    sizes = [f"{axis}={size}" for axis, size in zip(axes, grid.shape, strict=True)]
+    sizes = [f"{axis}={size}" for axis, size in zip(axes, shape, strict=True)]
     title = textwrap.wrap(" ".join(_cut(size, width) for size in sizes), width)
-    long_axes = [i for i, size in enumerate(grid.shape) if size > 1]
+    long_axes = [i for i, size in enumerate(shape) if size > 1]
     down, across = long_axes[:-1], long_axes[-1:]
-    table = grid.reshape(-1, *[grid.shape[i] for i in across] or [1])  # (num_rows, num_columns)
-    names = [axes[i] for i in across] or [""]
-    row_shape = tuple(grid.shape[i] for i in down)
-    return "\n".join(
-        title + _table(table, names[0], [axes[i] for i in down], row_shape, mark, width)
-    )
+    columns = math.prod(shape[i] for i in across)
+    row, column = divmod(here or 0, columns)
+    total = math.prod(shape)
+    rows = _kept(total // columns, row, total)
+    shown = _kept(columns, column, total)
+    cells = [
+        [_cell(None if r is None or c is None else r * columns + c, at, here) for c in shown]
+        for r in rows
+    ]
+    names, lengths = [axes[i] for i in down], tuple(shape[i] for i in down)
+    labels = [_label(names, lengths, r, width) for r in rows]
+    header = [GAP if c is None else f"{axes[i]}={c}" for i in across for c in shown]
+    return "\n".join(title + _table(header, labels, cells, width))
 
 
-def _table(
-    table: NDArray[np.int64],
-    across: str,
-    down: list[str],
-    row_shape: tuple[int, ...],
-    mark: int | None,
-    width: int,
-) -> list[str]:
-    """The rows of the picture, with a header where the columns fit side by side."""
-    here = np.argwhere(table == mark)[0] if mark is not None and mark in table else (0, 0)
-    rows = _kept(table.shape[0], int(here[0]), table.size)
-    columns = _kept(table.shape[1], int(here[1]), table.size)
-    labels = [_label(down, row_shape, row, width) for row in rows]
+def _table(header: list[str], labels: list[str], cells: list[list[str]], width: int) -> list[str]:
+    """The rows of the picture, with the header where the columns fit side by side."""
     lead = max(map(len, labels))
-    cells = [[_cell(table, row, column, mark) for column in columns] for row in rows]
-    header = [GAP if c is None else f"{across}={c}" for c in columns] if across else []
     pad = max(len(cell) for line in cells for cell in line)
     wide = max([pad, *map(len, header)])
-    if header and lead + (wide + 2) * len(columns) <= width:
+    if header and lead + (wide + 2) * len(header) <= width:
         return [_line("", header, lead, wide)] + [
             _line(label, line, lead, wide) for label, line in zip(labels, cells, strict=True)
         ]
@@ -113,11 +131,10 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else "~" + text[1 - width :]
 
 
-def _cell(table: NDArray[np.int64], row: int | None, column: int | None, mark: int | None) -> str:
-    if row is None or column is None:
+def _cell(place: int | None, at: Callable[[int], int], here: int | None) -> str:
+    if place is None:
         return GAP
-    rank = int(table[row, column])
-    return f"[{rank}]" if rank == mark else str(rank)
+    return f"[{at(place)}]" if place == here else str(at(place))
 
 
 def _line(label: str, cells: Iterable[str], lead: int, wide: int) -> str:

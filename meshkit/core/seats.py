@@ -134,7 +134,7 @@ class Seats:
 
 
 def _refused(call: Call, fault: str) -> SpecError:
-    fix = "ranks=range(8, 16), or a list of distinct ranks."
+    fix = "distinct ranks of this world, such as ranks=range(4)."
     return SpecError(told(f"{call}: {fault}.", fix=fix))
 
 

@@ -103,7 +103,11 @@ def _outcome(job: bytes) -> Outcome:
     try:
         fn, args = pickle.loads(job)  # our own parent's
         return Success(fn(*args))
-    except BaseException as error:  # a SystemExit or KeyboardInterrupt is an outcome too
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return Success(None)
+        return Failure(error, traceback.format_exc(), time.monotonic())
+    except BaseException as error:  # a KeyboardInterrupt is an outcome too
         return Failure(error, traceback.format_exc(), time.monotonic())
 
 

@@ -64,6 +64,8 @@ class World:
             >>> detect({"RANK": "0", "WORLD_SIZE": "6"}).size_evidence
             'WORLD_SIZE = 6 (hand-written)'
         """
+        if self.launcher == "single":
+            return "there is 1 process and no launcher"
         return f"{self.sources['world_size']} = {self.world_size} ({self.launcher})"
 
 
@@ -158,7 +160,7 @@ def _read(row: Launcher, env: Mapping[str, str]) -> World:
         "local_world_size": _number(row, row.local_world_size, env, least=1, optional=True),
         "node_rank": _number(row, row.node_rank, env, optional=True),
         "num_nodes": _number(row, row.num_nodes, env, least=1, optional=True),
-        "master_port": _number(row, row.master_port, env, optional=True),
+        "master_port": _number(row, row.master_port, env, least=1, most=65535, optional=True),
     }
     words = {
         "master_addr": _word(row, row.master_addr, env),
@@ -195,20 +197,23 @@ def _number(
     env: Mapping[str, str],
     *,
     least: int = 0,
+    most: int | None = None,
     optional: bool = False,
 ) -> int | None:
-    """A variable as an int of ``least`` or more; None where it may be, and is, not set."""
+    """A variable as an int from ``least`` to ``most``; None where it may be, and is, not set."""
     if name is None or (optional and name not in env):
         return None
     text = env.get(name)
-    if text is not None and text.isascii() and text.strip().isdigit() and int(text) >= least:
-        return int(text)
-    line = f"{name} is not set" if text is None else f"{name}={text!r} is not {least} or more"
+    number = int(text) if text is not None and text.isascii() and text.strip().isdigit() else -1
+    if number >= least and (most is None or number <= most):
+        return number
+    span = f"{least} or more" if most is None else f"{least} to {most}"
+    line = f"{name} is not set" if text is None else f"{name}={text!r} is not {span}"
     message = told(
         f"the launcher {row.name} was recognised, but {line}.",
         f"It says who a process is in {row.rank} and {row.world_size}; "
         f"{', '.join(n for n in row.known_by if n in env)} is set.",
-        fix=f"export {name}={least}, or the number that belongs there.",
+        fix=f"export {name}={least if most is None else 29500}, or the number that belongs there.",
     )
     raise LaunchError(message, variables={name: text})
 
@@ -230,6 +235,7 @@ def _checked(world: World, row: Launcher, env: Mapping[str, str]) -> World:
     pairs = (
         (row.rank, world.rank, row.world_size, world.world_size),
         (row.local_rank, world.local_rank, row.local_world_size, world.local_world_size),
+        (row.local_rank, world.local_rank, row.world_size, world.world_size),
         (row.node_rank, world.node_rank, row.num_nodes, world.num_nodes),
     )
     for index_name, index, size_name, size in pairs:

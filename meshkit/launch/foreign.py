@@ -59,8 +59,11 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 def store_of(group: dist.ProcessGroup) -> dist.Store | None:
     """A store that the ranks of the group share; None where this torch does not tell.
 
-    Public in torch 2.13; before that, where torch keeps it, and here only.
+    Public in torch 2.13; before that, where torch keeps it, and here only. torch's fake backend,
+    which plays one rank of any world, has nobody to meet.
     """
+    if dist.get_backend(group) == "fake":
+        return None
     try:
         if hasattr(group, "get_group_store"):
             store = group.get_group_store()

@@ -74,7 +74,7 @@ def init(
         timeout: how long a collective may take, in seconds or as a timedelta; None keeps the
             backend's default (gloo 30 min, nccl 10 min). It sets ``arrival_timeout`` too.
         arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None
-            means 300 s.
+            means ``timeout`` where that is given, else 300 s.
         seed: seeds python, numpy and torch alike on all ranks; None leaves them alone.
         init_method: where ranks meet: ``"tcp://host:port"``, ``"file:///shared/path"`` or
             ``"env://"``; None asks the launcher. Ignored where the group exists already.
@@ -175,6 +175,10 @@ def _who(call: Call, arguments: Mapping[str, int], asked: Mapping[str, Any]) -> 
         raise LaunchError(f"{call}: {error}", variables=error.variables) from None
     if "init_method" not in asked:
         return world
+    if not isinstance(asked["init_method"], str):
+        fix = 'init_method="tcp://host:29500", or another URL.'
+        text = told(f"{call}: init_method is {asked['init_method']!r}.", fix=fix)
+        raise LaunchError(text)
     sources = {**world.sources, "init_method": "argument"}
     return replace(world, init_method=asked["init_method"], sources=sources)
 
@@ -260,4 +264,4 @@ def _same(call: Call, now: object, asked: str | torch.device) -> bool:
     if isinstance(now, torch.device):
         device = read_device(call, asked)
         return device.type == now.type and device.index in (None, now.index)
-    return str(now) == str(asked)
+    return str(now).lower() == str(asked).lower()

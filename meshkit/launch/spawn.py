@@ -1,4 +1,4 @@
-"""Start a job of local processes from Python: for a laptop, a notebook and tests alike.
+"""Start a job of local processes from Python, for a laptop and for tests alike.
 
 Children come from multiprocessing's forkserver with torch already imported, so eight of them are
 there within a second. They meet through a file: no ports. This process only waits::
@@ -13,6 +13,7 @@ import multiprocessing
 import pickle
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -61,11 +62,12 @@ def spawn(
             every rank is alive and none has failed.
 
     Returns:
-        What ``fn`` returned, by rank.
+        What ``fn`` returned, by rank; None for a rank that left with ``sys.exit(0)``.
 
     Raises:
         SpawnError: where a rank raised, died or ran out of time. It names the one that failed
-            first and holds the error of every one; the others are given 10 s to end.
+            first and holds the error of every one, a RuntimeError with its words where pickle
+            cannot rebuild it; the others are given 10 s to end.
         SpecError: where ``fn`` cannot be sent to another process or ``world_size`` is no count.
 
     Example:
@@ -99,6 +101,15 @@ class Name(str):
 
 
 def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> bytes:
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if getattr(fn, "__module__", "") == "__main__" and not (file and Path(file).exists()):
+        text = told(
+            f"{call}: fn was typed into a session without a file.",
+            "Another process could not import it.",
+            fix="write fn into a module, and import it from there.",
+        )
+        raise SpecError(text)
     try:
         return pickle.dumps((fn, tuple(args)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -190,7 +201,10 @@ def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
     alike: dict[str, list[int]] = {}
     for rank in failures.keys() - {first}:
         alike.setdefault(failures[rank].summary, []).append(rank)
-    lines = [f"Ranks {runs(sorted(ranks))}: {summary}" for summary, ranks in alike.items()]
+    lines = [
+        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {runs(sorted(ranks))}: {summary}"
+        for summary, ranks in alike.items()
+    ]
     text = told(
         f"{call}: rank {first} failed first, with {failures[first].summary}",
         *failures[first].traceback.splitlines(),

@@ -12,6 +12,7 @@ from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.seats import Ints, Seats
+from ..core.words import article
 from ..launch.device import check_backend
 from ..launch.environment import World
 from ..launch.join import Joined, enter, joined, peek
@@ -119,7 +120,8 @@ def _merged(
     """Sizes given as a mapping and by keyword, together."""
     if sizes is not None and not isinstance(sizes, Mapping):
         text = told(
-            f"{call}: sizes is a {type(sizes).__name__}.", fix="build_mesh(dp=4, sp=2, tp=1)."
+            f"{call}: sizes is {article(type(sizes).__name__)}.",
+            fix="build_mesh(dp=4, sp=2, tp=1), or the same as a dict.",
         )
         raise SpecError(text)
     both = sorted((sizes or {}).keys() & axes.keys())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from types import TracebackType
 
 import torch.distributed as dist
@@ -14,7 +15,6 @@ from ..core.call import Call, given
 from ..core.errors import MeshkitError, RankTimeoutError, SpecError, told
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
-from ..core.render import draw
 from ..core.seats import Ints
 from ..launch.foreign import timeout_of
 from ..launch.join import Joined
@@ -42,6 +42,7 @@ class Mesh:
         self._joined = joined
         self._groups = groups
         self._closed = False
+        self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
 
     @property
     def layout(self) -> Layout:
@@ -80,12 +81,13 @@ class Mesh:
             UnknownAxisError: for an axis the mesh does not have.
             SpecError: for a group that was not asked for, with the argument that builds it.
             CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``.
+            MeshkitError: after ``close``, or after ``shutdown``.
         """
         call = Call("mesh.group", axes)
         check_known(call, axes, self.layout.axes)
-        if self._closed:
-            raise MeshkitError(told(f"{call}: the mesh is closed.", fix="build_mesh(...) again."))
+        if self._closed or self._world is None or self._world() is not dist.group.WORLD:
+            why = "the mesh is closed" if self._closed else "the job it was built in has been left"
+            raise MeshkitError(told(f"{call}: {why}.", fix=f"{self._call} again."))
         if not self._plan.has(axes):
             raise self._not_built(call, axes)
         if self.rank not in self.layout:
@@ -161,6 +163,9 @@ class Mesh:
         )
         more = {} if data == ("dp",) else {"data": data}
         call = Call("mesh.batch", kwargs={**asked, **more})
+        if not isinstance(data, str | tuple | list):
+            fix = 'data=("dp",), or the axes that divide the samples.'
+            raise SpecError(told(f"{call}: data is {data!r}.", fix=fix))
         axes = listed(data)
         check_known(call, axes, self.layout.axes)
         return batch_plan(call, self.size(*axes) if axes else 1, asked)
@@ -202,7 +207,7 @@ class Mesh:
         Call it on every rank. The default group stays. No descriptor and no thread is left, once
         the caller too has let go of the groups it took.
         """
-        if not self._closed and dist.is_initialized():
+        if not self._closed:
             destroy(self._groups.made)
         self._groups = NONE  # torch frees descriptors and threads with the last reference
         self._closed = True
@@ -223,7 +228,7 @@ class Mesh:
         return f"Mesh({sizes}; {self._place()}{'; closed' if self._closed else ''})"
 
     def __str__(self) -> str:
-        return draw(self.layout.axes, self.layout.grid, mark=self.rank)
+        return self.layout.draw(mark=self.rank)
 
     def _place(self) -> str:
         if self.rank not in self.layout:

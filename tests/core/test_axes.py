@@ -144,7 +144,7 @@ def test_known_axes() -> None:
 def test_an_unknown_axis_does_not_print_as_a_repr() -> None:
     with pytest.raises(UnknownAxisError) as caught:
         Layout(dp=4).size("xx")
-    assert str(caught.value).startswith("Layout.size('xx'): there is no axis 'xx'.\n")
+    assert str(caught.value).startswith("layout.size('xx'): there is no axis 'xx'.\n")
 
 
 # ---------------------------------------------------------------- sizes
@@ -169,12 +169,12 @@ def test_sizes_that_cannot(size: object) -> None:
         ("4", 4),
         (4.0, 4),
         (2.7, 2),
-        (0, 1),
-        (-3, 1),
-        ("four", 1),
-        (None, 1),
-        (math.inf, 1),
-        (math.nan, 1),
+        (0, -1),
+        (-3, -1),
+        ("four", -1),
+        (None, -1),
+        (math.inf, -1),
+        (math.nan, -1),
     ],
 )
 def test_the_fix_guesses_what_was_meant(size: object, meant: int) -> None:

@@ -371,3 +371,19 @@ def test_the_str_is_a_picture() -> None:
     assert str(Layout(dp=2, sp=2, tp=1)) == (
         "dp=2 sp=2 tp=1\n      sp=0  sp=1\ndp=0     0     1\ndp=1     2     3"
     )
+
+
+def test_a_huge_layout_is_drawn_by_its_edges_at_once() -> None:
+    text = str(Layout(pp=4, dp=2**35, tp=8))
+    assert len(text.splitlines()) < 30
+    assert str(2**40 - 1) in text
+    assert "[777777777]" in Layout(dp=2**37, tp=8).draw(mark=777777777)
+
+
+def test_several_axes_in_one_str_are_told_apart() -> None:
+    with pytest.raises(UnknownAxisError) as caught:
+        Layout(dp=4, sp=2).groups("dp sp")
+    assert str(caught.value) == (
+        "layout.groups('dp sp'): 'dp sp' is several axes in one str.\n"
+        "  Fix: one str an axis: 'dp', 'sp'."
+    )

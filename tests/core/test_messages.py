@@ -121,7 +121,7 @@ SAID = {
         lambda: LAYOUT.rank(node=0, dp=0),
         UnknownAxisError,
         """
-        Layout.rank(node=0, dp=0): there is no axis 'node'.
+        layout.rank(node=0, dp=0): there is no axis 'node'.
           The axes are dp, sp, tp.
           Fix: use one of dp, sp, tp.
         """,
@@ -132,7 +132,7 @@ SAID = {
         lambda: LAYOUT.groups("dp", "ttp"),
         UnknownAxisError,
         """
-        Layout.groups('dp', 'ttp'): there is no axis 'ttp'.
+        layout.groups('dp', 'ttp'): there is no axis 'ttp'.
           The axes are dp, sp, tp.
           Fix: did you mean tp?
         """,
@@ -152,7 +152,7 @@ SAID = {
         lambda: LAYOUT.size("dp", "dp"),
         SpecError,
         """
-        Layout.size('dp', 'dp') names the axis dp twice.
+        layout.size('dp', 'dp') names the axis dp twice.
           Fix: name dp once.
         """,
         {},
@@ -183,7 +183,7 @@ SAID = {
         SpecError,
         """
         factor_world(8, tp=-1) leaves the sizes of dp and tp open.
-          Only one size can be inferred; an axis dp that is left out is inferred too.
+          Only one size can be inferred; dp is inferred where it is left out.
           Fix: factor_world(8, tp=1, dp=-1).
         """,
         {"sizes": {"dp": -1, "tp": -1}},
@@ -256,9 +256,9 @@ SAID = {
         lambda: Layout(dp=4, sp=2).view(dp=3, sp=2),
         SpecError,
         """
-        Layout.view(dp=3, sp=2) needs 6 ranks, the layout has 8.
+        layout.view(dp=3, sp=2) needs 6 ranks, the layout has 8.
           dp 3 x sp 2 = 6; Layout(dp=4, sp=2) has 8 ranks.
-          Fix: Layout.view(dp=-1, sp=2), which gives dp=4.
+          Fix: layout.view(dp=-1, sp=2), which gives dp=4.
         """,
         {"sizes": {"dp": 3, "sp": 2}, "world_size": 8},
     ),
@@ -266,7 +266,7 @@ SAID = {
         lambda: Layout(dp=4, sp=2).view(node=3, local=-1),
         SpecError,
         """
-        Layout.view(node=3, local=-1) needs a multiple of 3 ranks, the layout has 8.
+        layout.view(node=3, local=-1) needs a multiple of 3 ranks, the layout has 8.
           node 3 = 3; Layout(dp=4, sp=2) has 8 ranks.
           Fix: sizes whose product is 8.
         """,
@@ -287,8 +287,8 @@ SAID = {
         lambda: LAYOUT.rank(dp=1),
         CoordinateError,
         """
-        Layout.rank(dp=1) leaves out sp, tp.
-          Fix: Layout.rank(dp=1, sp=0, tp=0).
+        layout.rank(dp=1) leaves out sp, tp.
+          Fix: layout.rank(dp=1, sp=0, tp=0).
         """,
         {"axis": "sp"},
     ),
@@ -296,7 +296,7 @@ SAID = {
         lambda: LAYOUT.coordinates(np.array([0.5])),
         CoordinateError,
         """
-        Layout.coordinates: ranks are float64, not integers.
+        layout.coordinates: ranks are float64, not integers.
           Fix: ranks.astype(int).
         """,
         {},
@@ -305,7 +305,7 @@ SAID = {
         lambda: LAYOUT.coordinates([[0, 9]]),
         CoordinateError,
         """
-        Layout.coordinates: rank 9 is not in Layout(dp=4, sp=2, tp=1).
+        layout.coordinates: rank 9 is not in Layout(dp=4, sp=2, tp=1).
           It has 8 ranks, from 0 to 7.
           Fix: a rank from 0 to 7.
         """,
@@ -315,7 +315,7 @@ SAID = {
         lambda: Layout(dp=4, ranks=range(8, 12)).coordinate(0),
         CoordinateError,
         """
-        Layout.coordinate: rank 0 is not in Layout(dp=4, ranks=range(8, 12)).
+        layout.coordinate: rank 0 is not in Layout(dp=4, ranks=range(8, 12)).
           It has 4 ranks, from 8 to 11.
           Fix: a rank from 8 to 11.
         """,
@@ -344,7 +344,7 @@ SAID = {
         lambda: LAYOUT.coordinate("3"),  # type: ignore[arg-type]
         CoordinateError,
         """
-        Layout.coordinate: rank is '3', a str.
+        layout.coordinate: rank is '3', a str.
           Fix: pass rank as an int.
         """,
         {"axis": None, "index": "3"},
@@ -353,9 +353,9 @@ SAID = {
         lambda: LAYOUT.rank(dp=1, sp=2, tp=0),
         CoordinateError,
         """
-        Layout.rank(dp=1, sp=2, tp=0): sp=2 is outside the axis.
+        layout.rank(dp=1, sp=2, tp=0): sp=2 is outside the axis.
           sp has 2 indices, 0 to 1.
-          Fix: Layout.rank(dp=1, sp=1, tp=0).
+          Fix: layout.rank(dp=1, sp=1, tp=0).
         """,
         {"axis": "sp", "index": 2, "size": 2},
     ),
@@ -363,9 +363,9 @@ SAID = {
         lambda: LAYOUT.rank(dp=1, sp=0, tp=-1),
         CoordinateError,
         """
-        Layout.rank(dp=1, sp=0, tp=-1): tp=-1 is outside the axis.
+        layout.rank(dp=1, sp=0, tp=-1): tp=-1 is outside the axis.
           tp has 1 index, 0 to 0.
-          Fix: Layout.rank(dp=1, sp=0, tp=0).
+          Fix: layout.rank(dp=1, sp=0, tp=0).
         """,
         {"axis": "tp", "index": -1, "size": 1},
     ),
@@ -384,7 +384,7 @@ SAID = {
         lambda: LAYOUT.rearrange("sp dp tp -> sp dp tp"),
         SpecError,
         """
-        Layout.rearrange('sp dp tp -> sp dp tp'): sp stands in the place of dp.
+        layout.rearrange('sp dp tp -> sp dp tp'): sp stands in the place of dp.
           Fix: rearrange("dp sp tp -> sp dp tp").
         """,
         {},
@@ -405,7 +405,7 @@ SAID = {
         SpecError,
         """
         Layout(dp=8, ranks=range(-1, 7)): a rank is negative.
-          Fix: ranks=range(8, 16), or a list of distinct ranks.
+          Fix: distinct ranks of this world, such as ranks=range(4).
         """,
         {},
     ),
@@ -414,7 +414,7 @@ SAID = {
         SpecError,
         """
         Layout(dp=8, ranks=[6, 5, 4, 3, 2, 1, 0, -1]): a rank is negative.
-          Fix: ranks=range(8, 16), or a list of distinct ranks.
+          Fix: distinct ranks of this world, such as ranks=range(4).
         """,
         {},
     ),
@@ -423,7 +423,7 @@ SAID = {
         SpecError,
         """
         Layout(dp=8, ranks=[0.0, 1, 2, 3, 4, 5, 6, 7]): ranks holds something that is not an int.
-          Fix: ranks=range(8, 16), or a list of distinct ranks.
+          Fix: distinct ranks of this world, such as ranks=range(4).
         """,
         {},
     ),
@@ -432,7 +432,7 @@ SAID = {
         SpecError,
         """
         Layout(dp=8, ranks=[0, 0, 2, 3, 4, 5, 6, 7]): a rank stands twice in ranks.
-          Fix: ranks=range(8, 16), or a list of distinct ranks.
+          Fix: distinct ranks of this world, such as ranks=range(4).
         """,
         {},
     ),
@@ -479,7 +479,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         """
         BatchPlan.solve(dp=4, global_batch=0, micro_batch=2): global_batch is 0.
           Batches and steps are whole numbers of 1 or more.
-          Fix: global_batch=1, or more.
+          Fix: global_batch=8, or more.
         """,
         {},
     ),
@@ -487,7 +487,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         lambda: PLAN.samples(-1, 0),
         CoordinateError,
         """
-        BatchPlan.samples(-1, 0): there is no step -1.
+        plan.samples(-1, 0): there is no step -1.
           Fix: count steps from 0.
         """,
         {"index": -1},
@@ -505,7 +505,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         lambda: LAYOUT.rearrange("dp sp tp"),
         SpecError,
         """
-        Layout.rearrange('dp sp tp'): a pattern is a str with one ->.
+        layout.rearrange('dp sp tp'): a pattern is a str with one ->.
           Fix: rearrange("dp sp tp -> (dp sp tp)"), say.
         """,
         {},
@@ -514,7 +514,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         lambda: LAYOUT.rearrange("(a b) sp tp -> a b sp tp", a="2"),  # type: ignore[arg-type]
         SpecError,
         """
-        Layout.rearrange('(a b) sp tp -> a b sp tp', a='2'): a is '2', not an int.
+        layout.rearrange('(a b) sp tp -> a b sp tp', a='2'): a is '2', not an int.
           Fix: rearrange("dp sp tp -> (dp sp tp)"), say.
         """,
         {},
@@ -533,7 +533,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         SpecError,
         """
         Layout(dp=1, ranks=[]): ranks is empty.
-          Fix: ranks=range(8, 16), or a list of distinct ranks.
+          Fix: distinct ranks of this world, such as ranks=range(4).
         """,
         {},
     ),
@@ -542,7 +542,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         SpecError,
         """
         Layout(dp=2, ranks=5): ranks is 5.
-          Fix: ranks=range(8, 16), or a list of distinct ranks.
+          Fix: distinct ranks of this world, such as ranks=range(4).
         """,
         {},
     ),
@@ -550,7 +550,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         lambda: PLAN.samples(0, 4),
         CoordinateError,
         """
-        BatchPlan.samples(0, 4): there is no data index 4.
+        plan.samples(0, 4): there is no data index 4.
           dp is 4, so they run from 0 to 3.
           Fix: mesh.coordinate["dp"].
         """,
@@ -587,7 +587,7 @@ def test_what_einops_refuses() -> None:
     error = raised(lambda: LAYOUT.rearrange("dp sp -> sp dp"))
     said = str(error.__cause__).strip().splitlines()[-1].strip()
     assert str(error).splitlines() == [
-        "Layout.rearrange('dp sp -> sp dp') on dp=4 sp=2 tp=1: einops refuses.",
+        "layout.rearrange('dp sp -> sp dp') on dp=4 sp=2 tp=1: einops refuses.",
         f"  {said}",
         '  Fix: rearrange("dp sp tp -> (dp sp tp)"), say.',
     ]
@@ -657,7 +657,7 @@ def calls_in_fix(text: str) -> list[str]:
     fix = text.rpartition("Fix: ")[2]
     found = []
     for hit in re.finditer(
-        r"\b(?:factor_world|BatchPlan\.solve|BatchPlan|Layout(?:\.\w+)?)\(", fix
+        r"\b(?:factor_world|BatchPlan\.solve|BatchPlan|Layout|layout\.\w+)\(", fix
     ):
         depth = 0
         for place in range(hit.end() - 1, len(fix)):
@@ -670,9 +670,9 @@ def calls_in_fix(text: str) -> list[str]:
 
 def test_the_calls_in_a_fix_are_found() -> None:
     text = (
-        "f\n  Fix: start 8 ranks, or factor_world(6, order=('dp',)), which; or Layout.rank(dp=1)."
+        "f\n  Fix: start 8 ranks, or factor_world(6, order=('dp',)), which; or layout.rank(dp=1)."
     )
-    assert calls_in_fix(text) == ["factor_world(6, order=('dp',))", "Layout.rank(dp=1)"]
+    assert calls_in_fix(text) == ["factor_world(6, order=('dp',))", "layout.rank(dp=1)"]
 
 
 @pytest.mark.parametrize(
@@ -707,7 +707,7 @@ def test_the_calls_in_a_fix_are_found() -> None:
 def test_a_call_that_a_fix_proposes_works(do: Callable[[], object]) -> None:
     error = raised(do)
     for call in calls_in_fix(str(error)):
-        typed = re.sub(r"^Layout\.(?=rank|view)", "LAYOUT.", call)
+        typed = re.sub(r"^layout\.", "LAYOUT.", call)
         eval(typed, NAMES)
 
 

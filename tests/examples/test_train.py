@@ -118,6 +118,7 @@ def commands_of_session(session: int) -> list[str]:
         ("--heads 3 --sp 2", "--heads must divide by sp x tp, and --seq by sp"),
         ("--seq 31 --sp 2", "--heads must divide by sp x tp, and --seq by sp"),
         ("--dim 65", "--dim must divide by --heads"),
+        ("--text nowhere", "--text nowhere: no such file"),
     ],
 )
 def test_what_cannot_be_split_is_refused(arguments: str, text: str) -> None:

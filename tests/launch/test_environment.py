@@ -59,7 +59,7 @@ def test_a_single_process() -> None:
     world = meshkit.detect({})
     assert (world.rank, world.world_size, world.local_rank, world.launcher) == (0, 1, 0, "single")
     assert (world.local_world_size, world.node_rank, world.num_nodes) == (1, 0, 1)
-    assert world.size_evidence == "no launcher = 1 (single)"
+    assert world.size_evidence == "there is 1 process and no launcher"
 
 
 def test_hand_written_variables_alone_mean_one_node() -> None:
@@ -105,7 +105,12 @@ def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.Monk
         ({"WORLD_SIZE": None}, {"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
         ({"WORLD_SIZE": "0"}, {"WORLD_SIZE": "0"}, "WORLD_SIZE='0' is not 1 or more"),
         ({"LOCAL_RANK": ""}, {"LOCAL_RANK": ""}, "LOCAL_RANK='' is not 0 or more"),
-        ({"MASTER_PORT": "x"}, {"MASTER_PORT": "x"}, "MASTER_PORT='x' is not 0 or more"),
+        ({"MASTER_PORT": "x"}, {"MASTER_PORT": "x"}, "MASTER_PORT='x' is not 1 to 65535"),
+        (
+            {"MASTER_PORT": "70000"},
+            {"MASTER_PORT": "70000"},
+            "MASTER_PORT='70000' is not 1 to 65535",
+        ),
         ({"MASTER_ADDR": " "}, {"MASTER_ADDR": " "}, "MASTER_ADDR is empty"),
         ({"RANK": "9"}, {"RANK": "9", "WORLD_SIZE": "8"}, "RANK=9 must be below WORLD_SIZE=8"),
         (

@@ -316,6 +316,34 @@ def fsdp_and_tensor() -> list[float]:
         ]
 
 
+def dry_run(rank: int, count: int) -> Any:
+    """One rank of a world that is not there, on torch's fake backend."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    with meshkit.build_mesh(sp=2, tp=8) as mesh:
+        ranks = {axis: dist.get_process_group_ranks(mesh.group(axis)) for axis in ("sp", "tp")}
+        found = mesh.coordinate, ranks, mesh.size("dp")
+    dist.destroy_process_group()
+    return found
+
+
+def after_shutdown() -> list[str]:
+    """What a mesh says when its job has been left, also when another was joined."""
+    mesh = meshkit.build_mesh(dp=2)
+    told = []
+    for _ in range(2):
+        meshkit.shutdown()
+        try:
+            mesh.group("dp")
+            told.append("handed out")
+        except meshkit.MeshkitError as error:
+            told.append(str(error))
+        meshkit.init()
+    mesh.close()
+    return [*told, repr(mesh)]
+
+
 def as_device_mesh_on_fake(sizes: list[tuple[str, int]]) -> list[Any]:
     """Torch's own answers for every rank of a world, one at a time on its fake backend."""
     from torch.distributed.device_mesh import init_device_mesh

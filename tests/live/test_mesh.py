@@ -113,7 +113,7 @@ def test_close_gives_back_every_descriptor_and_thread_ten_times() -> None:
 
 def test_a_closed_mesh_says_so() -> None:
     assert set(meshkit.spawn(jobs.closed_mesh, 2, timeout=60)) == {
-        "mesh.group('dp'): the mesh is closed.\n  Fix: build_mesh(...) again."
+        "mesh.group('dp'): the mesh is closed.\n  Fix: build_mesh(dp=2) again."
     }
 
 
@@ -160,15 +160,16 @@ def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: 
         f"  They run from 0 to 5; {SIX}.\n"
         "  Fix: ranks=range(6), or a part of it.",
         "build_mesh(dp=2, ranks=[1, 1]): a rank stands twice in ranks.\n"
-        "  Fix: ranks=range(8, 16), or a list of distinct ranks.",
+        "  Fix: distinct ranks of this world, such as ranks=range(4).",
         "build_mesh(sp=4) needs a multiple of 4 ranks, the world has 6.\n"
         f"  sp 4 = 4; {SIX}.\n"
         "  Fix: start 4 or 8 ranks.",
         "build_mesh(dp=1, ranks=range(0, 0)): ranks is empty.\n"
-        "  Fix: ranks=range(8, 16), or a list of distinct ranks.",
+        "  Fix: distinct ranks of this world, such as ranks=range(4).",
         "build_mesh(dp=1, ranks=5): ranks is 5.\n"
-        "  Fix: ranks=range(8, 16), or a list of distinct ranks.",
-        "build_mesh([('dp', 6)]): sizes is a list.\n  Fix: build_mesh(dp=4, sp=2, tp=1).",
+        "  Fix: distinct ranks of this world, such as ranks=range(4).",
+        "build_mesh([('dp', 6)]): sizes is a list.\n"
+        "  Fix: build_mesh(dp=4, sp=2, tp=1), or the same as a dict.",
     ]
 
 
@@ -252,3 +253,20 @@ def test_a_barrier_ends_at_its_timeout() -> None:
         "  The group holds ranks 0, 1.\n"
         "  Fix: look at the logs of these ranks."
     )
+
+
+def test_a_dry_run_on_the_fake_backend() -> None:
+    ((coordinate, ranks, dp),) = meshkit.spawn(jobs.dry_run, 1, (77, 128), timeout=60)
+    layout = meshkit.factor_world(128, sp=2, tp=8)
+    assert coordinate == layout.coordinate(77)
+    assert ranks == {axis: layout.peers(77, axis).tolist() for axis in ("sp", "tp")}
+    assert dp == 8
+
+
+def test_a_mesh_whose_job_has_been_left_says_so() -> None:
+    told = (
+        "mesh.group('dp'): the job it was built in has been left.\n  Fix: build_mesh(dp=2) again."
+    )
+    for results in meshkit.spawn(jobs.after_shutdown, 2, timeout=60):
+        assert results == [told, told, results[2]]
+        assert results[2].endswith("; closed)")
