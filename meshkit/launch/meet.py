@@ -56,7 +56,8 @@ def arrive(
 
     Raises:
         RankTimeoutError: naming the ranks that did not check in, the same on every rank that did;
-            within ``wait``, and on rank 0 a second more so that all can read it.
+            within ``wait``, plus up to a second by which a FileStore rounds, plus on rank 0 up to
+            a second more so that all can read it.
     """
     began = time.monotonic() if since is None else since
     left = max(0.001, began + wait.total_seconds() - time.monotonic())

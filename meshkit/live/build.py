@@ -85,14 +85,16 @@ def build_mesh(
     plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
     check_orders(call, plan)
     times = given(backend=backend, timeout=timeout, arrival_timeout=arrival_timeout)
-    record = joined() or enter(Call("init", kwargs=times), times)
-    record = replace(
-        record,
-        timeout=limit or record.timeout,
-        arrival_timeout=wait or record.arrival_timeout,
-    )
+    job = joined() or enter(Call("init", kwargs=times), times)
+    record = replace(job, timeout=limit or job.timeout, arrival_timeout=wait or job.arrival_timeout)
     _meet(call, record, layout)
-    made = create(plan, record.world.rank, backend=backend, timeout=record.timeout)
+    made = create(
+        plan,
+        record.world.rank,
+        backend=backend,
+        timeout=record.timeout,
+        share_world=record.timeout == job.timeout,
+    )
     try:
         # A rank that closed its groups while another still connects would leave it hanging.
         _meet(call, record, layout)

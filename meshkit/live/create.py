@@ -19,7 +19,6 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
 from ..core.seats import Ints
-from ..launch.foreign import timeout_of
 
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
 
@@ -59,7 +58,14 @@ def check_orders(call: Call, plan: GroupPlan) -> None:
             raise SpecError(text)
 
 
-def create(plan: GroupPlan, rank: int, *, backend: str | None, timeout: timedelta | None) -> Groups:
+def create(
+    plan: GroupPlan,
+    rank: int,
+    *,
+    backend: str | None,
+    timeout: timedelta | None,
+    share_world: bool = True,
+) -> Groups:
     """Create the groups of a plan. Collective over the default group.
 
     Args:
@@ -67,6 +73,7 @@ def create(plan: GroupPlan, rank: int, *, backend: str | None, timeout: timedelt
         rank: this rank; it may be outside the layout, and still takes part.
         backend: None means that of the default group.
         timeout: how long a collective of each group may take; None is the backend's default.
+        share_world: whether the default group has that timeout, and may stand for a whole mesh.
 
     Returns:
         This rank's groups. Where one fails, those made before it are destroyed again.
@@ -75,7 +82,7 @@ def create(plan: GroupPlan, rank: int, *, backend: str | None, timeout: timedelt
     made: list[dist.ProcessGroup] = []
     try:
         for step in plan.steps:
-            group = _default(step.members, backend, timeout)
+            group = _default(step.members, backend) if share_world else None
             if group is None:
                 group = _make(step, rank, backend, timeout, made)
             if group is not None:
@@ -98,14 +105,10 @@ def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
             continue
 
 
-def _default(
-    members: Ints, backend: str | None, timeout: timedelta | None
-) -> dist.ProcessGroup | None:
-    """The default group, where it has these members in this order, this backend and timeout."""
+def _default(members: Ints, backend: str | None) -> dist.ProcessGroup | None:
+    """The default group, where it has exactly these members in this order and this backend."""
     world = dist.group.WORLD
     if world is None or backend not in (None, dist.get_backend(world)):
-        return None
-    if timeout not in (None, timeout_of(world)):
         return None
     ranks = members.tolist()
     return world if ranks == [list(range(world.size()))] else None

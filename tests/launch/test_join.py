@@ -69,7 +69,7 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(over: str) -> None
     for rank in (0, 1, 3):
         text, missing, seconds, initialised = results[rank]
         assert missing == (2,)
-        assert 1.4 < seconds < 1.5 + 1 + 0.5  # the slack of the host, and of a busy machine
+        assert 1.4 < seconds < 1.5 + 2
         assert not initialised
         assert text == (
             f"1 of 4 ranks did not arrive at {said} within 1.5 s.\n"
