@@ -66,10 +66,12 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(over: str) -> None
     results = meshkit.spawn(jobs.one_never_joins, 4, (1.5, 2, method), timeout=60)
     said = "init(timeout=600, arrival_timeout=1.5"
     said += f", init_method='{method}')" if method else ")"
+    # who came first gives up first, and the others obey
+    assert max(results[rank][2] for rank in (0, 1, 3)) >= 1.5
     for rank in (0, 1, 3):
         text, missing, seconds, initialised = results[rank]
         assert missing == (2,)
-        assert 1.4 < seconds < 1.5 + 2
+        assert seconds < 1.5 + 2
         assert not initialised
         assert text == (
             f"1 of 4 ranks did not arrive at {said} within 1.5 s.\n"
