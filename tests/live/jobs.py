@@ -175,6 +175,21 @@ def failing_creation(at: int) -> Any:
         return told, len(calls), before, left, one_hot_sum(mesh, "dp")
 
 
+def wrong_group() -> Any:
+    """torch makes another group than it was asked for."""
+    meshkit.init()
+    before = live_groups()
+    real = dist.get_process_group_ranks
+    create.dist.get_process_group_ranks = lambda group: real(group)[::-1]
+    try:
+        meshkit.build_mesh(dp=2, sp=2)
+    except meshkit.MeshkitError as error:
+        return str(error), live_groups() - before
+    finally:
+        create.dist.get_process_group_ranks = real
+    return "accepted"
+
+
 def on_torch_that_sorts(request: Request) -> str:
     """A torch below 2.13, as far as meshkit can tell."""
     create.KEEPS_ORDER = False

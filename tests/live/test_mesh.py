@@ -270,3 +270,12 @@ def test_a_mesh_whose_job_has_been_left_says_so() -> None:
     for results in meshkit.spawn(jobs.after_shutdown, 2, timeout=60):
         assert results == [told, told, results[2]]
         assert results[2].endswith("; closed)")
+
+
+def test_a_group_that_is_not_what_was_asked_for_is_refused_and_destroyed() -> None:
+    results = meshkit.spawn(jobs.wrong_group, 4, timeout=60)
+    assert results[3] == (
+        "new_group([1, 3]) returned a group of [3, 1].\n"
+        "  Fix: report this with the version of torch.",
+        0,
+    )
