@@ -175,6 +175,23 @@ def failing_creation(at: int) -> Any:
         return told, len(calls), before, left, one_hot_sum(mesh, "dp")
 
 
+def one_never_builds(folder: str) -> Any:
+    """Rank 1 comes to build_mesh when the others have given up; then all build."""
+    world, gave_up = meshkit.init(), Path(folder) / "gave_up"
+    while world.rank == 1 and not gave_up.exists():
+        time.sleep(0.01)
+    groups, began = live_groups(), time.monotonic()
+    try:
+        meshkit.build_mesh(dp=2, sp=2, arrival_timeout=1)
+        first: Any = "built"
+    except meshkit.RankTimeoutError as error:
+        first = str(error), error.missing_ranks, live_groups() - groups
+        gave_up.touch()
+    seconds = time.monotonic() - began
+    with meshkit.build_mesh(dp=2, sp=2, arrival_timeout=20) as mesh:
+        return first, seconds, one_hot_sum(mesh, "sp")
+
+
 def wrong_group() -> Any:
     """torch makes another group than it was asked for."""
     meshkit.init()

@@ -279,3 +279,19 @@ def test_a_group_that_is_not_what_was_asked_for_is_refused_and_destroyed() -> No
         "  Fix: report this with the version of torch.",
         0,
     )
+
+
+def test_a_rank_that_does_not_come_to_build_mesh_is_named_with_its_coordinate(
+    tmp_path: Path,
+) -> None:
+    results = meshkit.spawn(jobs.one_never_builds, 4, (str(tmp_path),), timeout=60)
+    for rank, ((text, missing, groups), seconds, members) in enumerate(results):
+        first, evidence, *rest = text.splitlines()
+        assert first == (
+            "1 of 4 ranks did not arrive at build_mesh(dp=2, sp=2, arrival_timeout=1) within 1 s."
+        )
+        assert evidence.startswith("  Missing: 1 (dp=0 sp=1). Arrived: 0, 2-3 on ")
+        assert rest[:-1] == (["  Rank 1 came after that."] if rank == 1 else [])
+        assert (missing, groups) == ((1,), 0)
+        assert seconds < 1 + 2
+        assert members == [rank // 2 * 2, rank // 2 * 2 + 1]  # the next build works
