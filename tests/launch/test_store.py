@@ -78,7 +78,7 @@ def test_no_answer_within_the_deadline(launcher: str, host: str, missing: object
     began = time.monotonic()
     with pytest.raises(meshkit.RankTimeoutError) as caught:
         open_store(CALL, world, SECOND)
-    assert 0.7 < time.monotonic() - began < 1.5
+    assert 0.7 < time.monotonic() - began < 3
     assert caught.value.missing_ranks == missing
     assert str(caught.value) == (
         f"init(): no store answers rank 1 at 127.0.0.1:{port} within 1 s.\n"

@@ -245,7 +245,7 @@ def foreign_group(path: str) -> Any:
 def own_times() -> Any:
     """A mesh with a timeout of its own: also where it spans the world, and at its barrier."""
     meshkit.init()
-    with meshkit.build_mesh(dp=2, timeout=1) as mesh:
+    with meshkit.build_mesh(dp=2, timeout=2, arrival_timeout=20) as mesh:
         times = [timeout_of(mesh.group()), timeout_of(mesh.group("dp"))]
         is_world = mesh.group("dp") is dist.group.WORLD
         if mesh.rank == 0:
@@ -253,7 +253,7 @@ def own_times() -> Any:
                 mesh.barrier()
             except meshkit.RankTimeoutError as error:
                 return times, is_world, str(error).splitlines()[0]
-        time.sleep(3)
+        time.sleep(5)
         return times, is_world, None
 
 
