@@ -213,7 +213,7 @@ def _meet(call: Call, world: World, wait: timedelta, began: float) -> tuple[dist
     """
     while True:
         try:
-            base = open_store(call, world, wait)
+            base = open_store(call, world, wait, since=began)
             generation = base.add(f"meshkit/generation/{world.rank}", 1)
             store = dist.PrefixStore(f"meshkit/{generation}", base)
             arrive(call, store, world, wait, since=began)

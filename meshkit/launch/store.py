@@ -17,13 +17,16 @@ from .environment import World
 PROBE = 0.2  # seconds between two knocks at a host that does not answer yet
 
 
-def open_store(call: Call, world: World, wait: timedelta) -> dist.Store:
+def open_store(
+    call: Call, world: World, wait: timedelta, *, since: float | None = None
+) -> dist.Store:
     """The store of this job, as all its ranks see it.
 
     Args:
         call: the call to quote.
         world: who this process is, and where ranks meet.
         wait: how long to wait for the host of the store.
+        since: when that time began, on the monotonic clock; None means now.
 
     Raises:
         LaunchError: where nothing says where to meet, or rank 0 cannot host the store there.
@@ -39,7 +42,8 @@ def open_store(call: Call, world: World, wait: timedelta) -> dist.Store:
         raise _nowhere(call, world)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     # an agent keeps its store over restarts: what ranks left there before must not be met again
-    return dist.PrefixStore(f"attempt/{attempt}", _tcp(call, world, host, port, wait))
+    began = time.monotonic() if since is None else since
+    return dist.PrefixStore(f"attempt/{attempt}", _tcp(call, world, host, port, wait, began))
 
 
 def address(world: World) -> tuple[str | None, int | None]:
@@ -64,12 +68,14 @@ def _nowhere(call: Call, world: World) -> LaunchError:
     return LaunchError(text, variables={k: v and str(v) for k, v in variables.items()})
 
 
-def _tcp(call: Call, world: World, host: str, port: int, wait: timedelta) -> dist.Store:
+def _tcp(
+    call: Call, world: World, host: str, port: int, wait: timedelta, began: float
+) -> dist.Store:
     """A TCP store, hosted by rank 0 unless the torchrun agent already hosts it."""
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     hosts = world.rank == 0 and not (agent and world.launcher == "torchrun")
     if not hosts:
-        _knock(call, world, host, port, wait)
+        _knock(call, world, host, port, wait, began)
     try:
         return dist.TCPStore(
             host, port, is_master=hosts, timeout=wait, wait_for_workers=False, multi_tenant=True
@@ -85,9 +91,9 @@ def _tcp(call: Call, world: World, host: str, port: int, wait: timedelta) -> dis
         raise LaunchError(text, variables={"MASTER_PORT": str(port)}) from error
 
 
-def _knock(call: Call, world: World, host: str, port: int, wait: timedelta) -> None:
+def _knock(call: Call, world: World, host: str, port: int, wait: timedelta, began: float) -> None:
     """Wait until the host listens: torch's own client would wait for twice its timeout."""
-    deadline = time.monotonic() + wait.total_seconds()
+    deadline = began + wait.total_seconds()
     while True:
         try:
             left = max(deadline - time.monotonic(), PROBE)

@@ -87,6 +87,14 @@ def test_no_answer_within_the_deadline(launcher: str, host: str, missing: object
     )
 
 
+def test_who_comes_again_has_only_what_is_left_of_the_time() -> None:
+    world = replace(WORLD, master_addr="127.0.0.1", master_port=free_port())
+    now = time.monotonic()
+    with pytest.raises(meshkit.RankTimeoutError, match="within 60 s"):
+        open_store(CALL, world, timedelta(seconds=60), since=now - 59.5)
+    assert time.monotonic() - now < 10
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
