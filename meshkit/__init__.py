@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from .core.factor import factor_world
     from .core.layout import Layout
     from .core.plan import GroupPlan
-    from .launch.environment import World, detect
+    from .launch.environment import detect
     from .launch.join import init, shutdown
     from .launch.spawn import spawn
+    from .launch.world import World
     from .live.build import build_mesh
     from .live.mesh import Mesh
 
@@ -66,9 +67,10 @@ _ROOMS = {
     "core.factor": ("factor_world",),
     "core.layout": ("Layout",),
     "core.plan": ("GroupPlan",),
-    "launch.environment": ("World", "detect"),
+    "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),
     "launch.spawn": ("spawn",),
+    "launch.world": ("World",),
     "live.build": ("build_mesh",),
     "live.mesh": ("Mesh",),
 }

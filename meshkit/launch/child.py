@@ -13,7 +13,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from .environment import LAUNCHERS
+from .launchers import LAUNCHERS, SPAWN
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -51,8 +51,9 @@ def environment(rank: int, world_size: int, meeting: str) -> dict[str, str]:
         world_size: how many there are.
         meeting: where they meet, as a URL.
     """
-    launchers = {name for row in LAUNCHERS for name in row.known_by}
-    inherited = {name: value for name, value in os.environ.items() if name not in launchers}
+    before = LAUNCHERS[: LAUNCHERS.index(SPAWN)]  # these would answer in spawn's place
+    hidden = {name for row in before for names in row.known_by for name in names}
+    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
     return {
         **defaults,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, told
 from ..core.words import count
+from .accelerators import installed, load_bridge, may_share, row_of
+from .claims import Claim, Claimant
 
 
 def accelerator() -> str | None:
@@ -23,7 +27,7 @@ def read_device(call: Call, asked: str | torch.device | None) -> torch.device:
         LaunchError: where torch does not know such a device.
     """
     try:
-        return torch.device(asked if asked is not None else accelerator() or "cpu")
+        return torch.device(asked if asked is not None else accelerator() or installed() or "cpu")
     except (RuntimeError, TypeError) as error:
         text = told(f"{call}: torch knows no device {asked!r}.", fix="device='cpu' or 'cuda'.")
         raise LaunchError(text) from error
@@ -41,11 +45,14 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
     Raises:
         LaunchError: where torch does not know the device, or this process does not see it.
     """
+    kind = str(asked).partition(":")[0] if asked else accelerator() or installed() or "cpu"
+    load_bridge(call, kind, local_rank)  # before torch can read the device
     device = read_device(call, asked)
     if device.type == "cpu":
         return torch.device("cpu")
-    seen = torch.accelerator.device_count() if accelerator() == device.type else 0
-    index = device.index if device.index is not None else (0 if seen == 1 else local_rank)
+    seen = visible_devices(device)
+    alone = seen == 1 or row_of(device.type).module is not None
+    index = device.index if device.index is not None else (0 if alone else local_rank)
     if index >= seen:
         ways = [f"start {count(seen, 'rank')} on this node"] if seen else []
         text = told(
@@ -59,13 +66,39 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
     return chosen
 
 
+def visible_devices(device: torch.device) -> int:
+    """How many devices of this type the process sees."""
+    try:
+        return int(torch.get_device_module(device).device_count())
+    except (RuntimeError, AttributeError):  # this torch has no such module
+        return 0
+
+
+def device_uuid(device: torch.device) -> str | None:
+    """The identity of a physical device, the same however devices are masked; None if not told."""
+    try:
+        properties = torch.get_device_module(device).get_device_properties(device)
+        found = getattr(properties, "uuid", None)
+    except (RuntimeError, AttributeError, TypeError):
+        return None
+    return None if found is None else str(found)
+
+
 def choose_backend(call: Call, asked: str | None, device: torch.device) -> str:
-    """The backend asked for, or torch's own for the device: gloo for cpu, nccl for cuda.
+    """The backend asked for; else torch's own for the device, else that of the table.
 
     Raises:
         LaunchError: where this build of torch does not have it.
     """
-    return check_backend(call, asked or dist.get_default_backend_for_device(device))
+    return check_backend(call, asked or _default_backend(device.type))
+
+
+def _default_backend(device_type: str) -> str:
+    """Torch's map first: accelerators register themselves there."""
+    names = list(row_of(device_type).backends)
+    with suppress(ValueError):  # torch has none for this device
+        names.insert(0, str(dist.get_default_backend_for_device(device_type)))
+    return next((name for name in names if dist.is_backend_available(name)), names[0])
 
 
 def check_backend(call: Call, name: object) -> str:
@@ -83,3 +116,41 @@ def check_backend(call: Call, name: object) -> str:
         )
         raise LaunchError(text)
     return str(name).lower()
+
+
+def backend_for(backend: str, device_type: str) -> str:
+    """Which part of a backend's name serves a device.
+
+    Example:
+        >>> backend_for("cpu:gloo,cuda:nccl", "cuda"), backend_for("gloo", "cuda")
+        ('nccl', 'gloo')
+    """
+    parts = dict(part.split(":") for part in backend.split(",") if ":" in part)
+    return parts.get(device_type, "" if parts else backend)
+
+
+def device_claim(call: Call, rank: int, device: torch.device, backend: str) -> tuple[Claim, ...]:
+    """The claim of a physical device that this rank needs for itself; none where it may share.
+
+    Args:
+        call: the call to quote.
+        rank: this process.
+        device: what this process computes on.
+        backend: what its collectives run on.
+    """
+    kind = backend_for(backend, device.type)
+    uuid = device_uuid(device) if device.type != "cpu" else None
+    if uuid is None or may_share(device.type, kind):
+        return ()
+
+    def clash(first: Claimant, second: Claimant) -> LaunchError:
+        text = told(
+            f"{call}: ranks {first.rank} and {second.rank} are on one device, and {kind} needs one "
+            "for each rank.",
+            f"Both compute on {device.type} {uuid}: {first}, {second}.",
+            fix="start one rank a device, or give each another: device='cuda:<local rank>', or "
+            "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
+        )
+        return LaunchError(text)
+
+    return (Claim(f"device/{uuid}", str(rank), clash),)

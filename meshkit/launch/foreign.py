@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from ..core.errors import LaunchError
 from .device import accelerator
-from .environment import World, detect
+from .environment import detect
+from .world import World
 
 
 def world_of(group: dist.ProcessGroup) -> World:

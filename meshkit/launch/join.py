@@ -4,50 +4,24 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
 from ..core.call import Call, given
-from ..core.errors import LaunchError, RankTimeoutError, told
-from ..core.integers import integer
-from .device import choose_backend, choose_device, read_device
-from .environment import World, identify
-from .foreign import store_of, timeout_of, world_of
-from .meet import arrive
-from .seeds import check_seed, seed_all
-from .store import PROBE, open_store
+from ..core.errors import LaunchError, told
+from .device import choose_backend, choose_device, device_claim, read_device
+from .environment import WHO, allocation, check_arguments, identify
+from .record import Joined, joined, remember
+from .rendezvous import met
+from .seeds import check_alike, check_seed, drawn, seed_all, seed_claim
 from .times import ARRIVAL, Time, duration
-
-
-@dataclass(frozen=True)
-class Joined:
-    """What ``init`` knows of a default process group.
-
-    Attributes:
-        world: who this process is.
-        store: where its ranks meet, under a prefix of this generation; None where someone else
-            initialised the group and torch does not tell its store.
-        timeout: how long a collective may take; None is the backend's own default.
-        arrival_timeout: how long ranks wait for each other.
-        generation: how many times this rank has joined on this store, from 1; 0 for a group that
-            someone else initialised.
-    """
-
-    world: World
-    store: dist.Store | None
-    timeout: timedelta | None
-    arrival_timeout: timedelta
-    generation: int
-
-
-# The only module state of meshkit: it lives as long as the default group it speaks of.
-_RECORDS: WeakKeyDictionary[dist.ProcessGroup, Joined] = WeakKeyDictionary()
+from .world import World
 
 
 def init(
@@ -56,7 +30,7 @@ def init(
     device: str | torch.device | None = None,
     timeout: Time | None = None,
     arrival_timeout: Time | None = None,
-    seed: int | None = None,
+    seed: int | str | None = None,
     init_method: str | None = None,
     rank: int | None = None,
     world_size: int | None = None,
@@ -66,16 +40,19 @@ def init(
 
     Collective: every rank calls it once; a second call returns the same :class:`World`. A default
     group that someone else initialised is used as it is. Explicit arguments win over what the
-    launcher set. On failure no group is left behind.
+    launcher set. Where the backend is nccl the group is bound to its device at once, so that
+    groups made on it are split from it. On failure no group is left behind.
 
     Args:
-        backend: what collectives run on; None takes torch's own for the device.
+        backend: what collectives run on; None takes torch's own for the device. One for each
+            kind of device works too: ``"cpu:gloo,cuda:nccl"``.
         device: where this process computes; None takes its accelerator, or the cpu.
         timeout: how long a collective may take, in seconds or as a timedelta; None keeps the
             backend's default (gloo 30 min, nccl 10 min). It sets ``arrival_timeout`` too.
         arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None
             means ``timeout`` where that is given, else 300 s.
-        seed: seeds python, numpy and torch alike on all ranks; None leaves them alone.
+        seed: seeds python, numpy and torch alike on all ranks, accelerators included;
+            ``"shared"`` is a number that rank 0 draws for all; None leaves them alone.
         init_method: where ranks meet: ``"tcp://host:port"``, ``"file:///shared/path"`` or
             ``"env://"``; None asks the launcher. Ignored where the group exists already.
         rank: this process' rank; None asks the launcher.
@@ -84,9 +61,15 @@ def init(
 
     Raises:
         LaunchError: where it is not clear who this process is, where ranks meet, or which device
-            it has; or where an earlier ``init`` said something else.
+            it has; where two ranks are on one device and the backend does not allow it; or where
+            an earlier ``init`` said something else.
+        DisagreementError: where ranks gave different seeds.
         RankTimeoutError: where ranks did not arrive in time, with their numbers.
         SpecError: for a time or a seed that cannot be.
+
+    Warns:
+        RuntimeWarning: where this is one process in an allocation of several tasks, which no srun
+            has started.
     """
     # in the order of the signature, so that errors quote the call as it was written
     asked = given(
@@ -108,15 +91,19 @@ def enter(call: Call, asked: Mapping[str, Any]) -> Joined:
     seed = check_seed(call, asked.get("seed"))
     limit = duration(call, "timeout", asked.get("timeout"))
     wait = duration(call, "arrival_timeout", asked.get("arrival_timeout"))
-    arguments = {name: _number(call, name, asked[name]) for name in WHO if name in asked}
-    record = joined()
+    arguments = check_arguments(call, asked)
+    record, number = joined(), 0
     if record is None:
         record = _join(call, _who(call, arguments, asked), asked, limit, wait)
-    elif asked.keys() - {"seed", "init_method"}:
-        record = _kept(call, record, asked, limit, wait)
-    _RECORDS[_default_group()] = record
+    else:
+        if asked.keys() - {"seed", "init_method"}:
+            record = _kept(call, record, asked, limit, wait)
+        if seed is not None:
+            number = check_alike(call, record.store, record.world, seed)
+    remember(record)
     if seed is not None:
-        seed_all(seed)
+        wait = record.arrival_timeout
+        seed_all(drawn(call, record.store, record.world, seed, number, wait))
     return record
 
 
@@ -130,49 +117,25 @@ def shutdown() -> None:
         dist.destroy_process_group()
 
 
-def joined() -> Joined | None:
-    """What is known of the present default group; None where there is none. Local."""
-    if not dist.is_initialized():
-        return None
-    group = _default_group()
-    if group in _RECORDS:
-        return _RECORDS[group]
-    return Joined(world_of(group), store_of(group), timeout_of(group), ARRIVAL, generation=0)
-
-
 def peek() -> World:
     """Who this process is, without joining: from the default group, else from the launcher."""
     record = joined()
     return record.world if record is not None else identify(os.environ, {})
 
 
-WHO = ("rank", "world_size", "local_rank")
-
-
-def _default_group() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    if group is None:
-        raise LaunchError(told("There is no default process group.", fix="meshkit.init()."))
-    return group
-
-
-def _number(call: Call, name: str, value: object) -> int:
-    number, least = integer(value), 1 if name == "world_size" else 0
-    if number is not None and number >= least:
-        return number
-    raise LaunchError(told(f"{call}: {name} is {value!r}.", fix=f"an int of {least} or more."))
-
-
 def _who(call: Call, arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
     """Who this process is: what the arguments say, else the launcher."""
-    rank, world_size = arguments.get("rank"), arguments.get("world_size")
-    if rank is not None and world_size is not None and rank >= world_size:
-        fix = f"a rank from 0 to {world_size - 1}."
-        raise LaunchError(told(f"{call}: there is no rank {rank} of {world_size}.", fix=fix))
     try:
         world = identify(os.environ, arguments)
     except LaunchError as error:
         raise LaunchError(f"{call}: {error}", variables=error.variables) from None
+    if tasks := allocation(world):
+        text = told(
+            f"{call}: this is one process by itself, in an allocation of several: {tasks}.",
+            "No srun has started it: there is no SLURM_STEP_ID of a step.",
+            fix="srun python ..., or init(rank=0, world_size=1) where one process is meant.",
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
     if "init_method" not in asked:
         return world
     if not isinstance(asked["init_method"], str):
@@ -192,45 +155,46 @@ def _join(
 ) -> Joined:
     """Meet the other ranks, then make the default group with them."""
     began, wait = time.monotonic(), arrival_timeout or timeout or ARRIVAL
-    world = _equipped(call, who, asked)
-    store, generation = _meet(call, world, wait, began)
-    dist.init_process_group(
-        world.backend,
-        store=dist.PrefixStore("default_group", store),
-        rank=world.rank,
-        world_size=world.world_size,
-        timeout=timeout,
-    )
+    world, device = _equipped(call, who, asked)
+    seed = check_seed(call, asked.get("seed"))
+    claims = device_claim(call, world.rank, device, str(world.backend))
+    claims += (seed_claim(call, seed),)
+    world, store, generation = met(call, world, wait, claims, since=began)
+    _make_default_group(call, world, device, dist.PrefixStore("default_group", store), timeout)
     return Joined(world, store, timeout, wait, generation)
 
 
-def _meet(call: Call, world: World, wait: timedelta, began: float) -> tuple[dist.Store, int]:
-    """All ranks at one store, under a prefix of this generation.
+def _make_default_group(
+    call: Call,
+    world: World,
+    device: torch.device,
+    store: dist.Store,
+    timeout: timedelta | None,
+) -> None:
+    """Torch's default group; bound to the device where the backend splits groups from it."""
+    who: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
+    if world.backend == "mpi":  # MPI knows itself who is who
+        who = {}
+    if world.backend == "nccl":  # of several backends, some cannot be split
+        who["device_id"] = device
+    dist.init_process_group(world.backend, timeout=timeout, **who)
+    if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
+        text = told(
+            f"{call}: the launcher says rank {world.rank} of {world.world_size}, the backend "
+            f"{world.backend} says {dist.get_rank()} of {dist.get_world_size()}.",
+            fix="start with the mpirun of the MPI that torch was built with.",
+        )
+        dist.destroy_process_group()
+        raise LaunchError(text)
 
-    Keys of an earlier group on the same store must not be met again: each rank counts its own
-    joins, so all ranks that join together agree on the generation without a word. A rank that
-    still found the store of an earlier group, which went with it, comes again.
-    """
-    while True:
-        try:
-            base = open_store(call, world, wait, since=began)
-            generation = base.add(f"meshkit/generation/{world.rank}", 1)
-            store = dist.PrefixStore(f"meshkit/{generation}", base)
-            arrive(call, store, world, wait, since=began)
-            return store, generation
-        except (RankTimeoutError, dist.DistNetworkError) as error:
-            gone = isinstance(error.__cause__ or error, dist.DistNetworkError)
-            if not gone or time.monotonic() + PROBE > began + wait.total_seconds():
-                raise
-            time.sleep(PROBE)
 
-
-def _equipped(call: Call, who: World, asked: Mapping[str, Any]) -> World:
+def _equipped(call: Call, who: World, asked: Mapping[str, Any]) -> tuple[World, torch.device]:
     """The world with this process' device and backend."""
     device = choose_device(call, asked.get("device"), who.local_rank)
     backend = choose_backend(call, asked.get("backend"), device)
     chosen = {n: "argument" if n in asked else "torch's default" for n in ("device", "backend")}
-    return replace(who, device=device, backend=backend, sources={**who.sources, **chosen})
+    sources = {**who.sources, **chosen}
+    return replace(who, device=device, backend=backend, sources=sources), device
 
 
 def _kept(

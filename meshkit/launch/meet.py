@@ -8,7 +8,9 @@ included, obeys what stands there::
     rank 1   check in .... wait .................. wait ... reads "all"
     rank 2   check in, the last of three: writes "all"
 
-A rank needs six store operations at most. Nothing read from the store is ever unpickled.
+What ranks bring to a meeting they claim before they check in; where two claims clash, that is the
+verdict, and all ranks raise its words. A rank needs six store operations at most, and one more a
+claim. Nothing read from the store is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import RankTimeoutError, told
+from ..core.errors import MeshkitError, RankTimeoutError, told
 from ..core.runs import runs
-from .environment import World
+from .claims import Claim, as_words, from_words, refused
+from .world import World
 
 ALL = "all"
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
@@ -40,6 +44,7 @@ def arrive(
     *,
     since: float | None = None,
     place: Callable[[int], str] | None = None,
+    claims: tuple[Claim, ...] = (),
 ) -> None:
     """Check in, and return when every rank has.
 
@@ -53,8 +58,10 @@ def arrive(
         wait: how long to wait for the others.
         since: when that time began, on the monotonic clock; None means now.
         place: a rank's coordinate in words, for the error.
+        claims: what must be equal on all ranks, or this rank's alone.
 
     Raises:
+        MeshkitError: the error of a claim that clashes, the same on every rank.
         RankTimeoutError: naming the ranks that did not check in, the same on every rank that did;
             within ``wait``, plus up to a second by which a FileStore rounds, plus on rank 0 up to
             a second more so that all can read it.
@@ -64,16 +71,19 @@ def arrive(
     try:
         number = store.add(f"{call.name}/meetings/{world.rank}", 1)
         meeting = dist.PrefixStore(f"{call.name}/{number}", store)
-        missing = _verdict(meeting, world, timedelta(seconds=left))
+        said = _verdict(meeting, world, timedelta(seconds=left), claims)
     except dist.DistNetworkError as error:
         raise _store_gone(call, world) from error
-    if missing:
-        raise _missing(call, meeting, world, wait, missing, place)
+    if said != ALL:
+        raise _told(json.loads(said), call, meeting, world, wait, place)
 
 
-def _verdict(meeting: dist.Store, world: World, wait: timedelta) -> tuple[int, ...]:
-    """Check in and wait; the ranks that are missing, which are none where all came."""
+def _verdict(meeting: dist.Store, world: World, wait: timedelta, claims: tuple[Claim, ...]) -> str:
+    """Claim, check in and wait; what the verdict says."""
     meeting.set(f"here/{world.rank}", socket.gethostname())
+    clash = refused(meeting, world.rank, claims)
+    if clash is not None:
+        meeting.compare_set("verdict", "", as_words(clash))
     if meeting.add("count", 1) == world.world_size:
         meeting.compare_set("verdict", "", ALL)
     try:
@@ -82,23 +92,39 @@ def _verdict(meeting: dist.Store, world: World, wait: timedelta) -> tuple[int, .
         raise
     except (dist.DistStoreError, RuntimeError):  # the deadline; FileStore says RuntimeError
         absent = [r for r in range(world.world_size) if not meeting.check([f"here/{r}"])]
-        meeting.compare_set("verdict", "", json.dumps(absent) if absent else ALL)
-    said = meeting.get("verdict").decode()
-    return () if said == ALL else tuple(int(rank) for rank in json.loads(said))
+        meeting.compare_set("verdict", "", json.dumps({"missing": absent}) if absent else ALL)
+    return meeting.get("verdict").decode()
 
 
-def _missing(
+def _told(
+    said: dict[str, Any],
     call: Call,
     meeting: dist.Store,
     world: World,
     wait: timedelta,
-    missing: tuple[int, ...],
     place: Callable[[int], str] | None,
-) -> RankTimeoutError:
-    """The verdict in words; rank 0 lets the others read theirs before it goes on."""
+) -> MeshkitError:
+    """The verdict as an error; rank 0 lets the others read theirs before it goes on."""
+    if "missing" not in said:
+        _leave_last(meeting, world, world.world_size)
+        return from_words(said)
+    missing = tuple(int(rank) for rank in said["missing"])
     here = [rank for rank in range(world.world_size) if rank not in missing]
     hosts = sorted({meeting.get(f"here/{rank}").decode() for rank in here})
     _leave_last(meeting, world, len(here))
+    return _missing(call, world, wait, missing, hosts, place)
+
+
+def _missing(
+    call: Call,
+    world: World,
+    wait: timedelta,
+    missing: tuple[int, ...],
+    hosts: list[str],
+    place: Callable[[int], str] | None,
+) -> RankTimeoutError:
+    """The error that names the ranks that did not come."""
+    here = [rank for rank in range(world.world_size) if rank not in missing]
     names = [f"{rank} ({place(rank)})" if place else str(rank) for rank in missing[:NAMED]]
     names += [f"and {len(missing) - NAMED} more"] * (len(missing) > NAMED)
     late = [f"Rank {world.rank} came after that."] * (world.rank in missing)

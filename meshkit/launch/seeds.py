@@ -1,32 +1,116 @@
-"""Seed every random generator a trainer is likely to draw from."""
+"""Seed every random generator a trainer is likely to draw from, alike on all ranks."""
 
 from __future__ import annotations
 
 import random
+import secrets
+from datetime import timedelta
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import SpecError, told
+from ..core.errors import DisagreementError, RankTimeoutError, SpecError, told
 from ..core.integers import integer
+from .claims import Claim, Claimant, refused
+from .world import World
+
+SHARED = "shared"
+Seed = int | str | None
 
 
-def check_seed(call: Call, seed: object) -> int | None:
-    """The seed as a plain int; None stays None.
+def check_seed(call: Call, seed: object) -> Seed:
+    """The seed as a plain int or ``"shared"``; None stays None.
 
     Raises:
-        SpecError: where it is not None and not an int from 0 to 2**32 - 1, numpy's range.
+        SpecError: where it is none of these, or not from 0 to 2**32 - 1, numpy's range.
     """
     number = integer(seed)
-    if seed is not None and (number is None or not 0 <= number < 2**32):
+    if seed is None or seed == SHARED:
+        return SHARED if seed == SHARED else None
+    if number is None or not 0 <= number < 2**32:
         text = told(
             f"{call}: seed is {seed!r}.",
             "Python, numpy and torch all take ints from 0 to 4294967295.",
-            fix=f"{call.but(seed=0)}.",
+            fix=f"{call.but(seed=0)}, or seed='shared', which rank 0 draws for all.",
         )
         raise SpecError(text)
     return number
+
+
+def seed_claim(call: Call, seed: Seed) -> Claim:
+    """The claim that all ranks give the same seed."""
+
+    def clash(first: Claimant, second: Claimant) -> DisagreementError:
+        text = told(
+            f"ranks disagree about {call.name}(seed=...); no process group was created.",
+            f"{first}: seed={first.value}",
+            f"{second}: seed={second.value}",
+            fix="pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",
+        )
+        said = {who.rank: f"seed={who.value}" for who in (first, second)}
+        return DisagreementError(text, requests=said)
+
+    return Claim("seed", repr(seed), clash)
+
+
+def check_alike(call: Call, store: dist.Store | None, world: World, seed: Seed) -> int:
+    """Compare the seed of a later call with those of the ranks that came before. No waiting.
+
+    Returns:
+        How many times this rank has called so, from 1.
+
+    Raises:
+        DisagreementError: on the rank that differs from the first one.
+    """
+    if store is None:
+        return 0
+    number = int(store.add(f"seeds/{world.rank}", 1))
+    claim = seed_claim(call, seed)
+    clash = refused(dist.PrefixStore(f"seeds/call/{number}", store), world.rank, (claim,))
+    if clash is not None:
+        raise clash
+    return number
+
+
+def drawn(
+    call: Call,
+    store: dist.Store | None,
+    world: World,
+    seed: int | str,
+    number: int,
+    wait: timedelta,
+) -> int:
+    """The seed as a number: ``"shared"`` is drawn by rank 0, and the others wait for it.
+
+    Args:
+        call: the call to quote.
+        store: where the ranks met; None for a process that has nobody to meet.
+        world: who this process is.
+        seed: an int, or ``"shared"``.
+        number: which call this is, the same on all ranks.
+        wait: how long to wait for rank 0.
+
+    Raises:
+        RankTimeoutError: where rank 0 did not draw in time.
+    """
+    if isinstance(seed, int):
+        return seed
+    if store is None or world.rank == 0:
+        seed = secrets.randbelow(2**32)
+        if store is not None:
+            store.set(f"seeds/drawn/{number}", str(seed))
+        return seed
+    try:
+        store.wait([f"seeds/drawn/{number}"], wait)
+        return int(store.get(f"seeds/drawn/{number}"))
+    except RuntimeError as error:  # a store's deadline; FileStore has no other type for it
+        text = told(
+            f"{call}: rank 0 drew no seed for rank {world.rank} within {wait.total_seconds():g} s.",
+            fix="call init(seed='shared') on every rank, rank 0 included; see rank 0's log.",
+        )
+        raise RankTimeoutError(text, missing_ranks=(0,)) from error
 
 
 def seed_all(seed: int) -> None:

@@ -1,7 +1,8 @@
 """Start a job of local processes from Python, for a laptop and for tests alike.
 
 Children come from multiprocessing's forkserver with torch already imported, so eight of them are
-there within a second. They meet through a file: no ports. This process only waits::
+there within a second; those of a notebook are forked from it. They meet through a file: no ports.
+This process only waits::
 
     parent  -- fn, args -->  child 0 .. n-1     run fn(*args), as under any launcher
             <-- outcome --                      a result, or the error with its traceback
@@ -9,11 +10,9 @@ there within a second. They meet through a file: no ports. This process only wai
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -28,6 +27,7 @@ from ..core.errors import RankTimeoutError, SpawnError, SpecError, told
 from ..core.integers import integer
 from ..core.runs import runs
 from .child import Failure, Outcome, Success, environment, run
+from .processes import Context, begin, context_for
 from .times import Time, duration
 
 Result = TypeVar("Result")
@@ -36,7 +36,6 @@ Result = TypeVar("Result")
 GRACE = timedelta(seconds=10)
 # A death is noticed later than its victims raise: it counts as having come this much earlier.
 NOTICE = 1.0
-PRELOADED = ["torch", "torch.distributed", "meshkit.live.mesh"]
 
 
 def spawn(
@@ -55,7 +54,8 @@ def spawn(
     ended. (multiprocessing keeps its forkserver for the next call.)
 
     Args:
-        fn: a function that another process can import: at the top level of a module or script.
+        fn: a function that another process can find: at the top level of a module, a script or a
+            notebook. What was typed into a session is forked from it, as no file holds it.
         world_size: how many processes.
         args: arguments for every rank alike; they are pickled.
         timeout: how long all of it may take, in seconds or as a timedelta; None means as long as
@@ -68,7 +68,8 @@ def spawn(
         SpawnError: where a rank raised, died or ran out of time. It names the one that failed
             first and holds the error of every one, a RuntimeError with its words where pickle
             cannot rebuild it; the others are given 10 s to end.
-        SpecError: where ``fn`` cannot be sent to another process or ``world_size`` is no count.
+        SpecError: where ``fn`` cannot be sent to another process or ``world_size`` is no count; or
+            where a session that has used an accelerator, or has joined a job, cannot be forked.
 
     Example:
         >>> import operator
@@ -81,10 +82,11 @@ def spawn(
     if count is None or count < 1:
         raise SpecError(told(f"{call}: not a number of processes.", fix="1 or more."))
     limit = duration(call, "timeout", timeout)
+    context = context_for(call, fn)
     job = _pickled(call, fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
     try:
-        outcomes = _outcomes(_start(job, count, folder), limit)
+        outcomes = _outcomes(_start(context, job, count, folder), limit)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
@@ -101,30 +103,21 @@ class Name(str):
 
 
 def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> bytes:
-    main = sys.modules.get("__main__")
-    file = getattr(main, "__file__", None)
-    if getattr(fn, "__module__", "") == "__main__" and not (file and Path(file).exists()):
-        text = told(
-            f"{call}: fn was typed into a session without a file.",
-            "Another process could not import it.",
-            fix="write fn into a module, and import it from there.",
-        )
-        raise SpecError(text)
     try:
         return pickle.dumps((fn, tuple(args)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         text = told(
             f"{call}: fn and args cannot be sent to another process.",
             str(error),
-            fix="define fn at the top level of a module or script, with picklable args.",
+            fix="define fn at the top level of a module, script or notebook, with picklable args.",
         )
         raise SpecError(text) from error
 
 
-def _start(job: bytes, count: int, folder: Path) -> list[tuple[BaseProcess, Connection]]:
+def _start(
+    context: Context, job: bytes, count: int, folder: Path
+) -> list[tuple[BaseProcess, Connection]]:
     """All processes, each with the pipe on which it will tell its outcome."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
     meeting = f"file://{folder}/store"
     started: list[tuple[BaseProcess, Connection]] = []
     try:
@@ -133,7 +126,7 @@ def _start(job: bytes, count: int, folder: Path) -> list[tuple[BaseProcess, Conn
             process = context.Process(
                 target=run, args=(job, environment(rank, count, meeting), theirs)
             )
-            process.start()
+            begin(process)
             theirs.close()
             started.append((process, ours))
     except BaseException:

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, RankTimeoutError, told
-from .environment import World
+from .mpi import nowhere
+from .world import World
 
 PROBE = 0.2  # seconds between two knocks at a host that does not answer yet
 
@@ -39,7 +40,7 @@ def open_store(
         return dist.FileStore(url.netloc + url.path, world.world_size)
     host, port = address(world)
     if host is None or port is None:
-        raise _nowhere(call, world)
+        raise nowhere(call, world)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     # an agent keeps its store over restarts: what ranks left there before must not be met again
     began = time.monotonic() if since is None else since
@@ -54,18 +55,6 @@ def address(world: World) -> tuple[str | None, int | None]:
     except ValueError:  # a port that is no number
         return None, None
     return found.get(url.scheme, (None, None))
-
-
-def _nowhere(call: Call, world: World) -> LaunchError:
-    variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
-    text = told(
-        f"{call}: rank {world.rank} of {world.world_size} does not know where to meet the others.",
-        f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
-        f"MASTER_PORT={world.master_port} ({world.launcher}).",
-        fix="export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500, or "
-        'init(init_method="tcp://host:29500") or init(init_method="file:///shared/new-file").',
-    )
-    return LaunchError(text, variables={k: v and str(v) for k, v in variables.items()})
 
 
 def _tcp(

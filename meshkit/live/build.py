@@ -14,10 +14,11 @@ from ..core.plan import GroupPlan
 from ..core.seats import Ints, Seats
 from ..core.words import article
 from ..launch.device import check_backend
-from ..launch.environment import World
-from ..launch.join import Joined, enter, joined, peek
+from ..launch.join import enter, peek
 from ..launch.meet import arrive
+from ..launch.record import Joined, joined
 from ..launch.times import Time, duration
+from ..launch.world import World
 from .create import check_orders, create, destroy
 from .mesh import Mesh
 

@@ -125,13 +125,13 @@ def _make(
 
     It is in ``made`` as soon as it exists, whatever comes after.
     """
-    new = partial(
-        dist.new_group,
-        timeout=timeout,
-        backend=backend,
-        group_desc=f"meshkit {' '.join(step.axes) or 'mesh'}",
-    )
-    if step.members.shape[1] == 1:  # one each, made on every rank: nobody else takes part
+    words = f"meshkit {' '.join(step.axes) or 'mesh'}"
+    new = partial(dist.new_group, timeout=timeout, backend=backend, group_desc=words)
+    if _splits(step, backend):
+        return _split(step, rank, timeout, words, made)
+    if (
+        step.members.shape[1] == 1 and _bound() is None
+    ):  # one each, made on every rank: nobody else takes part
         alone: dist.ProcessGroup = new([rank], use_local_synchronization=True)
         if rank in step.members:
             made.append(alone)
@@ -146,6 +146,48 @@ def _make(
             made.append(group)
             mine = _checked(group, ranks)
     return mine
+
+
+def _bound() -> object:
+    """The device to which the default group is bound; None where it is not.
+
+    On a bound group each creation is a split of the whole group, in which every rank takes part.
+    """
+    return getattr(dist.group.WORLD, "bound_device_id", None)
+
+
+def _splits(step: Step, backend: str | None) -> bool:
+    """Whether the groups of a step can be split from the default group, by one call for all.
+
+    NCCL can, from a group that is bound to its device; torch then puts ranks in ascending order.
+    """
+    world, members = dist.group.WORLD, step.members
+    nccl = world is not None and dist.get_backend(world) == "nccl" and backend in (None, "nccl")
+    return nccl and _bound() is not None and bool((members[:, 1:] > members[:, :-1]).all())
+
+
+def _split(
+    step: Step,
+    rank: int,
+    timeout: timedelta | None,
+    words: str,
+    made: list[dist.ProcessGroup],
+) -> dist.ProcessGroup | None:
+    """This rank's group, split from the default group by one call on every rank.
+
+    The ranks that are in no group of the step form one more, which they give back at once: a
+    split of a part can hang when its groups are destroyed.
+    """
+    parts: list[list[int]] = step.members.tolist()
+    rest = sorted(set(range(dist.get_world_size())).difference(*parts))
+    split: Any = dist.split_group(  # not None: each rank is in a part
+        split_ranks=[*parts, *([rest] if rest else [])], timeout=timeout, group_desc=words
+    )
+    if rank in rest:
+        destroy([split])
+        return None
+    made.append(split)
+    return _checked(split, next(ranks for ranks in parts if rank in ranks))
 
 
 def _checked(group: dist.ProcessGroup, ranks: list[int]) -> dist.ProcessGroup:

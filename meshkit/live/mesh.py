@@ -17,7 +17,7 @@ from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.seats import Ints
 from ..launch.foreign import timeout_of
-from ..launch.join import Joined
+from ..launch.record import Joined
 from ..launch.times import Time, duration
 from .create import NONE, Groups, destroy
 from .device_mesh import device_mesh

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import join
+from meshkit.launch import record
 
 
 def who() -> Any:
@@ -109,13 +109,13 @@ def again_and_again(times: int, method: str | None = None) -> Any:
         meshkit.init(arrival_timeout=20, **at(method))
         total = torch.ones(1)
         dist.all_reduce(total)
-        record = join.joined()
+        found = record.joined()
         sums.append(int(total))
-        generations.append(record.generation if record else None)
+        generations.append(found.generation if found else None)
         meshkit.shutdown()
         meshkit.shutdown()
         sums.append(dist.is_initialized())
-    return sums, generations, len(join._RECORDS)
+    return sums, generations, len(record._RECORDS)
 
 
 def one_never_joins(seconds: float, absent: int, method: str | None = None) -> Any:
@@ -180,8 +180,8 @@ def raw_errors() -> list[str]:
 
 def times(**arguments: Any) -> Any:
     meshkit.init(**arguments)
-    record = join.joined()
-    return record and (record.timeout, record.arrival_timeout)
+    found = record.joined()
+    return found and (found.timeout, found.arrival_timeout)
 
 
 def times_of(arguments: dict[str, float]) -> Any:

@@ -14,19 +14,33 @@ from meshkit.launch import device
 CALL = Call("init")
 
 
+class Module:
+    """What torch.cuda would be on a machine with some devices; remembers what was made current."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.current: list[int] = []
+
+    def device_count(self) -> int:
+        return self.count
+
+    def set_device(self, index: int) -> None:
+        self.current.append(index)
+
+    def get_device_properties(self, found: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(uuid=f"GPU-{found.index}")
+
+
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A machine with four visible cuda devices; what was made current is in the list."""
-    current: list[int] = []
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Module:
+    """A machine with four visible cuda devices."""
     accelerator = SimpleNamespace(
-        is_available=lambda: True,
-        current_accelerator=lambda: torch.device("cuda"),
-        device_count=lambda: 4,
+        is_available=lambda: True, current_accelerator=lambda: torch.device("cuda")
     )
+    module = Module(4)
     monkeypatch.setattr(device.torch, "accelerator", accelerator)
-    module = SimpleNamespace(set_device=current.append)
     monkeypatch.setattr(device.torch, "get_device_module", lambda _: module)
-    return current
+    return module
 
 
 def test_the_cpu_is_the_device_where_there_is_no_accelerator() -> None:
@@ -36,21 +50,19 @@ def test_the_cpu_is_the_device_where_there_is_no_accelerator() -> None:
     assert device.choose_backend(CALL, None, torch.device("cpu")) == "gloo"
 
 
-def test_the_accelerator_is_the_default_and_the_local_rank_its_index(cuda: list[int]) -> None:
+def test_the_accelerator_is_the_default_and_the_local_rank_its_index(cuda: Module) -> None:
     assert device.choose_device(CALL, None, 3) == torch.device("cuda", 3)
     assert device.choose_device(CALL, "cuda:1", 3) == torch.device("cuda", 1)
     assert device.choose_device(CALL, "cpu", 3) == torch.device("cpu")
-    assert cuda == [3, 1]
+    assert cuda.current == [3, 1]
 
 
-def test_one_visible_device_is_device_zero(
-    cuda: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device.torch.accelerator, "device_count", lambda: 1)
+def test_one_visible_device_is_device_zero(cuda: Module) -> None:
+    cuda.count = 1
     assert device.choose_device(CALL, None, 3) == torch.device("cuda", 0)
 
 
-def test_out_of_range_says_how_to_mask(cuda: list[int]) -> None:
+def test_out_of_range_says_how_to_mask(cuda: Module) -> None:
     with pytest.raises(meshkit.LaunchError) as caught:
         device.choose_device(CALL, None, 4)
     assert str(caught.value) == (
@@ -58,7 +70,7 @@ def test_out_of_range_says_how_to_mask(cuda: list[int]) -> None:
         "  This process sees 4 cuda devices.\n"
         "  Fix: start 4 ranks on this node, or init(device='cpu')."
     )
-    assert cuda == []
+    assert cuda.current == []
 
 
 def test_a_backend_that_torch_does_not_have() -> None:

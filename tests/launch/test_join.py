@@ -151,7 +151,7 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_touched() -> No
     assert told[0] == (
         "SpecError: init(seed=-1): seed is -1.\n"
         "  Python, numpy and torch all take ints from 0 to 4294967295.\n"
-        "  Fix: init(seed=0)."
+        "  Fix: init(seed=0), or seed='shared', which rank 0 draws for all."
     )
     assert told[4] == (
         "LaunchError: init(device='toaster'): torch knows no device 'toaster'.\n"

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.launch.environment import World
 from meshkit.launch.meet import arrive
+from meshkit.launch.world import World
 
 CALL = Call("build_mesh", kwargs={"dp": 4, "sp": 2})
 LAYOUT = meshkit.Layout(dp=4, sp=2)

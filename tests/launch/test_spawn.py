@@ -70,20 +70,6 @@ def test_sys_exit_0_is_no_failure() -> None:
     assert meshkit.spawn(sys.exit, 2, (0,), timeout=60) == [None, None]
 
 
-def test_a_function_typed_into_a_session_is_refused_in_words() -> None:
-    code = "import meshkit\ndef f(): pass\n"
-    code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
-    for arguments, text in ((["-c", code], None), (["-"], code)):
-        done = subprocess.run(
-            [sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=60
-        )
-        assert done.stdout == (
-            "spawn(f, 2): fn was typed into a session without a file.\n"
-            "  Another process could not import it.\n"
-            "  Fix: write fn into a module, and import it from there.\n"
-        ), done.stderr
-
-
 def test_the_watchdog_ends_a_hang() -> None:
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:

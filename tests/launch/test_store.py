@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.launch.environment import World
 from meshkit.launch.store import address, open_store
+from meshkit.launch.world import World
 
 CALL = Call("init")
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")
@@ -60,8 +60,12 @@ def test_nowhere_to_meet() -> None:
     assert str(caught.value) == (
         "init(): rank 1 of 2 does not know where to meet the others.\n"
         "  init_method=None, MASTER_ADDR=a, MASTER_PORT=None (hand-written).\n"
-        "  Fix: export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500, or "
-        'init(init_method="tcp://host:29500") or init(init_method="file:///shared/new-file").'
+        "  Fix: one of these, the same on all ranks:\n"
+        "    export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500   "
+        '(init_method="env://" reads them)\n'
+        '    init(init_method="tcp://<host of rank 0>:29500")\n'
+        '    init(init_method="file:///shared/new-file")\n'
+        "    pip install mpi4py   (under mpirun and mpiexec)"
     )
 
 

@@ -1,0 +1,121 @@
+"""The table of accelerators: a row each, for what torch's own map of backends does not say.
+
+::
+
+    device  backend      wanted first                               one rank a device
+    cuda    nccl         --                                         yes (NVIDIA and AMD)
+    hpu     hccl         the Habana bridge, with HLS_MODULE_ID      yes
+    xpu     xccl, ccl    --                                         yes
+    npu     hccl         torch_npu                                  yes
+    mlu     cncl         torch_mlu                                  yes
+    musa    mccl         torch_musa                                 yes
+    cpu     gloo, mpi    --                                         no
+
+torch's map comes first, so that an accelerator that is in no row works as soon as its package has
+registered a backend. Only cpu was ever run here, and hpu with a stand-in.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+
+from ..core.call import Call
+from ..core.errors import LaunchError, told
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A row.
+
+    Attributes:
+        device: the device type, as torch names it.
+        backends: what its collectives run on, the newest first.
+        bridge: modules to import before torch knows the device; the first is its package.
+        visible: a variable with the numbers of the modules this node may use, by local rank.
+        module: the variable by which one of them is chosen before the bridge is imported; each
+            process then sees one device.
+        shares: a variable that allows several ranks on one device where it is 1.
+    """
+
+    device: str
+    backends: tuple[str, ...]
+    bridge: tuple[str, ...] = ()
+    visible: str | None = None
+    module: str | None = None
+    shares: str | None = None
+
+
+ACCELERATORS = (
+    Accelerator("cuda", ("nccl",), shares="NCCL_MULTI_RANK_GPU_ENABLE"),  # the variable: NCCL 2.30
+    Accelerator(
+        "hpu",
+        ("hccl",),
+        bridge=("habana_frameworks.torch.core", "habana_frameworks.torch.distributed.hccl"),
+        visible="HABANA_VISIBLE_MODULES",
+        module="HLS_MODULE_ID",
+    ),
+    Accelerator("xpu", ("xccl", "ccl")),
+    Accelerator("npu", ("hccl",), bridge=("torch_npu",)),
+    Accelerator("mlu", ("cncl",), bridge=("torch_mlu",)),
+    Accelerator("musa", ("mccl",), bridge=("torch_musa",)),
+)
+_ROWS = {row.device: row for row in ACCELERATORS}
+EXCLUSIVE = {backend for row in ACCELERATORS for backend in row.backends}
+
+
+def row_of(device_type: str) -> Accelerator:
+    """The row of a device type; an empty one where there is none."""
+    return _ROWS.get(device_type, Accelerator(device_type, ("gloo", "mpi")))
+
+
+def installed() -> str | None:
+    """The first device type whose bridge is installed; nothing is imported."""
+    found = (row for row in ACCELERATORS if row.bridge and find_spec(row.bridge[0].split(".")[0]))
+    return next((row.device for row in found), None)
+
+
+def load_bridge(call: Call, device_type: str, local_rank: int) -> None:
+    """Import what makes torch know a device, with this rank's module chosen before that.
+
+    Does nothing for a device without a bridge.
+
+    Raises:
+        LaunchError: where the bridge does not load, or there is no module for this rank.
+    """
+    row = row_of(device_type)
+    _choose_module(call, row, local_rank)
+    for name in row.bridge:
+        try:
+            import_module(name)
+        except Exception as error:  # a vendor's package may raise anything
+            text = told(
+                f"{call}: {name}, which makes torch know {device_type}, does not load.",
+                f"{type(error).__name__}: {error}",
+                fix="mend that package, or init(device='cpu').",
+            )
+            raise LaunchError(text) from error
+
+
+def _choose_module(call: Call, row: Accelerator, local_rank: int) -> None:
+    """Set the variable that binds this process to one of the visible modules."""
+    visible = os.environ.get(row.visible or "")
+    if row.visible is None or row.module is None or not visible or row.module in os.environ:
+        return
+    modules = visible.split(",")
+    if local_rank >= len(modules):
+        text = told(
+            f"{call}: there is no {row.device} module for local_rank {local_rank}.",
+            f"{row.visible}={visible} names {len(modules)}.",
+            fix=f"start {len(modules)} ranks on this node, or name more in {row.visible}.",
+        )
+        raise LaunchError(text, variables={row.visible: visible})
+    os.environ[row.module] = modules[local_rank].strip()
+
+
+def may_share(device_type: str, backend: str) -> bool:
+    """Whether several ranks on one device can talk through this backend."""
+    variable = row_of(device_type).shares
+    return backend not in EXCLUSIVE or (variable is not None and os.environ.get(variable) == "1")

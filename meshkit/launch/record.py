@@ -1,0 +1,61 @@
+"""What init knows of a default process group: one record, which lives as long as the group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from ..core.errors import LaunchError, told
+from .foreign import store_of, timeout_of, world_of
+from .times import ARRIVAL
+from .world import World
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What ``init`` knows of a default process group.
+
+    Attributes:
+        world: who this process is.
+        store: where its ranks meet, under a prefix of this generation; None where someone else
+            initialised the group and torch does not tell its store.
+        timeout: how long a collective may take; None is the backend's own default.
+        arrival_timeout: how long ranks wait for each other.
+        generation: how many times this rank has joined on this store, from 1; 0 for a group that
+            someone else initialised.
+    """
+
+    world: World
+    store: dist.Store | None
+    timeout: timedelta | None
+    arrival_timeout: timedelta
+    generation: int
+
+
+# The only module state of meshkit: it lives as long as the default group it speaks of.
+_RECORDS: WeakKeyDictionary[dist.ProcessGroup, Joined] = WeakKeyDictionary()
+
+
+def joined() -> Joined | None:
+    """What is known of the present default group; None where there is none. Local."""
+    if not dist.is_initialized():
+        return None
+    group = _default_group()
+    if group in _RECORDS:
+        return _RECORDS[group]
+    return Joined(world_of(group), store_of(group), timeout_of(group), ARRIVAL, generation=0)
+
+
+def remember(record: Joined) -> None:
+    """Keep a record of the present default group."""
+    _RECORDS[_default_group()] = record
+
+
+def _default_group() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    if group is None:
+        raise LaunchError(told("There is no default process group.", fix="meshkit.init()."))
+    return group

@@ -1,0 +1,61 @@
+"""The ranks of a job find one store and meet there, under one deadline."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..core.call import Call
+from ..core.errors import RankTimeoutError
+from .claims import Claim
+from .meet import arrive
+from .mpi import BY_MPI, told_by_mpi
+from .store import PROBE, address, open_store
+from .world import World
+
+
+def met(
+    call: Call, world: World, wait: timedelta, claims: tuple[Claim, ...], *, since: float
+) -> tuple[World, dist.Store, int]:
+    """All ranks at one store, under a prefix of this generation. Collective.
+
+    Keys of an earlier group on the same store must not be met again: each rank counts its own
+    joins, so all ranks that join together agree on the generation without a word. A rank that
+    still found the store of an earlier group, which went with it, comes again.
+
+    Args:
+        call: the call to quote.
+        world: who this process is.
+        wait: how long ranks wait for each other.
+        claims: what must be equal on all ranks, or this rank's alone.
+        since: when that time began, on the monotonic clock.
+
+    Returns:
+        The world with the address, where it had to be told; the store; the generation.
+    """
+    world, holder = _located(call, world, wait, since)
+    while True:
+        try:
+            base = open_store(call, world, wait, since=since)
+            generation = int(base.add(f"meshkit/generation/{world.rank}", 1))
+            store = dist.PrefixStore(f"meshkit/{generation}", base)
+            arrive(call, store, world, wait, since=since, claims=claims)
+            del holder  # the port is held by the store from here on
+            return world, store, generation
+        except (RankTimeoutError, dist.DistNetworkError) as error:
+            gone = isinstance(error.__cause__ or error, dist.DistNetworkError)
+            if not gone or time.monotonic() + PROBE > since + wait.total_seconds():
+                raise
+            time.sleep(PROBE)
+
+
+def _located(
+    call: Call, world: World, wait: timedelta, since: float
+) -> tuple[World, dist.Store | None]:
+    """The world with an address: where nobody gave one, mpirun's ranks tell each other."""
+    unknown = world.init_method is None and None in address(world)
+    if unknown and world.launcher in BY_MPI and world.world_size > 1:
+        return told_by_mpi(call, world, wait, since)
+    return world, None

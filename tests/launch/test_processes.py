@@ -1,0 +1,68 @@
+"""spawn from a session that no file holds: a prompt, a notebook, python -c."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SUM = """
+import os
+import meshkit, torch, torch.distributed as dist
+def job(number):
+    with meshkit.build_mesh(dp=2) as mesh:
+        total = torch.tensor([mesh.rank + number])
+        dist.all_reduce(total, group=mesh.group("dp"))
+        return int(total), os.getppid()
+"""
+
+
+def session(code: str, *, stdin: bool = False) -> subprocess.CompletedProcess[str]:
+    arguments = ["-W", "error", "-"] if stdin else ["-W", "error", "-c", code]
+    return subprocess.run(
+        [sys.executable, *arguments],
+        input=code if stdin else None,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_a_function_typed_into_a_session_is_forked_from_it(stdin: bool) -> None:
+    code = SUM + "(a, parent), b = meshkit.spawn(job, 2, (10,), timeout=60)\n"
+    code += "print(a, b[0], parent == os.getpid(), dist.is_initialized())\n"
+    done = session(code, stdin=stdin)
+    assert done.stdout == "21 21 True False\n", done.stderr
+
+
+def test_the_traceback_of_the_first_rank_that_failed() -> None:
+    code = "import meshkit\ndef f():\n    raise KeyError('boo')\n"
+    code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpawnError as e: print(e)\n"
+    done = session(code)
+    assert "failed first, with KeyError: 'boo'" in done.stdout, done.stderr
+    assert ", in f" in done.stdout
+
+
+def test_a_session_that_uses_cuda_is_refused() -> None:
+    code = "import meshkit, torch\ndef f(): pass\n"
+    code += "torch.cuda.is_initialized = lambda: True\n"
+    code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
+    assert session(code).stdout == (
+        "spawn(f, 2): fn was typed into this session, which cannot be forked: cuda is in use here, "
+        "and would not work in a fork.\n"
+        "  Fix: write fn into a file and import it; or restart, and spawn before cuda is used.\n"
+    )
+
+
+def test_a_session_that_is_in_a_job_is_refused() -> None:
+    code = "import meshkit\ndef f(): return 1\nmeshkit.init()\n"
+    code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
+    code += "meshkit.shutdown()\nprint(meshkit.spawn(f, 2))\n"
+    assert session(code).stdout == (
+        "spawn(f, 2): fn was typed into this session, which cannot be forked: it is in a job.\n"
+        "  Fix: meshkit.shutdown() first.\n"
+        "[1, 1]\n"
+    )
