@@ -1,0 +1,58 @@
+"""The job of the launcher tests: python program.py FOLDER dp=4 sp=2 tp=1.
+
+Every rank checks every group of the mesh by an all-reduce of one-hot vectors and writes what it saw
+to FOLDER/<rank>.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import meshkit
+
+
+def main(folder: str, *sizes: str) -> None:
+    """Build the mesh and reduce over each of its groups."""
+    axes = {name: int(size) for name, _, size in (text.partition("=") for text in sizes)}
+    world = meshkit.init(arrival_timeout=60, seed="shared")
+    with meshkit.build_mesh(axes) as mesh:
+        keys = [key for n in (1, 2) for key in combinations(axes, n)]
+        built = [key for key in keys if set(key) <= {"dp", "sp"} or len(key) == 1]
+        sums = {" ".join(key): reduced(mesh.group(*key), mesh.rank) for key in built}
+        sums[""] = reduced(mesh.group(), mesh.rank)
+        said = {
+            "launcher": world.launcher,
+            "world": [world.rank, world.world_size, world.local_rank, world.local_world_size],
+            "node": [world.node_rank, world.num_nodes],
+            "address": [world.master_addr, world.master_port, world.sources.get("master_addr")],
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "backend": world.backend,
+            "device": str(world.device),
+            "coordinate": mesh.coordinate,
+            "drawn": torch.initial_seed(),
+            "sums": sums,
+            "peers": {key: mesh.peers(*key.split()).tolist() for key in sums},
+        }
+    Path(folder, f"{world.rank}.json").write_text(json.dumps(said))
+    meshkit.shutdown()
+
+
+def reduced(group: dist.ProcessGroup, rank: int) -> list[int]:
+    """Which ranks an all-reduce over a group meets."""
+    seen = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    seen[rank] = 1
+    dist.all_reduce(seen, group=group)
+    return [other for other, times in enumerate(seen.tolist()) for _ in range(times)]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,104 @@
+"""A Slurm of two nodes on one machine, from Debian's packages, in network namespaces of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.checks import clean, need
+from tests.launchers.two_hosts import Host, two_hosts
+
+CONFIG = """
+ClusterName=two
+SlurmctldHost=rack1node1
+SlurmctldPort=17000
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+MpiDefault=none
+ReturnToService=2
+NodeName=rack1node[1-2] Port=17001 CPUs=16 RealMemory=1000
+PartitionName=main Nodes=rack1node[1-2] Default=YES MaxTime=10 State=UP
+"""
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A running cluster; commands run on its first node."""
+
+    login: Host
+    environ: dict[str, str]
+
+    def command(self, *argv: str) -> list[str]:
+        """A command of Slurm's, on the login node."""
+        return self.login.command("env", f"SLURM_CONF={self.environ['SLURM_CONF']}", *argv)
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Slurm]:
+    """Start munge, a controller and two nodes; end them by id."""
+    need("munge", "munged")
+    need("slurm-wlm", "slurmctld", "slurmd", "srun", "sbatch", "salloc")
+    config = folder / "slurm.conf"
+    config.write_text(CONFIG.format(folder=folder))
+    environ = clean(SLURM_CONF=str(config))
+    with two_hosts(folder, "rack1node1", "rack1node2") as hosts, ExitStack() as stack:
+        daemons = [(hosts[0], _munged(folder)), (hosts[0], ["slurmctld", "-D", "-i"])]
+        daemons += [(host, ["slurmd", "-D", "-N", host.name]) for host in hosts]
+        (folder / "state").mkdir()
+        for host, argv in daemons:
+            log = stack.enter_context((folder / f"{Path(argv[0]).name}.{host.name}").open("wb"))
+            process = subprocess.Popen(host.command(*argv), env=environ, stdout=log, stderr=log)
+            stack.callback(_end, process)
+        slurm = Slurm(hosts[0], environ)
+        _wait_until_idle(slurm, folder)
+        yield slurm
+
+
+def _munged(folder: Path) -> list[str]:
+    """munged with a key, a socket and files of its own."""
+    key = folder / "munge.key"
+    key.write_bytes(bytes(range(256)) * 4)
+    key.chmod(0o400)
+    files = {"key-file": key, "socket": folder / "munge.socket"}
+    files |= {f"{kind}-file": folder / f"munged.{kind}" for kind in ("log", "pid", "seed")}
+    return ["munged", "--foreground", "--force", *(f"--{k}={v}" for k, v in files.items())]
+
+
+def _wait_until_idle(slurm: Slurm, folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    said = ""
+    while time.monotonic() < deadline:
+        command = slurm.command("sinfo", "-h", "-o", "%D %t")
+        said = subprocess.run(command, capture_output=True, text=True).stdout
+        if said.split() == ["2", "idle"]:
+            return
+        time.sleep(0.2)
+    logs = "\n".join(p.read_text(errors="replace")[-800:] for p in folder.glob("slurm*.*"))
+    pytest.fail(f"the two nodes of Slurm did not come up: {said}\n{logs}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,126 @@
+"""The mesh under the real mpirun of Open MPI and mpiexec of MPICH, with and without mpi4py."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.checks import PYTHON, check, clean, job, need
+
+SIZES = {"dp": 2, "sp": 2, "tp": 1}
+OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4"]
+MPICH = ["mpiexec.mpich", "-n", "4"]
+LAUNCHERS = [
+    pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi"),
+    pytest.param("hydra", MPICH, "mpich", id="mpich"),
+]
+# As if it were not installed: an import of it fails.
+WITHOUT = "import sys; sys.modules['mpi4py'] = None; "
+INIT = "import meshkit\ntry: meshkit.init(arrival_timeout=20)\nexcept meshkit.LaunchError as e: "
+
+
+def abi(name: str, folder: Path) -> dict[str, str]:
+    """What mpi4py needs to find the library of an MPI; skips where either is missing.
+
+    Debian calls MPICH's library by a name of its own.
+    """
+    pytest.importorskip("mpi4py", reason="not installed: mpi4py (in the extra meshkit[test])")
+    if name == "openmpi":
+        return {"MPI4PY_MPIABI": "openmpi"}
+    found = sorted(Path("/usr/lib").glob("*/libmpich.so.12"))
+    if not found:
+        pytest.skip("not on this machine: libmpich.so.12 (Debian's package libmpich12)")
+    (folder / "libmpi.so.12").symlink_to(found[0])
+    return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}
+
+
+@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
+def test_rank_0_tells_the_others_where_to_meet(
+    name: str, command: list[str], package: str, tmp_path: Path
+) -> None:
+    need(package, command[0])
+    said = job([*command, *PYTHON], tmp_path / "out", SIZES, **abi(name, tmp_path))
+    check(said, SIZES, name)
+    assert [one["world"][2:] for one in said] == [[rank, 4] for rank in range(4)]
+    (address,) = {tuple(one["address"]) for one in said}
+    assert (address[0], address[2]) == ("127.0.0.1", "broadcast by mpi4py")
+
+
+@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
+@pytest.mark.parametrize("where", ["MASTER_ADDR", "file"])
+def test_without_mpi4py(
+    name: str, command: list[str], package: str, where: str, tmp_path: Path
+) -> None:
+    need(package, command[0])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = (
+        f"{WITHOUT}import runpy, meshkit\n"
+        f"if {where == 'file'}: meshkit.init(init_method='file://{tmp_path}/store', arrival_timeout=60)\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    more = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if where != "file" else {}
+    said = job([*command, *PYTHON, "-c", program], tmp_path / "out", SIZES, **more)
+    check(said, SIZES, name)
+
+
+@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
+def test_nowhere_to_meet_says_what_would_do(
+    name: str, command: list[str], package: str
+) -> None:
+    need(package, command[0])
+    code = f"{WITHOUT}\n{INIT}print(e) if meshkit.detect().rank == 3 else 0"
+    done = subprocess.run(
+        [*command, *PYTHON, "-c", code], env=clean(), capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == (
+        "init(arrival_timeout=20): rank 3 of 4 does not know where to meet the others.\n"
+        f"  init_method=None, MASTER_ADDR=None, MASTER_PORT=None ({name}).\n"
+        "  mpi4py: import of mpi4py halted; None in sys.modules.\n"
+        "  Fix: one of these, the same on all ranks:\n"
+        "    export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500   "
+        '(init_method="env://" reads them)\n'
+        '    init(init_method="tcp://<host of rank 0>:29500")\n'
+        '    init(init_method="file:///shared/new-file")\n'
+        "    pip install mpi4py   (under mpirun and mpiexec)\n"
+    ), done.stderr
+
+
+def test_mpi4py_of_another_mpi_is_told(tmp_path: Path) -> None:
+    """mpi4py on Open MPI under MPICH's mpiexec is a job of one rank, each."""
+    need("mpich", MPICH[0])
+    need("openmpi-bin", OPEN_MPI[0])
+    environ = clean(**abi("openmpi", tmp_path))
+    code = f"{INIT}print(e) if meshkit.detect().rank == 3 else 0"
+    command = [*MPICH, PYTHON[0], "-W", "ignore", "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    line = "  mpi4py speaks Open MPI v"
+    assert line in done.stdout, done.stdout + done.stderr
+    assert "for which this is rank 0 of 1.\n  Fix: one of these" in done.stdout
+
+
+def test_a_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
+    need("openmpi-bin", OPEN_MPI[0])
+    code = (
+        "import time, meshkit\nfrom mpi4py import MPI\nw = meshkit.detect()\n"
+        "if w.rank == 0: time.sleep(6)\n"
+        "else:\n"
+        "    began = time.monotonic()\n"
+        "    try: meshkit.init(arrival_timeout=2)\n"
+        "    except meshkit.RankTimeoutError as e:\n"
+        "        waited = time.monotonic() - began\n"
+        "        if w.rank == 1: print(e.missing_ranks, 2 <= waited < 4, e)\n"
+    )
+    environ = clean(**abi("openmpi", tmp_path))
+    command = [*OPEN_MPI, PYTHON[0], "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout == (
+        "(0,) True init(arrival_timeout=2): rank 0 did not tell rank 1 where to meet within 2 s.\n"
+        "  It tells through mpi4py, in its own init().\n"
+        "  Fix: look at the log of rank 0 first.\n"
+    ), done.stderr

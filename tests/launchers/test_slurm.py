@@ -1,0 +1,86 @@
+"""The mesh under the real srun, on two nodes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import meshkit
+from meshkit.launch.environment import allocation
+from tests.launchers.checks import PYTHON, check, clean, job
+from tests.launchers.slurm import Slurm, cluster
+
+SIZES = {"dp": 4, "sp": 2, "tp": 1}
+DETECT = "import meshkit; w = meshkit.detect(); print(w.launcher, w.world_size, w.sources['rank'])"
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with cluster(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+def run(slurm: Slurm, *argv: str) -> str:
+    done = subprocess.run(
+        slurm.command(*argv), env=clean(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("dealt", ["block", "cyclic"])
+def test_two_nodes(slurm: Slurm, dealt: str, tmp_path: Path) -> None:
+    srun = slurm.command("srun", "-N2", "--ntasks-per-node=4", f"--distribution={dealt}", *PYTHON)
+    said = job(srun, tmp_path / "out", SIZES)
+    check(said, SIZES, "slurm")
+    nodes = [rank // 4 if dealt == "block" else rank % 2 for rank in range(8)]
+    assert [one["node"] for one in said] == [[node, 2] for node in nodes]
+    assert [one["host"] for one in said] == [f"rack1node{node + 1}" for node in nodes]
+    assert all(one["world"][3] == 4 for one in said)
+    (address,) = {tuple(one["address"]) for one in said}
+    assert (address[0], address[2]) == ("rack1node1", "SLURM_STEP_NODELIST")
+
+
+def test_nodes_of_different_sizes(slurm: Slurm, tmp_path: Path) -> None:
+    srun = slurm.command("srun", "-N2", "-n3", "--distribution=block", *PYTHON)
+    said = job(srun, tmp_path / "out", {"dp": 3})
+    check(said, {"dp": 3}, "slurm")
+    assert [one["world"][2:] for one in said] == [[0, 2], [1, 2], [0, 1]]
+
+
+def test_a_step_smaller_than_its_allocation(slurm: Slurm, tmp_path: Path) -> None:
+    """The job's variables speak of two nodes, the step's of the second alone."""
+    step = ["srun", "-N1", "-n2", "-w", "rack1node2", *PYTHON]
+    salloc = slurm.command("salloc", "-Q", "-N2", "--ntasks-per-node=4", *step)
+    said = job(salloc, tmp_path / "out", {"dp": 2})
+    check(said, {"dp": 2}, "slurm")
+    assert {one["host"] for one in said} == {"rack1node2"} == {said[0]["address"][0]}
+
+
+def test_its_pmi_does_not_make_it_another_launcher(slurm: Slurm) -> None:
+    told = run(slurm, "srun", "-n2", "--mpi=pmi2", *PYTHON, "-c", DETECT)
+    assert told == "slurm 2 SLURM_PROCID\n" * 2
+
+
+def test_a_batch_script_without_srun_is_one_process(slurm: Slurm, tmp_path: Path) -> None:
+    script, out = tmp_path / "job.sh", tmp_path / "out"
+    script.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/env\n{PYTHON[0]} -c "{DETECT}"\n')
+    run(slurm, "sbatch", "-W", "-N2", "--ntasks-per-node=4", "-o", str(out), str(script))
+    assert out.read_text() == "single 1 no srun (SLURM_NTASKS = 8)\n"
+    lines = (tmp_path / "env").read_text().rstrip("\0").split("\0")
+    recorded = dict(line.split("=", 1) for line in lines)
+    assert recorded["SLURM_PROCID"] == "0"  # the trap is real
+    assert allocation(meshkit.detect(recorded)) == "SLURM_NTASKS = 8"
+
+
+def test_the_trap_is_told_by_init(slurm: Slurm) -> None:
+    code = "import meshkit; meshkit.init(device='cpu'); meshkit.shutdown()"
+    command = slurm.command("salloc", "-Q", "-N2", "-n4", PYTHON[0], "-c", code)
+    done = subprocess.run(command, env=clean(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "init(device='cpu'): this is one process by itself, in an allocation" in done.stderr
+    assert "SLURM_NTASKS = 4." in done.stderr
+    assert "Fix: srun python" in done.stderr
