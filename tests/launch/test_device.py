@@ -10,6 +10,7 @@ import torch
 import meshkit
 from meshkit.core.call import Call
 from meshkit.launch import device
+from meshkit.launch.accelerators import ACCELERATORS
 
 CALL = Call("init")
 
@@ -80,3 +81,62 @@ def test_a_backend_that_torch_does_not_have() -> None:
         f"init(): this torch {torch.__version__} has no backend 'smoke'.\n"
         "  Fix: backend='gloo', or a torch built with it."
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        *(("cuda", "nccl"), ("hpu", "hccl"), ("xpu", "xccl"), ("npu", "hccl")),
+        *(("mlu", "cncl"), ("musa", "mccl"), ("cpu", "gloo"), ("toaster", "gloo")),
+    ],
+)
+def test_the_table_answers_where_torch_has_no_backend(
+    kind: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: object) -> str:
+        raise ValueError("Default backend not registered for device")
+
+    monkeypatch.setattr(device.dist, "get_default_backend_for_device", unknown)
+    monkeypatch.setattr(device.dist, "is_backend_available", lambda _: True)
+    assert device.choose_backend(CALL, None, SimpleNamespace(type=kind)) == backend
+
+
+def test_an_older_backend_stands_in_for_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device.dist, "is_backend_available", lambda name: name == "ccl")
+    assert device.choose_backend(CALL, None, torch.device("xpu")) == "ccl"
+
+
+def unheard_of() -> str:
+    """torch's own map knows an accelerator as soon as its package has registered a backend."""
+    device.dist.Backend.register_backend("fancy", lambda *_: None, devices=["privateuseone"])
+    return device.choose_backend(CALL, None, torch.device("privateuseone"))
+
+
+def test_an_accelerator_that_is_in_no_row_works() -> None:
+    assert meshkit.spawn(unheard_of, 1) == ["fancy"]
+
+
+def test_one_backend_for_each_kind_of_device() -> None:
+    def available(kind: str) -> str:
+        return device.backend_for("cpu:gloo,cuda:nccl", kind)
+
+    assert [available(kind) for kind in ("cpu", "cuda", "xpu")] == ["gloo", "nccl", ""]
+    assert device.choose_backend(CALL, "CPU:gloo", torch.device("cpu")) == "cpu:gloo"
+
+
+def test_a_device_without_a_uuid_is_claimed_by_nobody(
+    cuda: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (claim,) = device.device_claim(CALL, 3, torch.device("cuda", 1), "nccl")
+    assert (claim.key, claim.value) == ("device/GPU-1", "3")
+    monkeypatch.setattr(cuda, "get_device_properties", lambda _: SimpleNamespace())
+    assert device.device_claim(CALL, 3, torch.device("cuda", 1), "nccl") == ()
+    assert device.device_claim(CALL, 3, torch.device("cpu"), "nccl") == ()
+
+
+def test_every_row_of_accelerators_is_its_own() -> None:
+    kinds = [row.device for row in ACCELERATORS]
+    assert len(set(kinds)) == len(kinds)
+    assert all(row.backends for row in ACCELERATORS)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import meshkit
+from meshkit.core.call import Call
+from meshkit.launch import join
 
 from . import jobs
 
@@ -168,3 +175,46 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_touched() -> No
         "  Fix: export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500, or "
         'init(init_method="tcp://host:29500") or init(init_method="file:///shared/new-file").'
     )
+
+
+@pytest.mark.parametrize(
+    ("backend", "bound"), [("nccl", True), ("gloo", False), ("cpu:gloo,cuda:nccl", False)]
+)
+def test_nccl_is_bound_to_its_device_at_once(
+    backend: str, bound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for init_process_group: no GPU was ever here."""
+    asked: dict[str, Any] = {}
+    played = SimpleNamespace(
+        init_process_group=lambda name, **options: asked.update(options, backend=name),
+        get_rank=lambda: 1,
+        get_world_size=lambda: 2,
+    )
+    monkeypatch.setattr(join, "dist", played)
+    device = torch.device("cuda", 1)
+    world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend=backend)
+    join._make_default_group(Call("init"), world, device, dist.HashStore(), None)
+    assert asked["backend"] == backend
+    assert asked.get("device_id") == (device if bound else None)
+    assert (asked["rank"], asked["world_size"]) == (1, 2)
+
+
+def test_mpi_says_itself_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for a torch built with MPI; it must say the same as the launcher."""
+    left: list[bool] = []
+    asked: dict[str, Any] = {}
+    played = SimpleNamespace(
+        init_process_group=lambda name, **options: asked.update(options),
+        get_rank=lambda: 0,
+        get_world_size=lambda: 1,
+        destroy_process_group=lambda: left.append(True),
+    )
+    monkeypatch.setattr(join, "dist", played)
+    world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
+    with pytest.raises(meshkit.LaunchError) as caught:
+        join._make_default_group(Call("init"), world, torch.device("cpu"), dist.HashStore(), None)
+    assert str(caught.value) == (
+        "init(): the launcher says rank 1 of 2, the backend mpi says 0 of 1.\n"
+        "  Fix: start with the mpirun of the MPI that torch was built with."
+    )
+    assert (asked, left) == ({"timeout": None}, [True])

@@ -63,7 +63,9 @@ def check(said: list[dict[str, Any]], sizes: Mapping[str, int], launcher: str) -
         for key, met in one["sums"].items():
             free = key.split() or list(sizes)
             fixed = [i for i, axis in enumerate(sizes) if axis not in free]
-            members = [r for r, p in enumerate(places) if all(p[i] == places[rank][i] for i in fixed)]
+            members = [
+                r for r, p in enumerate(places) if all(p[i] == places[rank][i] for i in fixed)
+            ]
             assert met == sorted(one["peers"][key]) == members, (rank, key)
 
 

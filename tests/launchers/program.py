@@ -37,6 +37,7 @@ def main(folder: str, *sizes: str) -> None:
             "pid": os.getpid(),
             "backend": world.backend,
             "device": str(world.device),
+            "module": os.environ.get("HLS_MODULE_ID"),
             "coordinate": mesh.coordinate,
             "drawn": torch.initial_seed(),
             "sums": sums,

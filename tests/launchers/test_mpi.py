@@ -58,9 +58,10 @@ def test_without_mpi4py(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    file = f"meshkit.init(init_method='file://{tmp_path}/store', arrival_timeout=60)"
     program = (
         f"{WITHOUT}import runpy, meshkit\n"
-        f"if {where == 'file'}: meshkit.init(init_method='file://{tmp_path}/store', arrival_timeout=60)\n"
+        f"if {where == 'file'}: {file}\n"
         "sys.argv = sys.argv[1:]\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
@@ -70,9 +71,7 @@ def test_without_mpi4py(
 
 
 @pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
-def test_nowhere_to_meet_says_what_would_do(
-    name: str, command: list[str], package: str
-) -> None:
+def test_nowhere_to_meet_says_what_would_do(name: str, command: list[str], package: str) -> None:
     need(package, command[0])
     code = f"{WITHOUT}\n{INIT}print(e) if meshkit.detect().rank == 3 else 0"
     done = subprocess.run(

@@ -26,9 +26,7 @@ def test_two_nodes(tmp_path: Path) -> None:
     with two_hosts(tmp_path, "node1", "node2") as hosts:
         command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "4", "--rdzv-backend", "c10d"]
         command += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--rdzv-id", "two"]
-        second = subprocess.Popen(
-            hosts[1].command(*command, *program(folder, SIZES)), env=clean()
-        )
+        second = subprocess.Popen(hosts[1].command(*command, *program(folder, SIZES)), env=clean())
         try:
             said = job(hosts[0].command(*command), folder, SIZES)
             assert second.wait(60) == 0

@@ -1,0 +1,133 @@
+"""What ranks claim when they meet: seeds that are alike, devices that are theirs alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+from meshkit.core.errors import LaunchError, MeshkitError
+from meshkit.launch.claims import Claim, Claimant, as_words, from_words, refused
+from tests.launch import claim_jobs as jobs
+
+HOST = socket.gethostname()
+
+
+def clash(first: Claimant, second: Claimant) -> MeshkitError:
+    return LaunchError(f"{first} and {second}: {first.value}, {second.value}")
+
+
+def test_the_first_to_claim_a_key_decides_its_value() -> None:
+    store = dist.HashStore()
+    assert refused(store, 3, (Claim("a", "x", clash),)) is None
+    assert refused(store, 1, (Claim("a", "x", clash), Claim("b", "y", clash))) is None
+    error = refused(store, 0, (Claim("a", "x", clash), Claim("b", "z", clash)))
+    here = f"(host {HOST}, pid {os.getpid()})"
+    assert str(error) == f"rank 0 {here} and rank 1 {here}: z, y"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LaunchError("one\n  Fix: é"),
+        meshkit.DisagreementError("two", requests={3: "seed=1", 0: "seed=2"}),
+        MeshkitError("three"),
+    ],
+)
+def test_a_refusal_comes_out_as_it_went_in(error: MeshkitError) -> None:
+    import json
+
+    told = from_words(json.loads(as_words(error)))
+    assert (type(told), str(told)) == (type(error), str(error))
+    assert getattr(told, "requests", {}) == getattr(error, "requests", {})
+
+
+def test_a_word_that_is_no_error_of_ours_makes_no_class() -> None:
+    assert type(from_words({"refused": "SystemExit", "text": "x"})) is MeshkitError
+
+
+def test_different_seeds_are_told_to_all_ranks_alike() -> None:
+    told = meshkit.spawn(jobs.seeds, 4, ([7, 7, 8, 7],), timeout=60)
+    kinds, texts, requests, seconds, joined = zip(*told, strict=True)
+    assert set(kinds) == {"DisagreementError"}
+    assert len(set(texts)) == 1
+    assert max(seconds) < 15
+    assert joined == (False,) * 4
+    lines = texts[0].splitlines()
+    assert lines[0] == "ranks disagree about init(seed=...); no process group was created."
+    assert f"rank 2 (host {HOST}, pid " in texts[0]
+    assert lines[-1] == (
+        "  Fix: pass the same seed on every rank, or seed='shared', which rank 0 draws for all."
+    )
+    assert all(found == requests[0] and found[2] == "seed=8" for found in requests)
+
+
+@pytest.mark.parametrize("by_rank", [[None, 3], [3, "shared"]])
+def test_a_seed_on_some_ranks_only_is_no_agreement(by_rank: list[int | str | None]) -> None:
+    told = meshkit.spawn(jobs.seeds, 2, (by_rank,), timeout=60)
+    assert {one[0] for one in told} == {"DisagreementError"}
+
+
+def test_equal_seeds_join() -> None:
+    assert meshkit.spawn(jobs.seeds, 2, ([3, 3],), timeout=60) == ["joined"] * 2
+
+
+def test_a_rank_that_comes_later_hears_the_refusal() -> None:
+    told = meshkit.spawn(jobs.one_clashes_before_another_comes, 3, (3.0,), timeout=60)
+    assert len({one[1] for one in told}) == 1
+    assert all(one[3] < 3 for one in told)
+
+
+def test_a_shared_seed_is_one_number_for_all_and_new_each_time() -> None:
+    by_rank = meshkit.spawn(jobs.draws, 3, timeout=60)
+    assert by_rank[0] == by_rank[1] == by_rank[2]
+    assert by_rank[0][0] != by_rank[0][1]
+    assert meshkit.spawn(jobs.draws, 1, timeout=60)[0] != by_rank[0]
+
+
+def test_a_later_seed_that_differs_is_told() -> None:
+    told = meshkit.spawn(jobs.later_seeds_differ, 2, timeout=60)
+    assert sorted(text == "accepted" for text in told) == [False, True]
+    (text,) = (text for text in told if text != "accepted")
+    assert "seed=5" in text
+    assert "seed=6" in text
+
+
+def test_two_ranks_on_one_device_are_named_on_all_ranks() -> None:
+    uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-b"]
+    told = meshkit.spawn(jobs.share_a_device, 4, (uuids, "nccl"), timeout=60)
+    kinds, texts, _, seconds, joined = zip(*told, strict=True)
+    assert set(kinds) == {"LaunchError"}
+    assert len(set(texts)) == 1
+    assert (max(seconds) < 15, joined) == (True, (False,) * 4)
+    line, evidence, fix = texts[0].splitlines()
+    assert line == (
+        "init(arrival_timeout=30): ranks 1 and 3 are on one device, "
+        "and nccl needs one for each rank."
+    )
+    assert evidence.startswith(f"  Both compute on cuda GPU-b: rank 1 (host {HOST}, pid ")
+    assert fix == (
+        "  Fix: start one rank a device, or give each another: device='cuda:<local rank>', or "
+        "CUDA_VISIBLE_DEVICES; or init(backend='gloo')."
+    )
+
+
+@pytest.mark.parametrize(
+    ("uuids", "backend", "shares"),
+    [
+        (["GPU-a", "GPU-b"], "nccl", "0"),
+        (["GPU-a", "GPU-a"], "gloo", "0"),
+        (["GPU-a", "GPU-a"], "cpu:nccl,cuda:gloo", "0"),
+        ([None, None], "nccl", "0"),
+        (["GPU-a", "GPU-a"], "nccl", "1"),
+    ],
+)
+def test_nothing_is_refused_that_works(
+    uuids: list[str | None], backend: str, shares: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", shares)
+    told = meshkit.spawn(jobs.share_a_device, 2, (uuids, backend), timeout=60)
+    assert told == ["joined"] * 2

@@ -1,0 +1,1 @@
+"""torch on Gaudi, played."""

@@ -1,0 +1,80 @@
+"""A Gaudi job end to end, with a stand-in for Habana's package that plays hccl over gloo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.launchers.checks import PYTHON, ROOT, check, clean, job, need
+
+STAND_IN = str(Path(__file__).with_name("gaudi"))
+SIZES = {"dp": 2, "sp": 2}
+PATH = {"PYTHONPATH": f"{STAND_IN}:{ROOT}"}
+MODULES = "4,5,6,7"
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    said = job(command, tmp_path / "out", SIZES, **PATH, HABANA_VISIBLE_MODULES=MODULES)
+    check(said, SIZES, "torchrun")
+    assert [one["module"] for one in said] == MODULES.split(",")
+    assert {(one["backend"], one["device"]) for one in said} == {("hccl", "hpu:0")}
+
+
+def test_under_mpirun(tmp_path: Path) -> None:
+    need("openmpi-bin", "mpirun.openmpi")
+    mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4", *PYTHON]
+    more = {**PATH, "HABANA_VISIBLE_MODULES": MODULES, "MASTER_ADDR": "127.0.0.1"}
+    said = job(mpirun, tmp_path / "out", SIZES, **more, MASTER_PORT="29617")
+    check(said, SIZES, "openmpi")
+    assert [one["module"] for one in said] == MODULES.split(",")
+
+
+def one_process(code: str, **more: str) -> str:
+    done = subprocess.run(
+        [*PYTHON, "-c", code], env=clean(**PATH, **more), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_rank_without_a_module_is_refused() -> None:
+    code = "import meshkit\ntry: meshkit.init()\nexcept meshkit.LaunchError as e: print(e)"
+    told = one_process(code, RANK="2", WORLD_SIZE="4", HABANA_VISIBLE_MODULES="0,1")
+    assert told == (
+        "init(): there is no hpu module for local_rank 2.\n"
+        "  HABANA_VISIBLE_MODULES=0,1 names 2.\n"
+        "  Fix: start 2 ranks on this node, or name more in HABANA_VISIBLE_MODULES.\n"
+    )
+
+
+def test_a_module_chosen_by_hand_stays() -> None:
+    code = (
+        "import os, meshkit; print(meshkit.init(device='hpu').device, os.environ['HLS_MODULE_ID'])"
+    )
+    told = one_process(code, HABANA_VISIBLE_MODULES=MODULES, HLS_MODULE_ID="2")
+    assert told == "hpu:0 2\n"
+
+
+def test_a_bridge_that_does_not_load_is_told(tmp_path: Path) -> None:
+    broken = tmp_path / "habana_frameworks"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise OSError('no driver')")
+    code = "import meshkit\ntry: meshkit.init()\nexcept meshkit.LaunchError as e: print(e)"
+    environ = clean(PYTHONPATH=f"{tmp_path}:{ROOT}")
+    done = subprocess.run(
+        [*PYTHON, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == (
+        "init(): habana_frameworks.torch.core, which makes torch know hpu, does not load.\n"
+        "  OSError: no driver\n"
+        "  Fix: mend that package, or init(device='cpu').\n"
+    ), done.stderr
+
+
+def test_detect_and_import_touch_no_device() -> None:
+    code = "import sys, meshkit; meshkit.detect(); print(sorted(sys.modules))"
+    told = one_process(code, HABANA_VISIBLE_MODULES=MODULES)
+    assert "habana_frameworks" not in told
+    assert "'torch'" not in told

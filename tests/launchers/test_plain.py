@@ -1,0 +1,40 @@
+"""The mesh under no launcher's name: plain python, variables by hand, meshkit.spawn."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import meshkit
+from tests.launchers import program as job_program
+from tests.launchers.checks import PYTHON, check, clean, job, program
+
+
+def test_plain_python(tmp_path: Path) -> None:
+    sizes = {"dp": 1, "sp": 1, "tp": 1}
+    check(job(PYTHON, tmp_path / "out", sizes), sizes, "single")
+
+
+def test_variables_by_hand(tmp_path: Path) -> None:
+    """A launcher of one's own: detect with arguments, export, start the child."""
+    sizes, out = {"dp": 2, "tp": 2}, tmp_path / "out"
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29723"}
+    children = []
+    for rank in range(4):
+        world = meshkit.detect(master, rank=rank, world_size=4)
+        environ = clean()
+        world.export(environ)
+        assert environ["LOCAL_WORLD_SIZE"] == environ["WORLD_SIZE"] == "4"
+        argv = [*PYTHON, *program(out, sizes)]
+        children.append(subprocess.Popen(argv, env=environ))
+    assert [child.wait(120) for child in children] == [0] * 4
+    said = [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
+    check(said, sizes, "hand-written")
+
+
+def test_spawn(tmp_path: Path) -> None:
+    sizes = {"dp": 4, "sp": 2, "tp": 1}
+    meshkit.spawn(job_program.main, 8, (str(tmp_path), *(f"{a}={s}" for a, s in sizes.items())))
+    said = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(8)]
+    check(said, sizes, "spawn")
