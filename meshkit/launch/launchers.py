@@ -121,6 +121,7 @@ TORCHRUN = Launcher(
     **_COMMON,
     node_rank=("GROUP_RANK",),
     num_nodes=("GROUP_WORLD_SIZE",),
+    by_node=True,
 )
 SPAWN = Launcher(
     "spawn",

@@ -168,12 +168,11 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_touched() -> No
         "LaunchError: init(rank=9, world_size=8): there is no rank 9 of 8.\n"
         "  Fix: a rank from 0 to 7."
     )
-    assert told[9] == (
+    assert told[9].startswith(
         "LaunchError: init(init_method='carrier://pigeon', rank=0, world_size=2): rank 0 of 2 does "
         "not know where to meet the others.\n"
         "  init_method='carrier://pigeon', MASTER_ADDR=None, MASTER_PORT=None (spawn).\n"
-        "  Fix: export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500, or "
-        'init(init_method="tcp://host:29500") or init(init_method="file:///shared/new-file").'
+        "  Fix: one of these, the same on all ranks:\n"
     )
 
 
