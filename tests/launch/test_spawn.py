@@ -109,13 +109,17 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("forked", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_no_orphans_however_the_parent_ends(tmp_path: Path, number: signal.Signals) -> None:
+def test_no_orphans_however_the_parent_ends(
+    tmp_path: Path, number: signal.Signals, forked: bool
+) -> None:
     script, folder = tmp_path / "script.py", tmp_path / "pids"
     script.write_text(SCRIPT)
     folder.mkdir()
+    code = ["-c", SCRIPT] if forked else [str(script)]  # python -c has no file: it is forked
     parent = subprocess.Popen(
-        [sys.executable, str(script), str(folder)], stderr=subprocess.PIPE, text=True
+        [sys.executable, *code, str(folder)], stderr=subprocess.PIPE, text=True
     )
     wait_until(lambda: len(list(folder.iterdir())) == 3, 60)
     pids = [int(path.suffix[1:]) for path in folder.iterdir()]
