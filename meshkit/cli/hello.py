@@ -1,0 +1,232 @@
+"""``meshkit hello``: every rank greets, and one all-reduce shows that they hear each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from ..core.errors import LaunchError, MeshkitError, SpawnError, told
+from ..core.runs import runs
+from ..core.words import count
+from . import Answer, Command, seconds
+
+ENDING = 10.0  # seconds beyond --timeout after which ranks that do not end are ended
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What one rank says of itself.
+
+    Attributes:
+        rank: its global rank.
+        world_size: how many ranks there are.
+        local_rank: its index on its node.
+        host: the name of its machine.
+        device: what it computes on.
+        backend: what its collectives run on.
+        launcher: who started it.
+        pid: its process.
+        ok: whether the all-reduce gave what it should.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    host: str
+    device: str
+    backend: str
+    launcher: str
+    pid: int
+    ok: bool
+
+
+def run(asked: Namespace) -> Answer:
+    """Greet from ``n`` processes started here, or from this one under its launcher. Collective.
+
+    Args:
+        asked: ``n``, how many processes to start, or None; ``device``, ``timeout`` and ``json``.
+
+    Returns:
+        What all ranks said; nothing to print on ranks other than 0.
+
+    Raises:
+        LaunchError: where a rank could not join, or the all-reduce broke.
+        RankTimeoutError: where ranks did not arrive in time.
+        SpawnError: where one of the processes started here failed.
+    """
+    if asked.n is not None:
+        greetings = _started(asked.n, asked.device, asked.timeout)
+        return _answer(greetings, as_json=asked.json)
+    mine = greet(asked.device, asked.timeout)
+    answer = _answer(_gathered(mine), as_json=asked.json)
+    return Answer(answer.text if mine.rank == 0 else "", answer.ok)
+
+
+def greet(device: str | None, timeout: float) -> Greeting:
+    """Join the job, check one all-reduce, and say who this is. Collective.
+
+    Args:
+        device: where to compute; None takes the accelerator, else the cpu.
+        timeout: seconds that ranks wait for each other, and that the all-reduce may take.
+
+    Raises:
+        LaunchError: where this process cannot join, or the all-reduce breaks.
+        RankTimeoutError: where ranks do not arrive.
+    """
+    from ..launch.join import init
+
+    with _in_words("joining the job"):
+        world = init(device=device, timeout=timeout)
+    with _in_words(f"the all-reduce of rank {world.rank} of {world.world_size}"):
+        heard = _hears_all(world.rank, world.world_size, str(world.device))
+    return Greeting(
+        rank=world.rank,
+        world_size=world.world_size,
+        local_rank=world.local_rank,
+        host=socket.gethostname(),
+        device=str(world.device),
+        backend=str(world.backend),
+        launcher=world.launcher,
+        pid=os.getpid(),
+        ok=heard,
+    )
+
+
+def greet_beside(device: str | None, timeout: float) -> Greeting:
+    """:func:`greet` for ranks that share a machine: on the cpu where it has too few devices.
+
+    Args:
+        device: where to compute, or None.
+        timeout: as for :func:`greet`.
+    """
+    import torch
+
+    from ..launch.device import accelerator, visible_devices
+    from ..launch.environment import detect
+
+    kind = accelerator()
+    if device is None and kind and visible_devices(torch.device(kind)) < detect().world_size:
+        device = "cpu"
+    return greet(device, timeout)
+
+
+def _hears_all(rank: int, world_size: int, device: str) -> bool:
+    """Whether a one from every rank arrives in its own place."""
+    import torch
+    import torch.distributed as dist
+
+    seen = torch.zeros(world_size, dtype=torch.int64, device=device)
+    seen[rank] = 1
+    dist.all_reduce(seen)
+    return bool((seen == 1).all())
+
+
+@contextmanager
+def _in_words(what: str) -> Iterator[None]:
+    """Say in words what torch raises, which is always a RuntimeError.
+
+    Raises:
+        LaunchError: in its place.
+    """
+    try:
+        yield
+    except MeshkitError:
+        raise
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        fix = "meshkit doctor, on the machines of the job."
+        raise LaunchError(told(f"{what} broke.", line, fix=fix)) from error
+
+
+def _gathered(mine: Greeting) -> list[Greeting]:
+    """The greetings of all ranks, by rank; then the job is left. Collective."""
+    import torch.distributed as dist
+
+    from ..launch.join import shutdown
+
+    everyone: list[Greeting] = [mine] * mine.world_size
+    with _in_words(f"telling rank {mine.rank}'s greeting"):
+        dist.all_gather_object(everyone, mine)
+    shutdown()
+    return everyone
+
+
+def _started(n: int, device: str | None, timeout: float) -> list[Greeting]:
+    """The greetings of ``n`` processes started here.
+
+    Raises:
+        SpawnError: with the words of the rank that failed first, and no traceback.
+    """
+    from ..launch.spawn import spawn
+
+    try:
+        return spawn(greet_beside, n, (device, timeout), timeout=timeout + ENDING)
+    except SpawnError as error:
+        raise SpawnError(_failed(n, error), errors=error.errors) from error
+
+
+def _failed(n: int, error: SpawnError) -> str:
+    """What the rank that failed first said, with its own fix where it has one."""
+    cause = error.__cause__
+    first = next((rank for rank, other in error.errors.items() if other is cause), 0)
+    others = sorted(error.errors.keys() - {first})
+    also = f"; failed too: {runs(others)}" if others else ""
+    line = f"rank {first} of {n} failed first{also}."
+    words = f"{type(cause).__name__}: {cause}".splitlines()
+    if isinstance(cause, MeshkitError):
+        return "\n  ".join([line, *(word.strip() for word in words)])
+    return told(
+        line, *words, fix="meshkit doctor; or --device cpu, which asks less of the machine."
+    )
+
+
+def _answer(greetings: Sequence[Greeting], *, as_json: bool) -> Answer:
+    """What all ranks said, as text or as one JSON object."""
+    ok = all(greeting.ok for greeting in greetings)
+    if not as_json:
+        return Answer(as_text(greetings), ok)
+    said = {"ok": ok, "world_size": len(greetings), "ranks": [asdict(g) for g in greetings]}
+    return Answer(json.dumps(said), ok)
+
+
+def as_text(greetings: Sequence[Greeting]) -> str:
+    """Greetings as a person reads them, a line each, and what became of the all-reduce.
+
+    Example:
+        >>> print(as_text([Greeting(0, 1, 0, "a", "cpu", "gloo", "single", 311, True)]))
+        rank 0 of 1 says hello from host a, device cpu, pid 311
+        OK: the all-reduce over 1 rank on gloo.
+    """
+    lines = [
+        f"rank {one.rank} of {one.world_size} says hello from host {one.host}, "
+        f"device {one.device}, pid {one.pid}"
+        for one in greetings
+    ]
+    wrong = [greeting.rank for greeting in greetings if not greeting.ok]
+    last = f"the all-reduce over {count(len(greetings), 'rank')} on {greetings[0].backend}"
+    end = f"LOOK HERE: {last} was wrong on {runs(wrong)}." if wrong else f"OK: {last}."
+    return "\n".join([*lines, end])
+
+
+def _count(text: str) -> int:
+    """A number of processes as typed."""
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is not a number of processes, 1 or more")
+
+
+def _add(parser: ArgumentParser) -> None:
+    start = "start this many local processes; without it, this one greets under its launcher"
+    parser.add_argument("-n", type=_count, metavar="N", help=start)
+    where = "cpu, cuda, ... (default: the accelerator; the cpu with fewer of them than -n)"
+    parser.add_argument("--device", help=where)
+    wait = "how long ranks wait for each other (default 60)"
+    parser.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help=wait)
+
+
+HELLO = Command("hello", "let every rank greet, and check one all-reduce", _add, run)

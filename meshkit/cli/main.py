@@ -1,0 +1,67 @@
+"""The console script: parse, run one command, print its answer.
+
+Exit codes: 0 all is well, 1 a check failed or meshkit refused, 2 the command line was wrong, 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ..core.errors import MeshkitError, SpecError
+from . import VERSION, Answer, Command, plain
+from .doctor import DOCTOR
+from .hello import HELLO
+
+COMMANDS: tuple[Command, ...] = (DOCTOR, HELLO)
+
+FAILED, MISUSE, INTERRUPTED = 1, 2, 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line, with one sub-parser a command."""
+    text = "Lay out a distributed PyTorch job: see who is there before it runs."
+    top = _plain(argparse.ArgumentParser(prog="meshkit", description=text, allow_abbrev=False))
+    top.add_argument("--version", action="version", version=f"meshkit {VERSION}")
+    commands = top.add_subparsers(required=True, metavar="command", title="commands")
+    for command in COMMANDS:
+        text = command.help
+        one = commands.add_parser(command.name, help=text, description=text, allow_abbrev=False)
+        _plain(one)
+        one.add_argument("--json", action="store_true", help="print one JSON object instead")
+        command.add(one)
+        one.set_defaults(command=command)
+    return top
+
+
+def _plain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The parser without the colours that Python 3.14 gives it."""
+    vars(parser)["color"] = False
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: what was typed after ``meshkit``; None means ``sys.argv[1:]``.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: with 2 where the command line is wrong, with 0 for ``--help`` and ``--version``.
+    """
+    asked = parser().parse_args(arguments)
+    try:
+        answer: Answer = asked.command.run(asked)
+    except (MeshkitError, ImportError) as error:  # ImportError: torch, where there is none
+        print(plain(f"meshkit {asked.command.name}: {error}"), file=sys.stderr)
+        return MISUSE if isinstance(error, SpecError) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if answer.text:
+        print(plain(answer.text))
+    return 0 if answer.ok else FAILED
