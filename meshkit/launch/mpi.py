@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 from socket import gethostname
-from typing import Any
+from types import ModuleType
 
 import torch.distributed as dist
 
@@ -66,7 +66,7 @@ def _hosted(world: World, wait: timedelta) -> dist.TCPStore | None:
     )
 
 
-def _mpi(call: Call, world: World) -> Any:
+def _mpi(call: Call, world: World) -> ModuleType:
     """mpi4py's MPI, where it is that of the launcher."""
     try:
         from mpi4py import MPI as mpi  # importing it starts MPI
