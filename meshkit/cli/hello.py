@@ -15,6 +15,7 @@ from ..core.runs import runs
 from ..core.words import count
 from . import Answer, Command, seconds
 
+ROW = 1024  # bytes of a greeting: a host name has 253 at most
 ENDING = 10.0  # seconds beyond --timeout after which ranks that do not end are ended
 
 
@@ -144,16 +145,24 @@ def _in_words(what: str) -> Iterator[None]:
 
 
 def _gathered(mine: Greeting) -> list[Greeting]:
-    """The greetings of all ranks, by rank; then the job is left. Collective."""
+    """The greetings of all ranks, by rank; then the job is left. Collective.
+
+    They go as JSON in rows of bytes: what a peer sends is never unpickled.
+    """
+    import torch
     import torch.distributed as dist
 
     from ..launch.join import shutdown
 
-    everyone: list[Greeting] = [mine] * mine.world_size
+    text = json.dumps(asdict(mine)).encode()
+    row = torch.zeros(ROW, dtype=torch.uint8)
+    row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    row = row.to(mine.device)
+    rows = [torch.empty_like(row) for _ in range(mine.world_size)]
     with _in_words(f"telling rank {mine.rank}'s greeting"):
-        dist.all_gather_object(everyone, mine)
+        dist.all_gather(rows, row)
     shutdown()
-    return everyone
+    return [Greeting(**json.loads(bytes(one.tolist()).rstrip(b"\0"))) for one in rows]
 
 
 def _started(n: int, device: str | None, timeout: float) -> list[Greeting]:

@@ -62,7 +62,9 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
         )
         raise LaunchError(text)
     chosen = torch.device(device.type, index)
-    torch.get_device_module(chosen).set_device(index)
+    make_current = getattr(torch.get_device_module(chosen), "set_device", None)
+    if make_current is not None:  # mps has one device only, and no such function
+        make_current(index)
     return chosen
 
 

@@ -1,0 +1,268 @@
+"""``meshkit hello``: real ranks that greet, under spawn, torchrun and nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.cli import hello
+from meshkit.cli.hello import Greeting
+from meshkit.core.errors import LaunchError, RankTimeoutError, SpawnError
+from meshkit.launch.launchers import LAUNCHERS
+
+ROOT = Path(__file__).parents[2]
+KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
+MODULE = ["-m", "meshkit", "hello"]
+
+
+def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**CLEAN, "OMP_NUM_THREADS": "1", **environ},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def one(rank: int, *, ok: bool = True) -> Greeting:
+    return Greeting(rank, 3, rank, "a", "cpu", "gloo", "torchrun", 310 + rank, ok)
+
+
+# ---------------------------------------------------------------- real runs
+
+
+def test_four_local_processes_greet() -> None:
+    done = run("-W", "error", *MODULE, "-n", "4")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    *lines, last = done.stdout.splitlines()
+    where = re.escape(socket.gethostname())
+    pids = set()
+    for rank, line in enumerate(lines):
+        pattern = rf"rank {rank} of 4 says hello from host {where}, device \S+, pid (\d+)"
+        found = re.fullmatch(pattern, line)
+        assert found, line
+        pids.add(found[1])
+    assert len(pids) == 4
+    assert re.fullmatch(r"OK: the all-reduce over 4 ranks on \w+\.", last)
+
+
+def test_four_local_processes_as_one_json_object() -> None:
+    done = run(*MODULE, "-n", "4", "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["world_size"]) == (True, 4)
+    assert [rank["rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
+    assert [rank["local_rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
+    assert {rank["device"] for rank in told["ranks"]} == {"cpu"}
+    assert {rank["host"] for rank in told["ranks"]} == {socket.gethostname()}
+    assert {rank["launcher"] for rank in told["ranks"]} == {"spawn"}
+    assert len({rank["pid"] for rank in told["ranks"]}) == 4
+
+
+def test_without_n_it_is_one_process_here() -> None:
+    done = run("-W", "error", *MODULE, "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["world_size"] == 1
+    assert told["ranks"][0]["launcher"] == "single"
+
+
+def test_under_torchrun_rank_0_prints_for_all() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "3"]
+    done = run(*torchrun, *MODULE, "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)  # one object, printed once
+    assert [rank["rank"] for rank in told["ranks"]] == [0, 1, 2]
+    assert {rank["launcher"] for rank in told["ranks"]} == {"torchrun"}
+
+
+def test_n_inside_a_launcher_starts_a_job_of_its_own() -> None:
+    environ = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "far", "MASTER_PORT": "29500"}
+    done = run(*MODULE, "-n", "2", "--json", "--device", "cpu", **environ)
+    assert json.loads(done.stdout)["world_size"] == 2
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize("text", ["0", "x", "-1", "2.5", "", "\u0662"])
+def test_no_number_of_processes(text: str) -> None:
+    done = run(*MODULE, "-n", text, PYTHONIOENCODING="utf-8")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == (
+        f"meshkit hello: error: argument -n: {text!r} is not a number of processes, 1 or more"
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without one")
+def test_a_device_that_is_not_there() -> None:
+    done = run(*MODULE, "--device", "cuda")
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr) == (
+        "",
+        "meshkit hello: init(device='cuda', timeout=60.0): there is no cuda:0 for local_rank 0.\n"
+        "  This process sees 0 cuda devices.\n"
+        "  Fix: init(device='cpu').\n",
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without one")
+def test_a_device_that_is_not_there_for_local_processes() -> None:
+    done = run(*MODULE, "-n", "1", "--device", "cuda")
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr) == (
+        "",
+        "meshkit hello: rank 0 of 1 failed first.\n"
+        "  LaunchError: init(device='cuda', timeout=60.0): there is no cuda:0 for local_rank 0.\n"
+        "  This process sees 0 cuda devices.\n"
+        "  Fix: init(device='cpu').\n",
+    )
+
+
+def test_ranks_that_do_not_come_within_the_timeout() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    arguments = ("--device=cpu", "--timeout=2")
+    done = run(*MODULE, *arguments, RANK="0", WORLD_SIZE="2", **place)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith(  # torch's own log may stand before it
+        "meshkit hello: 1 of 2 ranks did not arrive at init(device='cpu', timeout=2.0) "
+        f"within 2 s.\n  Missing: 1. Arrived: 0 on {socket.gethostname()}.\n"
+        "  Fix: look at the logs of rank 1 first.\n"
+    )
+
+
+def test_a_bad_environment_is_one_message() -> None:
+    done = run(*MODULE, RANK="9", WORLD_SIZE="8")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "meshkit hello: init(timeout=60.0): RANK=9 must be below WORLD_SIZE=8.\n"
+        "  Both were read for the launcher hand-written.\n"
+        "  Fix: export RANK and WORLD_SIZE so that they agree.\n"
+    )
+
+
+def test_no_torch_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no libtorch.so')\n")
+    done = run(*MODULE, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "meshkit hello: no libtorch.so\n")
+
+
+def failing(errors: dict[int, BaseException], first: int) -> SpawnError:
+    error = SpawnError("long, with a traceback", errors=errors)
+    error.__cause__ = errors[first]
+    return error
+
+
+def test_the_words_of_the_rank_that_failed_first() -> None:
+    died = RuntimeError("the process ended by itself, with signal SIGKILL")
+    late = RankTimeoutError("2 of 4 did not come.\n  Fix: look.", missing_ranks=(1, 3))
+    assert hello._failed(4, failing({0: late, 1: died, 2: late}, 1)) == (
+        "rank 1 of 4 failed first; failed too: 0, 2.\n"
+        "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
+        "  Fix: meshkit doctor; or --device cpu, which asks less of the machine."
+    )
+    assert hello._failed(4, failing({0: late}, 0)) == (
+        "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 did not come.\n  Fix: look."
+    )
+
+
+def test_what_torch_raises_is_told() -> None:
+    with pytest.raises(LaunchError) as told, hello._in_words("the all-reduce of rank 1 of 4"):
+        raise RuntimeError("Connection closed by peer\nException raised from x")
+    assert str(told.value) == (
+        "the all-reduce of rank 1 of 4 broke.\n"
+        "  Connection closed by peer\n"
+        "  Fix: meshkit doctor, on the machines of the job."
+    )
+    late = RankTimeoutError("late")
+    with pytest.raises(RankTimeoutError) as kept, hello._in_words("x"):
+        raise late
+    assert kept.value is late
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def test_the_text_word_for_word() -> None:
+    assert hello.as_text([one(0), one(1, ok=False), one(2, ok=False)]) == (
+        "rank 0 of 3 says hello from host a, device cpu, pid 310\n"
+        "rank 1 of 3 says hello from host a, device cpu, pid 311\n"
+        "rank 2 of 3 says hello from host a, device cpu, pid 312\n"
+        "LOOK HERE: the all-reduce over 3 ranks on gloo was wrong on 1-2."
+    )
+
+
+def test_a_wrong_sum_fails_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Namespace(n=None, device=None, timeout=60.0, json=True)
+    for rank, prints in ((0, True), (2, False)):
+        monkeypatch.setattr(hello, "greet", lambda *_, rank=rank: one(rank))
+        monkeypatch.setattr(hello, "_gathered", lambda _: [one(0), one(1, ok=False), one(2)])
+        answer = hello.run(asked)
+        assert answer.ok is False
+        assert bool(answer.text) is prints
+
+
+def missing_one() -> tuple[bool, bool]:
+    """The check, once as it is and once on an all-reduce that loses rank 1."""
+    world = meshkit.init(device="cpu")
+    right = hello._hears_all(world.rank, world.world_size, "cpu")
+    reduce = dist.all_reduce
+
+    def lossy(seen: torch.Tensor) -> None:
+        reduce(seen)
+        seen[1] = 0
+
+    dist.all_reduce = lossy
+    return right, hello._hears_all(world.rank, world.world_size, "cpu")
+
+
+def test_the_check_can_fail() -> None:
+    assert meshkit.spawn(missing_one, 2, timeout=60) == [(True, False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "seen", "taken"),
+    [
+        (None, None, 0, None),
+        (None, "cuda", 4, None),
+        (None, "cuda", 3, "cpu"),
+        ("cuda", "cuda", 3, "cuda"),
+    ],
+)
+def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
+    monkeypatch: pytest.MonkeyPatch,
+    asked: str | None,
+    kind: str | None,
+    seen: int,
+    taken: str | None,
+) -> None:
+    monkeypatch.setattr("meshkit.launch.device.accelerator", lambda: kind)
+    monkeypatch.setattr("meshkit.launch.device.visible_devices", lambda _: seen)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    called = []
+    monkeypatch.setattr(hello, "greet", lambda *arguments: called.append(arguments))
+    hello.greet_beside(asked, 5.0)
+    assert called == [(taken, 5.0)]

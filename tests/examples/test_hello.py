@@ -1,0 +1,69 @@
+"""The first example: as one process, under torchrun and under spawn; and its check can fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from examples import hello
+from meshkit.launch.launchers import LAUNCHERS
+
+HELLO = Path(hello.__file__)
+KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+
+
+def run(*command: str) -> list[str]:
+    """The lines of a run, in the order of the ranks."""
+    environ = {name: value for name, value in os.environ.items() if name not in KNOWN}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+def greets(line: str, rank: int, ranks: int, launcher: str) -> bool:
+    who = rf"rank {rank} of {ranks} \({launcher}\) says hello from host \S+, device \S+, pid \d+"
+    return re.fullmatch(rf"{who}, and hears {ranks}", line) is not None
+
+
+def test_as_one_process() -> None:
+    (line,) = run("-W", "error", str(HELLO))
+    assert greets(line, 0, 1, "single")
+
+
+def test_under_torchrun() -> None:
+    lines = run("-m", "torch.distributed.run", "--nproc-per-node", "3", str(HELLO))
+    assert len(lines) == 3
+    assert all(greets(line, rank, 3, "torchrun") for rank, line in enumerate(lines))
+
+
+def test_under_spawn() -> None:
+    assert meshkit.spawn(hello.main, 3, timeout=60) == [0, 0, 0]
+
+
+def deaf() -> int:
+    """The example on an all-reduce that loses everyone else."""
+
+    def nothing(_: torch.Tensor) -> None:
+        pass
+
+    dist.all_reduce = nothing
+    return hello.main()
+
+
+def test_a_rank_that_is_not_heard_fails_the_check(capfd: pytest.CaptureFixture[str]) -> None:
+    assert meshkit.spawn(deaf, 2, timeout=60) == [1, 1]
