@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..core.call import Call, given
 from ..core.errors import LaunchError, told
 from ..core.integers import integer
 from .launchers import HAND_WRITTEN, Launcher, recognised
 from .reading import read
-from .variables import Env, Names, disagree, present
+from .variables import Env, disagree, present
 from .world import World
 
 __all__ = ["World", "detect", "identify"]
@@ -94,10 +95,8 @@ def identify(env: Env, arguments: Mapping[str, int]) -> World:
     if not rows and {"rank", "world_size"} - arguments.keys():
         return _alone(env, arguments)
     row = rows[0] if rows else HAND_WRITTEN
-    named = {getattr(row, name)[0]: str(value) for name, value in arguments.items()}
-    hidden = _overruled(row, arguments)
-    seen = {name: value for name, value in env.items() if name not in hidden} | named
-    world = read(row, seen, others=rows[1:], lenient="rank" in arguments)
+    named = {f"argument {name}": str(value) for name, value in arguments.items()}
+    world = read(_overruled(row, arguments), {**env, **named}, others=rows[1:])
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
@@ -105,15 +104,14 @@ def identify(env: Env, arguments: Mapping[str, int]) -> World:
 
 def _alone(env: Env, arguments: Mapping[str, int]) -> World:
     """A process that no launcher started; in an allocation of several tasks, that is said."""
-    if "rank" in arguments or arguments.get("world_size", 1) > 1:
+    if "rank" in arguments or arguments.get("world_size", 1) > 1 or arguments.get("local_rank"):
         passed = " and ".join(f"{name}={value}" for name, value in arguments.items())
         fix = "pass rank= and world_size= both, or start under a launcher."
         raise LaunchError(told(f"no launcher is here, and only {passed} was passed.", fix=fix))
     counts = [n for n in ALLOCATED if env.get(n, "").isdecimal() and int(env[n]) > 1]
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
     sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}
-    local_rank = arguments.get("local_rank", 0)
-    return World(0, 1, local_rank, 1, 0, 1, None, None, "single", sources=sources)
+    return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)
 
 
 def allocation(world: World) -> str | None:
@@ -123,15 +121,16 @@ def allocation(world: World) -> str | None:
     return found if world.launcher == "single" and found != source else None
 
 
-def _overruled(row: Launcher, arguments: Mapping[str, int]) -> Names:
-    """The variables that speak of another place than the arguments do."""
-    node = (*row.local_rank, *row.local_world_size, *row.tasks_per_node, *row.node_rank)
-    spoken = {
-        "rank": (*row.rank, *node, *row.num_nodes),
-        "world_size": (*row.world_size, *row.num_nodes),
-        "local_rank": row.local_rank,
-    }
-    return tuple(name for argument in arguments for name in spoken[argument])
+def _overruled(row: Launcher, arguments: Mapping[str, int]) -> Launcher:
+    """The row with arguments in the place of variables that speak of the same, or of a node.
+
+    Where the rank is another, what the variables say of the node is of another process.
+    """
+    elsewhere = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
+    left = elsewhere if "rank" in arguments else ("num_nodes",) if arguments else ()
+    said = {name: (f"argument {name}",) for name in arguments}
+    changed: dict[str, Any] = {**dict.fromkeys(left, ()), **said}
+    return replace(row, **changed, by_node=row.by_node or "rank" in arguments)
 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:

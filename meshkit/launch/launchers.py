@@ -43,7 +43,7 @@ class Launcher:
         places: where ranks may meet, where MASTER_ADDR does not say it.
         by_node: whether ranks are known to be dealt node after node.
         by_mpi: whether it starts MPI jobs, whose ranks can tell each other where to meet.
-        under_srun: whether srun can set the same variables, and then knows more.
+        own: variables that only its own mpiexec sets; srun's PMI sets the others too.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Launcher:
     init_method: Names = ()
     by_node: bool = False
     by_mpi: bool = False
-    under_srun: bool = False
+    own: Names = ()
 
     def recognises(self, env: Env) -> bool:
         """Whether this launcher started the process that has this environment."""
@@ -69,7 +69,7 @@ class Launcher:
             return False
         if self.name == "slurm":
             return not _is_batch_script(env)
-        return not (self.under_srun and _srun_says_the_same(self, env))
+        return not (self.own and _set_by_srun(self, env))
 
 
 def recognised(env: Env) -> list[Launcher]:
@@ -88,10 +88,12 @@ def _is_batch_script(env: Env) -> bool:
     return step.isdecimal() and int(step) in SLURM_OWN_STEPS
 
 
-def _srun_says_the_same(row: Launcher, env: Env) -> bool:
-    """Whether srun set a row's variables, through its PMI: it says the same in its own."""
+def _set_by_srun(row: Launcher, env: Env) -> bool:
+    """Whether srun set a row's variables, through its PMI: then it says the same in its own."""
+    if "SLURM_STEP_ID" not in env or any(name in env for name in row.own):
+        return False
     pairs = ((row.rank[0], "SLURM_PROCID"), (row.world_size[0], "SLURM_NTASKS"))
-    return "SLURM_STEP_ID" in env and all(env.get(a) == env.get(b) for a, b in pairs)
+    return all(env.get(a) == env.get(b) for a, b in pairs)
 
 
 class _Who(TypedDict):
@@ -167,7 +169,7 @@ PALS = Launcher(
     local_world_size=("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
     node_rank=("PALS_NODEID",),
     by_mpi=True,
-    under_srun=True,
+    own=("PALS_LOCAL_SIZE",),
 )
 HYDRA = Launcher(
     "hydra",
@@ -177,7 +179,7 @@ HYDRA = Launcher(
     local_rank=("MPI_LOCALRANKID",),
     local_world_size=("MPI_LOCALNRANKS",),
     by_mpi=True,
-    under_srun=True,
+    own=("MPI_LOCALRANKID",),
 )
 LSF = Launcher(
     "lsf",

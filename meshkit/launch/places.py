@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -73,10 +72,10 @@ class RankFile:
             lines = Path(env[name]).read_text().split() if name else []
         except (OSError, ValueError):  # not on this host, or no text
             return None
-        slots = [(host, len(list(same))) for host, same in groupby(lines)]
-        if len(slots) > 1 and slots[0][1] == 1:
-            del slots[0]
-        return _of_job(slots[0][0], name, self.job, env) if slots and name else None
+        hosts = list(dict.fromkeys(lines))
+        if len(hosts) > 1 and lines.count(hosts[0]) == 1:
+            del hosts[0]
+        return _of_job(hosts[0], name, self.job, env) if hosts and name else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,9 @@ class Head:
 
     def find(self, launcher: str, env: Env) -> Address | None:
         """The address of that node."""
-        host = re.sub(r":\d+$", "", env.get(self.node, "").strip())
+        said = env.get(self.node, "").strip()
+        with_port = re.fullmatch(r"(\[.*\]|[^:]*):\d*", said)  # a bare IPv6 address has none
+        host = with_port[1].strip("[]") if with_port else said
         return Address(host, self.port, self.node, f"default of {launcher}") if host else None
 
 

@@ -17,7 +17,7 @@ _OPEN: dict[str, Any] = dict.fromkeys(
 Found = dict[str, tuple[Any, str]]  # field to its value and the source of that
 
 
-def read(row: Launcher, env: Env, *, others: list[Launcher], lenient: bool) -> World:
+def read(row: Launcher, env: Env, *, others: list[Launcher]) -> World:
     """Who a process is, as one launcher says.
 
     What the launcher leaves open is derived from its own answers only.
@@ -26,12 +26,11 @@ def read(row: Launcher, env: Env, *, others: list[Launcher], lenient: bool) -> W
         row: the launcher.
         env: the variables.
         others: launchers that would answer if this one did not, for the error.
-        lenient: whether the local rank may be missing, because an argument says who this is.
 
     Raises:
         LaunchError: where a variable is missing or malformed, or two contradict each other.
     """
-    found = {**_numbers(row, env, _hint(row, env, others), lenient), **_listed(row, env)}
+    found = {**_numbers(row, env, _hint(row, env, others)), **_listed(row, env)}
     _check(row, found, env)
     found |= _derived(row, found) | _meeting(row, env)
     if method := word(row.name, row.init_method, env):
@@ -52,12 +51,12 @@ def _hint(row: Launcher, env: Env, others: list[Launcher]) -> str:
     return hint + (f" Without that, {others[0].name} would answer." if others else "")
 
 
-def _numbers(row: Launcher, env: Env, hint: str, lenient: bool) -> Found:
+def _numbers(row: Launcher, env: Env, hint: str) -> Found:
     """The fields that are one variable each."""
     columns: tuple[tuple[str, Names, int, bool], ...] = (
         ("rank", row.rank, 0, False),
         ("world_size", row.world_size, 1, False),
-        ("local_rank", row.local_rank, 0, row.by_node or lenient),
+        ("local_rank", row.local_rank, 0, row.by_node),
         ("local_world_size", row.local_world_size, 1, True),
         ("node_rank", row.node_rank, 0, True),
         ("num_nodes", row.num_nodes, 1, True),
@@ -110,10 +109,12 @@ def _derived(row: Launcher, said: Found) -> Found:
 def _implied(row: Launcher, said: Found) -> Iterator[tuple[str, tuple[int, str]]]:
     rank, world_size = said["rank"][0], said["world_size"][0]
     local_size = said["local_world_size"][0] if "local_world_size" in said else None
+    nodes = said["num_nodes"][0] if "num_nodes" in said else 1
     if "local_rank" not in said:
-        how = "rank % local_world_size" if local_size else "one node assumed"
-        local_size = local_size or world_size
-        yield "local_world_size", (local_size, "one node assumed")
+        even = "one node assumed" if nodes == 1 else "world_size // num_nodes"
+        how = "rank % local_world_size" if local_size else even
+        local_size = local_size or max(1, world_size // nodes)
+        yield "local_world_size", (local_size, even)
         yield "local_rank", (rank % local_size, how)
     local_rank = said["local_rank"][0] if "local_rank" in said else rank % (local_size or 1)
     by_node = row.by_node or local_size == world_size

@@ -93,9 +93,10 @@ def disagree(launcher: str, env: Env, first: str, second: str, fault: str) -> No
         LaunchError: always, with both and their values.
     """
     values = {name: env.get(name) for name in (first, second)}
+    passed = any(name.startswith("argument ") for name in values)
     text = told(
         f"{first}={values[first]} {fault}={values[second]}.",
         f"Both were read for the launcher {launcher}.",
-        fix=f"export {first} and {second} so that they agree.",
+        fix=f"{'pass' if passed else 'export'} {first} and {second} so that they agree.",
     )
     raise LaunchError(text, variables=values)

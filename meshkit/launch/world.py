@@ -73,7 +73,8 @@ class World:
         """Set the variables that a child process expects, so that it detects this same place.
 
         RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; one whose field
-        is None is left as it is. Local.
+        is None is left as it is. Local. Another launcher's variables stay: where that says another
+        rank of as many, :func:`detect` refuses both.
 
         Args:
             environ: where to set them; None means ``os.environ``.

@@ -191,3 +191,35 @@ def test_a_world_is_frozen() -> None:
 def test_no_row_is_recognised_by_nothing() -> None:
     assert all(row.known_by for row in LAUNCHERS)
     assert len({row.name for row in LAUNCHERS}) == len(LAUNCHERS)
+
+
+def test_hydra_in_srun_is_hydra_on_every_rank() -> None:
+    """One rank a node, hosts in another order: on rank 0 the two agree by chance."""
+    for rank, procid in ((0, 0), (1, 2), (2, 1)):
+        environ = {"PMI_RANK": str(rank), "PMI_SIZE": "3", "MPI_LOCALRANKID": "0"}
+        environ |= {"SLURM_PROCID": str(procid), "SLURM_NTASKS": "3", "SLURM_STEP_ID": "0"}
+        assert meshkit.detect(environ).launcher == "hydra"
+
+
+def test_a_local_rank_alone_says_nothing() -> None:
+    with pytest.raises(meshkit.LaunchError, match="only local_rank=3 was passed"):
+        meshkit.detect({}, local_rank=3)
+    assert meshkit.detect({}, local_rank=0).local_rank == 0
+
+
+def test_an_argument_is_told_as_an_argument() -> None:
+    environ = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.detect(environ, rank=9)
+    assert str(caught.value) == (
+        "argument rank=9 must be below OMPI_COMM_WORLD_SIZE=4.\n"
+        "  Both were read for the launcher openmpi.\n"
+        "  Fix: pass argument rank and OMPI_COMM_WORLD_SIZE so that they agree."
+    )
+
+
+def test_nodes_without_local_ranks_are_even() -> None:
+    environ = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
+    world = meshkit.detect(environ)
+    assert (world.local_rank, world.local_world_size, world.node_rank) == (1, 2, 1)
+    assert world.sources["local_world_size"] == "world_size // num_nodes"

@@ -113,17 +113,28 @@ def test_the_order_in_which_rows_recognise_one_environment() -> None:
     for row in ROWS.values():
         environ |= row
     names = [row.name for row in recognised(environ)]
-    # srun's rank and size are those of PMI here, so that srun answers for pals and hydra
     assert names == [
         *("torchrun", "spawn", "hand-written", "azureml", "sagemaker"),
-        *("openmpi", "mvapich2", "lsf", "slurm"),
+        *("openmpi", "mvapich2", "pals", "hydra", "lsf", "slurm"),
     ]
 
 
+@pytest.mark.parametrize(("tasks", "task"), [("2", "1"), ("8", "3"), ("4", "0")])
 @pytest.mark.parametrize("name", ["MVAPICH2", "PALS", "MPICH", "LSF"])
-def test_mpirun_of_another_size_than_the_step_around_it_answers(name: str) -> None:
-    around = {**recorded.SRUN, "SLURM_NTASKS": "2", "SLURM_PROCID": "1"}
+def test_a_launcher_of_its_own_in_a_step_answers(name: str, tasks: str, task: str) -> None:
+    """Where the step's size or rank is another one, it is not srun that speaks PMI."""
+    around = {**recorded.SRUN, "SLURM_NTASKS": tasks, "SLURM_PROCID": task}
     assert meshkit.detect({**around, **ALL[name]}) == meshkit.detect(ALL[name])
+
+
+def test_a_step_without_its_id() -> None:
+    """The first task of a step is told from a batch script by the step's nodes, or its old name."""
+    first = {**recorded.SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+    for gone in (("SLURM_STEP_ID",), ("SLURM_STEP_ID", "SLURM_STEPID")):
+        world = meshkit.detect(without(first, *gone))
+        assert (world.launcher, world.rank, world.world_size) == ("slurm", 0, 4)
+    shell = without(recorded.INTERACTIVE, "SLURM_STEP_ID")
+    assert meshkit.detect(shell).launcher == "single"
 
 
 @pytest.mark.parametrize("name", [*EXPECTED, *ALONE])
@@ -210,6 +221,8 @@ def test_a_rank_by_hand_against_the_launchers(row: str) -> None:
         f"  Both were read for the launcher hand-written and {row}.\n"
         f"  Fix: export RANK and {rank} so that they agree."
     )
+    above = refused({**ROWS[row], rank: "1", "RANK": "3", "WORLD_SIZE": "4"})
+    assert above.variables == {"RANK": "3", rank: "1"}
     for mine, others in (("8", "4"), ("2", "4")):
         world = meshkit.detect({**ROWS[row], "RANK": "1", "WORLD_SIZE": mine, size: others})
         assert (world.rank, world.world_size, world.launcher) == (1, int(mine), "hand-written")
@@ -233,11 +246,12 @@ def test_arguments_win(row: str) -> None:
 
 
 def test_a_message_word_for_word_inside_another_launcher() -> None:
-    environ = {**recorded.SRUN, **without(recorded.OPEN_MPI_5, "OMPI_COMM_WORLD_RANK")}
+    inner = without(recorded.OPEN_MPI_5, "OMPI_COMM_WORLD_RANK")
+    environ = {**recorded.SRUN, **recorded.MVAPICH2, **inner}
     assert str(refused(environ)) == (
         "the launcher openmpi was recognised, but OMPI_COMM_WORLD_RANK is not set.\n"
         "  It says who a process is in OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE; "
-        "OMPI_COMM_WORLD_SIZE is set. Without that, slurm would answer.\n"
+        "OMPI_COMM_WORLD_SIZE is set. Without that, mvapich2 would answer.\n"
         "  Fix: export OMPI_COMM_WORLD_RANK=0, or the number that belongs there."
     )
 

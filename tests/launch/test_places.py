@@ -227,7 +227,8 @@ def test_a_rank_file_that_cannot_be_read_says_nothing(what: str, tmp_path: Path)
         ("10.0.0.6", "10.0.0.6"),
         (" head:1 ", "head"),
         ("head:port", "head:port"),
-        ("[fd00::6]:6000", "[fd00::6]"),
+        ("[fd00::6]:6000", "fd00::6"),
+        ("fd00::6", "fd00::6"),
     ],
 )
 def test_a_head(value: str, host: str) -> None:
@@ -252,3 +253,13 @@ def test_azure_prefers_the_node_of_a_job_of_several() -> None:
 def test_sagemaker_reads_what_is_exported_before_its_own() -> None:
     world = meshkit.detect({**ALL["SAGEMAKER_ADDRESS"], "MASTER_ADDR": "a"})
     assert (world.master_addr, world.master_port) == ("a", 7777)
+    world = meshkit.detect({**ALL["SAGEMAKER_ADDRESS"], "MASTER_PORT": "1"})
+    assert (world.master_addr, world.master_port) == ("algo-1", 1)
+
+
+def test_a_rank_file_in_turns_has_no_batch_host(tmp_path: Path) -> None:
+    file = tmp_path / "ranks"
+    file.write_text("w1\nw2\nw1\nw2\n")
+    found = RankFile(("FILE",), ()).find("lsf", {"FILE": str(file)})
+    assert found is not None
+    assert found.host == "w1"
