@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import meshkit
+from meshkit.core.disagree import disagreement
+from meshkit.live.agree import ABOUT
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -57,6 +59,13 @@ def test_the_messages_shown_are_the_messages_raised() -> None:
         meshkit.BatchPlan.solve(dp=4, global_batch=100, micro_batch=3)
     told = str(batch.value).replace("BatchPlan.solve(dp=4, ", "mesh.batch(")
     assert f"BatchError: {told}" in README
+
+
+def test_the_disagreement_shown_is_the_one_raised() -> None:
+    mine, other = {"sizes": "dp=4 sp=2 tp=1"}, {"sizes": "dp=2 sp=4 tp=1"}
+    requests = {rank: other if rank == 4 else mine for rank in range(8)}
+    told = disagreement(ABOUT, requests, {4: "host b, pid 311"}, [])
+    assert f"DisagreementError: {told}" in README
 
 
 def test_the_files_named_exist() -> None:

@@ -11,8 +11,6 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 
-VERSION = "0.1.0"  # of pyproject.toml; a test compares them
-
 
 @dataclass(frozen=True)
 class Answer:

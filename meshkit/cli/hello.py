@@ -63,8 +63,13 @@ def run(asked: Namespace) -> Answer:
     if asked.n is not None:
         greetings = _started(asked.n, asked.device, asked.timeout)
         return _answer(greetings, as_json=asked.json)
-    mine = greet(asked.device, asked.timeout)
-    answer = _answer(_gathered(mine), as_json=asked.json)
+    from ..launch.join import shutdown
+
+    try:
+        mine = greet(asked.device, asked.timeout)
+        answer = _answer(_gathered(mine), as_json=asked.json)
+    finally:
+        shutdown()
     return Answer(answer.text if mine.rank == 0 else "", answer.ok)
 
 
@@ -145,14 +150,12 @@ def _in_words(what: str) -> Iterator[None]:
 
 
 def _gathered(mine: Greeting) -> list[Greeting]:
-    """The greetings of all ranks, by rank; then the job is left. Collective.
+    """The greetings of all ranks, by rank. Collective.
 
     They go as JSON in rows of bytes: what a peer sends is never unpickled.
     """
     import torch
     import torch.distributed as dist
-
-    from ..launch.join import shutdown
 
     text = json.dumps(asdict(mine)).encode()
     row = torch.zeros(ROW, dtype=torch.uint8)
@@ -161,7 +164,6 @@ def _gathered(mine: Greeting) -> list[Greeting]:
     rows = [torch.empty_like(row) for _ in range(mine.world_size)]
     with _in_words(f"telling rank {mine.rank}'s greeting"):
         dist.all_gather(rows, row)
-    shutdown()
     return [Greeting(**json.loads(bytes(one.tolist()).rstrip(b"\0"))) for one in rows]
 
 

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from ..core.errors import MeshkitError, SpecError
-from . import VERSION, Answer, Command, plain
+from ..core.version import VERSION
+from . import Answer, Command, plain
 from .doctor import DOCTOR
 from .hello import HELLO
 

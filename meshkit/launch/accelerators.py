@@ -77,16 +77,17 @@ def installed() -> str | None:
     return next((row.device for row in found), None)
 
 
-def load_bridge(call: Call, device_type: str, local_rank: int) -> None:
+def load_bridge(call: Call, device_type: str, local_rank: int | None) -> None:
     """Import what makes torch know a device, with this rank's module chosen before that.
 
-    Does nothing for a device without a bridge.
+    Does nothing for a device without a bridge. Where ``local_rank`` is None no module is chosen.
 
     Raises:
         LaunchError: where the bridge does not load, or there is no module for this rank.
     """
     row = row_of(device_type)
-    _choose_module(call, row, local_rank)
+    if local_rank is not None:
+        _choose_module(call, row, local_rank)
     for name in row.bridge:
         try:
             import_module(name)

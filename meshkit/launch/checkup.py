@@ -38,7 +38,7 @@ _MEETING = ("master_addr", "master_port", "init_method")
 def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[Finding]:
     """Look at Python, torch, devices, launcher, host names, interfaces and shared memory. Local.
 
-    Imports torch. Up to four lookups of names, each within ``deadline``; joins nothing.
+    Imports torch. Up to three lookups of names, each within ``deadline``; joins nothing.
 
     Args:
         environ: the variables to read; None means ``os.environ``.
@@ -107,7 +107,7 @@ def devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
         warnings.simplefilter("always")
         kind = accelerator() or installed()
         try:
-            load_bridge(Call("init"), kind or "cpu", 0)
+            load_bridge(Call("init"), kind or "cpu", None)
             names = _device_names(torch, kind) if kind else []
         except LaunchError as error:
             return "cpu", _refused("devices", error)
@@ -123,11 +123,11 @@ def _device_names(torch: ModuleType, kind: str) -> list[str]:
     """The name of each device of a type; the type itself where torch does not tell."""
     from .device import visible_devices
 
-    module, names = torch.get_device_module(kind), []
+    names: list[str] = []
     for index in range(visible_devices(torch.device(kind))):
         name = kind
         with suppress(RuntimeError, AttributeError, TypeError):
-            name = str(module.get_device_name(index))
+            name = str(torch.get_device_module(kind).get_device_name(index))
         names.append(name)
     return names
 

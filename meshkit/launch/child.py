@@ -13,6 +13,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from .accelerators import ACCELERATORS
 from .launchers import LAUNCHERS, SPAWN
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -53,6 +54,7 @@ def environment(rank: int, world_size: int, meeting: str) -> dict[str, str]:
     """
     before = LAUNCHERS[: LAUNCHERS.index(SPAWN)]  # these would answer in spawn's place
     hidden = {name for row in before for names in row.known_by for name in names}
+    hidden |= {row.module for row in ACCELERATORS if row.module}  # each rank chooses its own
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
     return {
@@ -66,18 +68,22 @@ def environment(rank: int, world_size: int, meeting: str) -> dict[str, str]:
     }
 
 
-def run(job: bytes, environ: dict[str, str], pipe: Connection) -> None:
+def run(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Connection) -> None:
     """Run one rank of a spawned job and send its outcome.
 
     Args:
         job: the function and its arguments, pickled.
         environ: the variables to run with; those of the forkserver may be out of date.
         pipe: where the outcome goes.
+        *inherited: the parent's ends of pipes, in a fork, which has to close them.
     """
+    for end in inherited:
+        end.close()
     threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
     os.environ.clear()
     os.environ.update(environ)
-    _limit_threads(environ["OMP_NUM_THREADS"])
+    # OpenMP's threads do not survive a fork: more than one would be waited for in vain.
+    _limit_threads("1" if inherited else environ["OMP_NUM_THREADS"])
     outcome = _outcome(job)
     pipe.send_bytes(_sendable(outcome))
     if isinstance(outcome, Success):  # a failure leaves at once, so that the others notice

@@ -16,11 +16,7 @@ from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 
-from ..core.errors import DisagreementError, LaunchError, MeshkitError
-
-KINDS: dict[str, type[MeshkitError]] = {
-    kind.__name__: kind for kind in (DisagreementError, LaunchError, MeshkitError)
-}
+from ..core.errors import MeshkitError
 
 
 @dataclass(frozen=True)
@@ -65,19 +61,3 @@ def refused(store: dist.Store, rank: int, claims: tuple[Claim, ...]) -> MeshkitE
         if theirs.value != mine.value:
             return claim.clash(*sorted((mine, theirs), key=lambda who: who.rank))
     return None
-
-
-def as_words(error: MeshkitError) -> str:
-    """A refusal as it stands in the store."""
-    facts = {str(rank): text for rank, text in getattr(error, "requests", {}).items()}
-    return json.dumps({"refused": type(error).__name__, "text": str(error), "requests": facts})
-
-
-def from_words(said: dict[str, object]) -> MeshkitError:
-    """The refusal that another rank wrote."""
-    kind = KINDS.get(str(said.get("refused")), MeshkitError)
-    requests = said.get("requests")
-    facts = {}
-    if isinstance(requests, dict) and requests:
-        facts["requests"] = {int(rank): str(text) for rank, text in requests.items()}
-    return kind(str(said.get("text")), **facts)

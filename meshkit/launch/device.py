@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import LaunchError, told
 from ..core.words import count
-from .accelerators import installed, load_bridge, may_share, row_of
+from .accelerators import EXCLUSIVE, installed, load_bridge, may_share, row_of
 from .claims import Claim, Claimant
 
 
@@ -47,7 +47,9 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
     """
     kind = str(asked).partition(":")[0] if asked else accelerator() or installed() or "cpu"
     load_bridge(call, kind, local_rank)  # before torch can read the device
-    device = read_device(call, asked)
+    device = read_device(call, asked or kind)
+    if asked is None and not visible_devices(device):  # a bridge without a device
+        return torch.device("cpu")
     if device.type == "cpu":
         return torch.device("cpu")
     seen = visible_devices(device)
@@ -92,7 +94,15 @@ def choose_backend(call: Call, asked: str | None, device: torch.device) -> str:
     Raises:
         LaunchError: where this build of torch does not have it.
     """
-    return check_backend(call, asked or _default_backend(device.type))
+    backend = check_backend(call, asked or _default_backend(device.type))
+    if device.type == "cpu" and backend_for(backend, "cpu") in EXCLUSIVE:
+        text = told(
+            f"{call}: the backend {backend!r} has no collectives on the cpu, where this rank "
+            "computes.",
+            fix=f"{call.but(backend='gloo')}, or leave device and backend to init.",
+        )
+        raise LaunchError(text)
+    return backend
 
 
 def _default_backend(device_type: str) -> str:

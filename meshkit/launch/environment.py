@@ -96,7 +96,7 @@ def identify(env: Env, arguments: Mapping[str, int]) -> World:
         return _alone(env, arguments)
     row = rows[0] if rows else HAND_WRITTEN
     named = {f"argument {name}": str(value) for name, value in arguments.items()}
-    world = read(_overruled(row, arguments), {**env, **named}, others=rows[1:])
+    world = read(_overruled(row, env, arguments), {**env, **named}, others=rows[1:])
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
@@ -121,16 +121,19 @@ def allocation(world: World) -> str | None:
     return found if world.launcher == "single" and found != source else None
 
 
-def _overruled(row: Launcher, arguments: Mapping[str, int]) -> Launcher:
+def _overruled(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launcher:
     """The row with arguments in the place of variables that speak of the same, or of a node.
 
     Where the rank is another, what the variables say of the node is of another process.
     """
     elsewhere = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
-    left = elsewhere if "rank" in arguments else ("num_nodes",) if arguments else ()
+    new = {
+        n for n in arguments if env.get(present(getattr(row, n), env) or "") != str(arguments[n])
+    }
+    left = elsewhere if "rank" in new else ("num_nodes",) if "world_size" in new else ()
     said = {name: (f"argument {name}",) for name in arguments}
     changed: dict[str, Any] = {**dict.fromkeys(left, ()), **said}
-    return replace(row, **changed, by_node=row.by_node or "rank" in arguments)
+    return replace(row, **changed, by_node=row.by_node or "rank" in new)
 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:

@@ -15,13 +15,17 @@ import torch.distributed as dist
 
 from ..core.call import Call, given
 from ..core.errors import LaunchError, told
+from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, identify
+from .meet import Matter
 from .record import Joined, joined, remember
 from .rendezvous import met
-from .seeds import check_alike, check_seed, drawn, seed_all, seed_claim
-from .times import ARRIVAL, Time, duration
+from .seeds import Seed, check_alike, check_seed, drawn, seed_all, seed_claim
+from .times import ARRIVAL, Time, duration, in_words
 from .world import World
+
+ABOUT = "ranks disagree about init(); no process group was created."
 
 
 def init(
@@ -63,7 +67,8 @@ def init(
         LaunchError: where it is not clear who this process is, where ranks meet, or which device
             it has; where two ranks are on one device and the backend does not allow it; or where
             an earlier ``init`` said something else.
-        DisagreementError: where ranks gave different seeds.
+        DisagreementError: where ranks gave different seeds, world sizes, backends or times, or have
+            different versions of meshkit or torch.
         RankTimeoutError: where ranks did not arrive in time, with their numbers.
         SpecError: for a time or a seed that cannot be.
 
@@ -92,18 +97,15 @@ def enter(call: Call, asked: Mapping[str, Any]) -> Joined:
     limit = duration(call, "timeout", asked.get("timeout"))
     wait = duration(call, "arrival_timeout", asked.get("arrival_timeout"))
     arguments = check_arguments(call, asked)
-    record, number = joined(), 0
+    record = joined()
     if record is None:
-        record = _join(call, _who(call, arguments, asked), asked, limit, wait)
-    else:
-        if asked.keys() - {"seed", "init_method"}:
-            record = _kept(call, record, asked, limit, wait)
-        if seed is not None:
-            number = check_alike(call, record.store, record.world, seed)
+        return _join(call, _who(call, arguments, asked), asked, seed, limit, wait)
+    if asked.keys() - {"seed", "init_method"}:
+        record = _kept(call, record, asked, limit, wait)
     remember(record)
     if seed is not None:
-        wait = record.arrival_timeout
-        seed_all(drawn(call, record.store, record.world, seed, number, wait))
+        number = check_alike(call, record.store, record.world, seed)
+        seed_all(drawn(call, record.store, record.world, seed, number, record.arrival_timeout))
     return record
 
 
@@ -150,18 +152,31 @@ def _join(
     call: Call,
     who: World,
     asked: Mapping[str, Any],
+    seed: Seed,
     timeout: timedelta | None,
     arrival_timeout: timedelta | None,
 ) -> Joined:
     """Meet the other ranks, then make the default group with them."""
     began, wait = time.monotonic(), arrival_timeout or timeout or ARRIVAL
     world, device = _equipped(call, who, asked)
-    seed = check_seed(call, asked.get("seed"))
-    claims = device_claim(call, world.rank, device, str(world.backend))
-    claims += (seed_claim(call, seed),)
-    world, store, generation = met(call, world, wait, claims, since=began)
+    claims = (seed_claim(call, seed), *device_claim(call, world.rank, device, str(world.backend)))
+    request = {
+        "world_size": str(world.world_size),
+        "backend": str(world.backend),
+        "timeout": in_words(timeout),
+        "arrival_timeout": in_words(wait),
+        "meshkit": VERSION,
+        "torch": torch.__version__,
+    }
+    matter = Matter(call, request, ABOUT, claims)
+    world, store, generation = met(matter, world, wait, since=began)
+    number = None if seed is None else drawn(call, store, world, seed, 0, wait)
     _make_default_group(call, world, device, dist.PrefixStore("default_group", store), timeout)
-    return Joined(world, store, timeout, wait, generation)
+    record = Joined(world, store, timeout, wait, generation)
+    remember(record)
+    if number is not None:
+        seed_all(number)
+    return record
 
 
 def _make_default_group(

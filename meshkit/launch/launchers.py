@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from .places import Head, NodeList, Place, RankFile
-from .variables import Env, Names
+from .variables import Env, Names, present
 
 # Steps that Slurm makes for an allocation itself: interactive, batch, extern, pending (slurm.h).
 SLURM_OWN_STEPS = range(2**32 - 6, 2**32)
@@ -92,8 +92,12 @@ def _set_by_srun(row: Launcher, env: Env) -> bool:
     """Whether srun set a row's variables, through its PMI: then it says the same in its own."""
     if "SLURM_STEP_ID" not in env or any(name in env for name in row.own):
         return False
-    pairs = ((row.rank[0], "SLURM_PROCID"), (row.world_size[0], "SLURM_NTASKS"))
-    return all(env.get(a) == env.get(b) for a, b in pairs)
+    pairs = ((row.rank, SLURM.rank), (row.world_size, SLURM.world_size))
+    return all(_value(mine, env) == _value(srun, env) for mine, srun in pairs)
+
+
+def _value(names: Names, env: Env) -> str | None:
+    return env.get(present(names, env) or "")
 
 
 class _Who(TypedDict):

@@ -1,141 +1,178 @@
-"""Ranks meet at a store under one deadline: who came, and who did not.
+"""Ranks meet at a store under one deadline: who came, who did not, and who asked for what.
 
 A meeting has one verdict, and the first to write it decides: the last rank to check in writes that
-all are here; a rank whose deadline has passed writes who is missing. Everybody, those who come late
-included, obeys what stands there::
+all are here and ask for the same, or who asks for what; a rank whose deadline has passed writes who
+is missing; a rank whose own call was refused writes that. Everybody, those who come late included,
+obeys what stands there::
 
     rank 0   check in ............................ wait ... reads "all"
     rank 1   check in .... wait .................. wait ... reads "all"
     rank 2   check in, the last of three: writes "all"
 
-What ranks bring to a meeting they claim before they check in; where two claims clash, that is the
-verdict, and all ranks raise its words. A rank needs six store operations at most, and one more a
-claim. Nothing read from the store is ever unpickled.
+What ranks bring to a meeting they claim before they check in; where two claims clash, that becomes
+the verdict once all are here, or the deadline has passed. A rank needs six store operations, and
+one more a claim; whoever writes a verdict other than "all" looks at every rank. Nothing read from
+the store is ever unpickled.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import MeshkitError, RankTimeoutError, told
-from ..core.runs import runs
-from .claims import Claim, as_words, from_words, refused
+from .claims import Claim, refused
+from .verdict import ALL, Presence, absent, as_words, differ, from_words, present, refusal
 from .world import World
 
-ALL = "all"
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
 HOST_SLACK = 1.0
-NAMED = 8  # missing ranks named one by one in an error
 
 
-def arrive(
-    call: Call,
-    store: dist.Store,
-    world: World,
-    wait: timedelta,
-    *,
-    since: float | None = None,
-    place: Callable[[int], str] | None = None,
-    claims: tuple[Claim, ...] = (),
-) -> None:
-    """Check in, and return when every rank has.
+@dataclass(frozen=True)
+class Matter:
+    """What a meeting is about.
 
-    Collective over ``world``. Every rank counts its own meetings of one name, so that the keys of
-    an earlier one are never met again.
+    Attributes:
+        call: the call to quote.
+        request: what must be equal on all ranks, field by field.
+        about: line one of the error where it is not.
+        claims: what must be equal on the ranks that claim it, or a rank's alone.
+        place: a rank's coordinate in words, for errors.
+    """
+
+    call: Call
+    request: Mapping[str, str]
+    about: str
+    claims: tuple[Claim, ...] = ()
+    place: Callable[[int], str] | None = None
+
+
+@dataclass(frozen=True)
+class Party:
+    """Who meets where: a store, the ranks that meet there, and this one among them."""
+
+    store: dist.Store
+    world: World
+    ranks: Sequence[int]
+
+    @classmethod
+    def of(cls, store: dist.Store, world: World) -> Party:
+        """All ranks of a world."""
+        return cls(store, world, range(world.world_size))
+
+    def next_meeting(self) -> tuple[int, dist.Store]:
+        """The number and the keys of this rank's next meeting.
+
+        Every rank counts its own meetings, whatever they are about, so that the keys of an earlier
+        one are never met again, and ranks that make different calls meet.
+        """
+        number = int(self.store.add(f"meetings/{self.world.rank}", 1))
+        return number, dist.PrefixStore(f"meeting/{number}", self.store)
+
+
+def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None = None) -> int:
+    """Check in, and return when every rank has, with the same request.
+
+    Collective over the ranks of the party.
 
     Args:
-        call: the call to quote; its name is that of the meeting.
-        store: where the ranks met.
-        world: who this process is.
+        matter: what the meeting is about.
+        party: who meets where.
         wait: how long to wait for the others.
         since: when that time began, on the monotonic clock; None means now.
-        place: a rank's coordinate in words, for the error.
-        claims: what must be equal on all ranks, or this rank's alone.
+
+    Returns:
+        The number of the meeting, the same on every rank.
 
     Raises:
+        DisagreementError: where ranks ask for different things, or one of them gave up; the same
+            on every rank.
         MeshkitError: the error of a claim that clashes, the same on every rank.
-        RankTimeoutError: naming the ranks that did not check in, the same on every rank that did;
-            within ``wait``, plus up to a second by which a FileStore rounds, plus on rank 0 up to
-            a second more so that all can read it.
+        RankTimeoutError: naming the ranks that did not check in, the same on every rank that did.
+            All of them within ``wait``, plus up to a second by which a FileStore rounds, plus on
+            rank 0 up to a second more so that all can read it.
     """
     began = time.monotonic() if since is None else since
     left = max(0.001, began + wait.total_seconds() - time.monotonic())
     try:
-        number = store.add(f"{call.name}/meetings/{world.rank}", 1)
-        meeting = dist.PrefixStore(f"{call.name}/{number}", store)
-        said = _verdict(meeting, world, timedelta(seconds=left), claims)
+        number, meeting = party.next_meeting()
+        said = _verdict(matter, party, meeting, timedelta(seconds=left), wait)
+        if said == ALL:
+            return number
+        _leave_last(meeting, party.world, meeting.add("count", 0))
     except dist.DistNetworkError as error:
-        raise _store_gone(call, world) from error
-    if said != ALL:
-        raise _told(json.loads(said), call, meeting, world, wait, place)
+        raise _store_gone(matter.call, party.world) from error
+    raise _obeyed(from_words(said), party.world.rank)
 
 
-def _verdict(meeting: dist.Store, world: World, wait: timedelta, claims: tuple[Claim, ...]) -> str:
-    """Claim, check in and wait; what the verdict says."""
-    meeting.set(f"here/{world.rank}", socket.gethostname())
-    clash = refused(meeting, world.rank, claims)
-    if clash is not None:
-        meeting.compare_set("verdict", "", as_words(clash))
-    if meeting.add("count", 1) == world.world_size:
-        meeting.compare_set("verdict", "", ALL)
+def refuse(matter: Matter, party: Party, error: BaseException) -> None:
+    """Tell the others that this rank's own call failed, in the meeting to which they come.
+
+    Local: it waits for nobody but, on rank 0, a second for the others to read it. Harmless where
+    nobody waits, and where the store is gone.
+    """
     try:
-        meeting.wait(["verdict"], wait)
+        _, meeting = party.next_meeting()
+        meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
+        words = as_words(refusal(matter.about, party.world.rank, error))
+        meeting.compare_set("verdict", "", words)
+        _leave_last(meeting, party.world, len(party.ranks))
+    except RuntimeError:  # what a store raises; the caller has its own error to tell
+        return
+
+
+def _verdict(
+    matter: Matter, party: Party, meeting: dist.Store, left: timedelta, wait: timedelta
+) -> str:
+    """Claim, check in and wait; what the verdict says."""
+    rank = party.world.rank
+    clash = refused(meeting, rank, matter.claims)
+    digest = hashlib.sha256(json.dumps(dict(matter.request), sort_keys=True).encode()).hexdigest()
+    if meeting.compare_set("request", "", digest).decode() != digest or clash is not None:
+        meeting.compare_set("differs", "", as_words(clash) if clash is not None else "request")
+    # After all that could differ: whoever finds this rank here has found the difference too.
+    meeting.set(f"here/{rank}", Presence.here(matter.request).written())
+    if meeting.add("count", 1) == len(party.ranks):
+        words = _judged(matter, party, meeting, wait) if meeting.check(["differs"]) else ALL
+        return str(meeting.compare_set("verdict", "", words).decode())
+    try:
+        meeting.wait(["verdict"], left)
     except dist.DistNetworkError:
         raise
     except (dist.DistStoreError, RuntimeError):  # the deadline; FileStore says RuntimeError
-        absent = [r for r in range(world.world_size) if not meeting.check([f"here/{r}"])]
-        meeting.compare_set("verdict", "", json.dumps({"missing": absent}) if absent else ALL)
-    return meeting.get("verdict").decode()
+        meeting.compare_set("verdict", "", _judged(matter, party, meeting, wait))
+    return str(meeting.get("verdict").decode())
 
 
-def _told(
-    said: dict[str, Any],
-    call: Call,
-    meeting: dist.Store,
-    world: World,
-    wait: timedelta,
-    place: Callable[[int], str] | None,
-) -> MeshkitError:
-    """The verdict as an error; rank 0 lets the others read theirs before it goes on."""
-    if "missing" not in said:
-        _leave_last(meeting, world, world.world_size)
-        return from_words(said)
-    missing = tuple(int(rank) for rank in said["missing"])
-    here = [rank for rank in range(world.world_size) if rank not in missing]
-    hosts = sorted({meeting.get(f"here/{rank}").decode() for rank in here})
-    _leave_last(meeting, world, len(here))
-    return _missing(call, world, wait, missing, hosts, place)
+def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) -> str:
+    """The verdict on those who came, by whoever has to write it."""
+    came = present(meeting, party.ranks)
+    missing = [rank for rank in party.ranks if rank not in came]
+    if meeting.check(["differs"]):
+        words = str(meeting.get("differs").decode())
+        differs = as_words(differ(matter.about, came, missing))
+        return differs if words == "request" else words
+    if missing:
+        seconds = wait.total_seconds()
+        return as_words(absent(matter.call, seconds, came, missing, matter.place))
+    return ALL
 
 
-def _missing(
-    call: Call,
-    world: World,
-    wait: timedelta,
-    missing: tuple[int, ...],
-    hosts: list[str],
-    place: Callable[[int], str] | None,
-) -> RankTimeoutError:
-    """The error that names the ranks that did not come."""
-    here = [rank for rank in range(world.world_size) if rank not in missing]
-    names = [f"{rank} ({place(rank)})" if place else str(rank) for rank in missing[:NAMED]]
-    names += [f"and {len(missing) - NAMED} more"] * (len(missing) > NAMED)
-    late = [f"Rank {world.rank} came after that."] * (world.rank in missing)
-    text = told(
-        f"{len(missing)} of {world.world_size} ranks did not arrive at {call} within "
-        f"{wait.total_seconds():g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {runs(here)} on {', '.join(hosts)}.",
-        *late,
-        fix=f"look at the logs of rank{'' if len(missing) == 1 else 's'} {runs(missing)} first.",
-    )
-    return RankTimeoutError(text, missing_ranks=missing)
+def _obeyed(error: MeshkitError, rank: int) -> MeshkitError:
+    """The error of the verdict, as a rank that came too late tells it."""
+    if not isinstance(error, RankTimeoutError) or rank not in error.missing_ranks:
+        return error
+    before, _, fix = str(error).rpartition("\n  Fix: ")
+    text = f"{before}\n  Rank {rank} came after that.\n  Fix: {fix}"
+    return RankTimeoutError(text, missing_ranks=error.missing_ranks)
 
 
 def _leave_last(meeting: dist.Store, world: World, readers: int) -> None:

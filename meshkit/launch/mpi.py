@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -52,9 +54,18 @@ def told_by_mpi(
         if time.monotonic() > began + wait.total_seconds():
             raise _silent(call, world, wait)
         time.sleep(0.002)
+    _end_with_mpi(mpi)
     addr, port = json.loads(message.rstrip(b"\0").decode())
     sources = {**world.sources, "master_addr": HOW, "master_port": HOW}
     return replace(world, master_addr=str(addr), master_port=int(port), sources=sources), holder
+
+
+def _end_with_mpi(mpi: ModuleType) -> None:
+    """End MPI when this process ends, where mpi4py was told not to."""
+    import mpi4py
+
+    if mpi4py.rc.finalize is False:
+        atexit.register(lambda: None if mpi.Is_finalized() else mpi.Finalize())
 
 
 def _hosted(world: World, wait: timedelta) -> dist.TCPStore | None:
@@ -69,6 +80,11 @@ def _hosted(world: World, wait: timedelta) -> dist.TCPStore | None:
 def _mpi(call: Call, world: World) -> ModuleType:
     """mpi4py's MPI, where it is that of the launcher."""
     try:
+        import mpi4py
+
+        # At its end MPI waits for the messages that are under way: it must not after a failure.
+        if "mpi4py.MPI" not in sys.modules:
+            mpi4py.rc.finalize = False
         from mpi4py import MPI as mpi  # importing it starts MPI
     except (ImportError, RuntimeError) as error:  # not installed, or it finds no MPI library
         raise nowhere(call, world, f"mpi4py: {str(error).partition(chr(10))[0]}.") from error

@@ -5,13 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ..core.call import Call
 from ..core.errors import SpecError, told
+from .accelerators import ACCELERATORS
 
 PRELOADED = ["torch", "torch.distributed", "meshkit.live.mesh"]
 Context = ForkContext | ForkServerContext
@@ -34,6 +36,7 @@ def context_for(call: Call, fn: Callable[..., object]) -> Context:
         context.set_forkserver_preload(PRELOADED)
         return context
     _check_forkable(call)
+    import torch.distributed  # noqa: F401  (once for all the children)
 
     return multiprocessing.get_context("fork")
 
@@ -41,9 +44,20 @@ def context_for(call: Call, fn: Callable[..., object]) -> Context:
 def begin(process: BaseProcess) -> None:
     """Start a process."""
     with warnings.catch_warnings():
-        # Python 3.12 warns of every fork beside threads; our children use none of theirs.
+        # Python 3.12 warns of every fork beside threads; our children run one thread of torch's.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
         process.start()
+
+
+def inherited(
+    context: Context, started: Sequence[tuple[BaseProcess, Connection]], ours: Connection
+) -> tuple[Connection, ...]:
+    """The pipe ends of this process that a child inherits, for it to close; none but in a fork.
+
+    A pipe that a child itself holds open would never tell it that the parent has hung up.
+    """
+    forked = isinstance(context, ForkContext)
+    return (ours, *(pipe for _, pipe in started)) if forked else ()
 
 
 def _check_forkable(call: Call) -> None:
@@ -53,9 +67,8 @@ def _check_forkable(call: Call) -> None:
         SpecError: in either case.
     """
     torch = sys.modules.get("torch")
-    kinds = ("cuda", "xpu", "hpu", "npu", "mlu", "musa")
-    modules = [getattr(torch, kind, None) for kind in kinds]
-    used = [k for k, m in zip(kinds, modules, strict=True) if _in_use(m)]
+    kinds = [row.device for row in ACCELERATORS]
+    used = [kind for kind in kinds if _in_use(getattr(torch, kind, None))]
     joined = torch is not None and torch.distributed.is_initialized()
     if not used and not joined:
         return

@@ -8,16 +8,15 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import RankTimeoutError
-from .claims import Claim
-from .meet import arrive
+from ..core.errors import MeshkitError, RankTimeoutError
+from .meet import Matter, Party, arrive, refuse
 from .mpi import BY_MPI, told_by_mpi
 from .store import PROBE, address, open_store
 from .world import World
 
 
 def met(
-    call: Call, world: World, wait: timedelta, claims: tuple[Claim, ...], *, since: float
+    matter: Matter, world: World, wait: timedelta, *, since: float
 ) -> tuple[World, dist.Store, int]:
     """All ranks at one store, under a prefix of this generation. Collective.
 
@@ -26,29 +25,46 @@ def met(
     still found the store of an earlier group, which went with it, comes again.
 
     Args:
-        call: the call to quote.
+        matter: what must be equal on all ranks.
         world: who this process is.
         wait: how long ranks wait for each other.
-        claims: what must be equal on all ranks, or this rank's alone.
         since: when that time began, on the monotonic clock.
 
     Returns:
         The world with the address, where it had to be told; the store; the generation.
     """
-    world, holder = _located(call, world, wait, since)
+    world, _held = _located(matter.call, world, wait, since)
     while True:
         try:
-            base = open_store(call, world, wait, since=since)
-            generation = int(base.add(f"meshkit/generation/{world.rank}", 1))
-            store = dist.PrefixStore(f"meshkit/{generation}", base)
-            arrive(call, store, world, wait, since=since, claims=claims)
-            del holder  # the port is held by the store from here on
+            store, generation = _opened(matter.call, world, wait, since)
+            arrive(matter, Party.of(store, world), wait, since=since)
             return world, store, generation
         except (RankTimeoutError, dist.DistNetworkError) as error:
             gone = isinstance(error.__cause__ or error, dist.DistNetworkError)
             if not gone or time.monotonic() + PROBE > since + wait.total_seconds():
                 raise
             time.sleep(PROBE)
+
+
+def give_up(matter: Matter, world: World, wait: timedelta, error: MeshkitError) -> None:
+    """Tell ranks that wait in ``init`` that this one will not come, as its call was refused.
+
+    Local, and within ``wait``; where the store cannot be reached in that time nobody is told.
+    """
+    if world.world_size == 1 or (world.init_method is None and None in address(world)):
+        return
+    try:
+        store, _ = _opened(matter.call, world, wait, time.monotonic())
+    except (MeshkitError, RuntimeError):  # the caller has its own error to tell
+        return
+    refuse(matter, Party.of(store, world), error)
+
+
+def _opened(call: Call, world: World, wait: timedelta, since: float) -> tuple[dist.Store, int]:
+    """The store under the prefix of this rank's next generation, and its number."""
+    base = open_store(call, world, wait, since=since)
+    generation = int(base.add(f"meshkit/generation/{world.rank}", 1))
+    return dist.PrefixStore(f"meshkit/{generation}", base), generation
 
 
 def _located(

@@ -39,12 +39,12 @@ def check_seed(call: Call, seed: object) -> Seed:
     return number
 
 
-def seed_claim(call: Call, seed: Seed) -> Claim:
-    """The claim that all ranks give the same seed."""
+def seed_claim(call: Call, seed: Seed, left: str = "no process group was created") -> Claim:
+    """The claim that all ranks give the same seed; ``left`` is how a clash leaves the job."""
 
     def clash(first: Claimant, second: Claimant) -> DisagreementError:
         text = told(
-            f"ranks disagree about {call.name}(seed=...); no process group was created.",
+            f"ranks disagree about {call.name}(seed=...); {left}.",
             f"{first}: seed={first.value}",
             f"{second}: seed={second.value}",
             fix="pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",
@@ -67,7 +67,7 @@ def check_alike(call: Call, store: dist.Store | None, world: World, seed: Seed) 
     if store is None:
         return 0
     number = int(store.add(f"seeds/{world.rank}", 1))
-    claim = seed_claim(call, seed)
+    claim = seed_claim(call, seed, "rank by rank they are seeded differently now")
     clash = refused(dist.PrefixStore(f"seeds/call/{number}", store), world.rank, (claim,))
     if clash is not None:
         raise clash
@@ -105,9 +105,10 @@ def drawn(
     try:
         store.wait([f"seeds/drawn/{number}"], wait)
         return int(store.get(f"seeds/drawn/{number}"))
-    except RuntimeError as error:  # a store's deadline; FileStore has no other type for it
+    except RuntimeError as error:  # its deadline, or its end; FileStore has no other type for it
         text = told(
-            f"{call}: rank 0 drew no seed for rank {world.rank} within {wait.total_seconds():g} s.",
+            f"{call}: rank {world.rank} did not hear the seed that rank 0 draws.",
+            str(error).partition("\n")[0],
             fix="call init(seed='shared') on every rank, rank 0 included; see rank 0's log.",
         )
         raise RankTimeoutError(text, missing_ranks=(0,)) from error

@@ -27,7 +27,7 @@ from ..core.errors import RankTimeoutError, SpawnError, SpecError, told
 from ..core.integers import integer
 from ..core.runs import runs
 from .child import Failure, Outcome, Success, environment, run
-from .processes import Context, begin, context_for
+from .processes import Context, begin, context_for, inherited
 from .times import Time, duration
 
 Result = TypeVar("Result")
@@ -49,9 +49,9 @@ def spawn(
 
     In each, ``meshkit.init()`` and ``meshkit.build_mesh()`` work as under torchrun; whoever does
     not call ``shutdown()`` is shut down at the end. A rank computes with one thread unless
-    OMP_NUM_THREADS says otherwise. Whatever happens, no rank is left when this returns; if this
-    process dies, its ranks end themselves. A rank that has returned and does not end within 10 s is
-    ended. (multiprocessing keeps its forkserver for the next call.)
+    OMP_NUM_THREADS says otherwise (in a fork always with one). Whatever happens, no rank is left
+    when this returns; if this process dies, its ranks end themselves. A rank that has returned and
+    does not end within 10 s is ended. (multiprocessing keeps its forkserver for the next call.)
 
     Args:
         fn: a function that another process can find: at the top level of a module, a script or a
@@ -123,9 +123,8 @@ def _start(
     try:
         for rank in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=run, args=(job, environment(rank, count, meeting), theirs)
-            )
+            given = job, environment(rank, count, meeting), theirs
+            process = context.Process(target=run, args=(*given, *inherited(context, started, ours)))
             begin(process)
             theirs.close()
             started.append((process, ours))

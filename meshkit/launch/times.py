@@ -37,3 +37,13 @@ def duration(call: Call, name: str, value: Time | None) -> timedelta | None:
         fix=f"{call.but(**{name: 60})}.",
     )
     raise SpecError(text)
+
+
+def in_words(time: timedelta | None) -> str:
+    """A time as errors show it; None is the backend's own default.
+
+    Example:
+        >>> in_words(timedelta(minutes=5)), in_words(None)
+        ('300 s', 'default')
+    """
+    return "default" if time is None else f"{time.total_seconds():g} s"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import SpecError, told
+from ..core.errors import MeshkitError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
@@ -15,12 +16,14 @@ from ..core.seats import Ints, Seats
 from ..core.words import article
 from ..launch.device import check_backend
 from ..launch.join import enter, peek
-from ..launch.meet import arrive
 from ..launch.record import Joined, joined
 from ..launch.times import Time, duration
 from ..launch.world import World
-from .create import check_orders, create, destroy
+from .agree import agree, all_made, give_up, refuse_made
+from .create import Groups, check_orders, create, destroy
 from .mesh import Mesh
+
+TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
 
 
 def build_mesh(
@@ -37,10 +40,10 @@ def build_mesh(
 ) -> Mesh:
     """Factor the world into named axes and create their process groups.
 
-    Collective: every rank calls it with equal arguments. The request is checked whole before any
-    group is made, and before the job is joined; where there is no default group yet,
-    :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for the
-    default group, which ``shutdown`` destroys.
+    Collective: every rank calls it with equal arguments, which all ranks compare before a group is
+    made. The request is checked whole before the job is joined; where there is no default group
+    yet, :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for
+    the default group, which ``shutdown`` destroys. Twelve store operations a rank.
 
     Args:
         sizes: axis name to size, as from a config; the same as ``**axes``.
@@ -62,7 +65,9 @@ def build_mesh(
         A :class:`Mesh`. Close it, or use it in ``with``.
 
     Raises:
-        SpecError: where names, sizes, order, ranks or times cannot be, on every rank alike.
+        SpecError: where names, sizes, order, ranks or times cannot be. The other ranks are told.
+        DisagreementError: where ranks ask for different things, or one of them was refused; the
+            same on every rank, with who asked for what.
         UnplacedAxisError: for an axis without a standard place and without ``order``.
         UnknownAxisError: for an axis in ``groups`` that the mesh does not have.
         LaunchError: where the launcher's variables, the device or the backend are not right.
@@ -77,44 +82,58 @@ def build_mesh(
         backend=backend,
     )
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options})
-    limit = duration(call, "timeout", timeout)
-    wait = duration(call, "arrival_timeout", arrival_timeout) or limit
-    if backend is not None:
-        backend = check_backend(call, backend)
-    nested = nested_sizes(call, _merged(call, sizes, axes), order)
-    layout = _layout(call, nested, ranks, peek())
-    plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
-    check_orders(call, plan)
-    times = given(backend=backend, timeout=timeout, arrival_timeout=arrival_timeout)
-    job = joined() or enter(Call("init", kwargs=times), times)
-    record = replace(job, timeout=limit or job.timeout, arrival_timeout=wait or job.arrival_timeout)
-    _meet(call, record, layout)
-    made = create(
-        plan,
-        record.world.rank,
-        backend=backend,
-        timeout=record.timeout,
-        share_world=record.timeout == job.timeout,
+    world = peek()
+    try:
+        nested = nested_sizes(call, _merged(call, sizes, axes), order)
+        layout = _layout(call, nested, ranks, world)
+        plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
+        times = _checked(call, plan, options)
+    except MeshkitError as error:
+        give_up(call, world, error)
+        raise
+    said = {name: options[name] for name in options if name in TIMES}
+    job = joined() or enter(Call("init", kwargs=said), said)
+    record = replace(
+        job,
+        timeout=times.get("timeout", job.timeout),
+        arrival_timeout=times.get("arrival_timeout", job.arrival_timeout),
     )
+    number = agree(call, plan, record, times.get("backend"))
+    made = _made(call, plan, record, times.get("backend"), record.timeout == job.timeout)
+    return Mesh(call, plan, record, made, number)
+
+
+def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Times and backend, as ``init`` takes them; the last of what can be refused."""
+    check_orders(call, plan)
+    times = {n: duration(call, n, options.get(n)) for n in ("timeout", "arrival_timeout")}
+    times["arrival_timeout"] = times["arrival_timeout"] or times["timeout"]
+    backend = options.get("backend")
+    return given(**times, backend=None if backend is None else check_backend(call, backend))
+
+
+def _made(
+    call: Call, plan: GroupPlan, record: Joined, backend: str | None, share_world: bool
+) -> Groups:
+    """The groups, on all ranks or on none. Collective."""
+    try:
+        made = create(
+            plan,
+            record.world.rank,
+            backend=backend,
+            timeout=record.timeout,
+            share_world=share_world,
+        )
+    except BaseException as error:
+        refuse_made(call, plan, record, error)
+        raise
     try:
         # A rank that closed its groups while another still connects would leave it hanging.
-        _meet(call, record, layout)
+        all_made(call, plan, record)
     except BaseException:
         destroy(made.made)
         raise
-    return Mesh(call, plan, record, made)
-
-
-def _meet(call: Call, record: Joined, layout: Layout) -> None:
-    """Wait until every rank of the world is here, or name those that are not."""
-
-    def place(rank: int) -> str:
-        if rank not in layout:
-            return "outside"
-        return " ".join(f"{axis}={index}" for axis, index in layout.coordinate(rank).items())
-
-    if record.store is not None:
-        arrive(call, record.store, record.world, record.arrival_timeout, place=place)
+    return made
 
 
 def _merged(

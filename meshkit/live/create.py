@@ -129,9 +129,7 @@ def _make(
     new = partial(dist.new_group, timeout=timeout, backend=backend, group_desc=words)
     if _splits(step, backend):
         return _split(step, rank, timeout, words, made)
-    if (
-        step.members.shape[1] == 1 and _bound() is None
-    ):  # one each, made on every rank: nobody else takes part
+    if step.members.shape[1] == 1 and not _all_take_part(backend):  # each by itself, on every rank
         alone: dist.ProcessGroup = new([rank], use_local_synchronization=True)
         if rank in step.members:
             made.append(alone)
@@ -149,11 +147,14 @@ def _make(
 
 
 def _bound() -> object:
-    """The device to which the default group is bound; None where it is not.
-
-    On a bound group each creation is a split of the whole group, in which every rank takes part.
-    """
+    """The device to which the default group is bound; None where it is not."""
     return getattr(dist.group.WORLD, "bound_device_id", None)
+
+
+def _all_take_part(backend: str | None) -> bool:
+    """Whether torch splits each group from the default group, in which every rank takes part."""
+    world = dist.group.WORLD
+    return world is not None and _bound() is not None and backend in (None, dist.get_backend(world))
 
 
 def _splits(step: Step, backend: str | None) -> bool:

@@ -19,6 +19,7 @@ from ..core.seats import Ints
 from ..launch.foreign import timeout_of
 from ..launch.record import Joined
 from ..launch.times import Time, duration
+from .agree import agree_value
 from .create import NONE, Groups, destroy
 from .device_mesh import device_mesh
 
@@ -34,9 +35,13 @@ class Mesh:
         plan: the layout and the groups asked for.
         joined: what is known of the default group.
         groups: this rank's groups.
+        number: that of the meeting in which the ranks agreed on it.
     """
 
-    def __init__(self, call: Call, plan: GroupPlan, joined: Joined, groups: Groups) -> None:
+    def __init__(
+        self, call: Call, plan: GroupPlan, joined: Joined, groups: Groups, number: int
+    ) -> None:
+        self._number = number
         self._call = call
         self._plan = plan
         self._joined = joined
@@ -200,6 +205,23 @@ class Mesh:
                 fix="look at the logs of these ranks.",
             )
             raise RankTimeoutError(text) from error
+
+    def agree(self, what: str, value: object) -> None:
+        """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
+
+        Collective over the mesh, on the host: six store operations a rank, no process group.
+
+        Args:
+            what: what the value is, for the error.
+            value: compared by its ``repr``.
+
+        Raises:
+            DisagreementError: the same on every rank, with who has which value.
+            RankTimeoutError: where ranks did not come within the mesh's ``arrival_timeout``.
+            CoordinateError: on a rank outside the mesh.
+        """
+        self.layout.coordinate(self.rank)  # raises on a rank outside
+        agree_value(self.layout, self._joined, self._number, what, value)
 
     def close(self) -> None:
         """Destroy the groups this mesh made, and nothing else. Harmless to repeat.

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from meshkit import LaunchError, SpecError
-from meshkit.cli import VERSION, Answer, Command, main, plain, seconds
+from meshkit.cli import Answer, Command, main, plain, seconds
+from meshkit.core.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 

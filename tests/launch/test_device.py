@@ -140,3 +140,16 @@ def test_every_row_of_accelerators_is_its_own() -> None:
     kinds = [row.device for row in ACCELERATORS]
     assert len(set(kinds)) == len(kinds)
     assert all(row.backends for row in ACCELERATORS)
+
+
+def test_a_backend_without_the_cpu_is_refused_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device.dist, "is_backend_available", lambda _: True)
+    call = Call("init", kwargs={"backend": "nccl", "device": "cpu"})
+    with pytest.raises(meshkit.LaunchError) as caught:
+        device.choose_backend(call, "nccl", torch.device("cpu"))
+    assert str(caught.value) == (
+        "init(backend='nccl', device='cpu'): the backend 'nccl' has no collectives on the cpu, "
+        "where this rank computes.\n"
+        "  Fix: init(backend='gloo', device='cpu'), or leave device and backend to init."
+    )
+    assert device.choose_backend(call, "cpu:gloo,cuda:nccl", torch.device("cpu"))

@@ -223,3 +223,13 @@ def test_nodes_without_local_ranks_are_even() -> None:
     world = meshkit.detect(environ)
     assert (world.local_rank, world.local_world_size, world.node_rank) == (1, 2, 1)
     assert world.sources["local_world_size"] == "world_size // num_nodes"
+
+
+def test_arguments_that_say_the_same_change_nothing() -> None:
+    environ = {**TORCHRUN, "RANK": "9", "WORLD_SIZE": "16", "GROUP_RANK": "2"}
+    environ["GROUP_WORLD_SIZE"] = "4"
+    plain = meshkit.detect(environ)
+    said = meshkit.detect(environ, rank=9, world_size=16)
+    assert dataclasses.replace(said, sources={}) == dataclasses.replace(plain, sources={})
+    assert said.sources["rank"] == "argument"
+    assert said.sources["local_rank"] == "LOCAL_RANK"

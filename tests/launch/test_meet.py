@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,7 +15,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.launch.meet import arrive
+from meshkit.launch.meet import Matter, Party, arrive, refuse
 from meshkit.launch.world import World
 
 CALL = Call("build_mesh", kwargs={"dp": 4, "sp": 2})
@@ -28,19 +30,30 @@ def world(rank: int, world_size: int = 8) -> World:
     return World(rank, world_size, rank, None, None, None, "a", 29500, "hand-written")
 
 
+ABOUT = "ranks disagree about the mesh; no process group was created."
+
+
+def come(
+    store: dist.Store, who: World, wait: float, request: dict[str, str] | None = None
+) -> object:
+    """Arrive; the error where there was one."""
+    matter = Matter(CALL, request or {}, ABOUT, (), place if who.world_size == 8 else None)
+    try:
+        arrive(matter, Party.of(store, who), timedelta(seconds=wait))
+    except meshkit.MeshkitError as error:
+        return error
+    return "met"
+
+
 def meet(store: dist.Store, seconds: dict[int, float], wait: float = 1.0) -> dict[int, object]:
     """What became of each rank that came, after so many seconds; absent ranks never come."""
     became: dict[int, object] = {}
 
-    def come(rank: int, after: float) -> None:
+    def start(rank: int, after: float) -> None:
         time.sleep(after)
-        try:
-            arrive(CALL, store, world(rank), timedelta(seconds=wait), place=place)
-            became[rank] = "met"
-        except meshkit.RankTimeoutError as error:
-            became[rank] = error
+        became[rank] = come(store, world(rank), wait)
 
-    threads = [threading.Thread(target=come, args=item) for item in seconds.items()]
+    threads = [threading.Thread(target=start, args=item) for item in seconds.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -101,11 +114,7 @@ def test_a_meeting_has_one_verdict_whenever_the_last_rank_comes() -> None:
 
 
 def test_many_missing_ranks_are_summed_up() -> None:
-    error: object = None
-    try:
-        arrive(CALL, dist.HashStore(), world(0, 1000), timedelta(seconds=0.05))
-    except meshkit.RankTimeoutError as caught:
-        error = caught
+    error = come(dist.HashStore(), replace(world(0), world_size=1000), 0.05)
     assert isinstance(error, meshkit.RankTimeoutError)
     assert error.missing_ranks == tuple(range(1, 1000))
     assert "Missing: 1, 2, 3, 4, 5, 6, 7, 8, and 991 more. Arrived: 0 on " in str(error)
@@ -120,14 +129,14 @@ class Gone(dist.Store):
 
 
 def test_a_store_whose_host_has_left_is_told_in_words() -> None:
-    with pytest.raises(meshkit.RankTimeoutError) as caught:
-        arrive(CALL, Gone(), world(3), timedelta(seconds=1))
-    assert str(caught.value) == (
+    error = come(Gone(), world(3), 1)
+    assert isinstance(error, meshkit.RankTimeoutError)
+    assert str(error) == (
         "build_mesh(dp=4, sp=2): rank 3 lost the store where the ranks meet.\n"
         "  It was at a:29500; the process that hosts it has ended.\n"
         "  Fix: look at the log of rank 0 first, or of the torchrun agent."
     )
-    assert isinstance(caught.value.__cause__, dist.DistNetworkError)
+    assert isinstance(error.__cause__, dist.DistNetworkError)
 
 
 class Counting:
@@ -158,9 +167,7 @@ def test_a_rank_needs_six_operations_at_most_whatever_the_world(
                 raising=False,
             )
         threads = [
-            threading.Thread(
-                target=arrive, args=(CALL, store, world(rank, count), timedelta(seconds=20))
-            )
+            threading.Thread(target=come, args=(store, world(rank, count), 20))
             for rank in range(count)
         ]
         for thread in threads:
@@ -168,7 +175,72 @@ def test_a_rank_needs_six_operations_at_most_whatever_the_world(
         for thread in threads:
             thread.join(30)
         monkeypatch.undo()
-        # one more, the counter of meetings, goes to the store itself; the last writes the verdict
-        assert len(counting.calls) == 4 * count + 1
+        # one more, the counter of meetings, goes to the store itself
+        assert len(counting.calls) == 5 * count
         found.append(sorted(set(counting.calls)))
-    assert found == [["add", "compare_set", "get", "set", "wait"]] * 3
+    assert found == [["add", "check", "compare_set", "get", "set", "wait"]] * 3
+
+
+def all_come(store: dist.Store, requests: list[dict[str, str]], wait: float = 5) -> list[object]:
+    """What became of each rank that came with a request."""
+    became: dict[int, object] = {}
+
+    def start(rank: int) -> None:
+        became[rank] = come(store, world(rank), wait, requests[rank])
+
+    threads = [threading.Thread(target=start, args=(rank,)) for rank in range(len(requests))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [became[rank] for rank in range(len(requests))]
+
+
+MINE, OTHER = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
+
+
+@pytest.mark.parametrize("odd", [0, 3, 7])
+def test_a_rank_that_asks_for_something_else(odd: int) -> None:
+    store = dist.HashStore()
+    began = time.monotonic()
+    told = all_come(store, [OTHER if rank == odd else MINE for rank in range(8)])
+    assert time.monotonic() - began < 3
+    assert len({str(error) for error in told}) == 1
+    for error in told:
+        assert isinstance(error, meshkit.DisagreementError)
+        assert error.requests == {
+            r: f"sizes={(OTHER if r == odd else MINE)['sizes']}" for r in range(8)
+        }
+    lines = str(told[0]).splitlines()
+    assert lines[0] == ABOUT
+    assert lines[2] == f"  rank {odd} (host {socket.gethostname()}, pid {os.getpid()}):  dp=2 sp=4"
+    assert lines[3:] == ["  Fix: pass equal sizes on every rank."]
+    assert all_come(store, [MINE] * 8) == ["met"] * 8  # and again, on the same store
+
+
+def test_who_disagrees_and_who_is_missing_are_both_told() -> None:
+    told = all_come(dist.HashStore(), [MINE, OTHER, MINE], wait=0.5)
+    assert {type(error) for error in told} == {meshkit.DisagreementError}
+    assert "  Not there: ranks 3-7." in str(told[0]).splitlines()
+
+
+def test_a_rank_that_gave_up_is_quoted_at_once() -> None:
+    store = dist.HashStore()
+    began = time.monotonic()
+    error = meshkit.SpecError("build_mesh(dp=3) needs 3 ranks.\n  evidence\n  Fix: dp=8.")
+    refuse(Matter(CALL, {}, ABOUT), Party.of(store, world(5)), error)
+    told = come(store, world(2), 30)
+    assert time.monotonic() - began < 1
+    assert isinstance(told, meshkit.DisagreementError)
+    assert str(told) == (
+        f"{ABOUT}\n"
+        f"  rank 5 (host {socket.gethostname()}, pid {os.getpid()}) gave up: "
+        "SpecError: build_mesh(dp=3) needs 3 ranks.\n"
+        "  evidence\n"
+        "  Fix: dp=8."
+    )
+    assert told.requests == {5: "SpecError: build_mesh(dp=3) needs 3 ranks."}
+
+
+def test_a_rank_that_gives_up_on_a_store_that_is_gone_says_nothing() -> None:
+    refuse(Matter(CALL, {}, ABOUT), Party.of(Gone(), world(5)), ValueError("x"))

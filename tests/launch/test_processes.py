@@ -38,6 +38,17 @@ def test_a_function_typed_into_a_session_is_forked_from_it(stdin: bool) -> None:
     assert done.stdout == "21 21 True False\n", done.stderr
 
 
+def test_it_ends_as_soon_as_the_ranks_do_and_uses_one_thread() -> None:
+    """The session has used OpenMP's threads, which do not survive a fork."""
+    code = "import time, meshkit, torch\n"
+    code += "def f():\n    x = torch.ones(600, 600)\n"
+    code += "    return float((x @ x).sum()), torch.get_num_threads()\n"
+    code += "torch.set_num_threads(4)\nf()\nbegan = time.monotonic()\n"
+    code += "print(meshkit.spawn(f, 3, timeout=60), time.monotonic() - began < 5)\n"
+    done = session(code)
+    assert done.stdout == f"{[(600.0**3, 1)] * 3} True\n", done.stderr
+
+
 def test_the_traceback_of_the_first_rank_that_failed() -> None:
     code = "import meshkit\ndef f():\n    raise KeyError('boo')\n"
     code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpawnError as e: print(e)\n"

@@ -57,6 +57,25 @@ def test_a_module_chosen_by_hand_stays() -> None:
     assert told == "hpu:0 2\n"
 
 
+def test_a_bridge_without_a_device_leaves_the_cpu() -> None:
+    code = "import meshkit; world = meshkit.init(); print(world.device, world.backend)"
+    assert one_process(code, STAND_IN_DEVICES="0") == "cpu gloo\n"
+
+
+def test_the_doctor_chooses_no_module() -> None:
+    code = "import os; from meshkit.launch.checkup import checkup\n"
+    code += "found = {one.name: one for one in checkup()}\n"
+    code += "print(found['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
+    told = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
+    assert told == "True 1\n"
+
+
+def test_ranks_that_a_rank_starts_choose_their_own_modules() -> None:
+    code = "import os; from meshkit.launch.child import environment\n"
+    code += "print('HLS_MODULE_ID' in environment(0, 2, 'file:///x'))"
+    assert one_process(code, HLS_MODULE_ID="1") == "False\n"
+
+
 def test_a_bridge_that_does_not_load_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "habana_frameworks"
     broken.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -106,18 +107,22 @@ def test_mpi4py_of_another_mpi_is_told(tmp_path: Path) -> None:
 def test_a_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
     need("openmpi-bin", OPEN_MPI[0])
     code = (
-        "import time, meshkit\nfrom mpi4py import MPI\nw = meshkit.detect()\n"
-        "if w.rank == 0: time.sleep(6)\n"
+        "import time, meshkit\nw = meshkit.detect()\n"
+        "if w.rank == 0:\n"
+        "    from mpi4py import MPI\n"
+        "    time.sleep(40)\n"
         "else:\n"
         "    began = time.monotonic()\n"
         "    try: meshkit.init(arrival_timeout=2)\n"
         "    except meshkit.RankTimeoutError as e:\n"
         "        waited = time.monotonic() - began\n"
-        "        if w.rank == 1: print(e.missing_ranks, 2 <= waited < 4, e)\n"
+        "        if w.rank == 1: print(e.missing_ranks, 2 <= waited < 4, e, flush=True)\n"
     )
     environ = clean(**abi("openmpi", tmp_path))
     command = [*OPEN_MPI, PYTHON[0], "-c", code]
+    began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert time.monotonic() - began < 20  # nobody waits for rank 0 in MPI_Finalize
     assert done.stdout == (
         "(0,) True init(arrival_timeout=2): rank 0 did not tell rank 1 where to meet within 2 s.\n"
         "  It tells through mpi4py, in its own init().\n"

@@ -1,0 +1,119 @@
+"""The verdict of a meeting, as it stands in the store and as the error that every rank raises.
+
+Who writes it has seen all there is to see, and writes the whole text: all ranks raise the same. It
+is JSON; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import torch.distributed as dist
+
+from ..core.call import Call
+from ..core.disagree import disagreement, grouped
+from ..core.errors import DisagreementError, LaunchError, MeshkitError, RankTimeoutError, told
+from ..core.runs import runs
+
+ALL = "all"
+NAMED = 8  # missing ranks named one by one in an error
+KINDS: dict[str, type[MeshkitError]] = {
+    kind.__name__: kind for kind in (DisagreementError, LaunchError, MeshkitError, RankTimeoutError)
+}
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What a rank leaves when it checks in: from where it comes, and what it asks for."""
+
+    host: str
+    pid: int
+    request: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def here(cls, request: Mapping[str, str]) -> Presence:
+        """This process."""
+        return cls(socket.gethostname(), os.getpid(), request)
+
+    def written(self) -> str:
+        """As it stands in the store."""
+        return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        return f"host {self.host}, pid {self.pid}"
+
+
+def present(meeting: dist.Store, ranks: Sequence[int]) -> dict[int, Presence]:
+    """Who of these ranks has checked in. Two operations a rank; only a verdict needs it."""
+    here = (rank for rank in ranks if meeting.check([f"here/{rank}"]))
+    return {rank: Presence(**json.loads(meeting.get(f"here/{rank}"))) for rank in here}
+
+
+def differ(about: str, came: Mapping[int, Presence], missing: Sequence[int]) -> DisagreementError:
+    """The error of requests that had to be equal."""
+    requests = {rank: one.request for rank, one in came.items()}
+    where = {rank: str(one) for rank, one in came.items()}
+    text = disagreement(about, requests, where, missing)
+    said = {
+        rank: " ".join(f"{name}={value}" for name, value in request.items())
+        for request, ranks in grouped(requests)
+        for rank in ranks
+    }
+    return DisagreementError(text, requests=said)
+
+
+def absent(
+    call: Call,
+    seconds: float,
+    came: Mapping[int, Presence],
+    missing: Sequence[int],
+    place: Callable[[int], str] | None,
+) -> RankTimeoutError:
+    """The error that names the ranks that did not come."""
+    names = [f"{rank} ({place(rank)})" if place else str(rank) for rank in missing[:NAMED]]
+    names += [f"and {len(missing) - NAMED} more"] * (len(missing) > NAMED)
+    hosts = sorted({one.host for one in came.values()})
+    text = told(
+        f"{len(missing)} of {len(came) + len(missing)} ranks did not arrive at {call} within "
+        f"{seconds:g} s.",
+        f"Missing: {', '.join(names)}. Arrived: {runs(sorted(came))} on {', '.join(hosts)}.",
+        fix=f"look at the logs of rank{'' if len(missing) == 1 else 's'} {runs(missing)} first.",
+    )
+    return RankTimeoutError(text, missing_ranks=tuple(missing))
+
+
+def refusal(about: str, rank: int, error: BaseException) -> DisagreementError:
+    """What the others hear of a rank whose own call failed."""
+    first, *rest = str(error).splitlines() or [""]
+    lines = [line.strip() for line in rest if not line.strip().startswith("Fix:")]
+    fixes = [line.strip().removeprefix("Fix: ") for line in rest if line.strip().startswith("Fix:")]
+    who = f"rank {rank} ({Presence.here({})})"
+    text = told(
+        about,
+        f"{who} gave up: {type(error).__name__}: {first}",
+        *lines,
+        fix=fixes[0] if fixes else f"look at the log of rank {rank} first.",
+    )
+    return DisagreementError(text, requests={rank: f"{type(error).__name__}: {first}"})
+
+
+def as_words(error: MeshkitError) -> str:
+    """An error as it stands in the store."""
+    requests = {str(rank): text for rank, text in getattr(error, "requests", {}).items()}
+    missing = list(getattr(error, "missing_ranks", ()))
+    said = {"error": type(error).__name__, "text": str(error)}
+    return json.dumps({**said, "requests": requests, "missing_ranks": missing})
+
+
+def from_words(said: str) -> MeshkitError:
+    """The error that stands in the store, as this rank raises it."""
+    found = json.loads(said)
+    kind = KINDS.get(str(found.get("error")), MeshkitError)
+    requests = {int(rank): str(text) for rank, text in dict(found.get("requests", {})).items()}
+    missing = tuple(int(rank) for rank in found.get("missing_ranks", ()))
+    named = {"requests": requests} if requests else {}
+    return kind(str(found.get("text")), **named, **({"missing_ranks": missing} if missing else {}))

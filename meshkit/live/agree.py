@@ -1,0 +1,137 @@
+"""All ranks compare what they asked for before a group exists, and again when all groups do.
+
+What must be equal is a request: fields in words. A rank whose own request is refused says so in the
+meeting to which the others come, so that nobody waits for a rank that is alive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ..core.call import Call, written
+from ..core.errors import MeshkitError
+from ..core.layout import Layout
+from ..core.plan import GroupPlan
+from ..core.version import VERSION
+from ..launch.meet import Matter, Party, arrive, refuse
+from ..launch.record import Joined, joined
+from ..launch.rendezvous import give_up as give_up_joining
+from ..launch.times import in_words
+from ..launch.world import World
+
+ABOUT = "ranks disagree about the mesh; no process group was created."
+UNMADE = "a rank could not create its groups of the mesh; all are closed again."
+TELLING = timedelta(seconds=5)  # how long a refused rank tries to reach the others
+
+
+def agree(call: Call, plan: GroupPlan, record: Joined, backend: str | None) -> int:
+    """Compare the request of every rank; the number of the meeting. Collective.
+
+    Args:
+        call: the call to quote.
+        plan: what to create.
+        record: what is known of the default group, with the times of this mesh.
+        backend: what the groups run on; None is the backend of the default group.
+
+    Raises:
+        DisagreementError: the same on every rank.
+        RankTimeoutError: where ranks did not come.
+    """
+    return _meet(_matter(call, request(plan, record, backend), plan.layout), record)
+
+
+def all_made(call: Call, plan: GroupPlan, record: Joined) -> None:
+    """Wait until every rank has created its groups. Collective. Raises as :func:`agree`."""
+    _meet(_matter(call, {"call": f"{call.name}, made"}, plan.layout, UNMADE), record)
+
+
+def refuse_made(call: Call, plan: GroupPlan, record: Joined, error: BaseException) -> None:
+    """Tell the ranks that have created their groups that this one could not. Local."""
+    if record.store is not None:
+        matter = _matter(call, {}, plan.layout, UNMADE)
+        refuse(matter, Party.of(record.store, record.world), error)
+
+
+def give_up(call: Call, world: World, error: MeshkitError) -> None:
+    """Tell the others that this rank's own request was refused. Local, 5 s at most."""
+    record = joined()
+    if record is None:
+        give_up_joining(Matter(Call("init"), {}, ABOUT), world, TELLING, error)
+    elif record.store is not None:
+        refuse(Matter(call, {}, ABOUT), Party.of(record.store, record.world), error)
+
+
+def agree_value(layout: Layout, record: Joined, number: int, what: str, value: object) -> None:
+    """Compare a value of the caller's own over the ranks of a mesh. Collective over them.
+
+    Args:
+        layout: the ranks.
+        record: what is known of the default group.
+        number: that of the meeting in which the mesh was agreed upon.
+        what: what the value is.
+        value: compared by its ``repr``.
+
+    Raises:
+        DisagreementError: the same on every rank, with who has which value.
+        RankTimeoutError: where ranks did not come.
+    """
+    if record.store is None:
+        return
+    call = Call("mesh.agree", (what, value))
+    matter = Matter(call, {what: repr(value)}, f"ranks disagree about {what}.", (), _place(layout))
+    store = dist.PrefixStore(f"mesh/{number}", record.store)
+    ranks = sorted(int(rank) for rank in layout.grid.flat)
+    arrive(matter, Party(store, record.world, ranks), record.arrival_timeout)
+
+
+def request(plan: GroupPlan, record: Joined, backend: str | None) -> dict[str, str]:
+    """All that must be equal on every rank, field by field, in words."""
+    layout = plan.layout
+    return {
+        "call": "build_mesh",
+        "sizes": " ".join(f"{axis}={size}" for axis, size in layout.sizes.items()),
+        "ranks": _seats(layout),
+        "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
+        "backend": backend or str(record.world.backend),
+        "timeout": in_words(record.timeout),
+        "arrival_timeout": in_words(record.arrival_timeout),
+        "meshkit": VERSION,
+        "torch": torch.__version__,
+        "history": f"{dist.get_pg_count()} groups",
+    }
+
+
+def _seats(layout: Layout) -> str:
+    """The ranks by position: as written where few, with a digest where they are cut short."""
+    if isinstance(layout.ranks, range):
+        return str(layout.ranks)
+    ranks = np.asarray(layout.ranks)
+    return f"{written(ranks)} ({hashlib.sha256(ranks.tobytes()).hexdigest()[:8]})"
+
+
+def _matter(call: Call, asked: dict[str, str], layout: Layout, about: str = ABOUT) -> Matter:
+    return Matter(call, asked, about, (), _place(layout))
+
+
+def _place(layout: Layout) -> Callable[[int], str]:
+    """A rank's coordinate in words."""
+
+    def place(rank: int) -> str:
+        if rank not in layout:
+            return "outside"
+        return " ".join(f"{axis}={index}" for axis, index in layout.coordinate(rank).items())
+
+    return place
+
+
+def _meet(matter: Matter, record: Joined) -> int:
+    """Every rank of the world; 0 where torch tells no store, and there is nobody to meet."""
+    if record.store is None:
+        return 0
+    return arrive(matter, Party.of(record.store, record.world), record.arrival_timeout)

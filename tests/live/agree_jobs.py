@@ -1,0 +1,142 @@
+"""What the ranks of test_agree run: one of them asks for something else."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch.record import joined
+from meshkit.live import agree, build
+
+Told = tuple[str, str, dict[int, str], float]
+
+# What the odd rank passes, or what is altered there, so that one field of its request differs.
+PASSED: dict[str, dict[str, Any]] = {
+    "sizes": {"dp": -1, "sp": 1},
+    "ranks": {"ranks": "reversed"},
+    "groups": {"groups": ["sp dp"]},
+    "backend": {"backend": "cpu:gloo"},
+    "timeout": {"timeout": 77, "arrival_timeout": 60},
+    "arrival_timeout": {"arrival_timeout": 50},
+}
+ALTERED = ("call", "meshkit", "torch", "history")
+
+
+def caught(call: Any) -> Told | str:
+    """What a call raises, and after how many seconds."""
+    began = time.monotonic()
+    try:
+        call()
+    except meshkit.MeshkitError as error:
+        requests = dict(getattr(error, "requests", {}))
+        return type(error).__name__, str(error), requests, time.monotonic() - began
+    return "built"
+
+
+def alter(field: str) -> Any:
+    """Change what one field of this rank's request says; returns how to undo it."""
+    plain = agree.request
+
+    def altered(*args: Any) -> dict[str, str]:
+        return {**plain(*args), field: "something else"}
+
+    if field == "meshkit":
+        agree.VERSION, version = "9.9", agree.VERSION
+        return lambda: setattr(agree, "VERSION", version)
+    if field == "torch":
+        agree.torch = SimpleNamespace(__version__="9.9")
+        return lambda: setattr(agree, "torch", torch)
+    if field == "history":
+        count = dist.get_pg_count
+        dist.get_pg_count = lambda: count() + 1
+        return lambda: setattr(dist, "get_pg_count", count)
+    agree.request = altered
+    return lambda: setattr(agree, "request", plain)
+
+
+def each_field_on_each_rank(odd_ranks: list[int]) -> Any:
+    """Every field perturbed on every rank in turn, in one job; then a mesh that works."""
+    meshkit.init(arrival_timeout=60)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups, told = dist.get_pg_count(), {}
+    for field in (*PASSED, *ALTERED):
+        for odd in odd_ranks:
+            asked: dict[str, Any] = {"dp": -1, "sp": 2}
+            if rank == odd:
+                asked |= PASSED.get(field, {})
+            if asked.get("ranks") == "reversed":
+                asked["ranks"] = list(reversed(range(size)))
+            undo = alter(field) if rank == odd and field in ALTERED else lambda: None
+            told[field, odd] = caught(lambda asked=asked: meshkit.build_mesh(**asked))
+            undo()
+    left = dist.get_pg_count() - groups
+    with meshkit.build_mesh(dp=-1, sp=2) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+    return told, left, int(total)
+
+
+def refused_sizes(odd: int) -> Any:
+    meshkit.init(arrival_timeout=120)
+    size = dist.get_world_size()
+    sizes = {"dp": size // 2, "sp": 2} if dist.get_rank() == odd else {"dp": size}
+    return caught(lambda: meshkit.build_mesh(sizes))
+
+
+def fields_compared() -> list[str]:
+    meshkit.init()
+    record = joined()
+    assert record is not None
+    plan = meshkit.GroupPlan.of(meshkit.Layout(dp=1))
+    return list(agree.request(plan, record, None))
+
+
+def refused_on(odd: int, first: bool) -> Any:
+    """The odd rank's own request cannot be; then all ask for the same."""
+    if first:
+        meshkit.init(arrival_timeout=60)
+    rank = meshkit.detect().rank
+    sizes = {"dp": 3} if rank == odd else {"dp": 4}
+    told = caught(lambda: meshkit.build_mesh(sizes, arrival_timeout=60))
+    with meshkit.build_mesh(dp=4, arrival_timeout=60) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group("dp"))
+    return told, int(total)
+
+
+def one_cannot_create(odd: int) -> Any:
+    """An exception on one rank between the two meetings of a build."""
+    meshkit.init(arrival_timeout=60)
+    plain = build.create
+
+    def broken(*args: Any, **options: Any) -> Any:
+        raise OSError("too many open files")
+
+    if dist.get_rank() == odd:
+        build.create = broken
+    began = time.monotonic()
+    try:
+        meshkit.build_mesh(dp=4)  # the default group: nobody waits inside create
+        told: Any = "built"
+    except (OSError, meshkit.DisagreementError) as error:
+        told = type(error).__name__, str(error), time.monotonic() - began
+    build.create = plain
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+    return told, int(total)
+
+
+def values(by_rank: list[Any], options: dict[str, Any]) -> Any:
+    """mesh.agree on values of the caller's own, and what it leaves open."""
+    with meshkit.build_mesh(**options) as mesh:
+        mesh.agree("learning rate", 3e-4) if mesh.rank in mesh.layout else None
+        before = len(os.listdir("/proc/self/fd"))
+        told = caught(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
+        return told, len(os.listdir("/proc/self/fd")) - before
