@@ -7,6 +7,7 @@ interrupted.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -63,6 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSE if isinstance(error, SpecError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    if answer.text:
-        print(plain(answer.text))
-    return 0 if answer.ok else FAILED
+    return (0 if answer.ok else FAILED) if _printed(answer.text) else FAILED
+
+
+def _printed(text: str) -> bool:
+    """Print an answer; False where nobody reads it, or it cannot be written."""
+    try:
+        if text:
+            print(plain(text), flush=True)
+        return True
+    except OSError:  # a closed pipe, a full disk; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False

@@ -105,7 +105,13 @@ def _choose_module(call: Call, row: Accelerator, local_rank: int) -> None:
     visible = os.environ.get(row.visible or "")
     if row.visible is None or row.module is None or not visible or row.module in os.environ:
         return
-    modules = visible.split(",")
+    modules = [module.strip() for module in visible.split(",")]
+    if len({*modules}) < len(modules) or not all(module.isdecimal() for module in modules):
+        text = told(
+            f"{call}: {row.visible}={visible} is no list of {row.device} modules.",
+            fix=f"export {row.visible}=0,1,2,3, each number once.",
+        )
+        raise LaunchError(text, variables={row.visible: visible})
     if local_rank >= len(modules):
         text = told(
             f"{call}: there is no {row.device} module for local_rank {local_rank}.",
@@ -113,7 +119,7 @@ def _choose_module(call: Call, row: Accelerator, local_rank: int) -> None:
             fix=f"start {len(modules)} ranks on this node, or name more in {row.visible}.",
         )
         raise LaunchError(text, variables={row.visible: visible})
-    os.environ[row.module] = modules[local_rank].strip()
+    os.environ[row.module] = modules[local_rank]
 
 
 def may_share(device_type: str, backend: str) -> bool:

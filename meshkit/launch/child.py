@@ -101,7 +101,7 @@ def _follow_parent() -> None:
 
 def _limit_threads(count: str) -> None:
     """Give torch its threads: the forkserver imported it under another OMP_NUM_THREADS."""
-    if "torch" in sys.modules and count.isdigit():
+    if "torch" in sys.modules and count.isdigit() and int(count) > 0:
         sys.modules["torch"].set_num_threads(int(count))
 
 

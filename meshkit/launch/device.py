@@ -27,6 +27,8 @@ def read_device(call: Call, asked: str | torch.device | None) -> torch.device:
         LaunchError: where torch does not know such a device.
     """
     try:
+        if not isinstance(asked, str | torch.device | None):
+            raise TypeError(f"a device, or its name, not {asked!r}")
         return torch.device(asked if asked is not None else accelerator() or installed() or "cpu")
     except (RuntimeError, TypeError) as error:
         text = told(f"{call}: torch knows no device {asked!r}.", fix="device='cpu' or 'cuda'.")
@@ -45,9 +47,10 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
     Raises:
         LaunchError: where torch does not know the device, or this process does not see it.
     """
-    kind = str(asked).partition(":")[0] if asked else accelerator() or installed() or "cpu"
+    found = accelerator() or installed() or "cpu"
+    kind = found if asked is None else str(asked).partition(":")[0]
     load_bridge(call, kind, local_rank)  # before torch can read the device
-    device = read_device(call, asked or kind)
+    device = read_device(call, kind if asked is None else asked)
     if asked is None and not visible_devices(device):  # a bridge without a device
         return torch.device("cpu")
     if device.type == "cpu":
@@ -94,11 +97,12 @@ def choose_backend(call: Call, asked: str | None, device: torch.device) -> str:
     Raises:
         LaunchError: where this build of torch does not have it.
     """
-    backend = check_backend(call, asked or _default_backend(device.type))
-    if device.type == "cpu" and backend_for(backend, "cpu") in EXCLUSIVE:
+    backend = check_backend(call, _default_backend(device.type) if asked is None else asked)
+    kind = backend_for(backend, device.type)
+    if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
         text = told(
-            f"{call}: the backend {backend!r} has no collectives on the cpu, where this rank "
-            "computes.",
+            f"{call}: the backend {backend!r} has no collectives on the {device.type}, where this "
+            "rank computes.",
             fix=f"{call.but(backend='gloo')}, or leave device and backend to init.",
         )
         raise LaunchError(text)
@@ -119,15 +123,24 @@ def check_backend(call: Call, name: object) -> str:
     Raises:
         LaunchError: where this build of torch does not have it.
     """
-    kinds = [part.rpartition(":")[2] for part in str(name).lower().split(",")]
-    missing = [kind for kind in kinds if not dist.is_backend_available(kind)]
+    parts = [part.strip() for part in name.lower().split(",")] if isinstance(name, str) else [""]
+    pairs = [(kind, backend) for kind, _, backend in (part.rpartition(":") for part in parts)]
+    by_kind = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)
+    if not by_kind and (len(pairs) > 1 or pairs[0][0] or not pairs[0][1]):
+        text = told(
+            f"{call}: backend is {name!r}.",
+            "It is one name, or one for each kind of device.",
+            fix="backend='gloo', or backend='cpu:gloo,cuda:nccl'.",
+        )
+        raise LaunchError(text)
+    missing = [one for _, one in pairs if one == "undefined" or not dist.is_backend_available(one)]
     if missing:
         text = told(
             f"{call}: this torch {torch.__version__} has no backend {missing[0]!r}.",
             fix="backend='gloo', or a torch built with it.",
         )
         raise LaunchError(text)
-    return str(name).lower()
+    return ",".join(parts)
 
 
 def backend_for(backend: str, device_type: str) -> str:

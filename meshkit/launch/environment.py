@@ -16,7 +16,7 @@ from ..core.errors import LaunchError, told
 from ..core.integers import integer
 from .launchers import HAND_WRITTEN, Launcher, recognised
 from .reading import read
-from .variables import Env, disagree, present
+from .variables import Env, disagree, number, present, word
 from .world import World
 
 __all__ = ["World", "detect", "identify"]
@@ -112,6 +112,16 @@ def _alone(env: Env, arguments: Mapping[str, int]) -> World:
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
     sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}
     return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)
+
+
+def from_variables(world: World, env: Env) -> World:
+    """The world with MASTER_ADDR and MASTER_PORT, whatever its launcher says of them."""
+    addr = word(world.launcher, ("MASTER_ADDR",), env)
+    port = number(world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True)
+    found = {"master_addr": addr, "master_port": port}
+    said = {name: value for name, value in found.items() if value is not None}
+    sources = {**world.sources, **{name: name.upper() for name in said}}
+    return replace(world, **{**said, "sources": sources})  # type: ignore[arg-type]
 
 
 def allocation(world: World) -> str | None:

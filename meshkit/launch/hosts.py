@@ -14,10 +14,11 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
+MOST = 10**7  # nodes of one part of a list; there is no such machine
 _NAME = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")  # up to a comma outside brackets
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
-_TASKS = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
+_TASKS = re.compile(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?")
 
 
 def host_names(text: str) -> Iterator[str]:
@@ -72,7 +73,7 @@ def task_counts(text: str) -> list[int]:
     counts: list[int] = []
     for part in text.split(","):
         found = _TASKS.fullmatch(part.strip())
-        if found is None or found[2] == "0":
+        if found is None or not 0 < int(found[2] or 1) <= MOST:
             raise ValueError(f"no list of tasks: {text!r}")
         counts += [int(found[1])] * int(found[2] or 1)
     return counts

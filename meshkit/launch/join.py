@@ -17,7 +17,7 @@ from ..core.call import Call, given
 from ..core.errors import LaunchError, told
 from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
-from .environment import WHO, allocation, check_arguments, identify
+from .environment import WHO, allocation, check_arguments, from_variables, identify
 from .meet import Matter
 from .record import Joined, joined, remember
 from .rendezvous import met
@@ -145,7 +145,8 @@ def _who(call: Call, arguments: Mapping[str, int], asked: Mapping[str, Any]) -> 
         text = told(f"{call}: init_method is {asked['init_method']!r}.", fix=fix)
         raise LaunchError(text)
     sources = {**world.sources, "init_method": "argument"}
-    return replace(world, init_method=asked["init_method"], sources=sources)
+    world = replace(world, init_method=asked["init_method"], sources=sources)
+    return from_variables(world, os.environ) if world.init_method == "env://" else world
 
 
 def _join(
@@ -192,7 +193,10 @@ def _make_default_group(
         who = {}
     if world.backend == "nccl":  # of several backends, some cannot be split
         who["device_id"] = device
-    dist.init_process_group(world.backend, timeout=timeout, **who)
+    try:
+        dist.init_process_group(world.backend, timeout=timeout, **who)
+    except (RuntimeError, ValueError, AssertionError) as error:  # torch's own refusals
+        raise _not_made(call, world, error) from error
     if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
         text = told(
             f"{call}: the launcher says rank {world.rank} of {world.world_size}, the backend "
@@ -201,6 +205,15 @@ def _make_default_group(
         )
         dist.destroy_process_group()
         raise LaunchError(text)
+
+
+def _not_made(call: Call, world: World, error: Exception) -> LaunchError:
+    text = told(
+        f"{call}: rank {world.rank} of {world.world_size} could not make the default group.",
+        f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
+        fix="meshkit doctor, on this host.",
+    )
+    return LaunchError(text)
 
 
 def _equipped(call: Call, who: World, asked: Mapping[str, Any]) -> tuple[World, torch.device]:

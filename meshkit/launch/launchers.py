@@ -77,6 +77,23 @@ def recognised(env: Env) -> list[Launcher]:
     return [row for row in LAUNCHERS if row.recognises(env)]
 
 
+def contradicting(env: Env, rank: int, world_size: int) -> set[str]:
+    """The variables by which another launcher than a hand-written one would say another rank.
+
+    Args:
+        env: the variables there are.
+        rank: what RANK is going to say.
+        world_size: what WORLD_SIZE is going to say.
+    """
+    place = LAUNCHERS.index(HAND_WRITTEN)
+    named = {name for row in LAUNCHERS[:place] for names in row.known_by for name in names}
+    beside = (
+        row for row in LAUNCHERS[place + 1 :] if _value(row.world_size, env) == str(world_size)
+    )
+    ranks = {n for row in beside if _value(row.rank, env) != str(rank) for n in row.rank}
+    return {name for name in named | ranks if name in env}
+
+
 def _is_batch_script(env: Env) -> bool:
     """Whether this process is the one that Slurm starts for a whole allocation.
 

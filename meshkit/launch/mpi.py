@@ -92,7 +92,8 @@ def _mpi(call: Call, world: World) -> ModuleType:
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return mpi
     name = str(mpi.Get_library_version()).partition(",")[0].strip("\0 \n")
-    seen = f"mpi4py speaks {name}, for which this is rank {comm.rank} of {comm.size}."
+    seen = f"mpi4py speaks {name}, for which this is rank {comm.rank} of {comm.size}; "
+    seen += "MPI4PY_MPIABI=mpich or openmpi chooses."
     raise nowhere(call, world, seen)
 
 

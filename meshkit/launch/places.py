@@ -48,7 +48,8 @@ class NodeList:
             LaunchError: where the list is malformed.
         """
         name = present(self.hosts, env)
-        if name is None:
+        # The list is sorted: a host file may have put rank 0 anywhere on it.
+        if name is None or env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary"):
             return None
         try:
             return _of_job(first_host(env[name]), name, self.job, env)
@@ -95,8 +96,9 @@ class Head:
 
 def _of_job(host: str, source: str, job: Names, env: Env) -> Address:
     """A host with a port that differs between jobs and steps as far as may be."""
-    ids = [int(env[name]) for name in job if env.get(name, "").isdecimal()]
-    if not ids:
+    said = [name for name in job if re.fullmatch(r"[0-9]{1,18}", env.get(name, ""))]
+    if not said:
         return Address(host, PORT, source, "default")
+    ids = [int(env[name]) for name in said]
     spread = sum(number * 31**place for place, number in enumerate(reversed(ids)))
-    return Address(host, LOWEST + spread % HOW_MANY, source, present(job, env) or "default")
+    return Address(host, LOWEST + spread % HOW_MANY, source, said[0])

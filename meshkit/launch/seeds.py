@@ -27,8 +27,8 @@ def check_seed(call: Call, seed: object) -> Seed:
         SpecError: where it is none of these, or not from 0 to 2**32 - 1, numpy's range.
     """
     number = integer(seed)
-    if seed is None or seed == SHARED:
-        return SHARED if seed == SHARED else None
+    if seed is None or (isinstance(seed, str) and seed == SHARED):
+        return seed
     if number is None or not 0 <= number < 2**32:
         text = told(
             f"{call}: seed is {seed!r}.",

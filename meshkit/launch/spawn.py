@@ -36,6 +36,7 @@ Result = TypeVar("Result")
 GRACE = timedelta(seconds=10)
 # A death is noticed later than its victims raise: it counts as having come this much earlier.
 NOTICE = 1.0
+LONGEST = 86400.0  # seconds of one wait; more than a month would overflow poll(2)
 
 
 def spawn(
@@ -105,7 +106,7 @@ class Name(str):
 def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> bytes:
     try:
         return pickle.dumps((fn, tuple(args)))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except Exception as error:  # a foreign __reduce__ may raise anything
         text = told(
             f"{call}: fn and args cannot be sent to another process.",
             str(error),
@@ -144,7 +145,7 @@ def _outcomes(
     try:
         while len(outcomes) < len(started) and time.monotonic() < deadline:
             open_pipes = {p: r for r, (_, p) in enumerate(started) if r not in outcomes}
-            left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            left = min(max(0.0, deadline - time.monotonic()), LONGEST)
             for pipe in wait(list(open_pipes), left):
                 rank = open_pipes[pipe]  # type: ignore[index]
                 outcomes[rank] = _outcome(*started[rank])
@@ -187,6 +188,13 @@ def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int
         process.join()
 
 
+def _advice(first: int, failure: Failure) -> str:
+    """What to do; a child that ends before it begins mostly comes of a script without a guard."""
+    if failure.summary.endswith("with exit code 1") and not failure.traceback:
+        return "write if __name__ == '__main__': before the lines of the script that call spawn."
+    return f"look at rank {first} first; the others may have failed because it did."
+
+
 def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
     """The error that tells which rank failed first, with what, and what became of the others."""
     first = min(failures, key=lambda rank: failures[rank].when)
@@ -201,7 +209,7 @@ def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
         f"{call}: rank {first} failed first, with {failures[first].summary}",
         *failures[first].traceback.splitlines(),
         *lines,
-        fix=f"look at rank {first} first; the others may have failed because it did.",
+        fix=_advice(first, failures[first]),
     )
     errors = {rank: out.error for rank, out in failures.items()}
     tracebacks = {rank: out.traceback for rank, out in failures.items() if out.traceback}

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from datetime import timedelta
+from pathlib import Path
 from urllib.parse import urlparse
 
 import torch.distributed as dist
@@ -33,11 +34,10 @@ def open_store(
         LaunchError: where nothing says where to meet, or rank 0 cannot host the store there.
         RankTimeoutError: where the host of the store did not answer in time.
     """
-    if world.world_size == 1 and world.init_method is None:
+    if world.world_size == 1 and world.init_method in (None, "env://"):
         return dist.HashStore()
-    url = urlparse(world.init_method or "env://")
-    if url.scheme == "file" and url.path:
-        return dist.FileStore(url.netloc + url.path, world.world_size)
+    if str(world.init_method).startswith("file://"):
+        return dist.FileStore(_file(call, str(world.init_method)), world.world_size)
     host, port = address(world)
     if host is None or port is None:
         raise nowhere(call, world)
@@ -49,25 +49,50 @@ def open_store(
 
 def address(world: World) -> tuple[str | None, int | None]:
     """Host and port of the TCP store, where both are known."""
-    url = urlparse(world.init_method or "env://")
+    if world.init_method in (None, "env://"):
+        return world.master_addr, world.master_port
     try:
-        found = {"tcp": (url.hostname, url.port), "env": (world.master_addr, world.master_port)}
-    except ValueError:  # a port that is no number
+        url = urlparse(str(world.init_method))
+        return (url.hostname, url.port) if url.scheme == "tcp" else (None, None)
+    except ValueError:  # a port that is no number, half an IPv6 address
         return None, None
-    return found.get(url.scheme, (None, None))
+
+
+def _file(call: Call, url: str) -> str:
+    """The path of a file store: torch's own would wait for minutes for one that cannot be.
+
+    Raises:
+        LaunchError: where there cannot be such a file.
+    """
+    path = Path(url.removeprefix("file://"))
+    folder = path.parent
+    usable = folder.is_dir() and os.access(folder, os.W_OK)
+    if path.is_absolute() and usable and (path.is_file() or not path.exists()):
+        return str(path)
+    text = told(
+        f"{call}: there can be no store in {url}.",
+        "It takes an absolute path, to a new file in a folder that is there and can be written to.",
+        fix='init_method="file:///shared/new-file", in a folder that all ranks see.',
+    )
+    raise LaunchError(text)
 
 
 def _tcp(
     call: Call, world: World, host: str, port: int, wait: timedelta, began: float
 ) -> dist.Store:
     """A TCP store, hosted by rank 0 unless the torchrun agent already hosts it."""
-    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    hosts = world.rank == 0 and not (agent and world.launcher == "torchrun")
+    hosts = world.rank == 0 and not _has_agent(world)
     if not hosts:
         _knock(call, world, host, port, wait, began)
     try:
+        # Whoever hosts it is here, by any name: a wrong MASTER_ADDR must not keep it waiting.
         return dist.TCPStore(
-            host, port, is_master=hosts, timeout=wait, wait_for_workers=False, multi_tenant=True
+            "127.0.0.1" if hosts else host,
+            port,
+            is_master=hosts,
+            timeout=wait,
+            wait_for_workers=False,
+            multi_tenant=True,
         )
     except RuntimeError as error:  # DistNetworkError is one; torch 2.6 raises a plain one
         if not hosts:
@@ -80,6 +105,12 @@ def _tcp(
         raise LaunchError(text, variables={"MASTER_PORT": str(port)}) from error
 
 
+def _has_agent(world: World) -> bool:
+    """Whether the torchrun agent hosts the store: where nobody asked for another one."""
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return agent and world.launcher == "torchrun" and world.init_method in (None, "env://")
+
+
 def _knock(call: Call, world: World, host: str, port: int, wait: timedelta, began: float) -> None:
     """Wait until the host listens: torch's own client would wait for twice its timeout."""
     deadline = began + wait.total_seconds()
@@ -88,6 +119,8 @@ def _knock(call: Call, world: World, host: str, port: int, wait: timedelta, bega
             left = max(deadline - time.monotonic(), PROBE)
             socket.create_connection((host, port), timeout=left).close()
             return
+        except UnicodeError as error:  # a name that no resolver takes
+            raise _no_answer(call, world, f"{host}:{port}", wait) from error
         except OSError as error:
             if time.monotonic() + PROBE >= deadline:
                 raise _no_answer(call, world, f"{host}:{port}", wait) from error
@@ -95,7 +128,7 @@ def _knock(call: Call, world: World, host: str, port: int, wait: timedelta, bega
 
 
 def _no_answer(call: Call, world: World, where: str, wait: timedelta) -> RankTimeoutError:
-    agent = world.launcher == "torchrun"
+    agent = _has_agent(world)
     text = told(
         f"{call}: no store answers rank {world.rank} at {where} within {wait.total_seconds():g} s.",
         f"{'The torchrun agent of the first node' if agent else 'Rank 0'} hosts it.",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
+from numbers import Real
 
 from ..core.call import Call
 from ..core.errors import SpecError, told
@@ -11,6 +11,7 @@ from ..core.errors import SpecError, told
 Time = float | timedelta
 
 LEAST = 0.001  # seconds; torch counts in milliseconds
+MOST = 1e9  # seconds, some thirty years; sums of times stay far from any limit
 ARRIVAL = timedelta(seconds=300)  # how long ranks wait for each other where nothing is said
 
 
@@ -28,9 +29,9 @@ def duration(call: Call, name: str, value: Time | None) -> timedelta | None:
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if number and math.isfinite(seconds) and LEAST <= seconds <= timedelta.max.total_seconds():
-        return timedelta(seconds=seconds)
+    number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    if number and LEAST <= seconds <= MOST:  # nan is neither
+        return timedelta(seconds=float(seconds))
     text = told(
         f"{call}: {name} is {value!r}.",
         "A time is a number of seconds above zero, or a timedelta.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -44,7 +45,8 @@ def number(
     if name is None and optional:
         return None
     text = None if name is None else env[name]
-    found = int(text) if text is not None and text.isascii() and text.strip().isdigit() else -1
+    digits = text is not None and re.fullmatch(r"\s*[0-9]{1,18}\s*", text)
+    found = int(text) if text is not None and digits else -1
     if found >= least and (most is None or found <= most):
         return found
     span = f"{least} or more" if most is None else f"{least} to {most}"

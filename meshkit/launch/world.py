@@ -7,6 +7,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .launchers import contradicting
+
 if TYPE_CHECKING:
     import torch
 
@@ -72,9 +74,9 @@ class World:
     def export(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
         """Set the variables that a child process expects, so that it detects this same place.
 
-        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT; one whose field
-        is None is left as it is. Local. Another launcher's variables stay: where that says another
-        rank of as many, :func:`detect` refuses both.
+        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, those whose
+        field is not None. What would contradict them is removed: a stale LOCAL_WORLD_SIZE, and by
+        what another launcher says that this is another rank. Local.
 
         Args:
             environ: where to set them; None means ``os.environ``.
@@ -89,5 +91,8 @@ class World:
         """
         values = {name: getattr(self, field) for field, name in EXPORTED.items()}
         found = {name: str(value) for name, value in values.items() if value is not None}
-        (os.environ if environ is None else environ).update(found)
+        target = os.environ if environ is None else environ
+        for name in contradicting(target, self.rank, self.world_size) | {"LOCAL_WORLD_SIZE"}:
+            target.pop(name, None)
+        target.update(found)
         return found

@@ -153,3 +153,27 @@ def test_a_backend_without_the_cpu_is_refused_there(monkeypatch: pytest.MonkeyPa
         "  Fix: init(backend='gloo', device='cpu'), or leave device and backend to init."
     )
     assert device.choose_backend(call, "cpu:gloo,cuda:nccl", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        *("a:b:gloo", ":gloo", "gloo,gloo", "cpu:gloo,cpu:gloo", "cpu:gloo,gloo", "", ","),
+        *("undefined", "smoke", 0, {}, b"gloo", "cuda:gloo"),
+    ],
+)
+def test_backends_that_are_none(backend: object) -> None:
+    with pytest.raises(meshkit.LaunchError):
+        device.choose_backend(CALL, backend, torch.device("cpu"))
+
+
+def test_blanks_and_capitals_in_a_backend_are_nobodys_fault() -> None:
+    assert device.choose_backend(CALL, "CPU:gloo, cuda:gloo", torch.device("cpu")) == (
+        "cpu:gloo,cuda:gloo"
+    )
+
+
+@pytest.mark.parametrize("asked", [b"cpu", 0, "", "toaster", ["cpu"], 1.5])
+def test_devices_that_are_none(asked: object) -> None:
+    with pytest.raises(meshkit.LaunchError, match="torch knows no device"):
+        device.choose_device(CALL, asked, 0)

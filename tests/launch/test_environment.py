@@ -233,3 +233,33 @@ def test_arguments_that_say_the_same_change_nothing() -> None:
     assert dataclasses.replace(said, sources={}) == dataclasses.replace(plain, sources={})
     assert said.sources["rank"] == "argument"
     assert said.sources["local_rank"] == "LOCAL_RANK"
+
+
+def test_numbers_beyond_any_machine_are_refused_in_words() -> None:
+    with pytest.raises(meshkit.LaunchError, match="RANK='99"):
+        meshkit.detect({"RANK": "9" * 5000, "WORLD_SIZE": "4"})
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+    with pytest.raises(meshkit.LaunchError, match="is no list of tasks by node"):
+        meshkit.detect({**step, "SLURM_NODEID": "0", "SLURM_TASKS_PER_NODE": "2(x999999999999)"})
+    world = meshkit.detect({**step, "SLURM_STEP_NODELIST": "n1", "SLURM_JOB_ID": "9" * 5000})
+    assert (world.master_addr, world.master_port) == ("n1", 12000)
+    assert world.sources["master_port"] == "SLURM_STEP_ID"
+
+
+def test_an_arbitrary_distribution_tells_no_first_host() -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+    step |= {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7"}
+    assert meshkit.detect(step).master_addr == "n1"
+    assert meshkit.detect({**step, "SLURM_DISTRIBUTION": "arbitrary"}).master_addr is None
+
+
+def test_export_removes_what_would_contradict_it() -> None:
+    environ = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    environ |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "MESHKIT_SPAWN": "file:///x", "HOME": "/"}
+    world = meshkit.detect({}, rank=1, world_size=4)
+    world.export(environ)
+    found = meshkit.detect(environ)
+    assert (found.rank, found.world_size, found.local_world_size) == (1, 4, 4)
+    assert found.launcher == "hand-written"
+    assert environ["HOME"] == "/"
+    assert environ["OMPI_COMM_WORLD_SIZE"] == "4"  # it says nothing else

@@ -70,6 +70,20 @@ def test_sys_exit_0_is_no_failure() -> None:
     assert meshkit.spawn(sys.exit, 2, (0,), timeout=60) == [None, None]
 
 
+def test_a_time_of_months_is_a_time() -> None:
+    assert meshkit.spawn(jobs.rank_plus, 1, (1,), timeout=3e6) == [1]
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import meshkit\ndef f(): return 1\nmeshkit.spawn(f, 2)\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(
+        "Fix: write if __name__ == '__main__': before the lines of the script that call spawn."
+    )
+
+
 def test_the_watchdog_ends_a_hang() -> None:
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:

@@ -76,7 +76,10 @@ def test_nowhere_to_meet() -> None:
         ("torchrun", "The torchrun agent of the first node hosts it.", ()),
     ],
 )
-def test_no_answer_within_the_deadline(launcher: str, host: str, missing: object) -> None:
+def test_no_answer_within_the_deadline(
+    launcher: str, host: str, missing: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     port = free_port()
     world = replace(WORLD, master_addr="127.0.0.1", master_port=port, launcher=launcher)
     began = time.monotonic()
@@ -125,3 +128,57 @@ def test_keys_of_an_earlier_attempt_are_out_of_sight(monkeypatch: pytest.MonkeyP
     second = open_store(CALL, host, SECOND)  # the same server: this process hosts it already
     assert first.check(["key"])
     assert not second.check(["key"])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///nonexistent/x",
+        "file:///tmp",
+        "file:///dev/null",
+        "file://host/x",
+        "file://",
+        "file:x",
+    ],
+)
+def test_a_file_that_cannot_be_a_store(url: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(meshkit.LaunchError, match=r"no store in|does not know where"):
+        open_store(CALL, replace(WORLD, init_method=url), SECOND)
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("url", ["tcp://[::1", "tcp://h:99999", "tcp://", "http://h:1", ""])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(meshkit.LaunchError, match="does not know where to meet"):
+        open_store(CALL, replace(WORLD, init_method=url), SECOND)
+
+
+def test_an_address_of_ones_own_under_torchrun_is_hosted_by_rank_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    url = f"tcp://127.0.0.1:{free_port()}"
+    world = replace(WORLD, rank=0, launcher="torchrun", init_method=url)
+    ours = open_store(CALL, world, SECOND)
+    ours.set("a", "b")
+    assert open_store(CALL, replace(world, rank=1), SECOND).get("a") == b"b"
+
+
+def test_rank_0_hosts_whatever_the_address_says() -> None:
+    """A wrong one is told by the ranks that cannot reach it, not by rank 0 after minutes."""
+    world = replace(WORLD, rank=0, master_addr="10.255.255.1", master_port=free_port())
+    began = time.monotonic()
+    open_store(CALL, world, SECOND).set("a", "b")
+    assert time.monotonic() - began < 1
+
+
+def test_a_name_that_no_resolver_takes() -> None:
+    world = replace(WORLD, master_addr="a..b", master_port=29500)
+    with pytest.raises(meshkit.RankTimeoutError, match=r"no store answers rank 1 at a\.\.b:29500"):
+        open_store(CALL, world, SECOND)
+
+
+def test_a_process_alone_needs_no_address() -> None:
+    alone = replace(WORLD, rank=0, world_size=1, init_method="env://")
+    open_store(CALL, alone, SECOND).set("a", "b")

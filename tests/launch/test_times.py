@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 import meshkit
@@ -14,7 +15,7 @@ from meshkit.launch.times import duration
 CALL = Call("init", kwargs={"timeout": 0})
 
 
-@pytest.mark.parametrize("value", [30, 30.0, timedelta(seconds=30)])
+@pytest.mark.parametrize("value", [30, 30.0, np.int64(30), np.float32(30), timedelta(seconds=30)])
 def test_seconds_and_timedelta_are_the_same(value: Any) -> None:
     assert duration(CALL, "timeout", value) == timedelta(seconds=30)
 
@@ -24,7 +25,20 @@ def test_none_stays_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0, 1e-7, -1, True, float("inf"), float("nan"), "30", timedelta(0), 1e300, 10**30]
+    "value",
+    [
+        0,
+        1e-7,
+        -1,
+        True,
+        float("inf"),
+        float("nan"),
+        "30",
+        timedelta(0),
+        1e300,
+        10**400,
+        timedelta.max,
+    ],
 )
 def test_what_is_no_time_is_refused(value: Any) -> None:
     with pytest.raises(meshkit.SpecError) as caught:
