@@ -84,7 +84,7 @@ def agree_value(layout: Layout, record: Joined, number: int, what: str, value: o
     if record.store is None:
         return
     call = Call("mesh.agree", (what, value))
-    matter = Matter(call, {what: repr(value)}, f"ranks disagree about {what}.", (), _place(layout))
+    matter = Matter(call, {what: repr(value)}, f"ranks disagree about {what}.", (), placed(layout))
     store = dist.PrefixStore(f"mesh/{number}", record.store)
     ranks = sorted(int(rank) for rank in layout.grid.flat)
     arrive(matter, Party(store, record.world, ranks), record.arrival_timeout)
@@ -116,10 +116,10 @@ def _seats(layout: Layout) -> str:
 
 
 def _matter(call: Call, asked: dict[str, str], layout: Layout, about: str = ABOUT) -> Matter:
-    return Matter(call, asked, about, (), _place(layout))
+    return Matter(call, asked, about, (), placed(layout))
 
 
-def _place(layout: Layout) -> Callable[[int], str]:
+def placed(layout: Layout) -> Callable[[int], str]:
     """A rank's coordinate in words."""
 
     def place(rank: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import hashlib
 import weakref
 from types import TracebackType
 
@@ -12,14 +12,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..core.axes import check_known, listed
 from ..core.batch import BatchPlan, batch_plan
 from ..core.call import Call, given
-from ..core.errors import MeshkitError, RankTimeoutError, SpecError, told
+from ..core.errors import MeshkitError, SpecError, told
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.seats import Ints
 from ..launch.foreign import timeout_of
+from ..launch.meet import Party
 from ..launch.record import Joined
 from ..launch.times import Time, duration
-from .agree import agree_value
+from .agree import agree_value, placed
+from .barrier import barrier
 from .create import NONE, Groups, destroy
 from .device_mesh import device_mesh
 
@@ -178,33 +180,21 @@ class Mesh:
     def barrier(self, *axes: str, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes is here.
 
-        Collective over that group. Without axes, over the whole mesh.
+        Collective over that group. Without axes, over the whole mesh. Two store operations a rank
+        beside the group's own barrier, so that missing ranks can be named on any backend.
 
         Args:
             *axes: as in :meth:`group`.
             timeout: how long to wait, in seconds or as a timedelta; None is the group's timeout.
 
         Raises:
-            RankTimeoutError: where the others did not come in time; the group is then broken.
+            RankTimeoutError: where others did not come in time, with their coordinates; the group
+                is then broken.
         """
         call = Call("mesh.barrier", axes, given(timeout=timeout))
         group = self.group(*axes)
         limit = duration(call, "timeout", timeout) or timeout_of(group)
-        began = time.monotonic()
-        try:
-            work = dist.barrier(group, async_op=True, device_ids=self._device_ids())
-            work.wait(*[limit] if limit else [])
-        except RuntimeError as error:
-            if limit is None or time.monotonic() - began < limit.total_seconds():
-                raise  # a peer that died, told by torch
-            peers = ", ".join(map(str, self.peers(*axes)))
-            text = told(
-                f"{call} on rank {self.rank}: not all of its group came within "
-                f"{limit.total_seconds():g} s.",
-                f"The group holds ranks {peers}.",
-                fix="look at the logs of these ranks.",
-            )
-            raise RankTimeoutError(text) from error
+        barrier(call, self._party(axes), group, limit, self._device_ids(), placed(self.layout))
 
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
@@ -256,6 +246,15 @@ class Mesh:
         if self.rank not in self.layout:
             return f"rank {self.rank} is outside"
         return f"rank {self.rank}: " + " ".join(f"{a}={i}" for a, i in self.coordinate.items())
+
+    def _party(self, axes: tuple[str, ...]) -> Party | None:
+        """The ranks of a group at the store; None where torch tells no store."""
+        if self._joined.store is None:
+            return None
+        ranks = sorted(int(rank) for rank in self.peers(*axes))
+        who = hashlib.sha256(str(ranks).encode()).hexdigest()  # one name for equal groups
+        key = f"mesh/{self._number}/barrier/{who}"
+        return Party(dist.PrefixStore(key, self._joined.store), self._joined.world, ranks)
 
     def _device_ids(self) -> list[int] | None:
         """The device a collective without tensors must use, where the backend needs one."""

@@ -1,0 +1,33 @@
+"""Eight ranks, one of which has another config: the error that every rank raises, at once.
+
+    python examples/disagree.py
+
+torch's ``init_device_mesh`` hangs here, or computes a wrong sum, as its documentation says.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import meshkit
+
+
+def ask(odd: int) -> str:
+    """Ask for a mesh, as a trainer does whose config differs on one rank; what came of it."""
+    sizes = {"dp": 2, "sp": 4} if meshkit.detect().rank == odd else {"dp": 4, "sp": 2}
+    try:
+        with meshkit.build_mesh(sizes, tp=1) as mesh:
+            return str(mesh)
+    except meshkit.DisagreementError as error:
+        return f"DisagreementError: {error}"
+
+
+def main() -> int:
+    """Print what all ranks were told; 0 where it was the same."""
+    told = meshkit.spawn(ask, 8, (4,))
+    sys.stdout.write(f"{told[0]}\n")
+    return 0 if len({*told}) == 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
