@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -67,7 +68,7 @@ def _file(call: Call, url: str) -> str:
     path = Path(url.removeprefix("file://"))
     folder = path.parent
     usable = folder.is_dir() and os.access(folder, os.W_OK)
-    if path.is_absolute() and usable and (path.is_file() or not path.exists()):
+    if path.is_absolute() and usable and _new_or_plain(path):
         return str(path)
     text = told(
         f"{call}: there can be no store in {url}.",
@@ -75,6 +76,14 @@ def _file(call: Call, url: str) -> str:
         fix='init_method="file:///shared/new-file", in a folder that all ranks see.',
     )
     raise LaunchError(text)
+
+
+def _new_or_plain(path: Path) -> bool:
+    """Whether nothing is there yet, or a plain file; one look, as other ranks are making it."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def _tcp(
