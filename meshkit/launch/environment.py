@@ -7,6 +7,7 @@ over variables; what is left open is derived from that launcher's own answers on
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -108,7 +109,7 @@ def _alone(env: Env, arguments: Mapping[str, int]) -> World:
         passed = " and ".join(f"{name}={value}" for name, value in arguments.items())
         fix = "pass rank= and world_size= both, or start under a launcher."
         raise LaunchError(told(f"no launcher is here, and only {passed} was passed.", fix=fix))
-    counts = [n for n in ALLOCATED if env.get(n, "").isdecimal() and int(env[n]) > 1]
+    counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
     sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}
     return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)

@@ -28,7 +28,7 @@ from .places import Head, NodeList, Place, RankFile
 from .variables import Env, Names, present
 
 # Steps that Slurm makes for an allocation itself: interactive, batch, extern, pending (slurm.h).
-SLURM_OWN_STEPS = range(2**32 - 6, 2**32)
+SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _is_batch_script(env: Env) -> bool:
     step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID"))
     if step is None:
         return env.get("SLURM_PROCID") == "0" and "SLURM_STEP_NODELIST" not in env
-    return step.isdecimal() and int(step) in SLURM_OWN_STEPS
+    return step in SLURM_OWN_STEPS
 
 
 def _set_by_srun(row: Launcher, env: Env) -> bool:

@@ -263,3 +263,19 @@ def test_export_removes_what_would_contradict_it() -> None:
     assert found.launcher == "hand-written"
     assert environ["HOME"] == "/"
     assert environ["OMPI_COMM_WORLD_SIZE"] == "4"  # it says nothing else
+
+
+@pytest.mark.parametrize("tasks", ["9" * 5000, "04", "2"])
+def test_an_allocation_of_any_number_of_tasks_is_told(tasks: str) -> None:
+    world = meshkit.detect({"SLURM_NTASKS": tasks})
+    assert world.sources["world_size"] == f"no srun (SLURM_NTASKS = {tasks})"
+
+
+@pytest.mark.parametrize("tasks", ["1", "01", "0", "", "x", "\u0662"])
+def test_an_allocation_of_one_task_is_a_process_alone(tasks: str) -> None:
+    assert meshkit.detect({"SLURM_NTASKS": tasks}).sources["world_size"] == "no launcher"
+
+
+def test_a_step_number_beyond_any_is_no_step_of_slurms_own() -> None:
+    with pytest.raises(meshkit.LaunchError, match="SLURM_PROCID is not set"):
+        meshkit.detect({"SLURM_STEP_ID": "9" * 5000})
