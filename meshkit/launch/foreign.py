@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -41,20 +40,6 @@ def world_of(group: dist.ProcessGroup) -> World:
         backend=backend,
         sources=sources,
     )
-
-
-def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """How long a collective of the group may take; None where torch does not tell.
-
-    No public name tells it, and without it the groups of a mesh would forget the job's own
-    timeout, so it is read here, and here only, from where torch keeps it.
-    """
-    try:
-        device = torch.device(_device(group, str(dist.get_backend(group))).type)
-        found = group._get_backend(device).options._timeout
-    except (AttributeError, RuntimeError):
-        return None
-    return found if isinstance(found, timedelta) else None
 
 
 def store_of(group: dist.ProcessGroup) -> dist.Store | None:

@@ -18,14 +18,17 @@ from ..core.errors import LaunchError, told
 from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, from_variables, identify
-from .meet import Matter
-from .record import Joined, joined, remember
+from .group_times import connects, set_timeout
+from .meet import Matter, Party
+from .record import Joined, default_group, joined, remember
 from .rendezvous import met
 from .seeds import Seed, check_alike, check_seed, drawn, seed_all, seed_claim
 from .times import ARRIVAL, Time, duration, in_words
+from .together import together
 from .world import World
 
 ABOUT = "ranks disagree about init(); no process group was created."
+UNMADE = "a rank could not make the default process group; all have given it up."
 
 
 def init(
@@ -172,7 +175,14 @@ def _join(
     matter = Matter(call, request, ABOUT, claims)
     world, store, generation = met(matter, world, wait, since=began)
     number = None if seed is None else drawn(call, store, world, seed, 0, wait)
-    _make_default_group(call, world, device, dist.PrefixStore("default_group", store), timeout)
+    home = dist.PrefixStore("default_group", store)
+    together(
+        Matter(call, {"call": "init, made"}, UNMADE, stage="the end of "),
+        Party.of(store, world),
+        wait,
+        lambda connect: _make_default_group(call, world, device, home, timeout, connect),
+        lambda _: dist.destroy_process_group(),
+    )
     record = Joined(world, store, timeout, wait, generation)
     remember(record)
     if number is not None:
@@ -186,15 +196,17 @@ def _make_default_group(
     device: torch.device,
     store: dist.Store,
     timeout: timedelta | None,
+    connect: timedelta,
 ) -> None:
     """Torch's default group; bound to the device where the backend splits groups from it."""
+    waits = connects(str(world.backend))
     who: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
     if world.backend == "mpi":  # MPI knows itself who is who
         who = {}
     if world.backend == "nccl":  # of several backends, some cannot be split
         who["device_id"] = device
     try:
-        dist.init_process_group(world.backend, timeout=timeout, **who)
+        dist.init_process_group(world.backend, timeout=connect if waits else timeout, **who)
     except (RuntimeError, ValueError, AssertionError) as error:  # torch's own refusals
         raise _not_made(call, world, error) from error
     if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
@@ -205,6 +217,8 @@ def _make_default_group(
         )
         dist.destroy_process_group()
         raise LaunchError(text)
+    if waits:
+        set_timeout(default_group(), timeout)
 
 
 def _not_made(call: Call, world: World, error: Exception) -> LaunchError:

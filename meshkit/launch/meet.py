@@ -27,13 +27,19 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import MeshkitError, RankTimeoutError, told
+from ..core.errors import MeshkitError, RankTimeoutError
 from .claims import Claim, refused
+from .deadline import OverdueError, within
+from .seat import last_seen
+from .store import lost
 from .verdict import ALL, Presence, absent, as_words, differ, from_words, present, refusal
 from .world import World
 
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
 HOST_SLACK = 1.0
+# Beyond its deadline a meeting waits so long for a store that answers nothing: a FileStore rounds
+# up to a second, and rank 0 stays for HOST_SLACK.
+SILENCE = 3.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,9 @@ class Matter:
         about: line one of the error where it is not.
         claims: what must be equal on the ranks that claim it, or a rank's alone.
         place: a rank's coordinate in words, for errors.
+        stage: what of the call, where not its beginning: ``"the end of "``.
+        failure: what went wrong on this rank before; all raise it, unless a rank is missing, as
+            that explains it.
     """
 
     call: Call
@@ -53,15 +62,25 @@ class Matter:
     about: str
     claims: tuple[Claim, ...] = ()
     place: Callable[[int], str] | None = None
+    stage: str = ""
+    failure: MeshkitError | None = None
 
 
 @dataclass(frozen=True)
 class Party:
-    """Who meets where: a store, the ranks that meet there, and this one among them."""
+    """Who meets where.
+
+    Attributes:
+        store: that of the job, under the prefix of its generation.
+        world: who this process is.
+        ranks: who meets, this one among them.
+        keys: before the keys of these meetings, where not the whole world meets.
+    """
 
     store: dist.Store
     world: World
     ranks: Sequence[int]
+    keys: str = ""
 
     @classmethod
     def of(cls, store: dist.Store, world: World) -> Party:
@@ -74,8 +93,8 @@ class Party:
         Every rank counts its own meetings, whatever they are about, so that the keys of an earlier
         one are never met again, and ranks that make different calls meet.
         """
-        number = int(self.store.add(f"meetings/{self.world.rank}", 1))
-        return number, dist.PrefixStore(f"meeting/{number}", self.store)
+        number = int(self.store.add(f"{self.keys}meetings/{self.world.rank}", 1))
+        return number, dist.PrefixStore(f"{self.keys}meeting/{number}", self.store)
 
 
 def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None = None) -> int:
@@ -98,18 +117,19 @@ def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None
         MeshkitError: the error of a claim that clashes, the same on every rank.
         RankTimeoutError: naming the ranks that did not check in, the same on every rank that did.
             All of them within ``wait``, plus up to a second by which a FileStore rounds, plus on
-            rank 0 up to a second more so that all can read it.
+            rank 0 up to a second more so that all can read it. Where the store itself has gone or
+            answers nothing, within ``wait`` plus 3 s.
     """
     began = time.monotonic() if since is None else since
     left = max(0.001, began + wait.total_seconds() - time.monotonic())
     try:
-        number, meeting = party.next_meeting()
-        said = _verdict(matter, party, meeting, timedelta(seconds=left), wait)
-        if said == ALL:
-            return number
-        _leave_last(meeting, party.world, meeting.add("count", 0))
+        number, said = within(left + SILENCE, lambda: _held(matter, party, left, wait))
     except dist.DistNetworkError as error:
-        raise _store_gone(matter.call, party.world) from error
+        raise lost(matter.call, party.world) from error
+    except OverdueError:
+        raise lost(matter.call, party.world, silent=True) from None
+    if said == ALL:
+        return number
     raise _obeyed(from_words(said), party.world.rank)
 
 
@@ -119,29 +139,39 @@ def refuse(matter: Matter, party: Party, error: BaseException) -> None:
     Local: it waits for nobody but, on rank 0, a second for the others to read it. Harmless where
     nobody waits, and where the store is gone.
     """
-    try:
+
+    def tell() -> None:
         _, meeting = party.next_meeting()
         meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
         words = as_words(refusal(matter.about, party.world.rank, error))
         meeting.compare_set("verdict", "", words)
         _leave_last(meeting, party.world, len(party.ranks))
-    except RuntimeError:  # what a store raises; the caller has its own error to tell
+
+    try:
+        within(SILENCE, tell)
+    except (RuntimeError, OverdueError):  # of a store; the caller has its own error to tell
         return
+
+
+def _held(matter: Matter, party: Party, left: float, wait: timedelta) -> tuple[int, str]:
+    """The number of the meeting, and its verdict."""
+    number, meeting = party.next_meeting()
+    said = _verdict(matter, party, meeting, timedelta(seconds=left), wait)
+    if said != ALL:
+        _leave_last(meeting, party.world, meeting.add("count", 0))
+    return number, said
 
 
 def _verdict(
     matter: Matter, party: Party, meeting: dist.Store, left: timedelta, wait: timedelta
 ) -> str:
     """Claim, check in and wait; what the verdict says."""
-    rank = party.world.rank
-    clash = refused(meeting, rank, matter.claims)
-    digest = hashlib.sha256(json.dumps(dict(matter.request), sort_keys=True).encode()).hexdigest()
-    if meeting.compare_set("request", "", digest).decode() != digest or clash is not None:
-        meeting.compare_set("differs", "", as_words(clash) if clash is not None else "request")
+    rank, here = party.world.rank, Presence.here(matter.request)
+    _object(matter, meeting, rank, here)
     # After all that could differ: whoever finds this rank here has found the difference too.
-    meeting.set(f"here/{rank}", Presence.here(matter.request).written())
-    if meeting.add("count", 1) == len(party.ranks):
-        words = _judged(matter, party, meeting, wait) if meeting.check(["differs"]) else ALL
+    meeting.set(f"here/{rank}", here.written())
+    if meeting.add("count", 1) >= len(party.ranks):
+        words = _judged(matter, party, meeting, wait) if meeting.check(["trouble"]) else ALL
         return str(meeting.compare_set("verdict", "", words).decode())
     try:
         meeting.wait(["verdict"], left)
@@ -152,18 +182,33 @@ def _verdict(
     return str(meeting.get("verdict").decode())
 
 
+def _object(matter: Matter, meeting: dist.Store, rank: int, here: Presence) -> None:
+    """Write down what this rank has against the meeting; what is written first counts."""
+    clash = refused(meeting, rank, matter.claims)
+    digest = hashlib.sha256(json.dumps(dict(matter.request), sort_keys=True).encode()).hexdigest()
+    trouble = {"clash": as_words(clash)} if clash else {"odd": rank, "here": here.written()}
+    if meeting.compare_set("request", "", digest).decode() != digest or clash is not None:
+        meeting.compare_set("trouble", "", json.dumps(trouble))
+    elif matter.failure is not None:
+        meeting.compare_set("trouble", "", json.dumps({"failure": as_words(matter.failure)}))
+
+
 def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) -> str:
     """The verdict on those who came, by whoever has to write it."""
     came = present(meeting, party.ranks)
     missing = [rank for rank in party.ranks if rank not in came]
-    if meeting.check(["differs"]):
-        words = str(meeting.get("differs").decode())
-        differs = as_words(differ(matter.about, came, missing))
-        return differs if words == "request" else words
+    trouble = json.loads(meeting.get("trouble")) if meeting.check(["trouble"]) else {}
+    if "odd" in trouble:  # a rank of another world size would not be found among ours
+        came[trouble["odd"]] = Presence(**json.loads(trouble["here"]))
+        return as_words(differ(matter.about, came, missing))
+    if "clash" in trouble:
+        return str(trouble["clash"])
     if missing:
+        seen = last_seen(party.store, party.world.rank, missing)
         seconds = wait.total_seconds()
-        return as_words(absent(matter.call, seconds, came, missing, matter.place))
-    return ALL
+        what = f"{matter.stage}{matter.call}"
+        return as_words(absent(what, seconds, came, missing, matter.place, seen))
+    return str(trouble.get("failure", ALL))
 
 
 def _obeyed(error: MeshkitError, rank: int) -> MeshkitError:
@@ -182,12 +227,3 @@ def _leave_last(meeting: dist.Store, world: World, readers: int) -> None:
     while world.rank == 0 and read < readers and time.monotonic() < deadline:
         time.sleep(0.01)
         read = meeting.add("read", 0)
-
-
-def _store_gone(call: Call, world: World) -> RankTimeoutError:
-    text = told(
-        f"{call}: rank {world.rank} lost the store where the ranks meet.",
-        f"It was at {world.master_addr}:{world.master_port}; the process that hosts it has ended.",
-        fix="look at the log of rank 0 first, or of the torchrun agent.",
-    )
-    return RankTimeoutError(text)

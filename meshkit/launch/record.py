@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 
 from ..core.errors import LaunchError, told
-from .foreign import store_of, timeout_of, world_of
+from .foreign import store_of, world_of
+from .group_times import timeout_of
 from .times import ARRIVAL
 from .world import World
 
@@ -43,7 +44,7 @@ def joined() -> Joined | None:
     """What is known of the present default group; None where there is none. Local."""
     if not dist.is_initialized():
         return None
-    group = _default_group()
+    group = default_group()
     if group in _RECORDS:
         return _RECORDS[group]
     return Joined(world_of(group), store_of(group), timeout_of(group), ARRIVAL, generation=0)
@@ -51,10 +52,15 @@ def joined() -> Joined | None:
 
 def remember(record: Joined) -> None:
     """Keep a record of the present default group."""
-    _RECORDS[_default_group()] = record
+    _RECORDS[default_group()] = record
 
 
-def _default_group() -> dist.ProcessGroup:
+def default_group() -> dist.ProcessGroup:
+    """Torch's default group.
+
+    Raises:
+        LaunchError: where there is none.
+    """
     group = dist.group.WORLD
     if group is None:
         raise LaunchError(told("There is no default process group.", fix="meshkit.init()."))

@@ -9,9 +9,12 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import MeshkitError, RankTimeoutError
-from .meet import Matter, Party, arrive, refuse
+from .deadline import OverdueError, within
+from .meet import SILENCE, Matter, Party, arrive, refuse
 from .mpi import BY_MPI, told_by_mpi
-from .store import PROBE, address, open_store
+from .seat import TakenError, is_over, sit
+from .store import PROBE, address, lost, open_store
+from .taken import refused
 from .world import World
 
 
@@ -22,7 +25,8 @@ def met(
 
     Keys of an earlier group on the same store must not be met again: each rank counts its own
     joins, so all ranks that join together agree on the generation without a word. A rank that
-    still found the store of an earlier group, which went with it, comes again.
+    still found the store of an earlier group, which went with it, comes again; so does one that
+    waited in a start of the job that has been given up.
 
     Args:
         matter: what must be equal on all ranks.
@@ -37,13 +41,16 @@ def met(
     while True:
         try:
             store, generation = _opened(matter.call, world, wait, since)
+        except dist.DistNetworkError:
+            _rest(since, wait)
+            continue
+        try:
             arrive(matter, Party.of(store, world), wait, since=since)
             return world, store, generation
-        except (RankTimeoutError, dist.DistNetworkError) as error:
-            gone = isinstance(error.__cause__ or error, dist.DistNetworkError)
-            if not gone or time.monotonic() + PROBE > since + wait.total_seconds():
+        except RankTimeoutError as error:
+            if not isinstance(error.__cause__, dist.DistNetworkError) and not is_over(store):
                 raise
-            time.sleep(PROBE)
+            _rest(since, wait)
 
 
 def give_up(matter: Matter, world: World, wait: timedelta, error: MeshkitError) -> None:
@@ -60,11 +67,34 @@ def give_up(matter: Matter, world: World, wait: timedelta, error: MeshkitError) 
     refuse(matter, Party.of(store, world), error)
 
 
+def _rest(since: float, wait: timedelta) -> None:
+    """A moment, before another try; raises what is being handled where no time is left for one."""
+    if time.monotonic() + PROBE > since + wait.total_seconds():
+        raise
+    time.sleep(PROBE)
+
+
 def _opened(call: Call, world: World, wait: timedelta, since: float) -> tuple[dist.Store, int]:
-    """The store under the prefix of this rank's next generation, and its number."""
-    base = open_store(call, world, wait, since=since)
-    generation = int(base.add(f"meshkit/generation/{world.rank}", 1))
-    return dist.PrefixStore(f"meshkit/{generation}", base), generation
+    """The store under the prefix of this rank's next generation, and its number.
+
+    Raises:
+        LaunchError: where another process holds the rank.
+        RankTimeoutError: where the store answers nothing.
+    """
+
+    def open_and_sit() -> tuple[dist.Store, int]:
+        base = open_store(call, world, wait, since=since)
+        try:
+            generation = sit(base, world.rank)
+        except TakenError as taken:
+            raise refused(call, world, base, taken) from None
+        return dist.PrefixStore(f"meshkit/{generation}", base), generation
+
+    try:
+        left = since + wait.total_seconds() - time.monotonic()
+        return within(max(0.0, left) + SILENCE, open_and_sit)
+    except OverdueError:
+        raise lost(call, world, silent=True) from None
 
 
 def _located(

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, RankTimeoutError, told
+from .deadline import OverdueError, within
 from .mpi import nowhere
 from .world import World
 
@@ -42,10 +43,35 @@ def open_store(
     host, port = address(world)
     if host is None or port is None:
         raise nowhere(call, world)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # an agent keeps its store over restarts: what ranks left there before must not be met again
     began = time.monotonic() if since is None else since
-    return dist.PrefixStore(f"attempt/{attempt}", _tcp(call, world, host, port, wait, began))
+    return _of_attempt(call, world, _tcp(call, world, host, port, wait, began))
+
+
+def _of_attempt(call: Call, world: World, store: dist.Store) -> dist.Store:
+    """The store under a prefix of this attempt of the job.
+
+    torchrun's agent keeps its store over restarts: what ranks left there before must not be met
+    again, and a rank of an earlier attempt that still lives must not wait for ranks that have gone.
+
+    Raises:
+        LaunchError: where a later attempt has begun.
+    """
+    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    attempt = int(text) if text.isdecimal() else 0
+    me = f"{attempt} rank {world.rank} on host {socket.gethostname()}, pid {os.getpid()}"
+    newest = store.compare_set("attempt", "", me).decode()
+    while int(newest.split()[0]) < attempt:
+        newest = store.compare_set("attempt", newest, me).decode()
+    number, _, who = newest.partition(" ")
+    if int(number) == attempt:
+        return dist.PrefixStore(f"attempt/{attempt}", store)
+    evidence = f"Attempt {number} has begun, with {who}; this is pid {os.getpid()}."
+    text = told(
+        f"{call}: rank {world.rank} is of attempt {attempt} of the job, which is over.",
+        evidence,
+        fix=f"end this process (kill {os.getpid()} on host {socket.gethostname()}).",
+    )
+    raise LaunchError(text, variables={"TORCHELASTIC_RESTART_COUNT": str(attempt)})
 
 
 def address(world: World) -> tuple[str | None, int | None]:
@@ -106,12 +132,31 @@ def _tcp(
     except RuntimeError as error:  # DistNetworkError is one; torch 2.6 raises a plain one
         if not hosts:
             raise _no_answer(call, world, f"{host}:{port}", wait) from error
+        if (theirs := _of_another_rank_0(port)) is not None:
+            return theirs
         text = told(
             f"{call}: rank 0 cannot host the store at {host}:{port}.",
             str(error).partition("\n")[0],
             fix="export MASTER_PORT=<a free port> on all ranks, and MASTER_ADDR=<this host>.",
         )
         raise LaunchError(text, variables={"MASTER_PORT": str(port)}) from error
+
+
+def _of_another_rank_0(port: int) -> dist.Store | None:
+    """The store that holds this rank 0's port, where it is one of meshkit's: both are told.
+
+    A service that is no store would keep torch's client waiting: it is left after 3 s.
+    """
+
+    def look() -> dist.Store | None:
+        limit = timedelta(seconds=2)
+        store = dist.TCPStore("127.0.0.1", port, timeout=limit, wait_for_workers=False)
+        return store if store.check(["attempt"]) else None
+
+    try:
+        return within(3, look)
+    except (RuntimeError, OverdueError):
+        return None
 
 
 def _has_agent(world: World) -> bool:
@@ -134,6 +179,23 @@ def _knock(call: Call, world: World, host: str, port: int, wait: timedelta, bega
             if time.monotonic() + PROBE >= deadline:
                 raise _no_answer(call, world, f"{host}:{port}", wait) from error
             time.sleep(PROBE)
+
+
+def lost(call: Call, world: World, *, silent: bool = False) -> RankTimeoutError:
+    """The error of a store that has gone, or that answers nothing any more."""
+    url = str(world.init_method)
+    if url.startswith("file://"):
+        evidence, fix = f"It is {url}, which does not answer.", "look at that file system first."
+    else:
+        where = url if url.startswith("tcp://") else f"{world.master_addr}:{world.master_port}"
+        how = "is stopped, or the network to it is cut" if silent else "has ended"
+        evidence = f"It was at {where}; the process that hosts it {how}."
+        fix = "look at the log of rank 0 first, or of the torchrun agent."
+    text = told(
+        f"{call}: rank {world.rank} lost the store where the ranks meet.", evidence, fix=fix
+    )
+    hosted = not url.startswith("file://") and not _has_agent(world) and world.rank > 0
+    return RankTimeoutError(text, missing_ranks=(0,) if hosted else ())
 
 
 def _no_answer(call: Call, world: World, where: str, wait: timedelta) -> RankTimeoutError:

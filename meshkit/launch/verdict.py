@@ -67,23 +67,31 @@ def differ(about: str, came: Mapping[int, Presence], missing: Sequence[int]) -> 
 
 
 def absent(
-    call: Call,
+    what: Call | str,
     seconds: float,
     came: Mapping[int, Presence],
     missing: Sequence[int],
     place: Callable[[int], str] | None,
+    seen: Sequence[str] = (),
 ) -> RankTimeoutError:
-    """The error that names the ranks that did not come."""
+    """The error that names the ranks that did not come, and where they were last seen."""
     names = [f"{rank} ({place(rank)})" if place else str(rank) for rank in missing[:NAMED]]
     names += [f"and {len(missing) - NAMED} more"] * (len(missing) > NAMED)
     hosts = sorted({one.host for one in came.values()})
     text = told(
-        f"{len(missing)} of {len(came) + len(missing)} ranks did not arrive at {call} within "
+        f"{len(missing)} of {len(came) + len(missing)} ranks did not arrive at {what} within "
         f"{seconds:g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {runs(sorted(came))} on {', '.join(hosts)}.",
-        fix=f"look at the logs of rank{'' if len(missing) == 1 else 's'} {runs(missing)} first.",
+        f"Missing: {', '.join(names)}. Arrived: {runs(sorted(came)) or 'nobody'}"
+        f"{f' on host{plural(hosts)} ' if hosts else ''}{', '.join(hosts)}.",
+        *[f"Last seen: {'; '.join(seen)}."] * bool(seen),
+        fix=f"look at the logs of rank{plural(missing)} {runs(missing)} first.",
     )
     return RankTimeoutError(text, missing_ranks=tuple(missing))
+
+
+def plural(things: Sequence[object]) -> str:
+    """The ``s`` of several."""
+    return "" if len(things) == 1 else "s"
 
 
 def refusal(about: str, rank: int, error: BaseException) -> DisagreementError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,14 +24,18 @@ from ..launch.meet import Matter, Party, arrive, refuse
 from ..launch.record import Joined, joined
 from ..launch.rendezvous import give_up as give_up_joining
 from ..launch.times import in_words
+from ..launch.together import together
 from ..launch.world import World
+from .limits import Limits
 
 ABOUT = "ranks disagree about the mesh; no process group was created."
 UNMADE = "a rank could not create its groups of the mesh; all are closed again."
+Made = TypeVar("Made")
+
 TELLING = timedelta(seconds=5)  # how long a refused rank tries to reach the others
 
 
-def agree(call: Call, plan: GroupPlan, record: Joined, backend: str | None) -> int:
+def agree(call: Call, plan: GroupPlan, record: Joined, backend: str | None, limits: Limits) -> int:
     """Compare the request of every rank; the number of the meeting. Collective.
 
     Args:
@@ -38,24 +43,28 @@ def agree(call: Call, plan: GroupPlan, record: Joined, backend: str | None) -> i
         plan: what to create.
         record: what is known of the default group, with the times of this mesh.
         backend: what the groups run on; None is the backend of the default group.
+        limits: how long a collective of each group may take.
 
     Raises:
         DisagreementError: the same on every rank.
         RankTimeoutError: where ranks did not come.
     """
-    return _meet(_matter(call, request(plan, record, backend), plan.layout), record)
+    asked = request(plan, record, backend, limits)
+    return _meet(Matter(call, asked, ABOUT, (), placed(plan.layout)), record)
 
 
-def all_made(call: Call, plan: GroupPlan, record: Joined) -> None:
-    """Wait until every rank has created its groups. Collective. Raises as :func:`agree`."""
-    _meet(_matter(call, {"call": f"{call.name}, made"}, plan.layout, UNMADE), record)
-
-
-def refuse_made(call: Call, plan: GroupPlan, record: Joined, error: BaseException) -> None:
-    """Tell the ranks that have created their groups that this one could not. Local."""
-    if record.store is not None:
-        matter = _matter(call, {}, plan.layout, UNMADE)
-        refuse(matter, Party.of(record.store, record.world), error)
+def on_all(
+    call: Call,
+    layout: Layout,
+    record: Joined,
+    make: Callable[[timedelta], Made],
+    undo: Callable[[Made], None],
+) -> Made:
+    """Make the groups of a mesh on all ranks or on none. Collective. See :func:`together`."""
+    request = {"call": f"{call.name}, made"}
+    matter = Matter(call, request, UNMADE, (), placed(layout), "the end of ")
+    party = None if record.store is None else Party.of(record.store, record.world)
+    return together(matter, party, record.arrival_timeout, make, undo)
 
 
 def give_up(call: Call, world: World, error: MeshkitError) -> None:
@@ -85,12 +94,12 @@ def agree_value(layout: Layout, record: Joined, number: int, what: str, value: o
         return
     call = Call("mesh.agree", (what, value))
     matter = Matter(call, {what: repr(value)}, f"ranks disagree about {what}.", (), placed(layout))
-    store = dist.PrefixStore(f"mesh/{number}", record.store)
     ranks = sorted(int(rank) for rank in layout.grid.flat)
-    arrive(matter, Party(store, record.world, ranks), record.arrival_timeout)
+    party = Party(record.store, record.world, ranks, f"mesh/{number}/")
+    arrive(matter, party, record.arrival_timeout)
 
 
-def request(plan: GroupPlan, record: Joined, backend: str | None) -> dict[str, str]:
+def request(plan: GroupPlan, record: Joined, backend: str | None, limits: Limits) -> dict[str, str]:
     """All that must be equal on every rank, field by field, in words."""
     layout = plan.layout
     return {
@@ -99,7 +108,7 @@ def request(plan: GroupPlan, record: Joined, backend: str | None) -> dict[str, s
         "ranks": _seats(layout),
         "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
         "backend": backend or str(record.world.backend),
-        "timeout": in_words(record.timeout),
+        "timeout": str(limits),
         "arrival_timeout": in_words(record.arrival_timeout),
         "meshkit": VERSION,
         "torch": torch.__version__,
@@ -113,10 +122,6 @@ def _seats(layout: Layout) -> str:
         return str(layout.ranks)
     ranks = np.asarray(layout.ranks)
     return f"{written(ranks)} ({hashlib.sha256(ranks.tobytes()).hexdigest()[:8]})"
-
-
-def _matter(call: Call, asked: dict[str, str], layout: Layout, about: str = ABOUT) -> Matter:
-    return Matter(call, asked, about, (), placed(layout))
 
 
 def placed(layout: Layout) -> Callable[[int], str]:

@@ -16,11 +16,12 @@ from ..core.seats import Ints, Seats
 from ..core.words import article
 from ..launch.device import check_backend
 from ..launch.join import enter, peek
-from ..launch.record import Joined, joined
+from ..launch.record import joined
 from ..launch.times import Time, duration
 from ..launch.world import World
-from .agree import agree, all_made, give_up, refuse_made
-from .create import Groups, check_orders, create, destroy
+from .agree import agree, give_up, on_all
+from .create import Terms, check_orders, create, destroy
+from .limits import Limits
 from .mesh import Mesh
 
 TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
@@ -33,7 +34,7 @@ def build_mesh(
     order: str | Iterable[str] | None = None,
     groups: str | Sequence[str | Iterable[str]] | None = None,
     ranks: Sequence[int] | Ints | None = None,
-    timeout: Time | None = None,
+    timeout: Time | Mapping[str, Time] | None = None,
     arrival_timeout: Time | None = None,
     backend: str | None = None,
     **axes: int,
@@ -54,7 +55,8 @@ def build_mesh(
         ranks: the world's ranks that form the mesh, by grid position; None means all in order.
             Ranks outside take part in the call and get a mesh of which they are no part.
         timeout: how long a collective may take, in seconds or as a timedelta; None is that of
-            ``init``. It sets ``arrival_timeout`` too.
+            ``init``. It sets ``arrival_timeout`` too. ``{"tp": 30, "dp sp": 600}`` says it for the
+            groups over these axes; all others keep that of ``init``.
         arrival_timeout: how long ranks wait for each other here, and in ``init`` where it is still
             to come; None is that of ``init``.
         backend: what the groups run on; None is the backend of the default group.
@@ -91,49 +93,34 @@ def build_mesh(
     except MeshkitError as error:
         give_up(call, world, error)
         raise
-    said = {name: options[name] for name in options if name in TIMES}
+    each = isinstance(timeout, Mapping)  # by axis: not a matter of init
+    said = {n: options[n] for n in options if n in TIMES and not (each and n == "timeout")}
     job = joined() or enter(Call("init", kwargs=said), said)
-    record = replace(
-        job,
-        timeout=times.get("timeout", job.timeout),
-        arrival_timeout=times.get("arrival_timeout", job.arrival_timeout),
+    limits = Limits.of(call, plan, timeout, job.timeout)
+    wait = times.get("arrival_timeout", job.arrival_timeout)
+    record = replace(job, timeout=limits.usual, arrival_timeout=wait)
+    number = agree(call, plan, record, times.get("backend"), limits)
+    made = on_all(
+        call,
+        layout,
+        record,
+        lambda connect: create(
+            plan, world.rank, Terms(times.get("backend"), limits, connect, job.timeout)
+        ),
+        lambda groups: destroy(groups.made),
     )
-    number = agree(call, plan, record, times.get("backend"))
-    made = _made(call, plan, record, times.get("backend"), record.timeout == job.timeout)
     return Mesh(call, plan, record, made, number)
 
 
 def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:
     """Times and backend, as ``init`` takes them; the last of what can be refused."""
     check_orders(call, plan)
-    times = {n: duration(call, n, options.get(n)) for n in ("timeout", "arrival_timeout")}
-    times["arrival_timeout"] = times["arrival_timeout"] or times["timeout"]
+    limits = Limits.of(call, plan, options.get("timeout"), None)
+    wait = duration(call, "arrival_timeout", options.get("arrival_timeout")) or limits.usual
     backend = options.get("backend")
-    return given(**times, backend=None if backend is None else check_backend(call, backend))
-
-
-def _made(
-    call: Call, plan: GroupPlan, record: Joined, backend: str | None, share_world: bool
-) -> Groups:
-    """The groups, on all ranks or on none. Collective."""
-    try:
-        made = create(
-            plan,
-            record.world.rank,
-            backend=backend,
-            timeout=record.timeout,
-            share_world=share_world,
-        )
-    except BaseException as error:
-        refuse_made(call, plan, record, error)
-        raise
-    try:
-        # A rank that closed its groups while another still connects would leave it hanging.
-        all_made(call, plan, record)
-    except BaseException:
-        destroy(made.made)
-        raise
-    return made
+    return given(
+        arrival_timeout=wait, backend=None if backend is None else check_backend(call, backend)
+    )
 
 
 def _merged(

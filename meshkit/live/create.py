@@ -19,6 +19,8 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
 from ..core.seats import Ints
+from ..launch.group_times import connects, set_timeout
+from .limits import Limits
 
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
 
@@ -37,6 +39,28 @@ class Groups:
 
 
 NONE = Groups({}, ())
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms groups are made.
+
+    Attributes:
+        backend: None means that of the default group.
+        limits: how long a collective of each group may take.
+        connect: how long a group may take to connect to a peer, where making it means that.
+        world: the timeout of the default group, which stands for a whole mesh of equal timeout.
+    """
+
+    backend: str | None
+    limits: Limits
+    connect: timedelta
+    world: timedelta | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether making a group waits for its peers."""
+        return connects(self.backend or dist.get_backend())
 
 
 def check_orders(call: Call, plan: GroupPlan) -> None:
@@ -58,22 +82,13 @@ def check_orders(call: Call, plan: GroupPlan) -> None:
             raise SpecError(text)
 
 
-def create(
-    plan: GroupPlan,
-    rank: int,
-    *,
-    backend: str | None,
-    timeout: timedelta | None,
-    share_world: bool = True,
-) -> Groups:
+def create(plan: GroupPlan, rank: int, terms: Terms) -> Groups:
     """Create the groups of a plan. Collective over the default group.
 
     Args:
         plan: equal on every rank.
         rank: this rank; it may be outside the layout, and still takes part.
-        backend: None means that of the default group.
-        timeout: how long a collective of each group may take; None is the backend's default.
-        share_world: whether the default group has that timeout, and may stand for a whole mesh.
+        terms: equal on every rank.
 
     Returns:
         This rank's groups. Where one fails, those made before it are destroyed again.
@@ -82,11 +97,13 @@ def create(
     made: list[dist.ProcessGroup] = []
     try:
         for step in plan.steps:
-            group = _default(step.members, backend) if share_world else None
+            key = plan.key(step.axes)
+            limit = terms.limits[key]
+            group = _default(step.members, terms.backend) if limit == terms.world else None
             if group is None:
-                group = _make(step, rank, backend, timeout, made)
+                group = _make(step, rank, terms, limit, made)
             if group is not None:
-                by_key[plan.key(step.axes)] = group
+                by_key[key] = group
     except BaseException:
         destroy(made)
         raise
@@ -117,8 +134,8 @@ def _default(members: Ints, backend: str | None) -> dist.ProcessGroup | None:
 def _make(
     step: Step,
     rank: int,
-    backend: str | None,
-    timeout: timedelta | None,
+    terms: Terms,
+    limit: timedelta | None,
     made: list[dist.ProcessGroup],
 ) -> dist.ProcessGroup | None:
     """This rank's group among those of a step; every rank takes part in making all of them.
@@ -126,14 +143,16 @@ def _make(
     It is in ``made`` as soon as it exists, whatever comes after.
     """
     words = f"meshkit {' '.join(step.axes) or 'mesh'}"
-    new = partial(dist.new_group, timeout=timeout, backend=backend, group_desc=words)
-    if _splits(step, backend):
-        return _split(step, rank, timeout, words, made)
-    if step.members.shape[1] == 1 and not _all_take_part(backend):  # each by itself, on every rank
+    if _splits(step, terms.backend):
+        return _split(step, rank, limit, words, made)
+    first = terms.connect if terms.waits else limit
+    new = partial(dist.new_group, timeout=first, backend=terms.backend, group_desc=words)
+    if step.members.shape[1] == 1 and not _all_take_part(terms.backend):
+        # each by itself, on every rank
         alone: dist.ProcessGroup = new([rank], use_local_synchronization=True)
         if rank in step.members:
             made.append(alone)
-            return alone
+            return _timed(alone, terms, limit)
         destroy([alone])  # of a rank outside the mesh: made so that all ranks have one history
         return None
     mine = None
@@ -142,8 +161,15 @@ def _make(
         group = new(ranks, **keep)
         if rank in ranks:
             made.append(group)
-            mine = _checked(group, ranks)
+            mine = _timed(_checked(group, ranks), terms, limit)
     return mine
+
+
+def _timed(group: dist.ProcessGroup, terms: Terms, limit: timedelta | None) -> dist.ProcessGroup:
+    """The group, connected under one time, with the time that its collectives may take."""
+    if terms.waits:
+        set_timeout(group, limit)
+    return group
 
 
 def _bound() -> object:

@@ -16,7 +16,7 @@ from ..core.errors import MeshkitError, SpecError, told
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.seats import Ints
-from ..launch.foreign import timeout_of
+from ..launch.group_times import timeout_of
 from ..launch.meet import Party
 from ..launch.record import Joined
 from ..launch.times import Time, duration
@@ -253,8 +253,8 @@ class Mesh:
             return None
         ranks = sorted(int(rank) for rank in self.peers(*axes))
         who = hashlib.sha256(str(ranks).encode()).hexdigest()  # one name for equal groups
-        key = f"mesh/{self._number}/barrier/{who}"
-        return Party(dist.PrefixStore(key, self._joined.store), self._joined.world, ranks)
+        keys = f"mesh/{self._number}/barrier/{who}/"
+        return Party(self._joined.store, self._joined.world, ranks, keys)
 
     def _device_ids(self) -> list[int] | None:
         """The device a collective without tensors must use, where the backend needs one."""

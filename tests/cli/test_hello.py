@@ -148,7 +148,7 @@ def test_ranks_that_do_not_come_within_the_timeout() -> None:
     assert "Traceback" not in done.stderr
     assert done.stderr.endswith(  # torch's own log may stand before it
         "meshkit hello: 1 of 2 ranks did not arrive at init(device='cpu', timeout=2.0) "
-        f"within 2 s.\n  Missing: 1. Arrived: 0 on {socket.gethostname()}.\n"
+        f"within 2 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
         "  Fix: look at the logs of rank 1 first.\n"
     )
 

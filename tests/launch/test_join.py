@@ -82,7 +82,7 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(over: str) -> None
         assert not initialised
         assert text == (
             f"1 of 4 ranks did not arrive at {said} within 1.5 s.\n"
-            f"  Missing: 2. Arrived: 0-1, 3 on {socket.gethostname()}.\n"
+            f"  Missing: 2. Arrived: 0-1, 3 on host {socket.gethostname()}.\n"
             "  Fix: look at the logs of rank 2 first."
         )
 
@@ -107,7 +107,7 @@ def test_a_rank_that_comes_late_meets_the_verdict_and_the_next_try_works(
     results = meshkit.spawn(jobs.one_joins_late, 3, (1.5, str(tmp_path)), timeout=60)
     for first, _, total, _ in results:
         assert "1 of 3 ranks did not arrive at init(" in first
-        assert "Missing: 1. Arrived: 0, 2 on" in first
+        assert "Missing: 1. Arrived: 0, 2 on host" in first
         assert total == 3
     first, waited, _, _ = results[1]
     assert "\n  Rank 1 came after that.\n" in first
@@ -190,12 +190,17 @@ def test_nccl_is_bound_to_its_device_at_once(
         get_world_size=lambda: 2,
     )
     monkeypatch.setattr(join, "dist", played)
-    device = torch.device("cuda", 1)
+    timed: list[timedelta | None] = []
+    monkeypatch.setattr(join, "default_group", lambda: None)
+    monkeypatch.setattr(join, "set_timeout", lambda group, timeout: timed.append(timeout))
+    device, connect = torch.device("cuda", 1), timedelta(seconds=2)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend=backend)
-    join._make_default_group(Call("init"), world, device, dist.HashStore(), None)
+    join._make_default_group(Call("init"), world, device, dist.HashStore(), None, connect)
     assert asked["backend"] == backend
     assert asked.get("device_id") == (device if bound else None)
     assert (asked["rank"], asked["world_size"]) == (1, 2)
+    # gloo connects under the one time, and is given the other afterwards
+    assert (asked["timeout"], timed) == ((None, []) if bound else (connect, [None]))
 
 
 def test_mpi_says_itself_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +216,9 @@ def test_mpi_says_itself_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "dist", played)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError) as caught:
-        join._make_default_group(Call("init"), world, torch.device("cpu"), dist.HashStore(), None)
+        join._make_default_group(
+            Call("init"), world, torch.device("cpu"), dist.HashStore(), None, timedelta(seconds=2)
+        )
     assert str(caught.value) == (
         "init(): the launcher says rank 1 of 2, the backend mpi says 0 of 1.\n"
         "  Fix: start with the mpirun of the MPI that torch was built with."

@@ -77,12 +77,13 @@ def test_two_are_missing_word_for_word() -> None:
     began = time.monotonic()
     became = meet(dist.HashStore(), dict.fromkeys(range(6), 0.0))
     assert 1 <= time.monotonic() - began < 3
+    host = f"host {socket.gethostname()}"
     for error in became.values():
         assert isinstance(error, meshkit.RankTimeoutError)
         assert error.missing_ranks == (6, 7)
         assert str(error) == (
             "2 of 8 ranks did not arrive at build_mesh(dp=4, sp=2) within 1 s.\n"
-            f"  Missing: 6 (dp=3 sp=0), 7 (dp=3 sp=1). Arrived: 0-5 on {socket.gethostname()}.\n"
+            f"  Missing: 6 (dp=3 sp=0), 7 (dp=3 sp=1). Arrived: 0-5 on {host}.\n"
             "  Fix: look at the logs of ranks 6-7 first."
         )
 
@@ -94,7 +95,7 @@ def test_a_late_rank_obeys_the_verdict_at_once_and_can_meet_again() -> None:
     assert isinstance(late, meshkit.RankTimeoutError)
     assert str(late) == (
         "1 of 8 ranks did not arrive at build_mesh(dp=4, sp=2) within 1 s.\n"
-        f"  Missing: 7 (dp=3 sp=1). Arrived: 0-6 on {socket.gethostname()}.\n"
+        f"  Missing: 7 (dp=3 sp=1). Arrived: 0-6 on host {socket.gethostname()}.\n"
         "  Rank 7 came after that.\n"
         "  Fix: look at the logs of rank 7 first."
     )
@@ -117,7 +118,7 @@ def test_many_missing_ranks_are_summed_up() -> None:
     error = come(dist.HashStore(), replace(world(0), world_size=1000), 0.05)
     assert isinstance(error, meshkit.RankTimeoutError)
     assert error.missing_ranks == tuple(range(1, 1000))
-    assert "Missing: 1, 2, 3, 4, 5, 6, 7, 8, and 991 more. Arrived: 0 on " in str(error)
+    assert "Missing: 1, 2, 3, 4, 5, 6, 7, 8, and 991 more. Arrived: 0 on host " in str(error)
     assert str(error).endswith("look at the logs of ranks 1-999 first.")
 
 

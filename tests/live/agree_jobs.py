@@ -13,6 +13,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.record import joined
 from meshkit.live import agree, build
+from meshkit.live.limits import Limits
 
 Told = tuple[str, str, dict[int, str], float]
 
@@ -94,7 +95,7 @@ def fields_compared() -> list[str]:
     record = joined()
     assert record is not None
     plan = meshkit.GroupPlan.of(meshkit.Layout(dp=1))
-    return list(agree.request(plan, record, None))
+    return list(agree.request(plan, record, None, Limits(None)))
 
 
 def refused_on(odd: int, first: bool) -> Any:

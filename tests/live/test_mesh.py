@@ -251,7 +251,7 @@ def test_a_barrier_ends_at_its_timeout() -> None:
     assert 1 <= seconds < 3
     assert text == (
         "1 of 2 ranks did not arrive at mesh.barrier('sp', timeout=1) within 1 s.\n"
-        f"  Missing: 1 (dp=0 sp=1). Arrived: 0 on {socket.gethostname()}.\n"
+        f"  Missing: 1 (dp=0 sp=1). Arrived: 0 on host {socket.gethostname()}.\n"
         "  Fix: look at the logs of rank 1 first."
     )
 
@@ -291,8 +291,9 @@ def test_a_rank_that_does_not_come_to_build_mesh_is_named_with_its_coordinate(
         assert first == (
             "1 of 4 ranks did not arrive at build_mesh(dp=2, sp=2, arrival_timeout=1) within 1 s."
         )
-        assert evidence.startswith("  Missing: 1 (dp=0 sp=1). Arrived: 0, 2-3 on ")
-        assert rest[:-1] == (["  Rank 1 came after that."] if rank == 1 else [])
+        assert evidence.startswith("  Missing: 1 (dp=0 sp=1). Arrived: 0, 2-3 on host ")
+        assert rest[0].startswith(f"  Last seen: 1 on host {socket.gethostname()}, pid ")
+        assert rest[1:-1] == (["  Rank 1 came after that."] if rank == 1 else [])
         assert (missing, groups) == ((1,), 0)
         assert seconds < 1 + 2
         assert members == [rank // 2 * 2, rank // 2 * 2 + 1]  # the next build works

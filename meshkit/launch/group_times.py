@@ -1,0 +1,54 @@
+"""How long a collective of a process group may take: torch's default, what it is, another one.
+
+Public in torch 2.13 as far as it is set; the rest is read where torch keeps it, here and only here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """How long a collective of the group may take; None where torch does not tell. Local.
+
+    No public name tells it, and without it the groups of a mesh would forget the job's own timeout.
+    """
+    try:
+        found = group._get_backend(_device(group)).options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return found if isinstance(found, timedelta) else None
+
+
+def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
+    """Let later collectives of the group take so long. Local.
+
+    Args:
+        group: made by torch.
+        timeout: None is the backend's default.
+    """
+    limit = timeout or default_timeout(str(dist.get_backend(group)))
+    if hasattr(group, "set_timeout"):
+        group.set_timeout(limit)
+    else:  # torch below 2.13
+        group._get_backend(_device(group))._set_default_timeout(limit)
+
+
+def default_timeout(backend: str) -> timedelta:
+    """What torch gives a group for which nothing is said: nccl 10 min, all others 30."""
+    nccl = default_pg_nccl_timeout if backend == "nccl" else None
+    return nccl or default_pg_timeout
+
+
+def connects(backend: str) -> bool:
+    """Whether making a group waits for its peers, as gloo does: it connects every pair."""
+    return "gloo" in backend
+
+
+def _device(group: dist.ProcessGroup) -> torch.device:
+    kinds = [device.type for device in group._device_types]
+    return torch.device("cpu" if "cpu" in kinds else kinds[0])

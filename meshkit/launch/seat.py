@@ -1,0 +1,169 @@
+"""Who holds a rank at a store: one process at a time, known by name.
+
+::
+
+    meshkit/seat/3    {"host": "b", "pid": 311, "born": "8812", "claim": "c0..", "generation": 2}
+
+The first process to claim a rank has it. A process that joins again takes its own place in the next
+generation, so that no key of an earlier group is ever met again. Another process takes the place of
+one that has ended, and says to those who still wait for it that this start is over; where the first
+one waits for the others itself, or is known to run, there is one process too many. One store
+operation, two for a process that comes again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+import torch.distributed as dist
+
+from ..core.errors import RankTimeoutError
+from .deadline import OverdueError, within
+from .verdict import NAMED, Presence, as_words
+
+OVER = "this start of the job is over; another one has begun."
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a rank, and its generation: how often it was taken, from 1.
+
+    Every claim has a number of its own, so that a process knows its claim from its earlier ones.
+    """
+
+    host: str
+    pid: int
+    born: str
+    claim: str
+    generation: int = 1
+
+    @classmethod
+    def here(cls) -> Holder:
+        """This process."""
+        return cls(socket.gethostname(), os.getpid(), _born(os.getpid()), uuid4().hex)
+
+    @classmethod
+    def read(cls, said: bytes) -> Holder:
+        """As it stands in the store."""
+        return cls(**json.loads(said))
+
+    def written(self) -> str:
+        """As it stands in the store."""
+        return json.dumps(asdict(self))
+
+    def is_same(self, other: Holder) -> bool:
+        """Whether both are one process."""
+        return (self.host, self.pid, self.born) == (other.host, other.pid, other.born)
+
+    def runs(self) -> bool | None:
+        """Whether the process runs; None where that cannot be known from this host."""
+        if self.host != socket.gethostname() or not self.born:
+            return None
+        return _born(self.pid) == self.born
+
+    def __str__(self) -> str:
+        return f"host {self.host}, pid {self.pid}"
+
+
+class TakenError(Exception):
+    """Another process holds the rank.
+
+    Attributes:
+        holder: that process.
+        waits: whether it still waits for the others of its job.
+    """
+
+    def __init__(self, holder: Holder, waits: bool) -> None:
+        super().__init__(holder, waits)
+        self.holder, self.waits = holder, waits
+
+
+def sit(base: dist.Store, rank: int) -> int:
+    """Take a rank; the generation in which this process has it. Local.
+
+    Args:
+        base: the store of the job, without the prefix of a generation.
+        rank: what is claimed.
+
+    Raises:
+        TakenError: where another process has it and waits, or is known to run.
+    """
+    key, me = f"meshkit/seat/{rank}", Holder.here()
+    said = base.compare_set(key, "", me.written())
+    while (before := Holder.read(said)) != me:
+        if not before.is_same(me):
+            _succeed(base, before)
+        me = replace(me, generation=before.generation + 1)
+        said = base.compare_set(key, said.decode(), me.written())
+    return me.generation
+
+
+def is_over(root: dist.Store) -> bool:
+    """Whether another start of the job has taken the place of this generation; False if untold."""
+    try:
+        return within(1, lambda: bool(root.check(["over"])))
+    except (RuntimeError, OverdueError):  # the store has gone
+        return False
+
+
+def last_seen(root: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
+    """Where ranks were last seen, in words; nothing of those that never came. For errors.
+
+    Args:
+        root: the store of a generation.
+        rank: this process.
+        ranks: of whom to tell; the first eight are told.
+    """
+    if not isinstance(root, dist.PrefixStore):
+        return []
+    base = root.underlying_store
+    if not base.check([f"meshkit/seat/{rank}"]):  # someone else's group: its first meeting knows
+        keys = [f"meeting/1/here/{one}" for one in ranks[:NAMED]]
+        came = [(one, key) for one, key in zip(ranks, keys, strict=False) if root.check([key])]
+        return [f"{one} on {Presence(**json.loads(root.get(key)))}" for one, key in came]
+    mine = Holder.read(base.get(f"meshkit/seat/{rank}")).generation
+    seats = {one: f"meshkit/seat/{one}" for one in ranks[:NAMED]}
+    found = {one: Holder.read(base.get(key)) for one, key in seats.items() if base.check([key])}
+    return [f"{one} on {holder}{_elsewhere(holder, mine)}" for one, holder in found.items()]
+
+
+def _elsewhere(holder: Holder, mine: int) -> str:
+    if holder.generation == mine:
+        return ""
+    return f" (in its {_nth(holder.generation)} init, this rank is in its {_nth(mine)})"
+
+
+def _nth(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _succeed(base: dist.Store, before: Holder) -> None:
+    """Refuse to take the place of a process that is there; tell those who wait for one that is not.
+
+    Raises:
+        TakenError: where it is there.
+    """
+    old = dist.PrefixStore(f"meshkit/{before.generation}", base)
+    meeting = dist.PrefixStore("meeting/1", old)  # that of init
+    waits = not meeting.check(["verdict"])
+    runs = before.runs()
+    if runs or (waits and runs is None):
+        raise TakenError(before, waits)
+    old.set("over", "")
+    meeting.compare_set("verdict", "", as_words(RankTimeoutError(OVER)))
+
+
+def _born(pid: int) -> str:
+    """When a process of this host began, in the kernel's ticks; empty where it is not told."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    state, *fields = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else fields[18]  # a zombie has ended

@@ -1,0 +1,76 @@
+"""How long a collective of each group of a mesh may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from ..core.axes import check_known, listed
+from ..core.call import Call
+from ..core.errors import SpecError, told
+from ..core.plan import Axes, GroupPlan
+from ..launch.times import Time, duration, in_words
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The timeout of every group.
+
+    Attributes:
+        usual: of the groups for which nothing else is said; None is the backend's default.
+        by_key: the key of a plan to the timeout of its groups.
+    """
+
+    usual: timedelta | None
+    by_key: Mapping[Axes, timedelta] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        call: Call,
+        plan: GroupPlan,
+        timeout: Time | Mapping[str, Time] | None,
+        usual: timedelta | None,
+    ) -> Limits:
+        """The limits that a caller asks for.
+
+        Args:
+            call: the call to quote.
+            plan: the groups.
+            timeout: for all groups; or for those over some axes: ``{"tp": 30, "dp sp": 600}``.
+            usual: for all others; that of the job.
+
+        Raises:
+            SpecError: for a time that cannot be, or a group that is not built.
+            UnknownAxisError: for an axis the mesh does not have.
+        """
+        if not isinstance(timeout, Mapping):
+            return cls(duration(call, "timeout", timeout) or usual)
+        found: dict[Axes, timedelta] = {}
+        for names, value in timeout.items():
+            axes = listed(names) if isinstance(names, str | tuple) else (names,)
+            check_known(call, axes, plan.layout.axes)
+            _check_built(call, plan, axes)
+            limit = duration(call, "timeout", value)
+            if limit is not None:  # listings that come to one group: the longest counts
+                found[plan.key(axes)] = max(limit, found.get(plan.key(axes), limit))
+        return cls(usual, found)
+
+    def __getitem__(self, key: Axes) -> timedelta | None:
+        return self.by_key.get(key, self.usual)
+
+    def __str__(self) -> str:
+        named = [f"{' '.join(key)} {in_words(limit)}" for key, limit in sorted(self.by_key.items())]
+        return ", ".join([in_words(self.usual), *named])
+
+
+def _check_built(call: Call, plan: GroupPlan, axes: Axes) -> None:
+    if plan.has(axes):
+        return
+    more = [*(" ".join(a) for a in plan.extra), " ".join(axes)]
+    text = told(
+        f"{call}: timeout names a group over {' '.join(axes)}, which is not built.",
+        fix=f"{call.but(groups=more)}.",
+    )
+    raise SpecError(text, sizes=plan.layout.sizes)
