@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .core.batch import BatchPlan
     from .core.errors import (
         BatchError,
+        CollectiveError,
         CoordinateError,
         DisagreementError,
         LaunchError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchError",
     "BatchPlan",
+    "CollectiveError",
     "CoordinateError",
     "DisagreementError",
     "GroupPlan",

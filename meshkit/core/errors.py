@@ -12,6 +12,7 @@
       LaunchError(RuntimeError)        launcher variables missing, malformed or contradicting
       DisagreementError(RuntimeError)  ranks asked for different meshes
       RankTimeoutError(TimeoutError)   ranks that did not arrive in time
+        CollectiveError(RuntimeError)  a collective that failed or hung, and who is behind
       SpawnError(RuntimeError)         ranks started by ``spawn`` that failed
 
 Every message has one shape: the call with its numbers, the evidence, then ``Fix:`` and something
@@ -139,6 +140,17 @@ class RankTimeoutError(MeshkitError, TimeoutError):
     """
 
     missing_ranks: tuple[int, ...] = ()
+
+
+class CollectiveError(RankTimeoutError, RuntimeError):
+    """A collective failed or did not come through; torch's own error is the cause.
+
+    Attributes:
+        missing_ranks: the ranks that did not answer, in ascending order.
+        behind: the ranks that have begun fewer collectives than their peers.
+    """
+
+    behind: tuple[int, ...] = ()
 
 
 class SpawnError(MeshkitError, RuntimeError):

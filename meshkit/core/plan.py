@@ -131,6 +131,25 @@ class GroupPlan:
         return hashlib.sha256(json.dumps(request).encode()).hexdigest()
 
 
+def not_built(call: Call, building: Call, plan: GroupPlan, axes: Axes) -> SpecError:
+    """The error of a group that was not asked for, with the call that builds it.
+
+    Args:
+        call: the call to quote.
+        building: the call that built, or builds, the mesh.
+        plan: what was asked for.
+        axes: what was not.
+    """
+    built = ", ".join("(" + " ".join(one) + ")" for one in plan.asked if one)
+    more = [*(" ".join(one) for one in plan.extra), " ".join(axes)]
+    text = told(
+        f"{call}: no group over {' '.join(axes)} was built.",
+        f"Built are {built}; a getter never creates one.",
+        fix=f"{building.but(groups=more)}.",
+    )
+    return SpecError(text, sizes=plan.layout.sizes)
+
+
 def _extra(call: Call, groups: object) -> tuple[Axes, ...]:
     """The axes of every group asked for."""
     if isinstance(groups, Iterable):

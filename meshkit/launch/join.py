@@ -18,7 +18,7 @@ from ..core.errors import LaunchError, told
 from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, from_variables, identify
-from .group_times import connects, set_timeout
+from .inside import connects, set_timeout
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
 from .rendezvous import met

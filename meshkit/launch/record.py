@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ..core.errors import LaunchError, told
 from .foreign import store_of, world_of
-from .group_times import timeout_of
+from .inside import timeout_of
 from .times import ARRIVAL
 from .world import World
 

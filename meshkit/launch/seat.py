@@ -67,6 +67,12 @@ class Holder:
             return None
         return _born(self.pid) == self.born
 
+    def state(self) -> str:
+        """What the process does, in words, as far as this host can know."""
+        known = {None: "not known here whether it runs", False: "it has ended"}
+        stopped = _stat(self.pid)[:1] == ["T"]
+        return known.get(self.runs()) or ("it is stopped" if stopped else "it runs")
+
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"
 
@@ -112,6 +118,20 @@ def is_over(root: dist.Store) -> bool:
         return False
 
 
+def holders(root: dist.Store, ranks: Sequence[int]) -> dict[int, Holder]:
+    """Who holds these ranks now, as far as that is known. One or two operations a rank; for errors.
+
+    Args:
+        root: the store of a generation.
+        ranks: of whom to tell.
+    """
+    if not isinstance(root, dist.PrefixStore):
+        return {}
+    base = root.underlying_store
+    seats = {rank: f"meshkit/seat/{rank}" for rank in ranks}
+    return {rank: Holder.read(base.get(key)) for rank, key in seats.items() if base.check([key])}
+
+
 def last_seen(root: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
     """Where ranks were last seen, in words; nothing of those that never came. For errors.
 
@@ -120,17 +140,17 @@ def last_seen(root: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
         rank: this process.
         ranks: of whom to tell; the first eight are told.
     """
-    if not isinstance(root, dist.PrefixStore):
-        return []
-    base = root.underlying_store
-    if not base.check([f"meshkit/seat/{rank}"]):  # someone else's group: its first meeting knows
-        keys = [f"meeting/1/here/{one}" for one in ranks[:NAMED]]
-        came = [(one, key) for one, key in zip(ranks, keys, strict=False) if root.check([key])]
-        return [f"{one} on {Presence(**json.loads(root.get(key)))}" for one, key in came]
-    mine = Holder.read(base.get(f"meshkit/seat/{rank}")).generation
-    seats = {one: f"meshkit/seat/{one}" for one in ranks[:NAMED]}
-    found = {one: Holder.read(base.get(key)) for one, key in seats.items() if base.check([key])}
-    return [f"{one} on {holder}{_elsewhere(holder, mine)}" for one, holder in found.items()]
+    found = holders(root, [rank, *ranks[:NAMED]])
+    mine = found.pop(rank, None)
+    if mine is not None:
+        words = {
+            one: f"{holder}{_elsewhere(holder, mine.generation)}" for one, holder in found.items()
+        }
+    else:  # someone else's group: its first meeting knows
+        keys = {one: f"meeting/1/here/{one}" for one in ranks[:NAMED]}
+        came = {one: root.get(key) for one, key in keys.items() if root.check([key])}
+        words = {one: str(Presence(**json.loads(said))) for one, said in came.items()}
+    return [f"{one} on {where}" for one, where in words.items()]
 
 
 def _elsewhere(holder: Holder, mine: int) -> str:
@@ -161,9 +181,13 @@ def _succeed(base: dist.Store, before: Holder) -> None:
 
 def _born(pid: int) -> str:
     """When a process of this host began, in the kernel's ticks; empty where it is not told."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    state, *fields = stat.rpartition(")")[2].split()
+    state, *fields = _stat(pid) or ["X"]
     return "" if state in "ZX" else fields[18]  # a zombie has ended
+
+
+def _stat(pid: int) -> list[str]:
+    """What Linux tells of a process, from its state on; empty where it tells nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

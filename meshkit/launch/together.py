@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from ..core.errors import MeshkitError, RankTimeoutError
 from .deadline import OverdueError, within
-from .group_times import connects
+from .inside import connects
 from .meet import SILENCE, Matter, Party, arrive, refuse
 from .store import lost
 from .verdict import refusal

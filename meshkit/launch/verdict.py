@@ -16,14 +16,23 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.disagree import disagreement, grouped
-from ..core.errors import DisagreementError, LaunchError, MeshkitError, RankTimeoutError, told
+from ..core.errors import (
+    CollectiveError,
+    DisagreementError,
+    LaunchError,
+    MeshkitError,
+    RankTimeoutError,
+    told,
+)
 from ..core.runs import runs
 
 ALL = "all"
 NAMED = 8  # missing ranks named one by one in an error
 KINDS: dict[str, type[MeshkitError]] = {
-    kind.__name__: kind for kind in (DisagreementError, LaunchError, MeshkitError, RankTimeoutError)
+    kind.__name__: kind
+    for kind in (CollectiveError, DisagreementError, LaunchError, MeshkitError, RankTimeoutError)
 }
+RANKS = ("missing_ranks", "behind")  # attributes that hold ranks
 
 
 @dataclass(frozen=True)
@@ -112,9 +121,9 @@ def refusal(about: str, rank: int, error: BaseException) -> DisagreementError:
 def as_words(error: MeshkitError) -> str:
     """An error as it stands in the store."""
     requests = {str(rank): text for rank, text in getattr(error, "requests", {}).items()}
-    missing = list(getattr(error, "missing_ranks", ()))
+    ranks = {name: list(getattr(error, name, ())) for name in RANKS}
     said = {"error": type(error).__name__, "text": str(error)}
-    return json.dumps({**said, "requests": requests, "missing_ranks": missing})
+    return json.dumps({**said, "requests": requests, **ranks})
 
 
 def from_words(said: str) -> MeshkitError:
@@ -122,6 +131,6 @@ def from_words(said: str) -> MeshkitError:
     found = json.loads(said)
     kind = KINDS.get(str(found.get("error")), MeshkitError)
     requests = {int(rank): str(text) for rank, text in dict(found.get("requests", {})).items()}
-    missing = tuple(int(rank) for rank in found.get("missing_ranks", ()))
-    named = {"requests": requests} if requests else {}
-    return kind(str(found.get("text")), **named, **({"missing_ranks": missing} if missing else {}))
+    named: dict[str, object] = {"requests": requests} if requests else {}
+    named |= {n: tuple(int(rank) for rank in found[n]) for n in RANKS if found.get(n)}
+    return kind(str(found.get("text")), **named)

@@ -90,13 +90,25 @@ def agree_value(layout: Layout, record: Joined, number: int, what: str, value: o
         DisagreementError: the same on every rank, with who has which value.
         RankTimeoutError: where ranks did not come.
     """
-    if record.store is None:
-        return
     call = Call("mesh.agree", (what, value))
     matter = Matter(call, {what: repr(value)}, f"ranks disagree about {what}.", (), placed(layout))
-    ranks = sorted(int(rank) for rank in layout.grid.flat)
-    party = Party(record.store, record.world, ranks, f"mesh/{number}/")
-    arrive(matter, party, record.arrival_timeout)
+    _meet_in_mesh(matter, layout, record, number)
+
+
+def agree_close(layout: Layout, record: Joined, number: int) -> None:
+    """Wait until every rank closes the mesh. Collective over its ranks. Raises as above."""
+    call = Call("mesh.close")
+    about = "ranks disagree about the end of a mesh."
+    matter = Matter(call, {"call": "mesh.close"}, about, (), placed(layout))
+    if layout.num_ranks > 1 and record.world.rank in layout:
+        _meet_in_mesh(matter, layout, record, number)
+
+
+def _meet_in_mesh(matter: Matter, layout: Layout, record: Joined, number: int) -> None:
+    if record.store is not None:
+        ranks = sorted(int(rank) for rank in layout.grid.flat)
+        party = Party(record.store, record.world, ranks, f"mesh/{number}/")
+        arrive(matter, party, record.arrival_timeout)
 
 
 def request(plan: GroupPlan, record: Joined, backend: str | None, limits: Limits) -> dict[str, str]:

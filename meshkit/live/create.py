@@ -19,7 +19,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
 from ..core.seats import Ints
-from ..launch.group_times import connects, set_timeout
+from ..launch.inside import connects, set_timeout
 from .limits import Limits
 
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
@@ -110,12 +110,23 @@ def create(plan: GroupPlan, rank: int, terms: Terms) -> Groups:
     return Groups(by_key, tuple(made))
 
 
-def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
+def ends_together(groups: Iterable[dist.ProcessGroup]) -> bool:
+    """Whether the end of these groups is a matter of all their ranks, as nccl's is."""
+    return any("nccl" in group.name() for group in groups)
+
+
+def destroy(groups: Iterable[dist.ProcessGroup], *, abort: bool = False) -> None:
     """Destroy groups and give back their descriptors and threads. Local on gloo.
 
     Groups that are gone already, with the default group or by hand, are passed over.
+
+    Args:
+        groups: which.
+        abort: break off first what runs on them, where torch can.
     """
     for group in groups:
+        if abort and hasattr(group, "abort"):
+            group.abort()
         try:
             dist.destroy_process_group(group)
         except (ValueError, AssertionError):  # "Invalid process group specified": gone

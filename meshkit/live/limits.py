@@ -8,8 +8,7 @@ from datetime import timedelta
 
 from ..core.axes import check_known, listed
 from ..core.call import Call
-from ..core.errors import SpecError, told
-from ..core.plan import Axes, GroupPlan
+from ..core.plan import Axes, GroupPlan, not_built
 from ..launch.times import Time, duration, in_words
 
 
@@ -51,7 +50,8 @@ class Limits:
         for names, value in timeout.items():
             axes = listed(names) if isinstance(names, str | tuple) else (names,)
             check_known(call, axes, plan.layout.axes)
-            _check_built(call, plan, axes)
+            if not plan.has(axes):
+                raise not_built(call, call, plan, axes)
             limit = duration(call, "timeout", value)
             if limit is not None:  # listings that come to one group: the longest counts
                 found[plan.key(axes)] = max(limit, found.get(plan.key(axes), limit))
@@ -63,14 +63,3 @@ class Limits:
     def __str__(self) -> str:
         named = [f"{' '.join(key)} {in_words(limit)}" for key, limit in sorted(self.by_key.items())]
         return ", ".join([in_words(self.usual), *named])
-
-
-def _check_built(call: Call, plan: GroupPlan, axes: Axes) -> None:
-    if plan.has(axes):
-        return
-    more = [*(" ".join(a) for a in plan.extra), " ".join(axes)]
-    text = told(
-        f"{call}: timeout names a group over {' '.join(axes)}, which is not built.",
-        fix=f"{call.but(groups=more)}.",
-    )
-    raise SpecError(text, sizes=plan.layout.sizes)

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from contextlib import AbstractContextManager
 from types import TracebackType
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.axes import check_known, listed
-from ..core.batch import BatchPlan, batch_plan
+from ..core.axes import check_known
 from ..core.call import Call, given
-from ..core.errors import MeshkitError, SpecError, told
-from ..core.layout import Layout
-from ..core.plan import GroupPlan
-from ..core.seats import Ints
-from ..launch.group_times import timeout_of
+from ..core.errors import MeshkitError, told
+from ..core.plan import GroupPlan, not_built
+from ..core.position import Position
+from ..core.verification import Verification
+from ..launch.inside import timeout_of
 from ..launch.meet import Party
 from ..launch.record import Joined
 from ..launch.times import Time, duration
-from .agree import agree_value, placed
+from .agree import agree_close, agree_value, placed
 from .barrier import barrier
-from .create import NONE, Groups, destroy
+from .create import NONE, Groups, destroy, ends_together
 from .device_mesh import device_mesh
+from .guard import guarded
+from .rollcall import Site
+from .verify import verified
 
 
-class Mesh:
+class Mesh(Position):
     """The mesh of one process: who it is, who its peers are, and the groups they share.
 
     Made by :func:`meshkit.build_mesh`. Every question about the grid is answered by ``layout``;
-    only ``barrier`` communicates. ``with`` closes it at the end.
+    only ``barrier``, ``agree`` and ``verify`` communicate. ``with`` closes it at the end.
 
     Args:
         call: the call that built it, for errors to quote.
@@ -43,6 +47,7 @@ class Mesh:
     def __init__(
         self, call: Call, plan: GroupPlan, joined: Joined, groups: Groups, number: int
     ) -> None:
+        super().__init__(plan.layout, joined.world.rank)
         self._number = number
         self._call = call
         self._plan = plan
@@ -50,33 +55,6 @@ class Mesh:
         self._groups = groups
         self._closed = False
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
-
-    @property
-    def layout(self) -> Layout:
-        """The grid of ranks, pure."""
-        return self._plan.layout
-
-    @property
-    def rank(self) -> int:
-        """This process' global rank."""
-        return self._joined.world.rank
-
-    @property
-    def coordinate(self) -> dict[str, int]:
-        """Where this rank sits: axis name to index. Local, O(axes).
-
-        Raises:
-            CoordinateError: on a rank outside the mesh (``mesh.rank in mesh.layout`` tells).
-        """
-        return self.layout.coordinate(self.rank)
-
-    def size(self, *axes: str) -> int:
-        """How many ranks the group over the axes has; without axes, the whole mesh. Local.
-
-        Raises:
-            UnknownAxisError: for an axis the mesh does not have.
-        """
-        return self.layout.size(*axes)
 
     def group(self, *axes: str) -> dist.ProcessGroup:
         """This rank's process group over the axes; without axes, that of the whole mesh.
@@ -96,31 +74,10 @@ class Mesh:
             why = "the mesh is closed" if self._closed else "the job it was built in has been left"
             raise MeshkitError(told(f"{call}: {why}.", fix=f"{self._call} again."))
         if not self._plan.has(axes):
-            raise self._not_built(call, axes)
+            raise not_built(call, self._call, self._plan, axes)
         if self.rank not in self.layout:
             self.layout.coordinate(self.rank)  # raises, with the ranks that are inside
         return self._groups.by_key[self._plan.key(axes)]
-
-    def peers(self, *axes: str) -> Ints:
-        """The global ranks of this rank's group over the axes, in the order of the group. Local.
-
-        Returns:
-            int64 (group_size,), this rank among them.
-
-        Raises:
-            UnknownAxisError: for an axis the mesh does not have.
-            CoordinateError: on a rank outside the mesh.
-        """
-        return self.layout.peers(self.rank, *axes)
-
-    ranks = peers
-
-    def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
-        """The global rank ``shift`` steps along an axis; None beyond its end where not ``wrap``.
-
-        Local, O(axes). See :meth:`meshkit.Layout.neighbor`.
-        """
-        return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
     def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
         """These groups as torch's ``DeviceMesh``, for FSDP2, DTensor, DDP and the rest. Local.
@@ -142,41 +99,6 @@ class Mesh:
         kind = device.type if device is not None else "cpu"
         return device_mesh(self.layout, self.rank, self.group, kind, pattern)
 
-    def batch(
-        self,
-        *,
-        global_batch: int | None = None,
-        micro_batch: int | None = None,
-        accumulation_steps: int | None = None,
-        data: str | tuple[str, ...] = ("dp",),
-    ) -> BatchPlan:
-        """How the global batch is cut for this mesh: any two of the three give the third. Local.
-
-        Args:
-            global_batch: samples in one optimizer step, over all ranks.
-            micro_batch: samples in one forward and backward of one rank.
-            accumulation_steps: micro batches a rank runs before one optimizer step.
-            data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
-                all others share them. Empty means that all ranks read the same.
-
-        Raises:
-            BatchError: where they do not divide, with the nearest batches that do.
-            UnknownAxisError: for an axis in ``data`` that the mesh does not have.
-        """
-        asked = given(
-            global_batch=global_batch,
-            micro_batch=micro_batch,
-            accumulation_steps=accumulation_steps,
-        )
-        more = {} if data == ("dp",) else {"data": data}
-        call = Call("mesh.batch", kwargs={**asked, **more})
-        if not isinstance(data, str | tuple | list):
-            fix = 'data=("dp",), or the axes that divide the samples.'
-            raise SpecError(told(f"{call}: data is {data!r}.", fix=fix))
-        axes = listed(data)
-        check_known(call, axes, self.layout.axes)
-        return batch_plan(call, self.size(*axes) if axes else 1, asked)
-
     def barrier(self, *axes: str, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes is here.
 
@@ -195,6 +117,53 @@ class Mesh:
         group = self.group(*axes)
         limit = duration(call, "timeout", timeout) or timeout_of(group)
         barrier(call, self._party(axes), group, limit, self._device_ids(), placed(self.layout))
+
+    def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
+        """Tell the failure of a collective inside in coordinates: who is behind, who is gone.
+
+        Enter it on every rank. Without a timeout it costs nothing until something fails. With one,
+        a collective of the mesh's groups may take that long inside (on gloo; elsewhere, a rank may
+        begin nothing new for that long), and a thread on each rank looks at the store twice a
+        second, so that ranks that hang answer too. An error of any other kind passes unchanged.
+
+        Args:
+            timeout: how long one collective may take, in seconds or as a timedelta; None leaves
+                each group its own.
+
+        Raises:
+            CollectiveError: the same on every rank that notices, within 5 s of torch's own error,
+                which is the cause. The mesh is then to be closed and built again.
+
+        Example:
+            ``with mesh.guard(timeout=60): train_step()``
+        """
+        call = Call("mesh.guard", kwargs=given(timeout=timeout))
+        limit = duration(call, "timeout", timeout)
+        return guarded(self._site(call), limit)
+
+    def verify(self, *, timeout: Time | None = None) -> Verification:
+        """Prove each group by one collective, and time some more.
+
+        Collective over the mesh. On every group ranks gather each other's numbers, which must come
+        in the order of the coordinate; then the same call is timed. All ranks know all figures.
+
+        Args:
+            timeout: how long one collective may take, in seconds or as a timedelta; None leaves
+                each group its own.
+
+        Returns:
+            What it took by group, the slowest group and the rank for which others waited most.
+
+        Raises:
+            CollectiveError: where a collective failed or did not come through, with who is behind.
+            MeshkitError: where a group holds other ranks than the mesh says.
+            CoordinateError: on a rank outside the mesh.
+        """
+        call = Call("mesh.verify", kwargs=given(timeout=timeout))
+        self.group()  # raises on a rank outside, and once closed
+        limit = duration(call, "timeout", timeout)
+        with guarded(self._site(call), limit):
+            return verified(call, self.layout, self.rank, self._groups.by_key, self._device())
 
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
@@ -217,12 +186,28 @@ class Mesh:
         """Destroy the groups this mesh made, and nothing else. Harmless to repeat.
 
         Call it on every rank. The default group stays. No descriptor and no thread is left, once
-        the caller too has let go of the groups it took.
+        the caller too has let go of the groups it took. Local on gloo. On nccl, which ends a group
+        on all ranks together, they meet first, unless an error ends the ``with``.
+
+        Raises:
+            RankTimeoutError: on nccl, where ranks did not come; the groups are then aborted.
+            DisagreementError: on nccl, where a rank makes another call.
         """
-        if not self._closed:
-            destroy(self._groups.made)
-        self._groups = NONE  # torch frees descriptors and threads with the last reference
-        self._closed = True
+        self._close(alone=False)
+
+    def _close(self, alone: bool) -> None:
+        # torch frees descriptors and threads with the last reference
+        made, self._groups, self._closed = self._groups.made, NONE, True
+        if not ends_together(made):
+            return destroy(made)
+        try:
+            if not alone:
+                agree_close(self.layout, self._joined, self._number)
+        except BaseException:
+            alone = True
+            raise
+        finally:
+            destroy(made, abort=alone)
 
     def __enter__(self) -> Mesh:
         return self
@@ -233,7 +218,7 @@ class Mesh:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(alone=error is not None)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.layout.sizes.items())
@@ -256,17 +241,15 @@ class Mesh:
         keys = f"mesh/{self._number}/barrier/{who}/"
         return Party(self._joined.store, self._joined.world, ranks, keys)
 
+    def _site(self, call: Call) -> Site:
+        """What a guard needs to know of this mesh."""
+        return Site(call, self.layout, self._joined, self._groups.by_key, self._number)
+
+    def _device(self) -> torch.device:
+        """Where tensors of a collective must lie."""
+        return self._joined.world.device or torch.device("cpu")
+
     def _device_ids(self) -> list[int] | None:
         """The device a collective without tensors must use, where the backend needs one."""
         device = self._joined.world.device
         return [device.index] if device is not None and device.index is not None else None
-
-    def _not_built(self, call: Call, axes: tuple[str, ...]) -> SpecError:
-        built = ", ".join("(" + " ".join(a) + ")" for a in self._plan.asked if a)
-        more = [*(" ".join(a) for a in self._plan.extra), " ".join(axes)]
-        text = told(
-            f"{call}: no group over {' '.join(axes)} was built.",
-            f"Built are {built}; a getter never creates one.",
-            fix=f"{self._call.but(groups=more)}.",
-        )
-        return SpecError(text, sizes=self.layout.sizes)

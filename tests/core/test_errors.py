@@ -11,6 +11,7 @@ import pytest
 from meshkit.core import errors
 from meshkit.core.errors import (
     BatchError,
+    CollectiveError,
     CoordinateError,
     DisagreementError,
     LaunchError,
@@ -31,6 +32,7 @@ BUILTIN = {
     LaunchError: RuntimeError,
     DisagreementError: RuntimeError,
     RankTimeoutError: TimeoutError,
+    CollectiveError: RuntimeError,
     SpawnError: RuntimeError,
 }
 
@@ -43,6 +45,7 @@ FILLED = [
     LaunchError("text", variables={"RANK": "0", "WORLD_SIZE": None}),
     DisagreementError("text", requests={0: "dp=4", 1: "dp=2"}),
     RankTimeoutError("text", missing_ranks=(6, 7)),
+    CollectiveError("text", missing_ranks=(6,), behind=(2, 3)),
     SpawnError("text", errors={1: ValueError("x")}, tracebacks={1: "Traceback"}),
     MeshkitError("text"),
 ]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
-from meshkit.launch.group_times import timeout_of
+from meshkit.launch.inside import timeout_of
 
 from .jobs import descriptors, live_groups
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.group_times import timeout_of
+from meshkit.launch.inside import timeout_of
 from meshkit.live import create
 
 Request = dict[str, Any]

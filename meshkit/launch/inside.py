@@ -1,6 +1,7 @@
-"""How long a collective of a process group may take: torch's default, what it is, another one.
+"""What a process group knows of itself and torch tells by no public name, here and only here.
 
-Public in torch 2.13 as far as it is set; the rest is read where torch keeps it, here and only here.
+How long a collective may take (it is set by a public name from torch 2.13 on), and how many
+collectives this rank has begun on the group.
 """
 
 from __future__ import annotations
@@ -47,6 +48,17 @@ def default_timeout(backend: str) -> timedelta:
 def connects(backend: str) -> bool:
     """Whether making a group waits for its peers, as gloo does: it connects every pair."""
     return "gloo" in backend
+
+
+def begun(group: dist.ProcessGroup) -> int | None:
+    """How many collectives this rank has begun on the group; None where torch does not tell. Local.
+
+    The one that waits counts too. A send or a receive counts as one, so ranks of a pipeline differ.
+    """
+    try:
+        return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _device(group: dist.ProcessGroup) -> torch.device:
