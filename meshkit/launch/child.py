@@ -79,16 +79,21 @@ def run(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Conne
     """
     for end in inherited:
         end.close()
-    threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
-    os.environ.clear()
-    os.environ.update(environ)
     # OpenMP's threads do not survive a fork: more than one would be waited for in vain.
-    _limit_threads("1" if inherited else environ["OMP_NUM_THREADS"])
+    become(environ, "1" if inherited else environ["OMP_NUM_THREADS"])
     outcome = _outcome(job)
     pipe.send_bytes(_sendable(outcome))
     if isinstance(outcome, Success):  # a failure leaves at once, so that the others notice
         _wait_for_all(pipe)
         _leave_job()
+
+
+def become(environ: dict[str, str], threads: str) -> None:
+    """Let this process be a rank: it has these variables and threads, and ends with its parent."""
+    threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
+    os.environ.clear()
+    os.environ.update(environ)
+    _limit_threads(threads)
 
 
 def _follow_parent() -> None:

@@ -30,7 +30,7 @@ from ..launch.inside import connects, set_timeout, timeout_of
 from .place import is_collectives, of_error, of_thread, place
 from .rollcall import Site, answer, called, report
 
-TELLING = 2.0  # seconds for a rank that leaves to say so
+TELLING = 1.0  # seconds for a rank that leaves to say so
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def _watched(site: Site, limit: timedelta) -> Iterator[None]:
         yield
     finally:
         over.set()
-        watch.join(site.look + TELLING)  # a store that answers nothing would keep it
+        watch.join(TELLING)  # a store that answers nothing would keep it
 
 
 def _watch(

@@ -98,6 +98,7 @@ def report(site: Site, error: str, mine: Place) -> MeshkitError:
     if keys is None:
         return _alone(site, error, mine, ())
     try:
+        within(ANSWER, lambda: answer(keys, mine))
         limit = 2 * site.answer + ANSWER
         return from_words(within(limit, lambda: _report(site, keys, error, mine)))
     except (RuntimeError, OverdueError):
@@ -106,7 +107,6 @@ def report(site: Site, error: str, mine: Place) -> MeshkitError:
 
 def _report(site: Site, keys: dist.Store, error: str, mine: Place) -> str:
     """The words of the report, by whoever called the roll, or by this rank where that is gone."""
-    answer(keys, mine)
     caller = keys.compare_set("alarm", "", str(mine.rank)).decode()
     if caller != str(mine.rank):
         try:

@@ -41,8 +41,9 @@ def verified(
         MeshkitError: on every rank, where a group holds other ranks than the mesh says.
     """
     keys = [key for key in groups if key]
-    proofs = {key: _proved(layout.peers(rank, *key).tolist(), groups[key], device) for key in keys}
-    took = [_seconds(groups[key], device) if proofs[key] else WRONG for key in keys]
+    proofs = [_proved(layout.peers(rank, *key).tolist(), groups[key], device) for key in keys]
+    timed = [_seconds(groups[key], device) for key in keys]  # also where a proof has failed
+    took = [seconds if proof else WRONG for seconds, proof in zip(timed, proofs, strict=True)]
     whole = tuple(axis for axis in layout.axes if layout.size(axis) > 1)
     seconds = _shared(took, groups[whole], device) if keys else np.zeros((1, 0))
     _check(call, layout, keys, seconds)

@@ -1,0 +1,83 @@
+"""What the ranks of test_faults run. No pytest here: every child imports this."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch import join
+from meshkit.live import build, create
+from meshkit.testing.faults import Strike
+
+GUARD = 3.0  # seconds of a collective inside the guard
+
+
+def struck(strike: Strike, point: str, how: str, odd: int, limit: float, method: str | None) -> Any:
+    """A job from init to a collective, in which one rank is struck at some point."""
+    who = meshkit.detect()
+    hit: Callable[[], None] = {"kill": strike.kill, "stop": strike.stop}[how]
+    mine = who.rank == odd
+    if mine and point == "before init":
+        hit()
+    if mine and point == "init, agreed":
+        join.together = first(hit, join.together)  # type: ignore[attr-defined]
+    wait = limit if point in ("before init", "init, agreed") else 60
+    meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
+    if mine and point == "before build":
+        time.sleep(1)  # the others have left init
+        hit()
+    if mine and point == "agreed":
+        build.on_all = first(hit, build.on_all)
+    if mine and point == "made":
+        build.create = then(hit, build.create)
+    if point == "creating":
+        slow(strike, hit, odd, who.world_size)
+    # a timeout of its own, so that the default group does not stand for it: two groups are made
+    mesh = meshkit.build_mesh(dp=-1, sp=2, timeout=600, arrival_timeout=limit)
+    with mesh, mesh.guard(timeout=GUARD):
+        for step in range(3):
+            if mine and step == 2:
+                hit()
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    return "through"
+
+
+def first(fault: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        fault()
+        return call(*args, **options)
+
+    return changed
+
+
+def then(fault: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        made = call(*args, **options)
+        fault()
+        return made
+
+    return changed
+
+
+def slow(strike: Strike, fault: Callable[[], None], odd: int, count: int) -> None:
+    """The odd rank is struck while it waits, inside new_group, for one that comes late."""
+    real, late = dist.new_group, (odd + 1) % count
+
+    def changed(*args: Any, **options: Any) -> Any:
+        rank = dist.get_rank()
+        if rank == late:
+            time.sleep(1)
+        elif rank == odd:
+            strike.later(0.4, fault)
+        return real(*args, **options)
+
+    create.dist.new_group = changed
+
+
+def through(strike: Strike) -> str:
+    return "through"

@@ -1,0 +1,186 @@
+"""What the ranks of test_guard and test_verify run. No pytest here: every child imports this."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.launch.inside import timeout_of
+from meshkit.live import guard as guard_module
+from meshkit.live import verify as verify_module
+from tests.live.jobs import threads
+
+
+def told(error: BaseException) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "text": str(error),
+        "missing": list(getattr(error, "missing_ranks", ())),
+        "behind": list(getattr(error, "behind", ())),
+        "cause": type(error.__cause__).__name__,
+    }
+
+
+def load_batch(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def one_sleeps(seconds: float, timeout: float | None, each: float | None) -> Any:
+    """Rank 2 sleeps before its second collective over dp; all have one over sp after it."""
+    limits = None if each is None else {"dp": each, "sp": each}
+    mesh = meshkit.build_mesh(dp=2, sp=2, timeout=limits)
+    before = threads()
+    began = time.monotonic()
+    try:
+        with mesh.guard(timeout=timeout):
+            for step in range(3):
+                if mesh.rank == 2 and step == 1:
+                    load_batch(seconds)
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+    except meshkit.CollectiveError as error:
+        return told(error), time.monotonic() - began, threads() - before
+    return "through"
+
+
+def one_raises() -> Any:
+    """Rank 1 leaves the guard with an error of its own; then all build again."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    found: Any = "through"
+    try:
+        with mesh, mesh.guard(timeout=2):
+            if mesh.rank == 1:
+                raise ValueError("bad sample 17")
+            dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except (ValueError, meshkit.CollectiveError) as error:
+        found = told(error)
+    with meshkit.build_mesh(dp=4, timeout=30) as again, again.guard():
+        total = torch.ones(1)
+        dist.all_reduce(total, group=again.group("dp"))
+    return found, int(total)
+
+
+def healthy() -> Any:
+    """What a guard costs and leaves where nothing fails, and what it does to times."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    before = threads()
+    group = mesh.group("dp")
+    times = [timeout_of(group)]
+    with mesh.guard(timeout=7):
+        times.append(timeout_of(group))
+        with mesh.guard(timeout=3):
+            times.append(timeout_of(group))
+        times.append(timeout_of(group))
+        inside = threads() - before
+    times.append(timeout_of(group))
+    with mesh.guard():
+        times.append(timeout_of(group))
+        dist.all_reduce(torch.ones(1), group=group)
+    return [int(one.total_seconds()) for one in times if one], inside, threads() - before
+
+
+def other_errors() -> Any:
+    """Errors that are none of a collective pass as they are."""
+    found = []
+    mesh = meshkit.build_mesh(dp=2)
+    for error in (RuntimeError("shape mismatch"), KeyError("x"), SystemExit(3)):
+        try:
+            with mesh.guard():
+                raise error
+        except BaseException as caught:
+            found.append(caught is error)
+    try:
+        mesh.guard(timeout=0)
+    except meshkit.SpecError as refused:
+        found.append(str(refused))
+    return found
+
+
+def stalls_where_nobody_raises(seconds: float) -> Any:
+    """As on a backend whose calls return at once: the watching thread has to notice the hang."""
+    guard_module._raises = lambda site: False
+    aborted: list[str] = []
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
+    group = mesh.group("dp")
+    real = dist.ProcessGroup.abort
+    dist.ProcessGroup.abort = lambda self: aborted.append(self.group_name)
+    try:
+        with mesh.guard(timeout=1):
+            if mesh.rank == 1:
+                load_batch(seconds)
+            dist.all_reduce(torch.ones(1), group=group)
+    except meshkit.CollectiveError as error:
+        return told(error), group.group_name in aborted
+    finally:
+        dist.ProcessGroup.abort = real
+    return "through", group.group_name in aborted
+
+
+def verifies(options: dict[str, Any], slow: int | None) -> Any:
+    mesh = meshkit.build_mesh(**options)
+    if mesh.rank == slow:
+        real = verify_module._timed
+
+        def late(*args: Any) -> float:
+            time.sleep(0.05)
+            return real(*args)
+
+        verify_module._timed = late
+    try:
+        found = mesh.verify(timeout=20)
+    except meshkit.CoordinateError as error:
+        return type(error).__name__
+    groups = [(one.axes, one.num_groups, one.group_size) for one in found.groups]
+    rows = [(one.seconds, one.slowest_seconds, one.slowest) for one in found.groups]
+    return groups, rows, found.slowest_rank, found.waited, str(found)
+
+
+def verifies_wrong_groups() -> Any:
+    """One rank's gather meets other ranks than the mesh says."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    if mesh.rank == 3:
+        real = verify_module._proved
+        verify_module._proved = lambda members, group, device: (
+            real(members[::-1], group, device)
+            if len(members) == 2
+            else real(members, group, device)
+        )
+    try:
+        mesh.verify()
+    except meshkit.MeshkitError as error:
+        return type(error).__name__, str(error)
+    return "verified"
+
+
+def verify_hangs() -> Any:
+    """Rank 1 never comes to verify."""
+    mesh = meshkit.build_mesh(dp=2)
+    if mesh.rank == 1:
+        time.sleep(9)
+        return None
+    try:
+        mesh.verify(timeout=1)
+    except meshkit.CollectiveError as error:
+        return told(error)
+    return "verified"
+
+
+def closes_together(stays_away: bool) -> Any:
+    """As on nccl, whose groups end on all ranks together."""
+    from meshkit.live import mesh as mesh_module
+
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
+    mesh_module.ends_together = lambda groups: True
+    if mesh.rank == 1:
+        time.sleep(4 if stays_away else 1)
+    began = time.monotonic()
+    try:
+        mesh.close()
+    except meshkit.RankTimeoutError as error:
+        return str(error).splitlines()[0], time.monotonic() - began, repr(mesh)
+    return "closed", time.monotonic() - began, repr(mesh)

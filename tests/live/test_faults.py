@@ -1,0 +1,121 @@
+"""A rank dies or stops at every point of a job: the others raise in time, and name it.
+
+All jobs run beside each other, as each mostly waits; every test asserts that its fault fired.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from meshkit.launch.meet import SILENCE
+from meshkit.launch.together import LEAST, REST
+from meshkit.testing.faults import Played, play
+from tests.live import fault_jobs as jobs
+
+LIMIT = 4.0  # arrival_timeout of build_mesh
+START = 8.0  # arrival_timeout of init, where the fault comes there
+BUSY = 3.0  # seconds that a machine with other work to do may add to any promise
+POINTS = ("before init", "init, agreed", "before build", "agreed", "creating", "made", "collective")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rank is struck."""
+
+    ranks: int
+    point: str
+    how: str
+    odd: int
+    store: str
+
+    def __str__(self) -> str:
+        return f"{self.ranks} ranks, {self.store}: {self.how} {self.odd} {self.point}"
+
+    @property
+    def store_goes_too(self) -> bool:
+        return self.store == "tcp" and self.odd == 0
+
+    @property
+    def promised(self) -> float:
+        """Seconds from the fault to the last survivor's error; see meshkit/live/README.md."""
+        creation = LEAST.total_seconds() + REST.total_seconds() + SILENCE
+        if self.point == "collective":
+            return 1.0 + (jobs.GUARD + 4.0 if self.how == "stop" else 0.0)
+        meetings = {"before init": START + SILENCE, "before build": LIMIT + SILENCE}
+        return meetings.get(self.point, creation)
+
+
+def cases() -> Iterator[Case]:
+    for point, how in itertools.product(POINTS, ("kill", "stop")):
+        yield Case(4, point, how, 2, "file")
+        yield Case(4, point, how, 0, "tcp")
+    yield Case(4, "agreed", "kill", 3, "tcp")
+    yield Case(2, "creating", "stop", 1, "file")
+    yield Case(2, "agreed", "kill", 0, "file")
+    yield Case(8, "made", "stop", 5, "tcp")
+    yield Case(8, "collective", "kill", 7, "tcp")
+    yield Case(8, "creating", "kill", 0, "file")
+    yield Case(32, "before build", "kill", 17, "file")
+    yield Case(32, "collective", "kill", 31, "file")
+
+
+CASES = list(cases())
+SLOW = [Case(64, point, how, 40, "file") for point in POINTS for how in ("kill", "stop")]
+
+
+def run(case: Case) -> Played:
+    method = None
+    if case.store == "tcp":
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    limit = START if "init" in case.point else LIMIT
+    args = case.point, case.how, case.odd, limit, method
+    return play(jobs.struck, case.ranks, args, timeout=90)
+
+
+@pytest.fixture(scope="module")
+def playing(request: pytest.FixtureRequest) -> Iterator[dict[Case, Future[Played]]]:
+    """Every job that is asked for, twelve at a time."""
+    names = {item.name for item in request.session.items if item.path == request.path}
+    asked = [case for case in CASES if any(f"[{case}]" in name for name in names)]
+    play(jobs.through, 1, timeout=60)  # the forkserver has imported torch then
+    with ThreadPoolExecutor(12) as pool:
+        yield {case: pool.submit(run, case) for case in asked}
+
+
+def check(case: Case, played: Played) -> None:
+    assert played.fired == case.odd
+    assert played.ends[case.odd] == {"kill": "SIGKILL", "stop": "stopped"}[case.how]
+    survivors = [rank for rank in range(case.ranks) if rank != case.odd]
+    assert sorted(played.outcomes) == survivors
+    kind = "CollectiveError" if case.point == "collective" else "RankTimeoutError"
+    for rank in survivors:
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == (kind, (case.odd,)), outcome
+        assert played.seconds(rank) < case.promised + BUSY, (rank, outcome)
+    if not case.store_goes_too:
+        assert len({played.outcomes[rank].text for rank in survivors}) == 1
+        where = f"{case.odd} on host {socket.gethostname()}, pid "
+        if case.point == "collective":
+            where = f"Silent: rank {case.odd} ("
+        assert case.point == "before init" or where in played.outcomes[survivors[0]].text
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_survivors_raise_in_time_and_name_it(
+    case: Case, playing: dict[Case, Future[Played]]
+) -> None:
+    check(case, playing[case].result())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SLOW, ids=str)
+def test_sixty_four_ranks(case: Case) -> None:
+    check(case, run(case))

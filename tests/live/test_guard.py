@@ -1,0 +1,89 @@
+"""mesh.guard: collectives that fail or hang, told in coordinates."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+import meshkit
+from tests.live import guard_jobs as jobs
+
+
+def test_a_rank_that_hangs_is_behind_and_its_line_is_told() -> None:
+    by_rank = meshkit.spawn(jobs.one_sleeps, 4, (6.0, 2.0, None), timeout=120)
+    texts = {told["text"] for told, _, _ in by_rank}
+    assert len(texts) == 1
+    (text,) = texts
+    lines = text.splitlines()
+    assert re.match(
+        r"mesh.guard\(timeout=2.0\): all_reduce over (dp|sp) failed on rank [013]: RuntimeError: ",
+        lines[0],
+    )
+    assert "  Behind: rank 0 (dp=0 sp=0) has begun 1 of 2 collectives over sp; " in text
+    behind = "  Behind: rank 2 (dp=1 sp=0) has begun 1 of 2 collectives over dp; "
+    sleeping = r"in no collective, guard_jobs.py:\d+ \(load_batch\)\."
+    assert re.search(re.escape(behind) + sleeping, text), text
+    assert re.search(
+        r"  Ranks 1, 3: in all_reduce over sp, guard_jobs.py:\d+ \(one_sleeps\)\.", text
+    )
+    assert lines[-1] == "  Fix: look at rank 2 first; then close the mesh and build it again."
+    for rank, (told, seconds, left) in enumerate(by_rank):
+        assert (told["kind"], told["missing"], told["behind"]) == ("CollectiveError", [], [0, 2])
+        assert told["cause"] == "RuntimeError"
+        assert rank == 2 or 2 <= seconds < 2 + 3
+        assert left == 0
+
+
+def test_without_a_timeout_the_groups_own_applies_and_a_rank_that_hangs_is_silent() -> None:
+    by_rank = meshkit.spawn(jobs.one_sleeps, 4, (8.0, None, 1.0), timeout=120)
+    told, seconds, _ = by_rank[0]
+    host = socket.gethostname()
+    silent = rf"  Silent: rank 2 \(dp=1 sp=0\): host {host}, pid \d+; it runs\."
+    assert re.search(silent, told["text"]), told["text"]
+    assert told["missing"] == [2]
+    assert seconds < 1 + 4 + 2
+
+
+def test_a_rank_that_left_with_an_error_of_its_own_is_quoted_and_all_build_again() -> None:
+    by_rank = meshkit.spawn(jobs.one_raises, 4, timeout=120)
+    assert [total for _, total in by_rank] == [4] * 4
+    assert (by_rank[1][0]["kind"], by_rank[1][0]["text"]) == ("ValueError", "bad sample 17")
+    for rank in (0, 2, 3):
+        told = by_rank[rank][0]
+        assert told["kind"] == "CollectiveError"
+        assert "rank 1 (dp=0 sp=1)" in told["text"]
+        assert "left with ValueError: bad sample 17." in told["text"]
+        assert "  Fix: look at rank 1 first; " in told["text"]
+
+
+def test_where_nothing_fails_times_are_put_back_and_no_thread_is_left() -> None:
+    for times, inside, left in meshkit.spawn(jobs.healthy, 2, timeout=60):
+        assert times == [50, 7, 3, 7, 50, 50]
+        assert (inside, left) == (1, 0)
+
+
+def test_other_errors_pass_unchanged() -> None:
+    for found in meshkit.spawn(jobs.other_errors, 2, timeout=60):
+        assert found[:3] == [True] * 3
+        assert found[3].startswith("mesh.guard(timeout=0): timeout is 0.")
+
+
+def test_a_hang_that_raises_nothing_is_noticed_by_the_thread_beside_it() -> None:
+    """The path of nccl, on gloo: the report is out and the groups are aborted before any error."""
+    by_rank: list[Any] = meshkit.spawn(jobs.stalls_where_nobody_raises, 2, (9.0,), timeout=60)
+    told, aborted = by_rank[0]
+    assert aborted
+    line = r"mesh.guard\(timeout=1\): rank [01] has begun no collective for 1 s\."
+    assert re.match(line, told["text"]), told["text"]
+    assert told["behind"] == [1]
+    assert "(load_batch)" in told["text"]
+
+
+def test_closing_together_waits_for_all_and_names_who_does_not_come() -> None:
+    for what, _, shown in meshkit.spawn(jobs.closes_together, 2, (False,), timeout=60):
+        assert (what, shown[-7:]) == ("closed", "closed)")
+    by_rank = meshkit.spawn(jobs.closes_together, 2, (True,), timeout=60)
+    assert by_rank[0][0] == "1 of 2 ranks did not arrive at mesh.close() within 2 s."
+    assert by_rank[0][1] < 2 + 2
+    assert by_rank[0][2].endswith("closed)")
