@@ -84,6 +84,8 @@ def _fix(fields: Sequence[str]) -> str:
     """What to do about each field."""
     if "call" in fields:
         return "make the same calls in the same order on every rank."
+    if "job" in fields:
+        return "give every job a MASTER_PORT (or init_method) of its own."
     if "history" in fields:
         return "make the same groups in the same order on every rank, before this call too."
     versions = [name for name in fields if name in ("meshkit", "torch")]

@@ -19,6 +19,7 @@ from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, from_variables, identify
 from .inside import connects, set_timeout
+from .launchers import job_name
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
 from .rendezvous import met
@@ -165,6 +166,7 @@ def _join(
     world, device = _equipped(call, who, asked)
     claims = (seed_claim(call, seed), *device_claim(call, world.rank, device, str(world.backend)))
     request = {
+        "job": job_name(os.environ, world.launcher) or "untold",
         "world_size": str(world.world_size),
         "backend": str(world.backend),
         "timeout": in_words(timeout),

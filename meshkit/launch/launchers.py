@@ -44,6 +44,7 @@ class Launcher:
         by_node: whether ranks are known to be dealt node after node.
         by_mpi: whether it starts MPI jobs, whose ranks can tell each other where to meet.
         own: variables that only its own mpiexec sets; srun's PMI sets the others too.
+        job: variables that together name the job, the same on all its ranks and on no other's.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Launcher:
     by_node: bool = False
     by_mpi: bool = False
     own: Names = ()
+    job: Names = ()
 
     def recognises(self, env: Env) -> bool:
         """Whether this launcher started the process that has this environment."""
@@ -75,6 +77,21 @@ class Launcher:
 def recognised(env: Env) -> list[Launcher]:
     """The rows that recognise an environment, the one that answers first."""
     return [row for row in LAUNCHERS if row.recognises(env)]
+
+
+def job_name(env: Env, launcher: str) -> str:
+    """What a launcher calls the job to which this process belongs; empty where it does not say.
+
+    The parts of a heterogeneous Slurm job have names of their own, and are one job.
+
+    Args:
+        env: the variables there are.
+        launcher: the name of its row.
+    """
+    names = next((row.job for row in LAUNCHERS if row.name == launcher), ())
+    if "SLURM_HET_SIZE" in env:
+        return ""
+    return ".".join(env[name] for name in names) if all(name in env for name in names) else ""
 
 
 def contradicting(env: Env, rank: int, world_size: int) -> set[str]:
@@ -145,6 +162,7 @@ TORCHRUN = Launcher(
     node_rank=("GROUP_RANK",),
     num_nodes=("GROUP_WORLD_SIZE",),
     by_node=True,
+    job=("TORCHELASTIC_RUN_ID",),
 )
 SPAWN = Launcher(
     "spawn",
@@ -171,7 +189,7 @@ SAGEMAKER = Launcher(
     master_port=("MASTER_PORT", "SM_MASTER_PORT"),
     by_mpi=True,
 )
-OPEN_MPI = Launcher("openmpi", _BY_OPEN_MPI, **_OPEN_MPI, by_mpi=True)
+OPEN_MPI = Launcher("openmpi", _BY_OPEN_MPI, **_OPEN_MPI, by_mpi=True, job=("PMIX_NAMESPACE",))
 MVAPICH2 = Launcher(
     "mvapich2",
     (("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_RANK",)),
@@ -227,6 +245,7 @@ SLURM = Launcher(
             ("SLURM_JOB_ID", "SLURM_STEP_ID"),
         ),
     ),
+    job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
 )
 
 LAUNCHERS = (

@@ -186,11 +186,17 @@ def _object(matter: Matter, meeting: dist.Store, rank: int, here: Presence) -> N
     """Write down what this rank has against the meeting; what is written first counts."""
     clash = refused(meeting, rank, matter.claims)
     digest = hashlib.sha256(json.dumps(dict(matter.request), sort_keys=True).encode()).hexdigest()
-    trouble = {"clash": as_words(clash)} if clash else {"odd": rank, "here": here.written()}
-    if meeting.compare_set("request", "", digest).decode() != digest or clash is not None:
-        meeting.compare_set("trouble", "", json.dumps(trouble))
+    mine = [digest, rank, here.written()]
+    first = json.loads(meeting.compare_set("request", "", json.dumps(mine)))
+    trouble: dict[str, object] = {}
+    if clash is not None:
+        trouble = {"clash": as_words(clash)}
+    elif first[0] != digest:
+        trouble = {"odd": [first[1:], mine[1:]]}
     elif matter.failure is not None:
-        meeting.compare_set("trouble", "", json.dumps({"failure": as_words(matter.failure)}))
+        trouble = {"failure": as_words(matter.failure)}
+    if trouble:
+        meeting.compare_set("trouble", "", json.dumps(trouble))
 
 
 def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) -> str:
@@ -199,7 +205,7 @@ def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) 
     missing = [rank for rank in party.ranks if rank not in came]
     trouble = json.loads(meeting.get("trouble")) if meeting.check(["trouble"]) else {}
     if "odd" in trouble:  # a rank of another world size would not be found among ours
-        came[trouble["odd"]] = Presence(**json.loads(trouble["here"]))
+        came |= {rank: Presence(**json.loads(here)) for rank, here in trouble["odd"]}
         return as_words(differ(matter.about, came, missing))
     if "clash" in trouble:
         return str(trouble["clash"])

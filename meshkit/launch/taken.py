@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 
 import torch.distributed as dist
 
@@ -29,13 +30,19 @@ def refused(call: Call, world: World, base: dist.Store, taken: TakenError) -> La
     """
     error = _two_processes(call, world, taken.holder, taken.waits)
     if taken.waits:
-        meeting = dist.PrefixStore(f"meshkit/{taken.holder.generation}/meeting/1", base)
-        meeting.compare_set("trouble", "", json.dumps({"clash": as_words(error)}))
-        deadline = time.monotonic() + PATIENCE
-        while not meeting.check(["verdict"]) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        meeting.compare_set("verdict", "", as_words(error))
+        with suppress(RuntimeError):  # the store goes with the first of its job to raise
+            _tell(base, taken.holder, as_words(error))
     return error
+
+
+def _tell(base: dist.Store, holder: Holder, words: str) -> None:
+    """Say it in the meeting where the holder waits: the verdict once all have come, or soon."""
+    meeting = dist.PrefixStore(f"meshkit/{holder.generation}/meeting/1", base)
+    meeting.compare_set("trouble", "", json.dumps({"clash": words}))
+    deadline = time.monotonic() + PATIENCE
+    while not meeting.check(["verdict"]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    meeting.compare_set("verdict", "", words)
 
 
 def _two_processes(call: Call, world: World, holder: Holder, waits: bool) -> LaunchError:

@@ -1,0 +1,178 @@
+"""One process too many: a rank claimed twice, two jobs at one address, an earlier start."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+from meshkit.core.call import Call
+from meshkit.launch import store
+from meshkit.launch.seat import Holder, TakenError, sit
+from meshkit.testing.faults import Played, play
+from tests.launch import taken_jobs as jobs
+
+
+def tcp() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.fixture(params=["file", "tcp"])
+def method(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return tcp() if request.param == "tcp" else f"file://{tmp_path}/store"
+
+
+def joined(
+    ranks: list[int], sizes: list[int], seconds: list[float], method: str, limit: float = 20
+) -> Played:
+    args = ranks, sizes, seconds, method, limit
+    return play(jobs.joins, len(ranks), args, timeout=60)
+
+
+def pids(text: str) -> set[str]:
+    return set(re.findall(r"pid (\d+)", text))
+
+
+def test_a_rank_claimed_twice_is_told_to_both_and_to_all_who_wait(method: str) -> None:
+    """Processes 1 and 2 are both rank 1; rank 2 does not exist; nobody waits for the deadline."""
+    played = joined([0, 1, 1], [3, 3, 3], [0, 0, 0], method, limit=30)
+    assert {one.kind for one in played.outcomes.values()} == {"LaunchError"}
+    texts = {one.text for one in played.outcomes.values()}
+    assert len(texts) == 1
+    (text,) = texts
+    assert text.splitlines()[0].endswith(f": two processes claim rank 1 at {method}.")
+    assert len(pids(text)) == 2
+    assert "came first and waits for the others; host " in text
+    assert "  The second has rank 1 from RANK (hand-written).\n" in text
+    assert all(played.seconds(rank) < 10 for rank in range(3))
+
+
+def test_two_processes_of_rank_0(method: str) -> None:
+    """Over tcp the second one cannot host the store; it finds that of the first."""
+    played = joined([0, 0, 1], [3, 3, 3], [0, 0.5, 0], method, limit=30)
+    assert {one.kind for one in played.outcomes.values()} == {"LaunchError"}
+    assert "two processes claim rank 0" in played.outcomes[0].text
+    assert len({one.text for one in played.outcomes.values()}) == 1
+
+
+def test_a_job_that_runs_is_left_alone(method: str) -> None:
+    played = joined([0, 1, 1], [2, 2, 2], [0, 0, 3], method)
+    assert [played.outcomes[rank].kind for rank in range(3)] == [
+        "returned",
+        "returned",
+        "LaunchError",
+    ]
+    text = played.outcomes[2].text
+    assert "two processes claim rank 1" in text
+    assert "came first and has joined already, and runs; host " in text
+    assert played.outcomes[1].text[1:].split(",")[0] in pids(text)  # by name
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_two_jobs_at_one_address(size: int, method: str) -> None:
+    """The second job comes while the first waits for its rank 1.
+
+    Of two jobs by hand of one size nobody can tell whose rank 1 it is that comes first: the
+    second job's comes here when its rank 0 has been refused.
+    """
+    played = joined([0, 0, 1], [2, size, size], [0, 0.5, 1.0], method, limit=15)
+    kinds = [played.outcomes[rank].kind for rank in range(3)]
+    assert kinds[0] == kinds[1] == "LaunchError", played
+    assert played.outcomes[0].text == played.outcomes[1].text
+    assert "two processes claim rank 0 at " in played.outcomes[0].text
+    assert kinds[2] in ("LaunchError", "DisagreementError")
+    assert max(played.seconds(rank) for rank in range(3)) < 10
+
+
+def test_two_jobs_that_their_launcher_names(tmp_path: Path) -> None:
+    """Rank 1 of another Slurm step comes first: the steps of a job share its port."""
+    played = play(jobs.steps, 2, (f"file://{tmp_path}/store", ["7.0", "7.1"]), timeout=40)
+    texts = {one.text for one in played.outcomes.values()}
+    assert {one.kind for one in played.outcomes.values()} == {"DisagreementError"}
+    (text,) = texts
+    lines = text.splitlines()
+    assert sorted(line.rpartition("  ")[2] for line in lines[1:3]) == ["job=7.0", "job=7.1"]
+    assert lines[3] == "  Fix: give every job a MASTER_PORT (or init_method) of its own."
+
+
+def test_a_rank_of_a_larger_job_is_told_with_the_odd_one(tmp_path: Path) -> None:
+    """Rank 3 of four comes to a job of two: nobody's list of ranks holds it."""
+    method = f"file://{tmp_path}/store"
+    played = joined([0, 3, 1], [2, 4, 2], [0, 0.5, 1.0], method, limit=15)
+    assert {one.kind for one in played.outcomes.values()} == {"DisagreementError"}
+    assert "rank 3 (host " in played.outcomes[0].text
+    assert "world_size=4" in played.outcomes[0].text
+
+
+def test_a_start_that_was_killed_is_not_in_the_way_of_the_next(tmp_path: Path) -> None:
+    method = f"file://{tmp_path}/store"
+    first = play(jobs.killed_in_init, 3, (method, 2), timeout=40)
+    assert [first.ends[rank] for rank in range(3)] == ["SIGKILL", "SIGKILL", "ended"]
+    second = play(jobs.starts_twice, 3, (method, str(tmp_path), 2), timeout=40)
+    assert [one.text for one in second.outcomes.values()] == ["3", "3", "3"], second
+
+
+def test_a_rank_that_is_still_in_an_earlier_job_is_named_with_it(tmp_path: Path) -> None:
+    played = play(jobs.one_stays_in_its_first_job, 3, (f"file://{tmp_path}/store",), timeout=60)
+    outcome = played.outcomes[0]
+    assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (1,))
+    where = rf"Last seen: 1 on host {socket.gethostname()}, pid \d+ "
+    assert re.search(where + r"\(in its first init, this rank is in its second\)\.", outcome.text)
+    assert played.outcomes[1].text == "'stayed'"
+
+
+def test_a_rank_of_an_earlier_attempt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun's agent keeps its store over restarts."""
+    base, world = dist.HashStore(), meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    store._of_attempt(Call("init"), world, base)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(meshkit.LaunchError) as caught:
+        store._of_attempt(Call("init"), world, base)
+    host, pid = socket.gethostname(), os.getpid()
+    assert str(caught.value) == (
+        "init(): rank 1 is of attempt 1 of the job, which is over.\n"
+        f"  Attempt 2 has begun, with rank 1 on host {host}, pid {pid}; this is pid {pid}.\n"
+        f"  Fix: end this process (kill {pid} on host {host})."
+    )
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
+    assert store._of_attempt(Call("init"), world, base).underlying_store is base
+
+
+def test_seats() -> None:
+    """One process takes its own seat again and again; another only that of one that has ended."""
+    base = dist.HashStore()
+    assert [sit(base, 4) for _ in range(3)] == [1, 2, 3]
+    gone = Holder(socket.gethostname(), 1, "not when it began", "c", 7)
+    base.set("meshkit/seat/5", gone.written())
+    assert gone.state() == "it has ended"
+    assert sit(base, 5) == 8
+    assert dist.PrefixStore("meshkit/7", base).check(["over"])
+    far = Holder("another-host", 1, "9", "c", 2)
+    base.set("meshkit/seat/6", far.written())
+    assert far.state() == "not known here whether it runs"
+    with pytest.raises(TakenError) as caught:
+        sit(base, 6)
+    assert (caught.value.holder, caught.value.waits) == (far, True)
+    base.set("meshkit/2/meeting/1/verdict", "all")  # its job began long ago, and may have ended
+    assert sit(base, 6) == 3
+
+
+def test_this_process_runs_and_a_zombie_does_not() -> None:
+    assert Holder.here().runs() is True
+    assert Holder.here().state() == "it runs"
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # ended, and still in the list
+    stat = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+    assert stat[0] == "Z"
+    assert Holder(socket.gethostname(), child, stat[19], "c").runs() is False
+    os.waitpid(child, 0)
