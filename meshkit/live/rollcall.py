@@ -22,7 +22,7 @@ from ..core.layout import Layout
 from ..core.plan import Axes
 from ..launch.deadline import OverdueError, within
 from ..launch.record import Joined
-from ..launch.seat import holders
+from ..launch.seat import Holder, holders
 from ..launch.store import lost
 from ..launch.verdict import as_words, from_words
 from .agree import placed
@@ -134,8 +134,16 @@ def _gathered(site: Site, keys: dist.Store, error: str) -> CollectiveError:
         if not alive or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    why = {r: f"{known[r]}; {known[r].state()}" if r in known else "no answer" for r in silent}
+    why = {r: _why(known.get(r)) for r in silent}
     return hang(site.call, error, site.layout, places, why, placed(site.layout))
+
+
+def _why(holder: Holder | None) -> str:
+    """What is known of a rank that does not answer."""
+    if holder is None:
+        return "no answer"
+    busy = ", outside a guard with a timeout or too busy to answer" if holder.runs() else ""
+    return f"{holder}; {holder.state()}{busy}"
 
 
 def _alone(site: Site, error: str, mine: Place, gone: Sequence[int]) -> CollectiveError:

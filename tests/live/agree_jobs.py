@@ -13,6 +13,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.record import joined
 from meshkit.live import agree, build
+from meshkit.live.create import NONE
 from meshkit.live.limits import Limits
 
 Told = tuple[str, str, dict[int, str], float]
@@ -81,6 +82,37 @@ def each_field_on_each_rank(odd_ranks: list[int]) -> Any:
         total = torch.ones(1)
         dist.all_reduce(total, group=mesh.group())
     return told, left, int(total)
+
+
+def without_each_comparison(odd: int) -> Any:
+    """Each field perturbed on one rank, where no rank compares it: who notices?
+
+    Nothing is created, as ranks that disagree would hang in there.
+    """
+    meshkit.init(arrival_timeout=60)
+    create, plain = build.on_all, agree.request
+    build.on_all = lambda *args: NONE
+    noticed = {}
+    for field in (*PASSED, *ALTERED):
+        asked: dict[str, Any] = {"dp": -1, "sp": 2}
+        if dist.get_rank() == odd:
+            asked |= PASSED.get(field, {})
+        if asked.get("ranks") == "reversed":
+            asked["ranks"] = list(reversed(range(dist.get_world_size())))
+        undo = alter(field) if dist.get_rank() == odd and field in ALTERED else lambda: None
+        compared = agree.request
+
+        def lacking(*args: Any, field: str = field, compared: Any = compared) -> dict[str, str]:
+            return {name: value for name, value in compared(*args).items() if name != field}
+
+        agree.request = lacking
+        found = caught(lambda asked=asked: meshkit.build_mesh(**asked))
+        noticed[field] = found if isinstance(found, str) else found[1]
+        agree.request = plain
+        undo()
+        agree.request = plain
+    build.on_all = create
+    return noticed
 
 
 def refused_sizes(odd: int) -> Any:

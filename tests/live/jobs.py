@@ -392,3 +392,21 @@ def as_device_mesh_on_fake(sizes: list[tuple[str, int]]) -> list[Any]:
         answers.append((made.get_coordinate(), groups, made.mesh.tolist()))
         dist.destroy_process_group()
     return answers
+
+
+def times_by_axis(timeout: Any) -> Any:
+    """What torch keeps for each group; dp sp is dp here, whose time is asked for beside it."""
+    meshkit.init(arrival_timeout=60)
+
+    def seconds(mesh: meshkit.Mesh, axes: str) -> float:
+        limit = timeout_of(mesh.group(*axes.split()))
+        assert limit is not None
+        return limit.total_seconds()
+
+    with meshkit.build_mesh(dp=2, sp=1, tp=2, timeout={"tp": timeout["tp"]}) as mesh:
+        times = {axes: seconds(mesh, axes) for axes in ("dp", "tp", "dp sp", "")}
+        is_world = mesh.group() is dist.group.WORLD
+    with meshkit.build_mesh(dp=4, timeout={"dp": 33}) as mesh:
+        own = {axes: seconds(mesh, axes) for axes in ("dp", "")}
+        shared = mesh.group() is dist.group.WORLD
+    return times, own, shared, is_world

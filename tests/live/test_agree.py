@@ -39,6 +39,12 @@ def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
         assert shown in text, text
 
 
+def test_each_comparison_is_needed() -> None:
+    """Where one field is not compared, a rank that differs in it passes unnoticed."""
+    for noticed in meshkit.spawn(jobs.without_each_comparison, 4, (2,), timeout=120):
+        assert noticed == dict.fromkeys((*jobs.PASSED, *jobs.ALTERED), "built")
+
+
 def test_thirty_two_ranks() -> None:
     told = meshkit.spawn(jobs.refused_sizes, 32, (17,), timeout=300)
     assert {kind for kind, *_ in told} == {"DisagreementError"}

@@ -1,0 +1,148 @@
+"""The wire between two hosts is cut, or torchrun's workers are stopped: who is named, and when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launchers.checks import clean
+from tests.launchers.two_hosts import Host, two_hosts
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+BUSY = 3.0  # seconds that a machine with other work to do may add to any promise
+
+SCRIPT = """
+import json, os, sys, time
+import torch, torch.distributed as dist
+import meshkit
+
+folder, where = sys.argv[1:]
+
+def ready(rank):
+    open(f"{folder}/{rank}.ready", "w").write(str(os.getpid()))
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.02)
+
+world = meshkit.init(arrival_timeout=60)
+mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=3)
+ready(world.rank)
+said = {}
+try:
+    if where == "agree":
+        mesh.agree("step", 1)
+    elif where == "build":
+        meshkit.build_mesh(dp=4, timeout=600, arrival_timeout=3)
+    else:
+        with mesh.guard(timeout=3):
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    said = {"kind": "through"}
+except meshkit.RankTimeoutError as error:
+    said = {"kind": type(error).__name__, "text": str(error), "missing": error.missing_ranks}
+said["at"] = time.monotonic()
+json.dump(said, open(f"{folder}/{world.rank}.part", "w"))
+os.rename(f"{folder}/{world.rank}.part", f"{folder}/{world.rank}.json")
+os._exit(0)
+"""
+
+
+def script(folder: Path) -> str:
+    path = folder / "job.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def wait_for(paths: list[Path], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < deadline, [path.name for path in paths if not path.exists()]
+        time.sleep(0.02)
+
+
+def said(folder: Path, ranks: list[int], seconds: float) -> dict[int, dict[str, Any]]:
+    wait_for([folder / f"{rank}.json" for rank in ranks], seconds)
+    return {rank: json.loads((folder / f"{rank}.json").read_text()) for rank in ranks}
+
+
+def cut(host: Host) -> None:
+    """The only wire of a host."""
+    subprocess.run(["ip", "-n", host.namespace, "link", "set", host.namespace, "down"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "within"),
+    [
+        ("agree", "RankTimeoutError", 3 + 3),
+        ("build", "RankTimeoutError", 3 + 3),
+        ("collective", "CollectiveError", 3 + 4),
+    ],
+)
+def test_the_wire_between_two_hosts_is_cut(
+    where: str, kind: str, within: float, tmp_path: Path
+) -> None:
+    """Ranks 0 and 1 are on the host of the store; 2 and 3 are cut off from it."""
+    with two_hosts(tmp_path, "a", "b") as hosts:
+        processes = []
+        try:
+            for rank in range(4):
+                host = hosts[rank // 2]
+                who = {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank % 2)}
+                where_to = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": "29777"}
+                wire = {"GLOO_SOCKET_IFNAME": host.namespace}
+                command = host.command(sys.executable, script(tmp_path), str(tmp_path), where)
+                environ = clean(**who, **where_to, **wire)
+                processes.append(subprocess.Popen(command, env=environ))
+            wait_for([tmp_path / f"{rank}.ready" for rank in range(4)], 90)
+            cut(hosts[1])
+            at = time.monotonic()
+            (tmp_path / "go").touch()
+            found = said(tmp_path, [0, 1, 2, 3], 40)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    for rank, one in found.items():
+        assert one["kind"] == kind, (rank, one)
+        assert one["at"] - at < within + BUSY, (rank, one)
+    for rank in (0, 1):  # who can reach the store names those who cannot
+        assert found[rank]["missing"] == [2, 3], found[rank]
+        if where != "collective":
+            assert "Last seen: 2 on host b, pid " in found[rank]["text"]
+    for rank in (2, 3):  # who cannot names its host
+        assert found[rank]["missing"] == [0], found[rank]
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "within"),
+    [("agree", "RankTimeoutError", 3 + 2), ("collective", "CollectiveError", 3 + 4)],
+)
+def test_a_stopped_worker_of_torchrun(where: str, kind: str, within: float, tmp_path: Path) -> None:
+    """The agent hosts the store and notices nothing: a stopped worker has not failed."""
+    command = [*TORCHRUN, "--nproc-per-node", "4", script(tmp_path), str(tmp_path), where]
+    agent = subprocess.Popen(command, env=clean(), stderr=subprocess.DEVNULL)
+    try:
+        wait_for([tmp_path / f"{rank}.ready" for rank in range(4)], 90)
+        stopped = int((tmp_path / "2.ready").read_text())
+        os.kill(stopped, signal.SIGSTOP)
+        while Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.02)
+        at = time.monotonic()
+        (tmp_path / "go").touch()
+        found = said(tmp_path, [0, 1, 3], 40)
+        os.kill(stopped, signal.SIGKILL)
+        agent.wait(60)
+    finally:
+        agent.kill()
+        agent.wait()
+    for one in found.values():
+        assert (one["kind"], one["missing"]) == (kind, [2])
+        assert one["at"] - at < within + BUSY
+        assert f"pid {stopped}" in one["text"]
+        assert where == "agree" or "it is stopped" in one["text"]

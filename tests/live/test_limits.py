@@ -1,0 +1,78 @@
+"""Times by axis."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import meshkit
+from meshkit.core.call import Call
+from meshkit.core.plan import GroupPlan
+from meshkit.live.limits import Limits
+from tests.live import jobs
+
+LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
+JOB = timedelta(seconds=900)
+
+
+def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> Limits:
+    call = Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
+    return Limits.of(call, GroupPlan.of(layout), timeout, JOB)
+
+
+def seconds(found: Limits, *axes: str) -> float:
+    limit = found[axes]
+    assert limit is not None
+    return limit.total_seconds()
+
+
+def test_one_time_for_all() -> None:
+    assert seconds(limits(30), "dp") == seconds(limits(30), "dp", "sp") == 30
+    assert seconds(limits(None), "tp") == 900
+    assert (str(limits(30)), str(limits(None)), str(Limits(None))) == ("30 s", "900 s", "default")
+
+
+def test_by_axis_and_the_others_keep_the_jobs() -> None:
+    found = limits({"tp": 30, "dp sp": timedelta(minutes=10), ("sp",): None})
+    assert [seconds(found, *axes) for axes in (("tp",), ("dp", "sp"), ("dp",), ("sp",))] == [
+        30,
+        600,
+        900,
+        900,
+    ]
+    assert str(found) == "900 s, dp sp 600 s, tp 30 s"
+
+
+def test_listings_that_come_to_one_group_take_the_longest() -> None:
+    flat = meshkit.Layout(dp=4, sp=1)
+    for times in ({"dp": 30, "dp sp": 600}, {"dp sp": 600, "dp": 30}):
+        assert seconds(limits(times, flat), "dp") == 600
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(meshkit.UnknownAxisError):
+        limits({"tq": 30})
+    with pytest.raises(meshkit.UnknownAxisError):
+        limits({3: 30})
+    with pytest.raises(meshkit.SpecError, match="timeout is 0"):
+        limits({"tp": 0})
+    with pytest.raises(meshkit.SpecError) as caught:
+        limits({"dp tp": 30})
+    assert str(caught.value) == (
+        "build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}): no group over dp tp was built.\n"
+        "  Built are (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
+        "  Fix: build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}, groups=['dp tp'])."
+    )
+
+
+def test_the_groups_of_a_live_mesh() -> None:
+    """Also for a mesh that spans the world, which then is not the default group."""
+    by_axis = {"tp": 30, "dp sp": 600}
+    for times, own, shared, is_world in meshkit.spawn(
+        jobs.times_by_axis, 4, (by_axis,), timeout=60
+    ):
+        assert times == {"dp": 1800, "tp": 30, "dp sp": 1800, "": 1800}
+        assert own == {"dp": 33, "": 33}
+        assert (shared, is_world) == (False, True)
