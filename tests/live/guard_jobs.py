@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from typing import Any
 
@@ -12,6 +14,7 @@ import meshkit
 from meshkit.launch.inside import timeout_of
 from meshkit.live import guard as guard_module
 from meshkit.live import verify as verify_module
+from meshkit.live.place import of_thread, place
 from tests.live.jobs import threads
 
 
@@ -184,3 +187,35 @@ def closes_together(stays_away: bool) -> Any:
     except meshkit.RankTimeoutError as error:
         return str(error).splitlines()[0], time.monotonic() - began, repr(mesh)
     return "closed", time.monotonic() - began, repr(mesh)
+
+
+def operations() -> Any:
+    """The operation that place reads from the frames inside a collective."""
+    mesh = meshkit.build_mesh(dp=2)
+    mine = dist.new_group([0, 1], group_desc="a group of mine")
+    seen: list[str] = []
+
+    def look(*_: Any, **__: Any) -> Any:
+        seen.append(
+            place(mesh.rank, mesh._groups.by_key, of_thread(threading.get_ident())).operation
+        )
+        raise ZeroDivisionError
+
+    calls = {
+        "dp": lambda: dist.all_reduce(torch.ones(1), group=mesh.group("dp")),
+        "world": lambda: dist.broadcast(torch.ones(1), 0),
+        "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=mine),
+        "barrier": lambda: mesh.barrier("dp"),
+        "none": look,
+    }
+    c10d = dist.distributed_c10d
+    plain, barrier = c10d._rank_not_in_group, dist.barrier
+    c10d._rank_not_in_group = dist.barrier = look
+    found = {}
+    for name, call in calls.items():
+        seen.clear()
+        with contextlib.suppress(ZeroDivisionError):
+            call()
+        found[name] = seen[0]  # torch looks again when it logs the error
+    c10d._rank_not_in_group, dist.barrier = plain, barrier
+    return found
