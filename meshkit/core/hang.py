@@ -52,7 +52,7 @@ class Behind:
 
 
 def behind(layout: Layout, places: Mapping[int, Place]) -> dict[int, Behind]:
-    """The ranks that others wait for, each with the group where it is furthest behind.
+    """The ranks that have begun fewer collectives than a peer, each with the group where most so.
 
     O(ranks x groups). Ranks that are not among ``places`` are passed over.
 
@@ -99,7 +99,7 @@ def hang(
     lines = [_late(rank, late[rank], places[rank], name) for rank in late]
     lines += [f"Silent: rank {rank} ({name(rank)}): {why}." for rank, why in silent.items()]
     lines += _others(places, late)
-    first = _first(places, late, silent)
+    first = _first(layout, places, late, silent)
     looks = f"look at rank{'' if len(first) == 1 else 's'} {runs(first)} first" if first else ""
     text = told(
         f"{call}: {error}",
@@ -127,12 +127,21 @@ def _others(places: Mapping[int, Place], late: Iterable[int]) -> list[str]:
 
 
 def _first(
-    places: Mapping[int, Place], late: Iterable[int], silent: Mapping[int, str]
+    layout: Layout, places: Mapping[int, Place], late: Iterable[int], silent: Mapping[int, str]
 ) -> list[int]:
     """Where to look: who left, who is behind and waits for nobody, who does not answer."""
     left = [rank for rank in sorted(places) if places[rank].error]
     idle = [rank for rank in late if not places[rank].operation and not places[rank].error]
-    return left or sorted([*idle, *silent]) or list(late)
+    awaited = _awaited(layout, places)
+    reasons = sorted([*idle, *silent])
+    return left or [r for r in reasons if r in awaited] or reasons or list(late)
+
+
+def _awaited(layout: Layout, places: Mapping[int, Place]) -> set[int]:
+    """The ranks of all groups in which a rank is in a collective."""
+    names = {rank: one.operation.partition(" over ")[2] for rank, one in places.items()}
+    known = {rank: axes for rank, axes in names.items() if axes in places[rank].begun}
+    return {int(p) for rank, axes in known.items() for p in layout.peers(rank, *axes.split())}
 
 
 def _cut(lines: list[str]) -> list[str]:

@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 
+# torch 2.13; below that, gloo keeps for its collectives the time under which it connected.
+RETIMES = hasattr(dist.ProcessGroup, "set_timeout")
+
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     """How long a collective of the group may take; None where torch does not tell. Local.
@@ -26,17 +29,13 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 
 
 def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
-    """Let later collectives of the group take so long. Local.
+    """Let later collectives of the group take so long. Local; only where ``RETIMES``.
 
     Args:
         group: made by torch.
         timeout: None is the backend's default.
     """
-    limit = timeout or default_timeout(str(dist.get_backend(group)))
-    if hasattr(group, "set_timeout"):
-        group.set_timeout(limit)
-    else:  # torch below 2.13
-        group._get_backend(_device(group))._set_default_timeout(limit)
+    group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
 
 
 def default_timeout(backend: str) -> timedelta:
@@ -48,6 +47,11 @@ def default_timeout(backend: str) -> timedelta:
 def connects(backend: str) -> bool:
     """Whether making a group waits for its peers, as gloo does: it connects every pair."""
     return "gloo" in backend
+
+
+def connects_apart(backend: str) -> bool:
+    """Whether it can do so under another time than that of its collectives."""
+    return connects(backend) and RETIMES
 
 
 def begun(group: dist.ProcessGroup) -> int | None:

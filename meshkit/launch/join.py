@@ -18,7 +18,7 @@ from ..core.errors import LaunchError, told
 from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, from_variables, identify
-from .inside import connects, set_timeout
+from .inside import connects_apart, set_timeout
 from .launchers import job_name
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
@@ -201,7 +201,7 @@ def _make_default_group(
     connect: timedelta,
 ) -> None:
     """Torch's default group; bound to the device where the backend splits groups from it."""
-    waits = connects(str(world.backend))
+    waits = connects_apart(str(world.backend))
     who: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
     if world.backend == "mpi":  # MPI knows itself who is who
         who = {}

@@ -21,8 +21,7 @@ from typing import TypeVar
 from ..core.errors import MeshkitError, RankTimeoutError
 from .deadline import OverdueError, within
 from .inside import connects
-from .meet import SILENCE, Matter, Party, arrive, refuse
-from .store import lost
+from .meet import Matter, Party, arrive, refuse
 from .verdict import refusal
 
 Made = TypeVar("Made")
@@ -60,7 +59,7 @@ def together(
         return work()
     meeting = partial(arrive, party=party, wait=limit + REST, since=began)
     try:
-        made = _bounded(matter, party, limit, work)
+        made = _bounded(party, limit, work)
     except RuntimeError as error:  # torch's own: a peer may be the reason
         failure = refusal(matter.about, party.world.rank, error)
         try:
@@ -82,11 +81,13 @@ def together(
     return made
 
 
-def _bounded(matter: Matter, party: Party, limit: timedelta, work: Callable[[], Made]) -> Made:
+def _bounded(party: Party, limit: timedelta, work: Callable[[], Made]) -> Made:
     """The work; where it waits for peers at a store, only as long as it may."""
     if not connects(str(party.world.backend)):
         return work()
     try:
-        return within(limit.total_seconds() + SILENCE, work)
-    except OverdueError:
-        raise lost(matter.call, party.world, silent=True) from None
+        return within((limit + REST / 2).total_seconds(), work)
+    except OverdueError:  # the store answers nothing; or torch below 2.13 waits on its own time
+        raise RuntimeError(
+            f"it did not come to an end within {limit.total_seconds():g} s"
+        ) from None

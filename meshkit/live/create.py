@@ -19,7 +19,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
 from ..core.seats import Ints
-from ..launch.inside import connects, set_timeout
+from ..launch.inside import connects_apart, set_timeout
 from .limits import Limits
 
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
@@ -59,8 +59,8 @@ class Terms:
 
     @property
     def waits(self) -> bool:
-        """Whether making a group waits for its peers."""
-        return connects(self.backend or dist.get_backend())
+        """Whether a group is made under ``connect``, and gets its own time afterwards."""
+        return connects_apart(self.backend or dist.get_backend())
 
 
 def check_orders(call: Call, plan: GroupPlan) -> None:

@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from ..core.errors import CollectiveError, MeshkitError
 from ..launch.deadline import OverdueError, within
-from ..launch.inside import connects, set_timeout, timeout_of
+from ..launch.inside import connects_apart, set_timeout, timeout_of
 from .place import is_collectives, of_error, of_thread, place
 from .rollcall import Site, answer, called, report
 
@@ -87,8 +87,8 @@ def _limited(site: Site, limit: timedelta | None) -> Iterator[None]:
 
 
 def _raises(site: Site) -> bool:
-    """Whether a collective raises in the thread that waits for it."""
-    return all(connects(str(dist.get_backend(group))) for group in site.groups.values())
+    """Whether a collective raises in the thread that waits for it, at a time that can be set."""
+    return all(connects_apart(str(dist.get_backend(group))) for group in site.groups.values())
 
 
 @contextmanager

@@ -89,6 +89,16 @@ def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
     assert str(error).splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
 
 
+def test_a_silent_rank_for_which_nobody_waits_is_not_looked_at_first() -> None:
+    """0 waits for 2 over dp; 1 and 3 have left the guard in peace."""
+    at = places(dp_2=7)
+    at[0] = Place(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
+    text = str(told({0: at[0], 2: at[2]}, {1: "it has ended", 3: "it has ended"}))
+    assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
+    text = str(told({0: at[0]}, {1: "it has ended", 2: "it has ended", 3: "it has ended"}))
+    assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
+
+
 def test_a_rank_that_left_with_an_error_is_looked_at_before_all_others() -> None:
     at = places(dp_0=7)
     at[1] = Place(1, at[1].begun, error="ValueError: bad sample 17")
