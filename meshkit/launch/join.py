@@ -19,7 +19,7 @@ from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, from_variables, identify
 from .inside import connects_apart, set_timeout
-from .launchers import job_name
+from .launchers import job_hosts, job_name
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
 from .rendezvous import met
@@ -174,7 +174,7 @@ def _join(
         "meshkit": VERSION,
         "torch": torch.__version__,
     }
-    matter = Matter(call, request, ABOUT, claims)
+    matter = Matter(call, request, ABOUT, claims, hosts=job_hosts(os.environ, world.launcher))
     world, store, generation = met(matter, world, wait, since=began)
     number = None if seed is None else drawn(call, store, world, seed, 0, wait)
     home = dist.PrefixStore("default_group", store)

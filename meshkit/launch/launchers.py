@@ -94,6 +94,17 @@ def job_name(env: Env, launcher: str) -> str:
     return ".".join(env[name] for name in names) if all(name in env for name in names) else ""
 
 
+def job_hosts(env: Env, launcher: str) -> list[str]:
+    """The hosts on which a launcher started the job; none where it does not say.
+
+    Args:
+        env: the variables there are.
+        launcher: the name of its row.
+    """
+    places = next((row.places for row in LAUNCHERS if row.name == launcher), ())
+    return next((place.names(env) for place in places if isinstance(place, NodeList)), [])
+
+
 def contradicting(env: Env, rank: int, world_size: int) -> set[str]:
     """The variables by which another launcher than a hand-written one would say another rank.
 

@@ -32,7 +32,18 @@ from .claims import Claim, refused
 from .deadline import OverdueError, within
 from .seat import last_seen
 from .store import lost
-from .verdict import ALL, Presence, absent, as_words, differ, from_words, present, refusal
+from .verdict import (
+    ALL,
+    Presence,
+    absent,
+    as_words,
+    differ,
+    from_words,
+    plural,
+    present,
+    refusal,
+    some,
+)
 from .world import World
 
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
@@ -53,6 +64,7 @@ class Matter:
         claims: what must be equal on the ranks that claim it, or a rank's alone.
         place: a rank's coordinate in words, for errors.
         stage: what of the call, where not its beginning: ``"the end of "``.
+        hosts: where ranks are expected, as far as the launcher says.
         failure: what went wrong on this rank before; all raise it, unless a rank is missing, as
             that explains it.
     """
@@ -63,6 +75,7 @@ class Matter:
     claims: tuple[Claim, ...] = ()
     place: Callable[[int], str] | None = None
     stage: str = ""
+    hosts: Sequence[str] = ()
     failure: MeshkitError | None = None
 
 
@@ -211,10 +224,18 @@ def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) 
         return str(trouble["clash"])
     if missing:
         seen = last_seen(party.store, party.world.rank, missing)
-        seconds = wait.total_seconds()
-        what = f"{matter.stage}{matter.call}"
-        return as_words(absent(what, seconds, came, missing, matter.place, seen))
+        more = [f"Last seen: {'; '.join(seen)}."] * bool(seen) + _unseen(matter.hosts, came)
+        what, seconds = f"{matter.stage}{matter.call}", wait.total_seconds()
+        return as_words(absent(what, seconds, came, missing, matter.place, *more))
     return str(trouble.get("failure", ALL))
+
+
+def _unseen(expected: Sequence[str], came: Mapping[int, Presence]) -> list[str]:
+    """The hosts from which nobody came, where the launcher calls hosts as they call themselves."""
+    short = {one.host.partition(".")[0] for one in came.values()}
+    absent = [host for host in expected if host.partition(".")[0] not in short]
+    known = absent and len(absent) < len(expected)
+    return [f"No rank came from host{plural(absent)} {', '.join(some(absent))}."] * bool(known)
 
 
 def _obeyed(error: MeshkitError, rank: int) -> MeshkitError:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from .hosts import first_host
+from .hosts import first_host, host_names
 from .variables import Env, Names, present, refuse
 
+MOST = 100_000  # hosts that are listed
 PORT = 29500  # where nothing tells two jobs on a host apart
 LOWEST, HOW_MANY = 12000, 20000  # below the ports that Linux hands out by itself
 
@@ -40,6 +42,14 @@ class NodeList:
 
     hosts: Names
     job: Names
+
+    def names(self, env: Env) -> list[str]:
+        """All hosts of the list; none where there is no list, or none that can be read."""
+        name = present(self.hosts, env)
+        try:
+            return list(islice(host_names(env[name]), MOST)) if name else []
+        except ValueError:
+            return []
 
     def find(self, launcher: str, env: Env) -> Address | None:
         """The address of the first node.

@@ -27,7 +27,7 @@ from ..core.errors import (
 from ..core.runs import runs
 
 ALL = "all"
-NAMED = 8  # missing ranks named one by one in an error
+NAMED = 8  # ranks or hosts named one by one in an error
 KINDS: dict[str, type[MeshkitError]] = {
     kind.__name__: kind
     for kind in (CollectiveError, DisagreementError, LaunchError, MeshkitError, RankTimeoutError)
@@ -81,21 +81,26 @@ def absent(
     came: Mapping[int, Presence],
     missing: Sequence[int],
     place: Callable[[int], str] | None,
-    seen: Sequence[str] = (),
+    *more: str,
 ) -> RankTimeoutError:
-    """The error that names the ranks that did not come, and where they were last seen."""
-    names = [f"{rank} ({place(rank)})" if place else str(rank) for rank in missing[:NAMED]]
-    names += [f"and {len(missing) - NAMED} more"] * (len(missing) > NAMED)
-    hosts = sorted({one.host for one in came.values()})
+    """The error that names the ranks that did not come, with more lines of evidence."""
+    names = some([f"{rank} ({place(rank)})" if place else str(rank) for rank in missing])
+    hosts = some(sorted({one.host for one in came.values()}))
     text = told(
         f"{len(missing)} of {len(came) + len(missing)} ranks did not arrive at {what} within "
         f"{seconds:g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {runs(sorted(came)) or 'nobody'}"
+        f"Missing: {', '.join(names)}. Arrived: {runs(sorted(came))}"
         f"{f' on host{plural(hosts)} ' if hosts else ''}{', '.join(hosts)}.",
-        *[f"Last seen: {'; '.join(seen)}."] * bool(seen),
+        *more,
         fix=f"look at the logs of rank{plural(missing)} {runs(missing)} first.",
     )
     return RankTimeoutError(text, missing_ranks=tuple(missing))
+
+
+def some(names: list[str]) -> list[str]:
+    """The first few, and how many more."""
+    more = len(names) - NAMED
+    return [*names[:NAMED], f"and {more} more"] if more > 0 else names
 
 
 def plural(things: Sequence[object]) -> str:

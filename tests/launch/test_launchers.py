@@ -8,7 +8,7 @@ import pytest
 
 import meshkit
 from meshkit.launch.environment import allocation
-from meshkit.launch.launchers import LAUNCHERS, recognised
+from meshkit.launch.launchers import LAUNCHERS, job_hosts, job_name, recognised
 from tests.launch import recorded
 from tests.launch.recorded import ALL, ALONE, EXPECTED, ROWS, Env
 
@@ -264,3 +264,16 @@ def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
     )
     world = meshkit.detect(recorded.PALS_WITHOUT_PMI, world_size=4)
     assert (world.rank, world.world_size, world.local_rank, world.node_rank) == (3, 4, 1, 1)
+
+
+def test_what_launchers_say_of_the_job_as_a_whole() -> None:
+    """Its name, by which two jobs at one address are told apart; and its hosts."""
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "n[1-2],login"}
+    assert job_name(slurm, "slurm") == "7.1"
+    assert job_name({**slurm, "SLURM_HET_SIZE": "2"}, "slurm") == ""  # parts of one job
+    assert job_name({"SLURM_JOB_ID": "7"}, "slurm") == ""
+    assert job_name({"TORCHELASTIC_RUN_ID": "abc"}, "torchrun") == "abc"
+    assert job_name(slurm, "hand-written") == job_name(slurm, "single") == ""
+    assert job_hosts(slurm, "slurm") == ["n1", "n2", "login"]
+    assert job_hosts(slurm, "torchrun") == job_hosts({}, "slurm") == []
+    assert job_hosts({"SLURM_STEP_NODELIST": "n["}, "slurm") == []

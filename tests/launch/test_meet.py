@@ -122,6 +122,28 @@ def test_many_missing_ranks_are_summed_up() -> None:
     assert str(error).endswith("look at the logs of ranks 1-999 first.")
 
 
+@pytest.mark.parametrize(
+    ("expected", "line"),
+    [
+        ([], None),
+        (["n1", "n2"], None),  # the launcher calls hosts by other names than they do themselves
+        (["HERE", "n2", "n3"], "  No rank came from hosts n2, n3."),
+        (["HERE"], None),
+        (["HERE.cluster", "n2"], "  No rank came from host n2."),
+        (["HERE", *(f"n{i}" for i in range(20))], ", n7, and 12 more."),
+    ],
+)
+def test_hosts_from_which_nobody_came(expected: list[str], line: str | None) -> None:
+    here = socket.gethostname().partition(".")[0]
+    hosts = [host.replace("HERE", here) for host in expected]
+    matter = Matter(CALL, {}, ABOUT, hosts=hosts)
+    with pytest.raises(meshkit.RankTimeoutError) as caught:
+        arrive(matter, Party.of(dist.HashStore(), world(0, 2)), timedelta(seconds=0.05))
+    text = str(caught.value)
+    assert ("No rank came from" in text) == (line is not None)
+    assert line is None or line in text
+
+
 class Gone(dist.Store):
     """A store whose host has left."""
 
