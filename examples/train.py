@@ -321,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     check(args)
     world = meshkit.init(device=args.device, seed=args.seed)
     try:
-        with meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp) as mesh:
+        with meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp) as mesh, mesh.guard():
             return train(mesh, args, world.device or torch.device("cpu"))
     finally:
         meshkit.shutdown()

@@ -31,7 +31,7 @@ from ..core.errors import MeshkitError, RankTimeoutError
 from .claims import Claim, refused
 from .deadline import OverdueError, within
 from .seat import last_seen
-from .store import lost
+from .store import SILENCE, asked
 from .verdict import (
     ALL,
     Presence,
@@ -48,9 +48,6 @@ from .world import World
 
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
 HOST_SLACK = 1.0
-# Beyond its deadline a meeting waits so long for a store that answers nothing: a FileStore rounds
-# up to a second, and rank 0 stays for HOST_SLACK.
-SILENCE = 3.0
 
 
 @dataclass(frozen=True)
@@ -135,12 +132,8 @@ def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None
     """
     began = time.monotonic() if since is None else since
     left = max(0.001, began + wait.total_seconds() - time.monotonic())
-    try:
-        number, said = within(left + SILENCE, lambda: _held(matter, party, left, wait))
-    except dist.DistNetworkError as error:
-        raise lost(matter.call, party.world) from error
-    except OverdueError:
-        raise lost(matter.call, party.world, silent=True) from None
+    limit = left + SILENCE
+    number, said = asked(matter.call, party.world, limit, lambda: _held(matter, party, left, wait))
     if said == ALL:
         return number
     raise _obeyed(from_words(said), party.world.rank)

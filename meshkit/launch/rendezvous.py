@@ -10,10 +10,10 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import MeshkitError, RankTimeoutError
 from .deadline import OverdueError, within
-from .meet import SILENCE, Matter, Party, arrive, refuse
+from .meet import Matter, Party, arrive, refuse
 from .mpi import BY_MPI, told_by_mpi
 from .seat import TakenError, is_over, sit
-from .store import PROBE, address, lost, open_store
+from .store import PROBE, SILENCE, address, lost, open_store
 from .taken import refused
 from .world import World
 

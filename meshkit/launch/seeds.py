@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import DisagreementError, RankTimeoutError, SpecError, told
+from ..core.errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError, told
 from ..core.integers import integer
 from .claims import Claim, Claimant, refused
+from .store import SILENCE, asked
 from .world import World
 
 SHARED = "shared"
@@ -66,9 +67,14 @@ def check_alike(call: Call, store: dist.Store | None, world: World, seed: Seed) 
     """
     if store is None:
         return 0
-    number = int(store.add(f"seeds/{world.rank}", 1))
     claim = seed_claim(call, seed, "rank by rank they are seeded differently now")
-    clash = refused(dist.PrefixStore(f"seeds/call/{number}", store), world.rank, (claim,))
+
+    def claimed() -> tuple[int, MeshkitError | None]:
+        number = int(store.add(f"seeds/{world.rank}", 1))
+        calls = dist.PrefixStore(f"seeds/call/{number}", store)
+        return number, refused(calls, world.rank, (claim,))
+
+    number, clash = asked(call, world, SILENCE, claimed)
     if clash is not None:
         raise clash
     return number
@@ -97,14 +103,19 @@ def drawn(
     """
     if isinstance(seed, int):
         return seed
-    if store is None or world.rank == 0:
-        seed = secrets.randbelow(2**32)
-        if store is not None:
-            store.set(f"seeds/drawn/{number}", str(seed))
-        return seed
+    key, mine = f"seeds/drawn/{number}", secrets.randbelow(2**32)
+    if store is None:
+        return mine
+    if world.rank == 0:
+        asked(call, world, SILENCE, lambda: store.set(key, str(mine)))
+        return mine
+
+    def heard() -> int:
+        store.wait([key], wait)
+        return int(store.get(key))
+
     try:
-        store.wait([f"seeds/drawn/{number}"], wait)
-        return int(store.get(f"seeds/drawn/{number}"))
+        return asked(call, world, wait.total_seconds() + SILENCE, heard)
     except RuntimeError as error:  # its deadline, or its end; FileStore has no other type for it
         text = told(
             f"{call}: rank {world.rank} did not hear the seed that rank 0 draws.",

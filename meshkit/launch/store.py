@@ -6,8 +6,10 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlparse
 
 import torch.distributed as dist
@@ -18,6 +20,11 @@ from .deadline import OverdueError, within
 from .mpi import nowhere
 from .world import World
 
+Result = TypeVar("Result")
+
+# Beyond a deadline so long is waited for a store that answers nothing: a FileStore rounds up to a
+# second, and rank 0, which may host it, stays a second longer than others so that they can read.
+SILENCE = 3.0
 PROBE = 0.2  # seconds between two knocks at a host that does not answer yet
 
 
@@ -72,6 +79,20 @@ def _of_attempt(call: Call, world: World, store: dist.Store) -> dist.Store:
         fix=f"end this process (kill {os.getpid()} on host {socket.gethostname()}).",
     )
     raise LaunchError(text, variables={"TORCHELASTIC_RESTART_COUNT": str(attempt)})
+
+
+def asked(call: Call, world: World, seconds: float, work: Callable[[], Result]) -> Result:
+    """What ``work`` hears from the store; in bounded time, whatever has become of its host.
+
+    Raises:
+        RankTimeoutError: where the store has gone, or answers nothing within so many seconds.
+    """
+    try:
+        return within(seconds, work)
+    except dist.DistNetworkError as error:
+        raise lost(call, world) from error
+    except OverdueError:
+        raise lost(call, world, silent=True) from None
 
 
 def address(world: World) -> tuple[str | None, int | None]:

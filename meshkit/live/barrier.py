@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 
 import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import RankTimeoutError, told
 from ..launch.meet import Party
+from ..launch.store import SILENCE, asked
 from ..launch.verdict import Presence, absent, present
 
 
@@ -39,7 +41,9 @@ def barrier(
     Raises:
         RankTimeoutError: where ranks did not come in time, with their coordinates.
     """
-    meeting = None if party is None else _checked_in(party)
+    meeting = (
+        None if party is None else asked(call, party.world, SILENCE, partial(_checked_in, party))
+    )
     began = time.monotonic()
     try:
         work = dist.barrier(group, async_op=True, device_ids=device_ids)
@@ -47,8 +51,10 @@ def barrier(
     except RuntimeError as error:
         if limit is None or time.monotonic() - began < limit.total_seconds():
             raise  # a peer that died, told by torch
-        missing = _missing(call, party, meeting, limit, place)
-        raise missing or _nobody_known(call, party, limit) from error
+        if party is None or meeting is None:
+            raise _nobody_known(call, (), limit) from error
+        look = partial(_missing, call, party.ranks, meeting, limit, place)
+        raise asked(call, party.world, SILENCE, look) from error
 
 
 def _checked_in(party: Party) -> dist.Store:
@@ -60,21 +66,20 @@ def _checked_in(party: Party) -> dist.Store:
 
 def _missing(
     call: Call,
-    party: Party | None,
-    meeting: dist.Store | None,
+    ranks: Sequence[int],
+    meeting: dist.Store,
     limit: timedelta,
     place: Callable[[int], str],
-) -> RankTimeoutError | None:
-    """The error that names who did not check in; None where nobody can be named."""
-    if party is None or meeting is None:
-        return None
-    came = present(meeting, party.ranks)
-    missing = [rank for rank in party.ranks if rank not in came]
-    return absent(call, limit.total_seconds(), came, missing, place) if missing else None
+) -> RankTimeoutError:
+    """The error that names who did not check in, where that was it."""
+    came = present(meeting, ranks)
+    missing = [rank for rank in ranks if rank not in came]
+    if not missing:
+        return _nobody_known(call, ranks, limit)
+    return absent(call, limit.total_seconds(), came, missing, place)
 
 
-def _nobody_known(call: Call, party: Party | None, limit: timedelta) -> RankTimeoutError:
-    ranks: Sequence[int] = () if party is None else party.ranks
+def _nobody_known(call: Call, ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:
     text = told(
         f"{call}: not all of its group came through within {limit.total_seconds():g} s.",
         f"The group holds ranks {', '.join(map(str, ranks)) or 'that are not known here'}.",
