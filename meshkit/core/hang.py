@@ -15,6 +15,8 @@ from .errors import CollectiveError, told
 from .layout import Layout
 from .runs import runs
 
+# The default group may stand for an axis, so it is made again too.
+AGAIN = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
 SHOWN = 8  # ranks, or sets of ranks, told one by one
 
 
@@ -96,15 +98,20 @@ def hang(
         name: a rank's coordinate in words.
     """
     late = behind(layout, places)
-    lines = [_late(rank, late[rank], places[rank], name) for rank in late]
-    lines += [f"Silent: rank {rank} ({name(rank)}): {why}." for rank, why in silent.items()]
-    lines += _others(places, late)
     first = _first(layout, places, late, silent)
+    order = sorted([*late, *silent], key=lambda rank: (rank not in first, rank in silent))
+    lines = [
+        f"Silent: rank {rank} ({name(rank)}): {silent[rank]}."
+        if rank in silent
+        else _late(rank, late[rank], places[rank], name)
+        for rank in order
+    ]
+    lines += _others(places, late)
     looks = f"look at rank{'' if len(first) == 1 else 's'} {runs(first)} first" if first else ""
     text = told(
         f"{call}: {error}",
         *_cut(lines),
-        fix=f"{looks or 'look at the logs of all ranks'}; then close the mesh and build it again.",
+        fix=f"{looks or 'look at the logs of all ranks'}; then {AGAIN}.",
     )
     return CollectiveError(text, missing_ranks=tuple(silent), behind=tuple(late))
 

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 from threading import Thread
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+# Seconds beyond the deadline: a process that was stopped finds it passed when it goes on, and has
+# not yet seen what its thread hears.
+STOPPED = 0.2
 
 
 class OverdueError(Exception):
     """The work did not come to an end in time."""
 
 
-def within(seconds: float, work: Callable[[], Result]) -> Result:
+def within(
+    seconds: float, work: Callable[[], Result], *, late: Callable[[Result], None] | None = None
+) -> Result:
     """What ``work()`` returns or raises, if it does so in time.
 
     Local; some 0.1 ms beside the work itself. The thread ends with the work; only where the work
@@ -28,9 +35,10 @@ def within(seconds: float, work: Callable[[], Result]) -> Result:
     Args:
         seconds: how long to wait.
         work: what to run.
+        late: is given what the work returns when nobody waits for it any more.
 
     Raises:
-        OverdueError: where the time ran out. Whatever the work returns later is lost.
+        OverdueError: where the time ran out.
 
     Example:
         >>> within(1, lambda: 6 * 7)
@@ -39,14 +47,24 @@ def within(seconds: float, work: Callable[[], Result]) -> Result:
     outcome: Future[Result] = Future()
     thread = Thread(target=_run, args=(work, outcome), name="meshkit-waits", daemon=True)
     thread.start()
-    wait([outcome], seconds)
-    if not outcome.done():
-        raise OverdueError
+    try:
+        wait([outcome], seconds)
+        wait([outcome], STOPPED)
+        if not outcome.done():
+            raise OverdueError
+    except BaseException:  # a KeyboardInterrupt too
+        outcome.add_done_callback(partial(_given_back, late))
+        raise
     thread.join()
     try:
         return outcome.result()
     finally:
         del outcome  # an error holds the frames it came through, and they must not hold it
+
+
+def _given_back(late: Callable[[Result], None] | None, outcome: Future[Result]) -> None:
+    if late is not None and outcome.exception() is None:
+        late(outcome.result())
 
 
 def _run(work: Callable[[], Result], outcome: Future[Result]) -> None:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ..core.errors import LaunchError, told
 from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, from_variables, identify
-from .inside import connects_apart, set_timeout
+from .inside import connects, connects_apart, set_timeout
 from .launchers import job_hosts, job_name
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
@@ -174,7 +175,9 @@ def _join(
         "meshkit": VERSION,
         "torch": torch.__version__,
     }
-    matter = Matter(call, request, ABOUT, claims, hosts=job_hosts(os.environ, world.launcher))
+    matter = Matter(
+        call, request, ABOUT, claims, hosts=partial(job_hosts, os.environ, world.launcher)
+    )
     world, store, generation = met(matter, world, wait, since=began)
     number = None if seed is None else drawn(call, store, world, seed, 0, wait)
     home = dist.PrefixStore("default_group", store)
@@ -184,6 +187,7 @@ def _join(
         wait,
         lambda connect: _make_default_group(call, world, device, home, timeout, connect),
         lambda _: dist.destroy_process_group(),
+        waits=connects(str(world.backend)),
     )
     record = Joined(world, store, timeout, wait, generation)
     remember(record)
@@ -210,6 +214,8 @@ def _make_default_group(
     try:
         dist.init_process_group(world.backend, timeout=connect if waits else timeout, **who)
     except (RuntimeError, ValueError, AssertionError) as error:  # torch's own refusals
+        if dist.is_initialized():  # it failed at the very end
+            dist.destroy_process_group()
         raise _not_made(call, world, error) from error
     if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
         text = told(

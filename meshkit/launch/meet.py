@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -48,6 +49,8 @@ from .world import World
 
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
 HOST_SLACK = 1.0
+REFUSED_SLACK = 5.0  # where it was refused itself, others may still be starting
+JUDGING = 1.0  # seconds in which one rank looks at all others
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Matter:
     claims: tuple[Claim, ...] = ()
     place: Callable[[int], str] | None = None
     stage: str = ""
-    hosts: Sequence[str] = ()
+    hosts: Callable[[], Sequence[str]] = tuple
     failure: MeshkitError | None = None
 
 
@@ -110,7 +113,7 @@ class Party:
 def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None = None) -> int:
     """Check in, and return when every rank has, with the same request.
 
-    Collective over the ranks of the party.
+    Collective over the ranks of the party; six store operations a rank.
 
     Args:
         matter: what the meeting is about.
@@ -126,9 +129,9 @@ def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None
             on every rank.
         MeshkitError: the error of a claim that clashes, the same on every rank.
         RankTimeoutError: naming the ranks that did not check in, the same on every rank that did.
-            All of them within ``wait``, plus up to a second by which a FileStore rounds, plus on
-            rank 0 up to a second more so that all can read it. Where the store itself has gone or
-            answers nothing, within ``wait`` plus 3 s.
+            All of them within ``wait``, plus up to a second by which a FileStore rounds, plus up to
+            a second in which one of them looks at all, plus on rank 0 up to a second more so that
+            all can read it. Where the store itself answers nothing, within ``wait`` plus 4 s.
     """
     began = time.monotonic() if since is None else since
     left = max(0.001, began + wait.total_seconds() - time.monotonic())
@@ -142,8 +145,8 @@ def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None
 def refuse(matter: Matter, party: Party, error: BaseException) -> None:
     """Tell the others that this rank's own call failed, in the meeting to which they come.
 
-    Local: it waits for nobody but, on rank 0, a second for the others to read it. Harmless where
-    nobody waits, and where the store is gone.
+    Local: it waits for nobody but, on rank 0, five seconds for the others to read it. Harmless
+    where nobody waits, and where the store is gone.
     """
 
     def tell() -> None:
@@ -151,10 +154,10 @@ def refuse(matter: Matter, party: Party, error: BaseException) -> None:
         meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
         words = as_words(refusal(matter.about, party.world.rank, error))
         meeting.compare_set("verdict", "", words)
-        _leave_last(meeting, party.world, len(party.ranks))
+        _leave_last(meeting, party.world, len(party.ranks), REFUSED_SLACK)
 
     try:
-        within(SILENCE, tell)
+        within(REFUSED_SLACK + SILENCE, tell)
     except (RuntimeError, OverdueError):  # of a store; the caller has its own error to tell
         return
 
@@ -173,7 +176,9 @@ def _verdict(
 ) -> str:
     """Claim, check in and wait; what the verdict says."""
     rank, here = party.world.rank, Presence.here(matter.request)
-    _object(matter, meeting, rank, here)
+    odd = _object(matter, meeting, rank, here)
+    if odd and meeting.check(["verdict"]) and meeting.get("verdict").decode() == ALL:
+        return as_words(differ(matter.about, odd, []))  # it comes to a job that runs already
     # After all that could differ: whoever finds this rank here has found the difference too.
     meeting.set(f"here/{rank}", here.written())
     if meeting.add("count", 1) >= len(party.ranks):
@@ -184,17 +189,33 @@ def _verdict(
     except dist.DistNetworkError:
         raise
     except (dist.DistStoreError, RuntimeError):  # the deadline; FileStore says RuntimeError
-        meeting.compare_set("verdict", "", _judged(matter, party, meeting, wait))
+        _judge(matter, party, meeting, wait)
     return str(meeting.get("verdict").decode())
 
 
-def _object(matter: Matter, meeting: dist.Store, rank: int, here: Presence) -> None:
-    """Write down what this rank has against the meeting; what is written first counts."""
+def _judge(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) -> None:
+    """Write the verdict, as the first whose deadline has passed; the others wait for that one."""
+    if meeting.add("judges", 1) > 1:
+        try:
+            return meeting.wait(["verdict"], timedelta(seconds=JUDGING))
+        except dist.DistNetworkError:
+            raise
+        except (dist.DistStoreError, RuntimeError):  # that one has gone
+            pass
+    meeting.compare_set("verdict", "", _judged(matter, party, meeting, wait))
+
+
+def _object(matter: Matter, meeting: dist.Store, rank: int, here: Presence) -> dict[int, Presence]:
+    """Write down what this rank has against the meeting; what is written first counts.
+
+    Returns:
+        The first rank and this one, where they ask for different things.
+    """
     clash = refused(meeting, rank, matter.claims)
     digest = hashlib.sha256(json.dumps(dict(matter.request), sort_keys=True).encode()).hexdigest()
     mine = [digest, rank, here.written()]
     first = json.loads(meeting.compare_set("request", "", json.dumps(mine)))
-    trouble: dict[str, object] = {}
+    trouble: dict[str, Any] = {}
     if clash is not None:
         trouble = {"clash": as_words(clash)}
     elif first[0] != digest:
@@ -203,6 +224,12 @@ def _object(matter: Matter, meeting: dist.Store, rank: int, here: Presence) -> N
         trouble = {"failure": as_words(matter.failure)}
     if trouble:
         meeting.compare_set("trouble", "", json.dumps(trouble))
+    return _odd(trouble)
+
+
+def _odd(trouble: Mapping[str, Any]) -> dict[int, Presence]:
+    """The two ranks of a trouble that is a difference."""
+    return {rank: Presence(**json.loads(here)) for rank, here in trouble.get("odd", ())}
 
 
 def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) -> str:
@@ -211,13 +238,13 @@ def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) 
     missing = [rank for rank in party.ranks if rank not in came]
     trouble = json.loads(meeting.get("trouble")) if meeting.check(["trouble"]) else {}
     if "odd" in trouble:  # a rank of another world size would not be found among ours
-        came |= {rank: Presence(**json.loads(here)) for rank, here in trouble["odd"]}
+        came |= _odd(trouble)
         return as_words(differ(matter.about, came, missing))
     if "clash" in trouble:
         return str(trouble["clash"])
     if missing:
         seen = last_seen(party.store, party.world.rank, missing)
-        more = [f"Last seen: {'; '.join(seen)}."] * bool(seen) + _unseen(matter.hosts, came)
+        more = [f"Last seen: {'; '.join(seen)}."] * bool(seen) + _unseen(matter.hosts(), came)
         what, seconds = f"{matter.stage}{matter.call}", wait.total_seconds()
         return as_words(absent(what, seconds, came, missing, matter.place, *more))
     return str(trouble.get("failure", ALL))
@@ -240,9 +267,9 @@ def _obeyed(error: MeshkitError, rank: int) -> MeshkitError:
     return RankTimeoutError(text, missing_ranks=error.missing_ranks)
 
 
-def _leave_last(meeting: dist.Store, world: World, readers: int) -> None:
-    """On rank 0, which may host the store: wait until all have read, or a second."""
-    deadline = time.monotonic() + HOST_SLACK
+def _leave_last(meeting: dist.Store, world: World, readers: int, slack: float = HOST_SLACK) -> None:
+    """On rank 0, which may host the store: wait until all have read, or a moment."""
+    deadline = time.monotonic() + slack
     read = meeting.add("read", 1)
     while world.rank == 0 and read < readers and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -41,16 +41,17 @@ def met(
     while True:
         try:
             store, generation = _opened(matter.call, world, wait, since)
-        except dist.DistNetworkError:
-            _rest(since, wait)
+        except dist.DistNetworkError as error:
+            if not _rested(since, wait):
+                raise lost(matter.call, world) from error
             continue
         try:
             arrive(matter, Party.of(store, world), wait, since=since)
             return world, store, generation
         except RankTimeoutError as error:
-            if not isinstance(error.__cause__, dist.DistNetworkError) and not is_over(store):
+            gone = isinstance(error.__cause__, dist.DistNetworkError) or is_over(store)
+            if not gone or not _rested(since, wait):
                 raise
-            _rest(since, wait)
 
 
 def give_up(matter: Matter, world: World, wait: timedelta, error: MeshkitError) -> None:
@@ -67,11 +68,11 @@ def give_up(matter: Matter, world: World, wait: timedelta, error: MeshkitError) 
     refuse(matter, Party.of(store, world), error)
 
 
-def _rest(since: float, wait: timedelta) -> None:
-    """A moment, before another try; raises what is being handled where no time is left for one."""
-    if time.monotonic() + PROBE > since + wait.total_seconds():
-        raise
-    time.sleep(PROBE)
+def _rested(since: float, wait: timedelta) -> bool:
+    """A moment before another try; False where no time is left for one."""
+    left = since + wait.total_seconds() - time.monotonic() > PROBE
+    time.sleep(PROBE if left else 0)
+    return left
 
 
 def _opened(call: Call, world: World, wait: timedelta, since: float) -> tuple[dist.Store, int]:

@@ -7,8 +7,7 @@
 The first process to claim a rank has it. A process that joins again takes its own place in the next
 generation, so that no key of an earlier group is ever met again. Another process takes the place of
 one that has ended, and says to those who still wait for it that this start is over; where the first
-one waits for the others itself, or is known to run, there is one process too many. One store
-operation, two for a process that comes again.
+one waits for the others itself, or is known to run, there is one process too many.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Holder:
     @classmethod
     def here(cls) -> Holder:
         """This process."""
-        return cls(socket.gethostname(), os.getpid(), _born(os.getpid()), uuid4().hex)
+        return cls(socket.gethostname(), os.getpid(), born(os.getpid()), uuid4().hex)
 
     @classmethod
     def read(cls, said: bytes) -> Holder:
@@ -63,14 +62,14 @@ class Holder:
 
     def runs(self) -> bool | None:
         """Whether the process runs; None where that cannot be known from this host."""
-        if self.host != socket.gethostname() or not self.born:
+        if self.host != socket.gethostname() or not self.born.startswith(_space()):
             return None
-        return _born(self.pid) == self.born
+        return born(self.pid) == self.born
 
     def state(self) -> str:
         """What the process does, in words, as far as this host can know."""
         known = {None: "not known here whether it runs", False: "it has ended"}
-        stopped = _stat(self.pid)[:1] == ["T"]
+        stopped = process_stat(self.pid)[:1] == ["T"]
         return known.get(self.runs()) or ("it is stopped" if stopped else "it runs")
 
     def __str__(self) -> str:
@@ -93,6 +92,9 @@ class TakenError(Exception):
 def sit(base: dist.Store, rank: int) -> int:
     """Take a rank; the generation in which this process has it. Local.
 
+    One store operation, two for a process that comes again, and one to four more to see that
+    nobody who has ended is in the way.
+
     Args:
         base: the store of the job, without the prefix of a generation.
         rank: what is claimed.
@@ -107,7 +109,23 @@ def sit(base: dist.Store, rank: int) -> int:
             _succeed(base, before)
         me = replace(me, generation=before.generation + 1)
         said = base.compare_set(key, said.decode(), me.written())
-    return me.generation
+    return sit(base, rank) if _given_up(base, me.generation) else me.generation
+
+
+def _given_up(base: dist.Store, generation: int) -> bool:
+    """Whether a start of the job was begun by a process that has ended without a verdict.
+
+    Its check-ins would be counted for this one's, so it is over now. One to four store operations.
+    """
+    root = dist.PrefixStore(f"meshkit/{generation}", base)
+    if not root.check(["meeting/1/request"]) or root.check(["meeting/1/verdict"]):
+        return False
+    _, rank, _ = json.loads(root.get("meeting/1/request"))
+    before = Holder.read(base.get(f"meshkit/seat/{rank}"))
+    ended = before.generation == generation and before.runs() is False
+    if ended:
+        _end(base, generation)
+    return ended
 
 
 def is_over(root: dist.Store) -> bool:
@@ -175,19 +193,38 @@ def _succeed(base: dist.Store, before: Holder) -> None:
     runs = before.runs()
     if runs or (waits and runs is None):
         raise TakenError(before, waits)
-    old.set("over", "")
-    meeting.compare_set("verdict", "", as_words(RankTimeoutError(OVER)))
+    _end(base, before.generation)
 
 
-def _born(pid: int) -> str:
-    """When a process of this host began, in the kernel's ticks; empty where it is not told."""
-    state, *fields = _stat(pid) or ["X"]
-    return "" if state in "ZX" else fields[18]  # a zombie has ended
+def _end(base: dist.Store, generation: int) -> None:
+    """Say to all who wait in a start of the job that it is over."""
+    root = dist.PrefixStore(f"meshkit/{generation}", base)
+    root.set("over", "")
+    words = as_words(RankTimeoutError(OVER))
+    dist.PrefixStore("meeting/1", root).compare_set("verdict", "", words)
 
 
-def _stat(pid: int) -> list[str]:
+def born(pid: int) -> str:
+    """What tells a process of this host from all others: empty where it has ended.
+
+    When it began, in the kernel's ticks, after what tells where its number means something.
+    """
+    state, *fields = process_stat(pid) or ["X"]
+    return "" if state in "ZX" else f"{_space()}{fields[18]}"  # a zombie has ended
+
+
+def process_stat(pid: int) -> list[str]:
     """What Linux tells of a process, from its state on; empty where it tells nothing."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def _space() -> str:
+    """The boot and the namespace in which process numbers are counted; hosts may share a name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} "
+    except OSError:
+        return "unknown "

@@ -111,18 +111,24 @@ def drawn(
         return mine
 
     def heard() -> int:
-        store.wait([key], wait)
+        try:
+            store.wait([key], wait)
+        except dist.DistNetworkError:
+            raise
+        except RuntimeError as error:  # its deadline; FileStore has no other type for it
+            raise _unheard(call, world, error) from error
         return int(store.get(key))
 
-    try:
-        return asked(call, world, wait.total_seconds() + SILENCE, heard)
-    except RuntimeError as error:  # its deadline, or its end; FileStore has no other type for it
-        text = told(
-            f"{call}: rank {world.rank} did not hear the seed that rank 0 draws.",
-            str(error).partition("\n")[0],
-            fix="call init(seed='shared') on every rank, rank 0 included; see rank 0's log.",
-        )
-        raise RankTimeoutError(text, missing_ranks=(0,)) from error
+    return asked(call, world, wait.total_seconds() + SILENCE, heard)
+
+
+def _unheard(call: Call, world: World, error: RuntimeError) -> RankTimeoutError:
+    text = told(
+        f"{call}: rank {world.rank} did not hear the seed that rank 0 draws.",
+        str(error).partition("\n")[0],
+        fix="call init(seed='shared') on every rank, rank 0 included; see rank 0's log.",
+    )
+    return RankTimeoutError(text, missing_ranks=(0,))
 
 
 def seed_all(seed: int) -> None:

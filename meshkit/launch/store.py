@@ -15,16 +15,18 @@ from urllib.parse import urlparse
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import LaunchError, RankTimeoutError, told
+from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, told
 from .deadline import OverdueError, within
+from .filestore import is_store
 from .mpi import nowhere
 from .world import World
 
 Result = TypeVar("Result")
 
 # Beyond a deadline so long is waited for a store that answers nothing: a FileStore rounds up to a
-# second, and rank 0, which may host it, stays a second longer than others so that they can read.
-SILENCE = 3.0
+# second, one rank looks at all others for a second, and rank 0, which may host it, stays a second
+# longer than others so that they can read.
+SILENCE = 4.0
 PROBE = 0.2  # seconds between two knocks at a host that does not answer yet
 
 
@@ -89,7 +91,9 @@ def asked(call: Call, world: World, seconds: float, work: Callable[[], Result]) 
     """
     try:
         return within(seconds, work)
-    except dist.DistNetworkError as error:
+    except MeshkitError:
+        raise
+    except RuntimeError as error:  # of any store; a file that cannot be read is DistStoreError
         raise lost(call, world) from error
     except OverdueError:
         raise lost(call, world, silent=True) from None
@@ -115,13 +119,14 @@ def _file(call: Call, url: str) -> str:
     path = Path(url.removeprefix("file://"))
     folder = path.parent
     usable = folder.is_dir() and os.access(folder, os.W_OK)
-    if path.is_absolute() and usable and _new_or_plain(path):
+    plain = path.is_absolute() and usable and _new_or_plain(path)
+    if plain and is_store(path):
         return str(path)
-    text = told(
-        f"{call}: there can be no store in {url}.",
-        "It takes an absolute path, to a new file in a folder that is there and can be written to.",
-        fix='init_method="file:///shared/new-file", in a folder that all ranks see.',
-    )
+    why = "It takes an absolute path, to a new file in a folder that is there and can be written."
+    if plain:
+        why = "There is a file that is no store of torch's, or one that was cut short."
+    fix = 'init_method="file:///shared/new-file", in a folder that all ranks see.'
+    text = told(f"{call}: there can be no store in {url}.", why, fix=fix)
     raise LaunchError(text)
 
 

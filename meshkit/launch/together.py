@@ -18,9 +18,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from ..core.errors import MeshkitError, RankTimeoutError
+from ..core.errors import DisagreementError, MeshkitError
 from .deadline import OverdueError, within
-from .inside import connects
 from .meet import Matter, Party, arrive, refuse
 from .verdict import refusal
 
@@ -38,8 +37,12 @@ def together(
     wait: timedelta,
     make: Callable[[timedelta], Made],
     undo: Callable[[Made], None],
+    *,
+    waits: bool,
 ) -> Made:
     """What ``make`` returns, once every rank has made it. Collective over the party.
+
+    Six store operations a rank.
 
     Args:
         matter: what the meeting after it is about.
@@ -47,47 +50,61 @@ def together(
         wait: how long ranks wait for each other; at least 10 s are taken.
         make: is given the timeout under which a group must connect.
         undo: gives back what ``make`` returned, where another rank has failed.
+        waits: whether making waits for peers; where not, only the meeting after it is timed.
 
     Raises:
-        RankTimeoutError: naming the ranks that have gone meanwhile, within ``wait`` plus 6 s.
-        DisagreementError: on the others, where a rank could not make it and all are there.
-        BaseException: whatever ``make`` raises on this rank, where nobody is missing.
+        RankTimeoutError: naming the ranks that have gone meanwhile, within ``wait`` plus 8 s.
+        DisagreementError: where a rank could not make it and all are there, quoting that rank.
+        BaseException: whatever ``make`` raises, on the rank where that is the reason.
     """
     began, limit = time.monotonic(), max(wait, LEAST)
     work = partial(make, limit / TRIES)
     if party is None:
         return work()
-    meeting = partial(arrive, party=party, wait=limit + REST, since=began)
     try:
-        made = _bounded(party, limit, work)
+        made = _bounded(limit, work, undo) if waits else work()
     except RuntimeError as error:  # torch's own: a peer may be the reason
         failure = refusal(matter.about, party.world.rank, error)
-        try:
-            meeting(replace(matter, failure=failure))
-        except RankTimeoutError as gone:
-            raise gone from error
-        except MeshkitError:  # all are there: what went wrong here is the reason
-            pass
+        _explain(replace(matter, failure=failure), party, limit + REST, began, error)
         raise
     except BaseException as error:  # this rank's alone
         refuse(matter, party, error)
         raise
     try:
         # A rank that closed its groups while another still connects would leave it hanging.
-        meeting(matter)
+        arrive(matter, party, limit + REST, since=began if waits else None)
     except BaseException:
         undo(made)
         raise
     return made
 
 
-def _bounded(party: Party, limit: timedelta, work: Callable[[], Made]) -> Made:
-    """The work; where it waits for peers at a store, only as long as it may."""
-    if not connects(str(party.world.backend)):
-        return work()
+def _explain(
+    matter: Matter, party: Party, wait: timedelta, began: float, error: RuntimeError
+) -> None:
+    """Hear why making failed, if this rank is not the reason itself.
+
+    Raises:
+        MeshkitError: naming who has gone, or who failed first.
+    """
     try:
-        return within((limit + REST / 2).total_seconds(), work)
-    except OverdueError:  # the store answers nothing; or torch below 2.13 waits on its own time
-        raise RuntimeError(
-            f"it did not come to an end within {limit.total_seconds():g} s"
-        ) from None
+        arrive(matter, party, wait, since=began)
+    except DisagreementError as told:
+        if party.world.rank not in told.requests:
+            raise told from error
+    except MeshkitError as told:
+        raise told from error
+
+
+def _bounded(limit: timedelta, work: Callable[[], Made], undo: Callable[[Made], None]) -> Made:
+    """The work, as long as it may wait for peers; what it makes later is undone.
+
+    Raises:
+        RuntimeError: where it took longer: the store answers nothing; or torch, below 2.13, waits
+            under the group's own time.
+    """
+    try:
+        return within((limit + REST / 2).total_seconds(), work, late=undo)
+    except OverdueError:
+        seconds = limit.total_seconds()
+        raise RuntimeError(f"it did not come to an end within {seconds:g} s") from None

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch.distributed as dist
 
@@ -57,9 +58,26 @@ class Presence:
 
 
 def present(meeting: dist.Store, ranks: Sequence[int]) -> dict[int, Presence]:
-    """Who of these ranks has checked in. Two operations a rank; only a verdict needs it."""
-    here = (rank for rank in ranks if meeting.check([f"here/{rank}"]))
-    return {rank: Presence(**json.loads(meeting.get(f"here/{rank}"))) for rank in here}
+    """Who of these ranks has checked in. Only a verdict needs it.
+
+    One operation for all who came, and some twenty for each rank that did not.
+    """
+    here = _here(meeting, list(ranks))
+    keys = [f"here/{rank}" for rank in here]
+    store: Any = meeting  # mypy knows nothing of the extended API
+    many = keys and store.has_extended_api()
+    said = store.multi_get(keys) if many else [meeting.get(key) for key in keys]
+    return {r: Presence(**json.loads(words)) for r, words in zip(here, said, strict=True)}
+
+
+def _here(meeting: dist.Store, ranks: list[int]) -> list[int]:
+    """The ranks that have checked in: a store tells of many keys whether all of them are there."""
+    if not ranks or meeting.check([f"here/{rank}" for rank in ranks]):
+        return ranks
+    if len(ranks) == 1:
+        return []
+    middle = len(ranks) // 2
+    return _here(meeting, ranks[:middle]) + _here(meeting, ranks[middle:])
 
 
 def differ(about: str, came: Mapping[int, Presence], missing: Sequence[int]) -> DisagreementError:

@@ -32,7 +32,7 @@ ABOUT = "ranks disagree about the mesh; no process group was created."
 UNMADE = "a rank could not create its groups of the mesh; all are closed again."
 Made = TypeVar("Made")
 
-TELLING = timedelta(seconds=5)  # how long a refused rank tries to reach the others
+TELLING = timedelta(seconds=5)  # how long a refused rank tries to reach the store
 
 
 def agree(call: Call, plan: GroupPlan, record: Joined, backend: str | None, limits: Limits) -> int:
@@ -59,16 +59,17 @@ def on_all(
     record: Joined,
     make: Callable[[timedelta], Made],
     undo: Callable[[Made], None],
+    waits: bool,
 ) -> Made:
     """Make the groups of a mesh on all ranks or on none. Collective. See :func:`together`."""
     request = {"call": f"{call.name}, made"}
     matter = Matter(call, request, UNMADE, (), placed(layout), "the end of ")
     party = None if record.store is None else Party.of(record.store, record.world)
-    return together(matter, party, record.arrival_timeout, make, undo)
+    return together(matter, party, record.arrival_timeout, make, undo, waits=waits)
 
 
 def give_up(call: Call, world: World, error: MeshkitError) -> None:
-    """Tell the others that this rank's own request was refused. Local, 5 s at most."""
+    """Tell the others that this rank's own request was refused. Local, some 10 s at most."""
     record = joined()
     if record is None:
         give_up_joining(Matter(Call("init"), {}, ABOUT), world, TELLING, error)
@@ -105,7 +106,10 @@ def agree_close(layout: Layout, record: Joined, number: int) -> None:
 
 
 def _meet_in_mesh(matter: Matter, layout: Layout, record: Joined, number: int) -> None:
-    if record.store is not None:
+    """The ranks of a mesh; where they are all, in the meetings of the world, beside other calls."""
+    if layout.num_ranks == record.world.world_size:
+        _meet(matter, record)
+    elif record.store is not None:
         ranks = sorted(int(rank) for rank in layout.grid.flat)
         party = Party(record.store, record.world, ranks, f"mesh/{number}/")
         arrive(matter, party, record.arrival_timeout)

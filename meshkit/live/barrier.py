@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import RankTimeoutError, told
+from ..core.errors import CollectiveError, RankTimeoutError, told
+from ..core.hang import AGAIN
+from ..core.runs import runs
+from ..launch.deadline import OverdueError, within
 from ..launch.meet import Party
+from ..launch.seat import holders
 from ..launch.store import SILENCE, asked
 from ..launch.verdict import Presence, absent, present
 
@@ -40,6 +45,7 @@ def barrier(
 
     Raises:
         RankTimeoutError: where ranks did not come in time, with their coordinates.
+        CollectiveError: where it broke before that, as a rank died; naming those known to have.
     """
     meeting = (
         None if party is None else asked(call, party.world, SILENCE, partial(_checked_in, party))
@@ -50,7 +56,7 @@ def barrier(
         work.wait(*[limit] if limit else [])
     except RuntimeError as error:
         if limit is None or time.monotonic() - began < limit.total_seconds():
-            raise  # a peer that died, told by torch
+            raise _broken(call, party, error, place) from error  # a peer that died, told by torch
         if party is None or meeting is None:
             raise _nobody_known(call, (), limit) from error
         look = partial(_missing, call, party.ranks, meeting, limit, place)
@@ -62,6 +68,23 @@ def _checked_in(party: Party) -> dist.Store:
     _, meeting = party.next_meeting()
     meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
     return meeting
+
+
+def _broken(
+    call: Call, party: Party | None, error: RuntimeError, place: Callable[[int], str]
+) -> CollectiveError:
+    """The error of a barrier that broke before its time, with the ranks known to have ended."""
+    line = str(error).partition("\n")[0]
+    known = {}
+    if party is not None:
+        with suppress(RuntimeError, OverdueError):
+            known = within(SILENCE, partial(holders, party.store, party.ranks))
+    gone = [rank for rank, holder in known.items() if holder.runs() is False]
+    ended = [f"Rank {rank} ({place(rank)}) has ended: {known[rank]}." for rank in gone]
+    where = "rank" if len(gone) == 1 else "ranks"
+    look = f"look at the logs of {where} {runs(gone)} first" if gone else "look at all ranks' logs"
+    text = told(f"{call} broke: {line}", *ended, fix=f"{look}; then {AGAIN}.")
+    return CollectiveError(text, missing_ranks=tuple(gone))
 
 
 def _missing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..core.axes import infer
@@ -15,8 +16,9 @@ from ..core.plan import GroupPlan
 from ..core.seats import Ints, Seats
 from ..core.words import article
 from ..launch.device import check_backend
+from ..launch.inside import connects, timeout_of
 from ..launch.join import enter, peek
-from ..launch.record import joined
+from ..launch.record import default_group, joined
 from ..launch.times import Time, duration
 from ..launch.world import World
 from .agree import agree, give_up, on_all
@@ -96,18 +98,21 @@ def build_mesh(
     each = isinstance(timeout, Mapping)  # by axis: not a matter of init
     said = {n: options[n] for n in options if n in TIMES and not (each and n == "timeout")}
     job = joined() or enter(Call("init", kwargs=said), said)
+    own = times.get("backend")
     limits = Limits.of(call, plan, timeout, job.timeout)
     wait = times.get("arrival_timeout", job.arrival_timeout)
     record = replace(job, timeout=limits.usual, arrival_timeout=wait)
-    number = agree(call, plan, record, times.get("backend"), limits)
+    # what someone else's group has, not what was said of it
+    default = job.timeout if job.generation else timeout_of(default_group())
+    terms = partial(Terms, own, limits, world=default)
+    number = agree(call, plan, record, own, limits)
     made = on_all(
         call,
         layout,
         record,
-        lambda connect: create(
-            plan, world.rank, Terms(times.get("backend"), limits, connect, job.timeout)
-        ),
+        lambda connect: create(plan, world.rank, terms(connect=connect)),
         lambda groups: destroy(groups.made),
+        waits=connects(own or str(job.world.backend)),
     )
     return Mesh(call, plan, record, made, number)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,7 +19,6 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
-from ..core.seats import Ints
 from ..launch.inside import connects_apart, set_timeout
 from .limits import Limits
 
@@ -95,17 +95,17 @@ def create(plan: GroupPlan, rank: int, terms: Terms) -> Groups:
     """
     by_key: dict[Axes, dist.ProcessGroup] = {}
     made: list[dist.ProcessGroup] = []
+    steps = [(step, plan.key(step.axes)) for step in plan.steps]
+    shared = {key: _default(step, terms, terms.limits[key]) for step, key in steps}
+    named = dist.get_pg_count() + sum(_names(step, terms) for step, key in steps if not shared[key])
     try:
-        for step in plan.steps:
-            key = plan.key(step.axes)
-            limit = terms.limits[key]
-            group = _default(step.members, terms.backend) if limit == terms.world else None
-            if group is None:
-                group = _make(step, rank, terms, limit, made)
+        for step, key in steps:
+            group = shared[key] or _make(step, rank, terms, terms.limits[key], made)
             if group is not None:
                 by_key[key] = group
     except BaseException:
         destroy(made)
+        _count_up(named, rank)
         raise
     return Groups(by_key, tuple(made))
 
@@ -115,31 +115,56 @@ def ends_together(groups: Iterable[dist.ProcessGroup]) -> bool:
     return any("nccl" in group.name() for group in groups)
 
 
-def destroy(groups: Iterable[dist.ProcessGroup], *, abort: bool = False) -> None:
+def abort(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Break off what runs on groups, so that whoever waits in it gets an error. Local.
+
+    Nothing where the backend cannot, as gloo, or torch below 2.13.
+    """
+    for group in dict.fromkeys(groups):
+        with suppress(AttributeError, RuntimeError):
+            group.abort()
+
+
+def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
     """Destroy groups and give back their descriptors and threads. Local on gloo.
 
     Groups that are gone already, with the default group or by hand, are passed over.
-
-    Args:
-        groups: which.
-        abort: break off first what runs on them, where torch can.
     """
     for group in groups:
-        if abort and hasattr(group, "abort"):
-            group.abort()
         try:
             dist.destroy_process_group(group)
         except (ValueError, AssertionError):  # "Invalid process group specified": gone
             continue
 
 
-def _default(members: Ints, backend: str | None) -> dist.ProcessGroup | None:
-    """The default group, where it has exactly these members in this order and this backend."""
+def _default(step: Step, terms: Terms, limit: timedelta | None) -> dist.ProcessGroup | None:
+    """The default group, where it has exactly these members in this order, backend and timeout."""
     world = dist.group.WORLD
-    if world is None or backend not in (None, dist.get_backend(world)):
+    if (
+        world is None
+        or terms.backend not in (None, dist.get_backend(world))
+        or limit != terms.world
+    ):
         return None
-    ranks = members.tolist()
-    return world if ranks == [list(range(world.size()))] else None
+    return world if step.members.tolist() == [list(range(world.size()))] else None
+
+
+def _names(step: Step, terms: Terms) -> int:
+    """How many groups torch counts when it makes those of a step; it names groups by that."""
+    if _splits(step, terms.backend) or _is_alone(step, terms):
+        return 0
+    return len(step.members)
+
+
+def _count_up(named: int, rank: int) -> None:
+    """Let torch count on to where a whole creation would have come.
+
+    A creation that fails stops on each rank at another group; groups made after it would have other
+    names on each. Of a group of others torch only takes note. Not where all ranks take part in it.
+    """
+    other = 0 if rank else 1
+    while dist.get_pg_count() < named and _bound() is None and dist.get_world_size() > 1:
+        dist.new_group([other])
 
 
 def _make(
@@ -158,8 +183,7 @@ def _make(
         return _split(step, rank, limit, words, made)
     first = terms.connect if terms.waits else limit
     new = partial(dist.new_group, timeout=first, backend=terms.backend, group_desc=words)
-    if step.members.shape[1] == 1 and not _all_take_part(terms.backend):
-        # each by itself, on every rank
+    if _is_alone(step, terms):
         alone: dist.ProcessGroup = new([rank], use_local_synchronization=True)
         if rank in step.members:
             made.append(alone)
@@ -181,6 +205,11 @@ def _timed(group: dist.ProcessGroup, terms: Terms, limit: timedelta | None) -> d
     if terms.waits:
         set_timeout(group, limit)
     return group
+
+
+def _is_alone(step: Step, terms: Terms) -> bool:
+    """Whether the groups of a step are made by each rank for itself, on every rank."""
+    return step.members.shape[1] == 1 and not _all_take_part(terms.backend)
 
 
 def _bound() -> object:

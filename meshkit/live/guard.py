@@ -21,14 +21,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 
 import torch.distributed as dist
 
 from ..core.errors import CollectiveError, MeshkitError
 from ..launch.deadline import OverdueError, within
 from ..launch.inside import connects_apart, set_timeout, timeout_of
-from .place import is_collectives, of_error, of_thread, place
-from .rollcall import Site, answer, called, report
+from ..launch.store import asked
+from .create import abort
+from .place import is_collectives, is_of_another_mesh, of_error, of_thread, place
+from .rollcall import Site, answer, calls, report, take_back
 
 TELLING = 1.0  # seconds for a rank that leaves to say so
 
@@ -45,7 +48,14 @@ def guarded(site: Site, limit: timedelta | None) -> Iterator[None]:
     Raises:
         CollectiveError: in place of torch's own error, which is the cause.
     """
-    with _limited(site, limit), nullcontext() if limit is None else _watched(site, limit):
+    if site.rank in site.left and site.keys is not None:
+        asked(site.call, site.record.world, TELLING, partial(take_back, site.keys, site.rank))
+        site.left.clear()
+    raises = _raises(site)
+    with (
+        _limited(site, limit if raises else None),
+        nullcontext() if limit is None else _watched(site, limit, raises),
+    ):
         try:
             yield
         except BaseException as error:
@@ -57,9 +67,11 @@ def guarded(site: Site, limit: timedelta | None) -> Iterator[None]:
 
 def _translated(site: Site, error: BaseException) -> MeshkitError | None:
     """The report on a failed collective; None for any other error, of which the others are told."""
-    line = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    line = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
     if is_collectives(error):
         mine = place(site.rank, site.groups, of_error(error))
+        if is_of_another_mesh(mine):
+            return None  # whose guard is around this one, or nowhere
         what = f"{mine.operation or 'a collective'} failed on rank {site.rank}: {line}."
         return report(site, what, mine)
     keys = site.keys
@@ -67,16 +79,14 @@ def _translated(site: Site, error: BaseException) -> MeshkitError | None:
         mine = place(site.rank, site.groups, of_error(error), line)
         with suppress(RuntimeError, OverdueError):  # the error that is under way matters more
             within(TELLING, lambda: answer(keys, mine))
+            site.left.add(site.rank)
     return None
 
 
 @contextmanager
 def _limited(site: Site, limit: timedelta | None) -> Iterator[None]:
-    """Another timeout for the groups whose collectives raise where they wait, and back again."""
-    if limit is None or not _raises(site):
-        yield
-        return
-    before = {group: timeout_of(group) for group in site.groups.values()}
+    """Another timeout for the mesh's groups, and back again."""
+    before = {} if limit is None else {group: timeout_of(group) for group in site.groups.values()}
     for group in before:
         set_timeout(group, limit)
     try:
@@ -92,16 +102,17 @@ def _raises(site: Site) -> bool:
 
 
 @contextmanager
-def _watched(site: Site, limit: timedelta) -> Iterator[None]:
+def _watched(site: Site, limit: timedelta, raises: bool) -> Iterator[None]:
     """A thread beside this one that answers for it."""
     keys = site.keys
     if keys is None:
         yield
         return
     over, me = threading.Event(), threading.get_ident()
-    watch = threading.Thread(
-        target=_watch, args=(site, keys, limit, me, over), name="meshkit-guard", daemon=True
-    )
+    # a collective of a group that is not the mesh's has its own time, and raises nothing then
+    patience = limit.total_seconds() + (site.answer if raises else 0)
+    given = site, keys, patience, raises, me, over
+    watch = threading.Thread(target=_watch, args=given, name="meshkit-guard", daemon=True)
     watch.start()
     try:
         yield
@@ -111,31 +122,27 @@ def _watched(site: Site, limit: timedelta) -> Iterator[None]:
 
 
 def _watch(
-    site: Site, keys: dist.Store, limit: timedelta, thread: int, over: threading.Event
+    site: Site,
+    keys: dist.Store,
+    patience: float,
+    raises: bool,
+    thread: int,
+    over: threading.Event,
 ) -> None:
-    """Answer a roll call; where a hang raises nothing, call the roll."""
-    answered, since, begun = False, time.monotonic(), None
-    try:
+    """Answer roll calls; where a hang raises nothing, call the roll after so many seconds."""
+    since, begun, answered = time.monotonic(), None, 0
+    with suppress(RuntimeError):  # the store has gone: nobody is left to be told
         while not over.wait(site.look):
             mine = place(site.rank, site.groups, of_thread(thread))
-            if not answered and called(keys):
-                answer(keys, mine)
-                answered = True
-            if mine.begun != begun:
+            if (number := calls(keys)) > answered:
+                answer(keys, mine, number)
+                answered = number
+            if mine.begun != begun or (raises and not mine.operation):
                 since, begun = time.monotonic(), mine.begun
-            if not _raises(site) and time.monotonic() - since > limit.total_seconds():
-                return _break(site, limit, thread)
-    except RuntimeError:  # the store has gone: nobody is left to be told
-        return
-
-
-def _break(site: Site, limit: timedelta, thread: int) -> None:
-    """Report a hang, and abort the groups where a rank is behind or silent."""
-    mine = place(site.rank, site.groups, of_thread(thread))
-    seconds = limit.total_seconds()
-    told = report(site, f"rank {site.rank} has begun no collective for {seconds:g} s.", mine)
-    if getattr(told, "behind", ()) or getattr(told, "missing_ranks", ()):
-        print(told, file=sys.stderr, flush=True)
-        for group in dict.fromkeys(site.groups.values()):
-            if hasattr(group, "abort"):
-                group.abort()
+            if time.monotonic() - since > patience:
+                waits = f"rank {site.rank} waits in {mine.operation}." if raises else ""
+                told = report(site, waits, mine)
+                if told is not None:
+                    print(told, file=sys.stderr, flush=True)
+                    return abort(site.groups.values())
+                since = time.monotonic()

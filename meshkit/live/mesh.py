@@ -23,7 +23,7 @@ from ..launch.record import Joined
 from ..launch.times import Time, duration
 from .agree import agree_close, agree_value, placed
 from .barrier import barrier
-from .create import NONE, Groups, destroy, ends_together
+from .create import NONE, Groups, abort, destroy, ends_together
 from .device_mesh import device_mesh
 from .guard import guarded
 from .rollcall import Site
@@ -54,6 +54,7 @@ class Mesh(Position):
         self._joined = joined
         self._groups = groups
         self._closed = False
+        self._left: set[int] = set()  # this rank, once it has left a guard with an error
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
 
     def group(self, *axes: str) -> dist.ProcessGroup:
@@ -131,21 +132,26 @@ class Mesh(Position):
                 each group its own.
 
         Raises:
-            CollectiveError: the same on every rank that notices, within 5 s of torch's own error,
-                which is the cause. The mesh is then to be closed and built again.
+            CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
+                which is the cause. Close the mesh, shut down and build again then. See
+                ``meshkit/live/README.md`` for what is promised.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
             ``with mesh.guard(timeout=60): train_step()``
         """
         call = Call("mesh.guard", kwargs=given(timeout=timeout))
+        self.group()  # raises on a rank outside, and once closed
         limit = duration(call, "timeout", timeout)
         return guarded(self._site(call), limit)
 
     def verify(self, *, timeout: Time | None = None) -> Verification:
         """Prove each group by one collective, and time some more.
 
-        Collective over the mesh. On every group ranks gather each other's numbers, which must come
-        in the order of the coordinate; then the same call is timed. All ranks know all figures.
+        Collective over the mesh: six collectives a group of a few bytes each, and one over all. On
+        every group ranks gather each other's numbers, which must come in the order of the
+        coordinate; then the same call is timed. All ranks know all figures.
 
         Args:
             timeout: how long one collective may take, in seconds or as a timedelta; None leaves
@@ -179,7 +185,7 @@ class Mesh(Position):
             RankTimeoutError: where ranks did not come within the mesh's ``arrival_timeout``.
             CoordinateError: on a rank outside the mesh.
         """
-        self.layout.coordinate(self.rank)  # raises on a rank outside
+        self.group()  # raises on a rank outside, and once closed
         agree_value(self.layout, self._joined, self._number, what, value)
 
     def close(self) -> None:
@@ -201,13 +207,15 @@ class Mesh(Position):
         if not ends_together(made):
             return destroy(made)
         try:
-            if not alone:
+            if alone:
+                abort(made)
+            else:
                 agree_close(self.layout, self._joined, self._number)
         except BaseException:
-            alone = True
+            abort(made)
             raise
         finally:
-            destroy(made, abort=alone)
+            destroy(made)
 
     def __enter__(self) -> Mesh:
         return self
@@ -243,7 +251,8 @@ class Mesh(Position):
 
     def _site(self, call: Call) -> Site:
         """What a guard needs to know of this mesh."""
-        return Site(call, self.layout, self._joined, self._groups.by_key, self._number)
+        groups, number = self._groups.by_key, self._number
+        return Site(call, self.layout, self._joined, groups, number, self._left)
 
     def _device(self) -> torch.device:
         """Where tensors of a collective must lie."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sys
@@ -20,20 +21,20 @@ from ..launch.inside import begun
 Frames = Iterable[tuple[FrameType, int]]  # from the outermost in, each with its line
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_FOREIGN = (os.path.dirname(torch.__file__), _PACKAGE, sysconfig.get_paths()["stdlib"])
+_TORCH, _STDLIB = os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"]
+_LOADER = os.path.join(_TORCH, "utils", "data") + os.sep  # waiting for data is no collective
 _COLLECTIVES = (  # where the functions are that users call, with the group among their arguments
-    os.path.join(_FOREIGN[0], "distributed", "distributed_c10d.py"),
+    os.path.join(_TORCH, "distributed", "distributed_c10d.py"),
     os.path.join(_PACKAGE, "live", "barrier.py"),
 )
-_TORCHS = re.compile(
-    r"gloo|nccl|communicator|connection (closed|reset)|broken pipe|timed? ?out|collective op",
-    re.IGNORECASE,
-)
+# gloo's messages begin with its path, or with what it did to a pair of ranks.
+_TORCHS = re.compile(r"gloo|nccl|communicator|pair closure|wait timeout|collective op", re.I)
 
 
 def of_error(error: BaseException) -> Frames:
-    """The frames through which an error came."""
-    return list(traceback.walk_tb(error.__traceback__))
+    """The frames through which an error came, those of whoever catches it first."""
+    outer = list(traceback.walk_stack(sys._getframe(1)))[::-1]
+    return [*outer, *traceback.walk_tb(error.__traceback__)]
 
 
 def of_thread(ident: int) -> Frames:
@@ -65,11 +66,27 @@ def place(
     operation, line = "", ""
     for frame, number in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if file in _COLLECTIVES and not operation:
-            operation = f"{name} over {_axes(frame.f_locals.get('group'), groups)}"
-        elif not file.startswith(_FOREIGN):
+        if not _is_foreign(file):
             line = f"{os.path.basename(file)}:{number} ({name})"
+            waits = ".wait(" in linecache.getline(file, number)
+            operation = operation if " over " in operation else "wait" * waits
+        elif file in _COLLECTIVES and " over " not in operation:
+            operation = f"{name} over {_axes(frame.f_locals.get('group'), groups)}"
+        elif file.startswith(_TORCH + os.sep) and not operation and not file.startswith(_LOADER):
+            operation = f"torch's {name}"
     return Place(rank, told, operation, line, error)
+
+
+def is_of_another_mesh(place: Place) -> bool:
+    """Whether the collective is one over a group that another mesh has made."""
+    return " over meshkit " in place.operation
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a file is torch's, ours or Python's own: torchtitan and what pip installs are not."""
+    inside = [part + os.sep for part in (_TORCH, _PACKAGE)]
+    pythons = file.startswith(_STDLIB + os.sep) and "site-packages" not in file
+    return pythons or file.startswith(tuple(inside))
 
 
 def _axes(group: object, groups: Mapping[Axes, dist.ProcessGroup]) -> str:

@@ -2,7 +2,8 @@
 
 The first to fail calls; whoever is in a guard answers, those that hang included, whose watching
 thread answers for them. The caller writes the report once all have answered or a few seconds have
-passed, and all raise it. A mesh has one report: what fails after it fails because of it.
+passed, and all raise it. A mesh has one such report: what fails after it fails because of it. Where
+a watching thread only suspected a hang, and nobody is behind, the call is over without one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -42,6 +43,7 @@ class Site:
         record: what is known of the job.
         groups: the key of a plan to this rank's group.
         number: that of the meeting in which the mesh was agreed upon.
+        left: this rank, once it has left a guard with an error of its own, until it enters again.
     """
 
     call: Call
@@ -49,6 +51,7 @@ class Site:
     record: Joined
     groups: Mapping[Axes, dist.ProcessGroup]
     number: int
+    left: set[int] = field(default_factory=set)
 
     @property
     def rank(self) -> int:
@@ -72,17 +75,28 @@ class Site:
         return ANSWER + 2 * self.look
 
 
-def answer(keys: dist.Store, mine: Place) -> None:
-    """Say where this rank is. One store operation."""
-    keys.set(f"place/{mine.rank}", json.dumps(asdict(mine)))
+def answer(keys: dist.Store, mine: Place, call: int = 0) -> None:
+    """Say where this rank is. One store operation.
+
+    Args:
+        keys: those of the mesh's roll call.
+        mine: where this rank is.
+        call: the number of the roll call that is answered; 0 for a rank that leaves by itself.
+    """
+    keys.set(f"place/{mine.rank}", json.dumps({**asdict(mine), "call": call}))
 
 
-def called(keys: dist.Store) -> bool:
-    """Whether a rank has called the roll. One store operation."""
-    return bool(keys.check(["alarm"]))
+def take_back(keys: dist.Store, rank: int) -> None:
+    """Forget what this rank said when it left. One store operation."""
+    keys.set(f"place/{rank}", "")
 
 
-def report(site: Site, error: str, mine: Place) -> MeshkitError:
+def calls(keys: dist.Store) -> int:
+    """How often the roll has been called. One store operation."""
+    return int(keys.add("calls", 0))
+
+
+def report(site: Site, error: str, mine: Place) -> MeshkitError | None:
     """Call the roll, or answer it; the error that all ranks raise.
 
     Collective over the ranks that are there; waits ``site.answer`` seconds for the others, and
@@ -91,51 +105,83 @@ def report(site: Site, error: str, mine: Place) -> MeshkitError:
 
     Args:
         site: the mesh.
-        error: what failed, in a line.
+        error: what failed, in a line; empty where this rank only suspects a hang, and nothing is
+            to be raised unless a rank is behind or silent.
         mine: where this rank is.
+
+    Returns:
+        The report; None where nothing was found.
     """
     keys = site.keys
     if keys is None:
         return _alone(site, error, mine, ())
     try:
-        within(ANSWER, lambda: answer(keys, mine))
-        limit = 2 * site.answer + ANSWER
-        return from_words(within(limit, lambda: _report(site, keys, error, mine)))
+        within(ANSWER, lambda: calls(keys))  # a store that answers nothing is not waited for
+        words = within(2 * (site.answer + ANSWER), lambda: _report(site, keys, error, mine))
     except (RuntimeError, OverdueError):
         return _alone(site, error, mine, lost(site.call, site.record.world).missing_ranks)
+    return from_words(words) if words else None
 
 
 def _report(site: Site, keys: dist.Store, error: str, mine: Place) -> str:
     """The words of the report, by whoever called the roll, or by this rank where that is gone."""
-    caller = keys.compare_set("alarm", "", str(mine.rank)).decode()
-    if caller != str(mine.rank):
+    number, mine_to_write = _call(keys, mine.rank)
+    answer(keys, mine, number)
+    if not mine_to_write:
         try:
-            keys.wait(["report"], timedelta(seconds=site.answer + 1))
+            keys.wait([f"report/{number}"], timedelta(seconds=site.answer + 1))
         except dist.DistNetworkError:
             raise
         except (dist.DistStoreError, RuntimeError):  # the time is over; FileStore says RuntimeError
             pass
-    if not keys.check(["report"]):
-        keys.compare_set("report", "", as_words(_gathered(site, keys, error)))
-    return str(keys.get("report").decode())
+    if not keys.check([f"report/{number}"]):
+        found = _gathered(site, keys, error, number)
+        words = as_words(found) if error or found.behind or found.missing_ranks else ""
+        keys.compare_set(f"report/{number}", "", json.dumps(words))
+    return str(json.loads(keys.get(f"report/{number}")))
 
 
-def _gathered(site: Site, keys: dist.Store, error: str) -> CollectiveError:
+def _call(keys: dist.Store, rank: int) -> tuple[int, bool]:
+    """The number of the roll call that is open, or was the last one; whether this rank opened it.
+
+    A call whose report found nothing is over: the next one has a number of its own.
+    """
+    number = calls(keys)
+    over = number == 0 or (
+        keys.check([f"report/{number}"]) and not json.loads(keys.get(f"report/{number}"))
+    )
+    if not over:
+        return number, False
+    mine = keys.compare_set(f"caller/{number + 1}", "", str(rank)).decode() == str(rank)
+    if mine:
+        keys.add("calls", 1)
+    return number + 1, mine
+
+
+def _gathered(site: Site, keys: dist.Store, error: str, number: int) -> CollectiveError:
     """The report on all ranks, those that do not answer included."""
     ranks = sorted(int(rank) for rank in site.layout.grid.flat)
     known = {} if site.record.store is None else holders(site.record.store, ranks)
-    places: dict[int, Place] = {}
     deadline = time.monotonic() + site.answer
+    answers: dict[int, Place] = {}
     while True:
-        for rank in (r for r in ranks if r not in places and keys.check([f"place/{r}"])):
-            places[rank] = Place(**json.loads(keys.get(f"place/{rank}")))
-        silent = [rank for rank in ranks if rank not in places]
+        left: dict[
+            int, Place
+        ] = {}  # said by those who left with an error of their own, before this call
+        for rank in (r for r in ranks if r not in answers and keys.check([f"place/{r}"])):
+            words = json.loads(keys.get(f"place/{rank}") or "{}")
+            call = words.pop("call", None)
+            if call is not None:
+                (answers if call == number else left)[rank] = Place(**words)
+        silent = [rank for rank in ranks if rank not in answers]
         alive = [rank for rank in silent if rank not in known or known[rank].runs() is not False]
         if not alive or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    why = {r: _why(known.get(r)) for r in silent}
-    return hang(site.call, error, site.layout, places, why, placed(site.layout))
+    places = {**left, **answers}
+    why = {rank: _why(known.get(rank)) for rank in silent if rank not in left}
+    what = error or f"rank {site.rank} begins no collective."
+    return hang(site.call, what, site.layout, places, why, placed(site.layout))
 
 
 def _why(holder: Holder | None) -> str:

@@ -28,7 +28,7 @@ def verified(
     groups: Mapping[Axes, dist.ProcessGroup],
     device: torch.device,
 ) -> Verification:
-    """Prove and time each group. Collective over the layout; seven collectives a group.
+    """Prove and time each group. Collective over the layout; six collectives a group, and one.
 
     Args:
         call: the call to quote.

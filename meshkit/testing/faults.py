@@ -31,6 +31,7 @@ from pathlib import Path
 from ..core.call import Call
 from ..launch.child import become, environment
 from ..launch.processes import begin, context_for
+from ..launch.seat import process_stat
 
 LOOK = 0.05  # seconds between two looks at the processes
 
@@ -115,6 +116,9 @@ def play(
 
     Returns:
         What became of each rank. No process is left.
+
+    Raises:
+        SpecError: where ``fn`` was typed into a session that cannot be forked.
     """
     folder = tempfile.mkdtemp(prefix="meshkit-faults-")
     context = context_for(Call("play"), fn)
@@ -123,8 +127,9 @@ def play(
         for rank in range(world_size):
             environ = environment(rank, world_size, f"file://{folder}/store")
             given = fn, tuple(args), environ, Strike(folder, rank)
-            processes.append(context.Process(target=_rank, args=given))
-            begin(processes[-1])
+            process: BaseProcess = context.Process(target=_rank, args=given)
+            begin(process)
+            processes.append(process)
         ends = _ends(processes, time.monotonic() + timeout)
         return _played(Path(folder), ends)
     finally:
@@ -168,11 +173,7 @@ def _ends(processes: Sequence[BaseProcess], deadline: float) -> dict[int, str]:
 def _end(process: BaseProcess) -> str:
     if process.exitcode is not None:
         return signal.Signals(-process.exitcode).name if process.exitcode < 0 else "ended"
-    try:
-        stat = Path(f"/proc/{process.pid}/stat").read_text()
-    except OSError:  # it has just ended, or this is no Linux
-        return "running"
-    return "stopped" if stat.rpartition(")")[2].split()[0] == "T" else "running"
+    return "stopped" if process_stat(process.pid or 0)[:1] == ["T"] else "running"
 
 
 def _played(folder: Path, ends: Mapping[int, str]) -> Played:

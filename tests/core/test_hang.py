@@ -70,12 +70,13 @@ def test_word_for_word() -> None:
     error = told(at, {})
     assert str(error) == (
         "mesh.guard(timeout=60): all_reduce over sp failed on rank 3: RuntimeError: timed out.\n"
-        "  Behind: rank 0 (dp=0 sp=0) has begun 7 of 8 collectives over sp; "
-        "in all_reduce over dp, train.py:17 (step).\n"
         "  Behind: rank 2 (dp=1 sp=0) has begun 7 of 8 collectives over dp; "
         "in no collective, train.py:3 (load_batch).\n"
+        "  Behind: rank 0 (dp=0 sp=0) has begun 7 of 8 collectives over sp; "
+        "in all_reduce over dp, train.py:17 (step).\n"
         "  Ranks 1, 3: in all_reduce over sp, train.py:18 (step).\n"
-        "  Fix: look at rank 2 first; then close the mesh and build it again."
+        "  Fix: look at rank 2 first; then mesh.close(), meshkit.shutdown(), "
+        "and build again on all ranks."
     )
     assert (error.behind, error.missing_ranks) == ((0, 2), ())
 
@@ -110,7 +111,17 @@ def test_a_rank_that_left_with_an_error_is_looked_at_before_all_others() -> None
 def test_nobody_is_behind() -> None:
     text = str(told(places(), {}))
     assert "  Ranks 0-3: in no collective, no line is known.\n" in text
-    assert "  Fix: look at the logs of all ranks; then close the mesh" in text
+    assert "  Fix: look at the logs of all ranks; then mesh.close(), meshkit.shutdown()" in text
+
+
+def test_who_is_looked_at_first_is_told_first() -> None:
+    """A hundred ranks wait for 0 to 98, of which 77 waits for nobody."""
+    layout = meshkit.Layout(dp=100)
+    at = {rank: Place(rank, {"dp": 1 + (rank == 99)}, "send over dp") for rank in range(100)}
+    at[77] = Place(77, {"dp": 1}, "", "train.py:3 (load_batch)")
+    text = str(hang(CALL, "x.", layout, at, {}, lambda rank: f"dp={rank}"))
+    assert text.splitlines()[1].startswith("  Behind: rank 77 (dp=77) ")
+    assert text.splitlines()[-1].startswith("  Fix: look at rank 77 first; ")
 
 
 def test_many_lines_are_cut() -> None:
@@ -119,5 +130,6 @@ def test_many_lines_are_cut() -> None:
     error = hang(CALL, "x.", layout, at, {}, lambda rank: f"dp={rank}")
     lines = str(error).splitlines()
     assert len(lines) == 1 + 8 + 1 + 1
+    assert lines[1].startswith("  Behind: rank 0 ")
     assert lines[9] == "  and 92 more."
     assert error.behind == tuple(range(99))

@@ -136,7 +136,7 @@ def test_many_missing_ranks_are_summed_up() -> None:
 def test_hosts_from_which_nobody_came(expected: list[str], line: str | None) -> None:
     here = socket.gethostname().partition(".")[0]
     hosts = [host.replace("HERE", here) for host in expected]
-    matter = Matter(CALL, {}, ABOUT, hosts=hosts)
+    matter = Matter(CALL, {}, ABOUT, hosts=lambda: hosts)
     with pytest.raises(meshkit.RankTimeoutError) as caught:
         arrive(matter, Party.of(dist.HashStore(), world(0, 2)), timedelta(seconds=0.05))
     text = str(caught.value)

@@ -111,11 +111,17 @@ def test_a_rank_of_a_larger_job_is_told_with_the_odd_one(tmp_path: Path) -> None
     assert "world_size=4" in played.outcomes[0].text
 
 
-def test_a_start_that_was_killed_is_not_in_the_way_of_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [[0, 0, 1], [1, 1, 0]], ids=["2 comes last", "2 comes first"])
+def test_a_start_that_was_killed_is_not_in_the_way_of_the_next(
+    order: list[float], tmp_path: Path
+) -> None:
     method = f"file://{tmp_path}/store"
     first = play(jobs.killed_in_init, 3, (method, 2), timeout=40)
     assert [first.ends[rank] for rank in range(3)] == ["SIGKILL", "SIGKILL", "ended"]
-    second = play(jobs.starts_twice, 3, (method, str(tmp_path), 2), timeout=40)
+    base = dist.FileStore(f"{tmp_path}/store", -1)
+    assert base.check(["meshkit/seat/0", "meshkit/seat/1", "meshkit/1/meeting/1/here/1"])
+    del base
+    second = play(jobs.starts_twice, 3, (method, order), timeout=40)
     assert [one.text for one in second.outcomes.values()] == ["3", "3", "3"], second
 
 
@@ -150,11 +156,14 @@ def test_seats() -> None:
     """One process takes its own seat again and again; another only that of one that has ended."""
     base = dist.HashStore()
     assert [sit(base, 4) for _ in range(3)] == [1, 2, 3]
-    gone = Holder(socket.gethostname(), 1, "not when it began", "c", 7)
+    space = Holder.here().born.rpartition(" ")[0]
+    gone = Holder(socket.gethostname(), 1, f"{space} 12345678901", "c", 7)
     base.set("meshkit/seat/5", gone.written())
     assert gone.state() == "it has ended"
     assert sit(base, 5) == 8
     assert dist.PrefixStore("meshkit/7", base).check(["over"])
+    twin = Holder(socket.gethostname(), 1, "another boot or container", "c", 7)
+    assert twin.runs() is None  # hosts may share a name
     far = Holder("another-host", 1, "9", "c", 2)
     base.set("meshkit/seat/6", far.written())
     assert far.state() == "not known here whether it runs"
@@ -174,5 +183,6 @@ def test_this_process_runs_and_a_zombie_does_not() -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # ended, and still in the list
     stat = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
     assert stat[0] == "Z"
-    assert Holder(socket.gethostname(), child, stat[19], "c").runs() is False
+    space = Holder.here().born.rpartition(" ")[0]
+    assert Holder(socket.gethostname(), child, f"{space} {stat[19]}", "c").runs() is False
     os.waitpid(child, 0)

@@ -41,7 +41,9 @@ def all_make(makes: list[Make | None], wait: float = 1.0) -> tuple[list[Any], li
         matter = Matter(Call("init"), {"call": "made"}, ABOUT, stage="the end of ")
         party = Party.of(store, rank_of(number))
         try:
-            became[number] = together(matter, party, timedelta(seconds=wait), make, undone.append)
+            became[number] = together(
+                matter, party, timedelta(seconds=wait), make, undone.append, waits=True
+            )
         except BaseException as error:
             became[number] = error
 
@@ -122,6 +124,6 @@ def test_a_making_that_never_ends_is_left() -> None:
 
 def test_without_a_store_nobody_is_waited_for() -> None:
     matter = Matter(Call("init"), {}, ABOUT)
-    assert together(matter, None, timedelta(seconds=9), lambda t: t, lambda _: None) == timedelta(
-        seconds=1.8
-    )
+    wait = timedelta(seconds=9)
+    made = together(matter, None, wait, lambda connect: connect, lambda _: None, waits=True)
+    assert made == timedelta(seconds=1.8)

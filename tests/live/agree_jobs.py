@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.record import joined
-from meshkit.live import agree, build
+from meshkit.live import agree, build, create
 from meshkit.live.create import NONE
 from meshkit.live.limits import Limits
 
@@ -91,7 +91,7 @@ def without_each_comparison(odd: int) -> Any:
     """
     meshkit.init(arrival_timeout=60)
     create, plain = build.on_all, agree.request
-    build.on_all = lambda *args: NONE
+    build.on_all = lambda *args, **options: NONE
     noticed = {}
     for field in (*PASSED, *ALTERED):
         asked: dict[str, Any] = {"dp": -1, "sp": 2}
@@ -166,6 +166,30 @@ def one_cannot_create(odd: int) -> Any:
     return told, int(total)
 
 
+def one_group_fails(odd: int, number: int, error: BaseException) -> Any:
+    """The n-th new_group fails on one rank, while the others connect; then all build again."""
+    meshkit.init(arrival_timeout=10)
+    real, calls = dist.new_group, []
+
+    def failing(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == number:
+            raise error
+        return real(*args, **options)
+
+    if dist.get_rank() == odd:
+        create.dist.new_group = failing
+    began = time.monotonic()
+    try:
+        meshkit.build_mesh(dp=2, sp=2, tp=1)
+        told: Any = "built"
+    except BaseException as caught:
+        told = type(caught).__name__, str(caught), time.monotonic() - began
+    create.dist.new_group = real
+    with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
+        return told, str(mesh.verify().groups[0].axes), len(calls)
+
+
 def values(by_rank: list[Any], options: dict[str, Any]) -> Any:
     """mesh.agree on values of the caller's own, and what it leaves open."""
     with meshkit.build_mesh(**options) as mesh:
@@ -173,3 +197,14 @@ def values(by_rank: list[Any], options: dict[str, Any]) -> Any:
         before = len(os.listdir("/proc/self/fd"))
         told = caught(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
         return told, len(os.listdir("/proc/self/fd")) - before
+
+
+def different_calls(first: str, second: str) -> Any:
+    """Rank 1 makes another call than the others."""
+    mesh = meshkit.build_mesh(dp=-1, arrival_timeout=20)
+    calls = {
+        "build": lambda: meshkit.build_mesh(dp=-1, arrival_timeout=20),
+        "agree": lambda: mesh.agree("step", 1),
+        "other": lambda: mesh.agree("epoch", 1),
+    }
+    return caught(calls[second if mesh.rank == 1 else first])

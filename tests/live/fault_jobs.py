@@ -79,5 +79,16 @@ def slow(strike: Strike, fault: Callable[[], None], odd: int, count: int) -> Non
     create.dist.new_group = changed
 
 
+def barriers(strike: Strike, how: str, limit: float, method: str | None) -> Any:
+    """Rank 0, which hosts the store if that is tcp, is struck before a barrier."""
+    meshkit.init(arrival_timeout=30, **({"init_method": method} if method else {}))
+    mesh = meshkit.build_mesh(dp=-1)
+    mesh.barrier()
+    if mesh.rank == 0:
+        {"kill": strike.kill, "stop": strike.stop}[how]()
+    time.sleep(0.5)
+    mesh.barrier("dp", timeout=limit)
+
+
 def through(strike: Strike) -> str:
     return "through"

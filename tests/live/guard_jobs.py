@@ -62,10 +62,55 @@ def one_raises() -> Any:
             dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
     except (ValueError, meshkit.CollectiveError) as error:
         found = told(error)
-    with meshkit.build_mesh(dp=4, timeout=30) as again, again.guard():
+    meshkit.shutdown()  # as the Fix says: the default group may be broken too
+    with meshkit.build_mesh(dp=2, sp=2) as again, again.guard():
         total = torch.ones(1)
-        dist.all_reduce(total, group=again.group("dp"))
+        dist.all_reduce(total, group=again.group())
     return found, int(total)
+
+
+def left_long_ago() -> Any:
+    """All leave a guard with an error that is caught; much later rank 2 hangs."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    with contextlib.suppress(StopIteration), mesh.guard():
+        raise StopIteration
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank == 2:
+                load_batch(5)
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    except meshkit.CollectiveError as error:
+        return told(error)
+    return "through"
+
+
+def hangs_elsewhere() -> Any:
+    """The collective that hangs is of a group that is not the mesh's: torch would wait for long."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    own = dist.new_group([0, 1], group_desc="a group of mine")
+    seen: list[str] = []
+    guard_module.print = lambda text, **_: seen.append(str(text))
+    with mesh.guard(timeout=1):
+        if mesh.rank == 1:
+            load_batch(8)
+        dist.all_reduce(torch.ones(1), group=own)
+    return seen
+
+
+def two_false_alarms_and_a_hang() -> Any:
+    """Where nothing raises: a long compilation on all ranks is no hang, the next hang is one."""
+    guard_module._raises = lambda site: False
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 8})
+    with mesh.guard(timeout=1):
+        time.sleep(3)
+    try:
+        with mesh.guard(timeout=1):
+            if mesh.rank == 1:
+                load_batch(11)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return told(error)
+    return "through"
 
 
 def healthy() -> Any:

@@ -36,6 +36,7 @@ class Splitting:
         self.descriptions.append(group_desc)
         self.timeouts.append(timeout)
         groups = [dist.new_group(ranks, timeout=timeout) for ranks in split_ranks]
+        dist.barrier()  # gloo's groups, unlike NCCL's, must not be closed while a peer connects
         mine = [dist.get_rank() in ranks for ranks in split_ranks]
         return groups[mine.index(True)] if True in mine else None
 

@@ -83,6 +83,25 @@ def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
     assert "gave up: OSError: too many open files" in text
 
 
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Gloo: too many open files"), OSError("too many open files")]
+)
+def test_a_group_that_fails_on_one_rank_while_others_connect(number: int, error: Exception) -> None:
+    """They wait for it as long as one try takes, are told who it was, and all can build again."""
+    by_rank = meshkit.spawn(jobs.one_group_fails, 4, (1, number, error), timeout=120)
+    for rank, (told, axes, calls) in enumerate(by_rank):
+        kind, text, seconds = told
+        assert axes == "('dp', 'sp')"
+        if rank == 1:
+            assert (kind, calls >= number) == (type(error).__name__, True)
+        else:
+            assert kind == "DisagreementError", text
+            assert "rank 1 (host " in text
+            assert f"gave up: {type(error).__name__}: {error}" in text
+        assert seconds < 10 + 3
+
+
 def agreed(by_rank: list[Any], **options: Any) -> list[Any]:
     return meshkit.spawn(jobs.values, 4, (by_rank, options), timeout=120)
 
@@ -107,6 +126,15 @@ def test_a_value_over_a_part_of_the_world() -> None:
     told = agreed([1, 2, 1, 3], dp=2, ranks=[0, 2])
     assert [one[0] for one in told[::2]] == ["built", "built"]
     assert {one[0][0] for one in told[1::2]} == {"CoordinateError"}
+
+
+@pytest.mark.parametrize("calls", [("build", "agree"), ("agree", "other")])
+def test_different_calls_are_told(calls: tuple[str, str]) -> None:
+    told = meshkit.spawn(jobs.different_calls, 3, calls, timeout=60)
+    assert {kind for kind, *_ in told} == {"DisagreementError"}
+    assert len({text for _, text, *_ in told}) == 1
+    assert max(seconds for *_, seconds in told) < SLACK
+    assert "  rank 1 (host " in told[0][1]
 
 
 SCRIPT = """

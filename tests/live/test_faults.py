@@ -69,12 +69,14 @@ CASES = list(cases())
 SLOW = [Case(64, point, how, 40, "file") for point in POINTS for how in ("kill", "stop")]
 
 
+def free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+
 def run(case: Case) -> Played:
-    method = None
-    if case.store == "tcp":
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    method = free_address() if case.store == "tcp" else None
     limit = START if "init" in case.point else LIMIT
     args = case.point, case.how, case.odd, limit, method
     return play(jobs.struck, case.ranks, args, timeout=90)
@@ -113,6 +115,18 @@ def test_the_survivors_raise_in_time_and_name_it(
     case: Case, playing: dict[Case, Future[Played]]
 ) -> None:
     check(case, playing[case].result())
+
+
+@pytest.mark.parametrize(("how", "store"), [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")])
+def test_a_barrier_whose_rank_0_is_gone(how: str, store: str) -> None:
+    method = free_address() if store == "tcp" else None
+    played = play(jobs.barriers, 3, (how, 2.0, method), timeout=60)
+    assert played.fired == 0
+    assert sorted(played.outcomes) == [1, 2]
+    for rank, outcome in played.outcomes.items():
+        assert outcome.kind in ("CollectiveError", "RankTimeoutError"), outcome
+        assert store == "tcp" or outcome.missing_ranks == (0,), outcome
+        assert played.seconds(rank) < 0.5 + 2 + SILENCE + BUSY
 
 
 @pytest.mark.slow

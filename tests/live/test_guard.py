@@ -27,7 +27,8 @@ def test_a_rank_that_hangs_is_behind_and_its_line_is_told() -> None:
     assert re.search(
         r"  Ranks 1, 3: in all_reduce over sp, guard_jobs.py:\d+ \(one_sleeps\)\.", text
     )
-    assert lines[-1] == "  Fix: look at rank 2 first; then close the mesh and build it again."
+    again = "mesh.close(), meshkit.shutdown(), and build again on all ranks."
+    assert lines[-1] == f"  Fix: look at rank 2 first; then {again}"
     for rank, (told, seconds, left) in enumerate(by_rank):
         assert (told["kind"], told["missing"], told["behind"]) == ("CollectiveError", [], [0, 2])
         assert told["cause"] == "RuntimeError"
@@ -57,6 +58,28 @@ def test_a_rank_that_left_with_an_error_of_its_own_is_quoted_and_all_build_again
         assert "  Fix: look at rank 1 first; " in told["text"]
 
 
+def test_an_error_that_was_caught_long_ago_is_forgotten() -> None:
+    for told in meshkit.spawn(jobs.left_long_ago, 4, timeout=60):
+        assert told["behind"] == [2]
+        assert "StopIteration" not in told["text"]
+        assert "(load_batch)" in told["text"]
+
+
+def test_a_hang_in_a_group_of_ones_own_is_reported_too() -> None:
+    seen, _ = meshkit.spawn(jobs.hangs_elsewhere, 2, timeout=60)
+    assert len(seen) == 1
+    line = "mesh.guard(timeout=1): rank 0 waits in all_reduce over a group of mine."
+    assert seen[0].splitlines()[0] == line
+    assert "Rank 0: in all_reduce over a group of mine, " in seen[0]
+    assert "Rank 1: in no collective, guard_jobs.py:" in seen[0]
+
+
+def test_a_false_alarm_does_not_switch_the_guard_off() -> None:
+    told, _ = meshkit.spawn(jobs.two_false_alarms_and_a_hang, 2, timeout=60)
+    assert told["behind"] == [1]
+    assert "(load_batch)" in told["text"]
+
+
 def test_where_nothing_fails_times_are_put_back_and_no_thread_is_left() -> None:
     for times, inside, left in meshkit.spawn(jobs.healthy, 2, timeout=60):
         assert times == [50, 7, 3, 7, 50, 50]
@@ -74,7 +97,7 @@ def test_a_hang_that_raises_nothing_is_noticed_by_the_thread_beside_it() -> None
     by_rank: list[Any] = meshkit.spawn(jobs.stalls_where_nobody_raises, 2, (9.0,), timeout=60)
     told, aborted = by_rank[0]
     assert aborted
-    line = r"mesh.guard\(timeout=1\): rank [01] has begun no collective for 1 s\."
+    line = r"mesh.guard\(timeout=1\): rank [01] begins no collective\."
     assert re.match(line, told["text"]), told["text"]
     assert told["behind"] == [1]
     assert "(load_batch)" in told["text"]

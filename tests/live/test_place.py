@@ -54,6 +54,8 @@ def test_the_line_of_another_thread_and_of_none() -> None:
         (RuntimeError("NCCL communicator was aborted on rank 0."), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False),
         (RuntimeError("CUDA out of memory"), False),
+        (RuntimeError("DataLoader timed out after 5 seconds"), False),
+        (RuntimeError("Application timeout caused pair closure"), True),
         (ValueError("gloo"), False),
         (meshkit.LaunchError("gloo timed out"), False),
         (KeyboardInterrupt(), False),

@@ -1,0 +1,75 @@
+"""Files that torch would read without end."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+import meshkit
+from meshkit.launch.filestore import is_store
+
+WORDS = st.text(st.characters(codec="ascii"), max_size=20)
+
+
+def test_what_torch_itself_writes_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    assert is_store(path)
+    path.touch()
+    assert is_store(path)
+    store = dist.FileStore(str(path), 2)
+    for number in range(50):
+        store.set(f"key/{number}", "x" * number)
+        store.add("count", 1)
+        assert is_store(path)
+
+
+@given(st.dictionaries(WORDS, WORDS, max_size=4), st.integers(1, 30))
+def test_what_is_cut_short_is_none(
+    tmp_path_factory: pytest.TempPathFactory, words: dict[str, str], cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("store") / "store"
+    store = dist.FileStore(str(path), 2)
+    for key, value in words.items():
+        store.set(key, value)
+    data = path.read_bytes()
+    ends, place = [], 0  # where a value ends, by a reading of its own
+    while place < len(data):
+        for _ in range(2):
+            place += 4 + int.from_bytes(data[place : place + 4], "little")
+        ends.append(place)
+    short = path.with_name("short")  # torch itself would read on and on in the other one
+    short.write_bytes(data[:-cut])
+    assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
+
+
+def test_other_files_are_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("my precious notes")
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.init(init_method=f"file://{path}", rank=0, world_size=2, arrival_timeout=2)
+    assert "  There is a file that is no store of torch's, or one that was cut short.\n" in str(
+        caught.value
+    )
+    assert path.read_text() == "my precious notes"
+
+
+def test_while_others_write(tmp_path: Path) -> None:
+    path, end = tmp_path / "store", threading.Event()
+    store = dist.FileStore(str(path), 2)
+
+    def write() -> None:
+        while not end.is_set():
+            store.add("count", 1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert all(is_store(path) for _ in range(200))
+    finally:
+        end.set()
+        thread.join()
