@@ -180,10 +180,15 @@ def test_operations_of_a_rank_do_not_depend_on_the_number_of_ranks(
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
     found = meshkit.spawn(first_calls, ranks, (where(store),), timeout=60)
     of_each = {call: {sum(one[call].values()) for one in found} for call in CALLS}
-    init = 15 if store == "tcp" else 14
-    assert of_each == {"init": {init}, "build_mesh": {12}, "mesh.agree": {6}, "mesh.barrier": {2}}
+    # one look for a start that was given up; three more where another rank has come before
+    init = 16 if store == "tcp" else 15
+    assert of_each.pop("init") <= {init, init + 3}
+    assert of_each == {"build_mesh": {12}, "mesh.agree": {6}, "mesh.barrier": {2}}
     together = {call: sum((Counter(one[call]) for one in found), Counter()) for call in CALLS}
-    assert together == expected(ranks, store)
+    looked = sum(sum(one["init"].values()) == init + 3 for one in found)
+    wanted = expected(ranks, store)
+    wanted["init"] += Counter(check=ranks + looked, get=2 * looked)
+    assert together == wanted
 
 
 # --- the groups ------------------------------------------------------------------------------
@@ -361,7 +366,9 @@ def test_a_real_run_prints_its_table_and_writes_it(tmp_path: Path) -> None:
     about = {"cores": os.cpu_count(), "torch": torch.__version__, "store": "file", "repeats": 2}
     assert report == about
     assert (only["ranks"], only["sizes"]) == (2, {"dp": 1, "sp": 1, "tp": 2})
-    assert [only["calls"][call]["all"] for call in CALLS] == [[14, 14], [12, 12], [6, 6], [2, 2]]
+    init, *others = [only["calls"][call]["all"] for call in CALLS]
+    assert 15 <= init[0] <= init[1] <= 18
+    assert others == [[12, 12], [6, 6], [2, 2]]
     for name in ("build", "agreement", "share", "raw", "ratio", "barrier"):
         assert 0 < only[name]["low"] <= only[name]["median"] <= only[name]["high"]
 
