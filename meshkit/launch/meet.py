@@ -32,7 +32,7 @@ from ..core.errors import MeshkitError, RankTimeoutError
 from .claims import Claim, refused
 from .deadline import OverdueError, within
 from .seat import last_seen
-from .store import SILENCE, asked
+from .store import SILENCE, asked, hosted_by_rank_0
 from .verdict import (
     ALL,
     Presence,
@@ -271,6 +271,7 @@ def _leave_last(meeting: dist.Store, world: World, readers: int, slack: float = 
     """On rank 0, which may host the store: wait until all have read, or a moment."""
     deadline = time.monotonic() + slack
     read = meeting.add("read", 1)
-    while world.rank == 0 and read < readers and time.monotonic() < deadline:
+    hosts = world.rank == 0 and hosted_by_rank_0(world)
+    while hosts and read < readers and time.monotonic() < deadline:
         time.sleep(0.01)
         read = meeting.add("read", 0)

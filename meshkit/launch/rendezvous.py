@@ -62,7 +62,7 @@ def give_up(matter: Matter, world: World, wait: timedelta, error: MeshkitError) 
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return
     try:
-        store, _ = _opened(matter.call, world, wait, time.monotonic())
+        store, _ = _opened(matter.call, world, wait, time.monotonic(), keep=True)
     except (MeshkitError, RuntimeError):  # the caller has its own error to tell
         return
     refuse(matter, Party.of(store, world), error)
@@ -75,7 +75,9 @@ def _rested(since: float, wait: timedelta) -> bool:
     return left
 
 
-def _opened(call: Call, world: World, wait: timedelta, since: float) -> tuple[dist.Store, int]:
+def _opened(
+    call: Call, world: World, wait: timedelta, since: float, *, keep: bool = False
+) -> tuple[dist.Store, int]:
     """The store under the prefix of this rank's next generation, and its number.
 
     Raises:
@@ -84,7 +86,7 @@ def _opened(call: Call, world: World, wait: timedelta, since: float) -> tuple[di
     """
 
     def open_and_sit() -> tuple[dist.Store, int]:
-        base = open_store(call, world, wait, since=since)
+        base = open_store(call, world, wait, since=since, keep=keep)
         try:
             generation = sit(base, world.rank)
         except TakenError as taken:

@@ -31,7 +31,12 @@ PROBE = 0.2  # seconds between two knocks at a host that does not answer yet
 
 
 def open_store(
-    call: Call, world: World, wait: timedelta, *, since: float | None = None
+    call: Call,
+    world: World,
+    wait: timedelta,
+    *,
+    since: float | None = None,
+    keep: bool = False,
 ) -> dist.Store:
     """The store of this job, as all its ranks see it.
 
@@ -40,6 +45,7 @@ def open_store(
         world: who this process is, and where ranks meet.
         wait: how long to wait for the host of the store.
         since: when that time began, on the monotonic clock; None means now.
+        keep: whether a file is to outlive this rank's use of it, though it may be the last.
 
     Raises:
         LaunchError: where nothing says where to meet, or rank 0 cannot host the store there.
@@ -48,7 +54,8 @@ def open_store(
     if world.world_size == 1 and world.init_method in (None, "env://"):
         return dist.HashStore()
     if str(world.init_method).startswith("file://"):
-        return dist.FileStore(_file(call, str(world.init_method)), world.world_size)
+        # torch removes the file with the last of so many users; of -1 never
+        return dist.FileStore(_file(call, str(world.init_method)), -1 if keep else world.world_size)
     host, port = address(world)
     if host is None or port is None:
         raise nowhere(call, world)
@@ -168,6 +175,11 @@ def _tcp(
         raise LaunchError(text, variables={"MASTER_PORT": str(port)}) from error
 
 
+def hosted_by_rank_0(world: World) -> bool:
+    """Whether the store goes with rank 0; also where that is not known."""
+    return not str(world.init_method).startswith("file://") and not _has_agent(world)
+
+
 def _of_another_rank_0(port: int) -> dist.Store | None:
     """The store that holds this rank 0's port, where it is one of meshkit's: both are told.
 
@@ -220,8 +232,8 @@ def lost(call: Call, world: World, *, silent: bool = False) -> RankTimeoutError:
     text = told(
         f"{call}: rank {world.rank} lost the store where the ranks meet.", evidence, fix=fix
     )
-    hosted = not url.startswith("file://") and not _has_agent(world) and world.rank > 0
-    return RankTimeoutError(text, missing_ranks=(0,) if hosted else ())
+    missing = (0,) if hosted_by_rank_0(world) and world.rank else ()
+    return RankTimeoutError(text, missing_ranks=missing)
 
 
 def _no_answer(call: Call, world: World, where: str, wait: timedelta) -> RankTimeoutError:

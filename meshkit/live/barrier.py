@@ -20,7 +20,7 @@ from ..core.hang import AGAIN
 from ..core.runs import runs
 from ..launch.deadline import OverdueError, within
 from ..launch.meet import Party
-from ..launch.seat import holders
+from ..launch.seat import Holder, holders
 from ..launch.store import SILENCE, asked
 from ..launch.verdict import Presence, absent, present
 
@@ -56,7 +56,9 @@ def barrier(
         work.wait(*[limit] if limit else [])
     except RuntimeError as error:
         if limit is None or time.monotonic() - began < limit.total_seconds():
-            raise _broken(call, party, error, place) from error  # a peer that died, told by torch
+            raise _broken(
+                call, party, meeting, error, place
+            ) from error  # a peer that died, told by torch
         if party is None or meeting is None:
             raise _nobody_known(call, (), limit) from error
         look = partial(_missing, call, party.ranks, meeting, limit, place)
@@ -71,19 +73,27 @@ def _checked_in(party: Party) -> dist.Store:
 
 
 def _broken(
-    call: Call, party: Party | None, error: RuntimeError, place: Callable[[int], str]
+    call: Call,
+    party: Party | None,
+    meeting: dist.Store | None,
+    error: RuntimeError,
+    place: Callable[[int], str],
 ) -> CollectiveError:
     """The error of a barrier that broke before its time, with the ranks known to have ended."""
     line = str(error).partition("\n")[0]
-    known = {}
-    if party is not None:
+    known: dict[int, Holder] = {}
+    came: dict[int, Presence] = {}
+    if party is not None and meeting is not None:
         with suppress(RuntimeError, OverdueError):
             known = within(SILENCE, partial(holders, party.store, party.ranks))
-    gone = [rank for rank, holder in known.items() if holder.runs() is False]
-    ended = [f"Rank {rank} ({place(rank)}) has ended: {known[rank]}." for rank in gone]
+            came = within(SILENCE, partial(present, meeting, party.ranks))
+    ended = [rank for rank, holder in known.items() if holder.runs() is False]
+    # who came to this barrier may have ended because of who did not
+    gone = [rank for rank in ended if rank not in came] or ended
+    lines = [f"Rank {rank} ({place(rank)}) has ended: {known[rank]}." for rank in gone]
     where = "rank" if len(gone) == 1 else "ranks"
     look = f"look at the logs of {where} {runs(gone)} first" if gone else "look at all ranks' logs"
-    text = told(f"{call} broke: {line}", *ended, fix=f"{look}; then {AGAIN}.")
+    text = told(f"{call} broke: {line}", *lines, fix=f"{look}; then {AGAIN}.")
     return CollectiveError(text, missing_ranks=tuple(gone))
 
 
