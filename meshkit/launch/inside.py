@@ -1,5 +1,6 @@
-"""What a process group knows of itself and torch tells by no public name, here and only here.
+"""What a process group knows of itself and torch tells by no public name: here and only here.
 
+(Its store, which torch tells from 2.13 on, is a matter of ``foreign.py``.)
 How long a collective may take (it is set by a public name from torch 2.13 on), and how many
 collectives this rank has begun on the group.
 """

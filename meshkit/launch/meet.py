@@ -253,9 +253,9 @@ def _judged(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) 
 def _unseen(expected: Sequence[str], came: Mapping[int, Presence]) -> list[str]:
     """The hosts from which nobody came, where the launcher calls hosts as they call themselves."""
     short = {one.host.partition(".")[0] for one in came.values()}
-    absent = [host for host in expected if host.partition(".")[0] not in short]
-    known = absent and len(absent) < len(expected)
-    return [f"No rank came from host{plural(absent)} {', '.join(some(absent))}."] * bool(known)
+    unseen = [host for host in expected if host.partition(".")[0] not in short]
+    known = unseen and len(unseen) < len(expected)
+    return [f"No rank came from host{plural(unseen)} {', '.join(some(unseen))}."] * bool(known)
 
 
 def _obeyed(error: MeshkitError, rank: int) -> MeshkitError:

@@ -57,7 +57,8 @@ def met(
 def give_up(matter: Matter, world: World, wait: timedelta, error: MeshkitError) -> None:
     """Tell ranks that wait in ``init`` that this one will not come, as its call was refused.
 
-    Local, and within ``wait``; where the store cannot be reached in that time nobody is told.
+    Local. It takes ``wait`` to reach the store, after which nobody is told, and a few seconds for
+    the others to read.
     """
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return

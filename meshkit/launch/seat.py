@@ -2,7 +2,8 @@
 
 ::
 
-    meshkit/seat/3    {"host": "b", "pid": 311, "born": "8812", "claim": "c0..", "generation": 2}
+    meshkit/seat/3    {"host": "b", "pid": 311, "born": "<boot> <namespace> 8812",
+                       "claim": "c0..", "generation": 2}
 
 The first process to claim a rank has it. A process that joins again takes its own place in the next
 generation, so that no key of an earlier group is ever met again. Another process takes the place of

@@ -47,18 +47,17 @@ def barrier(
         RankTimeoutError: where ranks did not come in time, with their coordinates.
         CollectiveError: where it broke before that, as a rank died; naming those known to have.
     """
-    meeting = (
-        None if party is None else asked(call, party.world, SILENCE, partial(_checked_in, party))
-    )
+    meeting = None
+    if party is not None:
+        meeting = asked(call, party.world, SILENCE, partial(_checked_in, party))
     began = time.monotonic()
     try:
         work = dist.barrier(group, async_op=True, device_ids=device_ids)
         work.wait(*[limit] if limit else [])
     except RuntimeError as error:
         if limit is None or time.monotonic() - began < limit.total_seconds():
-            raise _broken(
-                call, party, meeting, error, place
-            ) from error  # a peer that died, told by torch
+            # a peer that died, told by torch
+            raise _broken(call, party, meeting, error, place) from error
         if party is None or meeting is None:
             raise _nobody_known(call, (), limit) from error
         look = partial(_missing, call, party.ranks, meeting, limit, place)

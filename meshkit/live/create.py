@@ -92,6 +92,10 @@ def create(plan: GroupPlan, rank: int, terms: Terms) -> Groups:
 
     Returns:
         This rank's groups. Where one fails, those made before it are destroyed again.
+
+    Raises:
+        RuntimeError: torch's own, where a group cannot be made, or a peer does not come.
+        MeshkitError: where torch made another group than it was asked for.
     """
     by_key: dict[Axes, dist.ProcessGroup] = {}
     made: list[dist.ProcessGroup] = []
@@ -140,13 +144,10 @@ def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
 def _default(step: Step, terms: Terms, limit: timedelta | None) -> dist.ProcessGroup | None:
     """The default group, where it has exactly these members in this order, backend and timeout."""
     world = dist.group.WORLD
-    if (
-        world is None
-        or terms.backend not in (None, dist.get_backend(world))
-        or limit != terms.world
-    ):
+    if world is None or limit != terms.world:
         return None
-    return world if step.members.tolist() == [list(range(world.size()))] else None
+    alike = terms.backend in (None, dist.get_backend(world))
+    return world if alike and step.members.tolist() == [list(range(world.size()))] else None
 
 
 def _names(step: Step, terms: Terms) -> int:

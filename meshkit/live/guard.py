@@ -10,7 +10,8 @@
 On gloo the thread that waits gets torch's error, at the group's timeout or at once where a peer has
 died. On backends whose calls return before the work is done nobody would: there the watching thread
 itself calls the roll once this rank has begun nothing new for the whole time, and where a rank is
-behind or does not answer it prints the report and aborts the groups of the mesh.
+behind or does not answer it prints the report and aborts the groups of the mesh. On gloo it does so
+for a collective of a group that is not the mesh's, which has a time of its own.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ class Mesh(Position):
         Raises:
             RankTimeoutError: where others did not come in time, with their coordinates; the group
                 is then broken.
+            CollectiveError: where it broke before that, as a rank died.
         """
         call = Call("mesh.barrier", axes, given(timeout=timeout))
         group = self.group(*axes)

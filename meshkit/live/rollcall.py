@@ -165,9 +165,7 @@ def _gathered(site: Site, keys: dist.Store, error: str, number: int) -> Collecti
     deadline = time.monotonic() + site.answer
     answers: dict[int, Place] = {}
     while True:
-        left: dict[
-            int, Place
-        ] = {}  # said by those who left with an error of their own, before this call
+        left: dict[int, Place] = {}  # who left with an error of its own, before this call
         for rank in (r for r in ranks if r not in answers and keys.check([f"place/{r}"])):
             words = json.loads(keys.get(f"place/{rank}") or "{}")
             call = words.pop("call", None)
