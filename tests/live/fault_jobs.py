@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import join
-from meshkit.live import build, create
+from meshkit.live import build, create, guard, rollcall
 from meshkit.testing.faults import Strike
 
 GUARD = 3.0  # seconds of a collective inside the guard
@@ -77,6 +79,42 @@ def slow(strike: Strike, fault: Callable[[], None], odd: int, count: int) -> Non
         return real(*args, **options)
 
     create.dist.new_group = changed
+
+
+def caller_dies(strike: Strike) -> Any:
+    """Rank 0 sleeps; who calls the roll for it dies before the report is written."""
+    mesh = meshkit.build_mesh(dp=-1)
+
+    def dies(*args: Any) -> Any:
+        strike.kill()
+
+    gathered = rollcall._gathered
+    if mesh.rank:
+        rollcall._gathered = lambda site, keys, *more: (
+            dies()
+            if keys.compare_set("first", "", str(site.rank)) == str(site.rank).encode()
+            else gathered(site, keys, *more)
+        )
+    with mesh.guard(timeout=2):
+        if mesh.rank == 0:
+            time.sleep(12)
+        dist.all_reduce(torch.ones(1), group=mesh.group())
+
+
+def hangs_elsewhere(strike: Strike) -> Any:
+    """Rank 1 stops while rank 0 is in a collective of a group that is not the mesh's."""
+    mesh = meshkit.build_mesh(dp=-1)
+    own = dist.new_group([0, 1])
+    told: list[float] = []
+    guard.print = lambda text, **_: told.append(time.monotonic())
+    if mesh.rank == 1:
+        strike.later(0.5, strike.stop)
+    with contextlib.suppress(RuntimeError), mesh.guard(timeout=1):
+        if mesh.rank == 1:
+            time.sleep(60)
+        work = dist.all_reduce(torch.ones(1), group=own, async_op=True)
+        work.wait(timedelta(seconds=11))
+    return told
 
 
 def barriers(strike: Strike, how: str, limit: float, method: str | None) -> Any:

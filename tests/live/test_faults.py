@@ -5,6 +5,7 @@ All jobs run beside each other, as each mostly waits; every test asserts that it
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -130,6 +131,26 @@ def test_a_barrier_whose_rank_0_is_gone(how: str, store: str) -> None:
         assert outcome.kind in ("CollectiveError", "RankTimeoutError"), outcome
         assert store == "tcp" or outcome.missing_ranks == (0,), outcome
         assert played.seconds(rank) < 0.5 + 2 + SILENCE + BUSY
+
+
+def test_the_rank_that_calls_the_roll_dies() -> None:
+    """Another one does it: torch's own error after 2 s, 5 s for the report, 4 s for the answers."""
+    played = play(jobs.caller_dies, 4, timeout=60)
+    assert played.fired in (1, 2, 3)
+    assert played.ends[played.fired] == "SIGKILL"
+    survivors = {1, 2, 3} - {played.fired}
+    for rank in survivors:
+        outcome = played.outcomes[rank]
+        assert outcome.kind == "CollectiveError", outcome
+        assert "Behind: rank 0 (dp=0) has begun" in outcome.text
+        assert played.seconds(rank) < 9 + BUSY  # torch's error comes at the strike, or before
+
+
+def test_a_stopped_rank_in_a_group_of_ones_own() -> None:
+    played = play(jobs.hangs_elsewhere, 2, timeout=60)
+    assert (played.fired, played.ends[1]) == (1, "stopped")
+    (told,) = json.loads(played.outcomes[0].text)
+    assert 1 < told - played.at < 1 + 9 + BUSY
 
 
 @pytest.mark.slow
