@@ -3,7 +3,7 @@
 The door: every public name, imported when it is first used, so that ``import meshkit`` costs
 next to nothing and torch is loaded only for what is live::
 
-    before any process   factor_world  Layout  BatchPlan  GroupPlan
+    before any process   factor_world  split_world  Layout  BatchPlan  GroupPlan
     who am I             detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     what is refused      MeshkitError and its children, see meshkit.core.errors
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .core.factor import factor_world
     from .core.layout import Layout
     from .core.plan import GroupPlan
+    from .core.split import split_world
     from .launch.environment import detect
     from .launch.join import init, shutdown
     from .launch.spawn import spawn
@@ -62,6 +63,7 @@ __all__ = [
     "init",
     "shutdown",
     "spawn",
+    "split_world",
 ]
 
 _ROOMS = {
@@ -69,6 +71,7 @@ _ROOMS = {
     "core.factor": ("factor_world",),
     "core.layout": ("Layout",),
     "core.plan": ("GroupPlan",),
+    "core.split": ("split_world",),
     "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),
     "launch.spawn": ("spawn",),

@@ -40,6 +40,7 @@ RESERVED = frozenset(
     }
 )
 
+VIEWS = ("layout.view", "mesh.view")  # have ranks to infer a size from
 WORLD = "the world"  # has ranks that can be started anew
 MAX_AXES = 32  # what numpy 1 can hold in one array
 MAX_RANKS = 2**63 - 1  # what int64 can number
@@ -118,8 +119,8 @@ def check_names(call: Call, names: Collection[object]) -> None:
 
 
 def _least(call: Call) -> int:
-    """A size of dp that always works: a view has ranks to infer it from."""
-    return -1 if call.name == "layout.view" else 1
+    """A size of dp that always works."""
+    return -1 if call.name in VIEWS else 1
 
 
 def _name_fault(name: object) -> str | None:
@@ -176,7 +177,7 @@ def _meant(call: Call, sizes: Mapping[str, object], size: object) -> int:
 
 def _ordered(call: Call) -> bool:
     """Whether the caller's axes are all there is, so that dp is not inferred beside them."""
-    return call.name == "layout.view" or "order" in call.kwargs
+    return call.name in VIEWS or "order" in call.kwargs
 
 
 def check_one_unknown(call: Call, sizes: Mapping[str, int]) -> None:
@@ -232,18 +233,20 @@ def infer(
 
     Args:
         call: the call to quote.
-        sizes: from the outside in, at most one of them -1.
+        sizes: from the outside in, one of them -1 at most.
         num_ranks: how many ranks there are.
         evidence: where that number comes from, as it is printed: ``"WORLD_SIZE = 6 (torchrun)"``.
         whose: what has that many ranks, as it is printed: the world, or something else.
 
     Raises:
-        SpecError: where the product cannot be ``num_ranks``, with the numbers that would work.
+        SpecError: where the product cannot be ``num_ranks``, with the numbers that would work; for
+            more than one -1.
 
     Example:
         >>> infer(Call("f"), {"dp": -1, "sp": 2, "tp": 4}, 64, "")
         {'dp': 8, 'sp': 2, 'tp': 4}
     """
+    check_one_unknown(call, sizes)
     known = math.prod(size for size in sizes.values() if size != -1)
     unknown = [name for name, size in sizes.items() if size == -1]
     if unknown and num_ranks % known == 0:

@@ -86,6 +86,8 @@ def _fix(fields: Sequence[str]) -> str:
         return "make the same calls in the same order on every rank."
     if "job" in fields:
         return "give every job a MASTER_PORT (or init_method) of its own."
+    if "open" in fields:
+        return "close the same views on every rank, and take new ones from the same mesh."
     if "history" in fields:
         return "make the same groups in the same order on every rank, before this call too."
     versions = [name for name in fields if name in ("meshkit", "torch")]

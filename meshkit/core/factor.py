@@ -10,6 +10,7 @@ from .errors import SpecError, told
 from .integers import integer
 from .layout import Layout
 from .order import nest
+from .words import article
 
 
 def factor_world(
@@ -54,3 +55,22 @@ def nested_sizes(
     """
     # no sizes at all ask for dp alone
     return nest(call, check_sizes(call, sizes) if sizes else {}, order)
+
+
+def merged_sizes(call: Call, sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
+    """Sizes given as a mapping, as from a config, and by keyword, together.
+
+    Raises:
+        SpecError: for sizes that are no mapping, and for an axis that is given twice.
+    """
+    if sizes is not None and not isinstance(sizes, Mapping):
+        text = told(
+            f"{call}: sizes is {article(type(sizes).__name__)}.",
+            fix=f"{call.name}(dp=4, sp=2, tp=1), or the same as a dict.",
+        )
+        raise SpecError(text)
+    given: Mapping[str, object] = sizes or {}
+    both = sorted(given.keys() & axes.keys())
+    if both:
+        raise SpecError(told(f"{call} gives {both[0]} twice.", fix=f"give {both[0]} once."))
+    return {**given, **axes}

@@ -18,15 +18,14 @@ import einops
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .axes import check_complete, check_known, check_one_unknown, check_sizes, infer
+from .axes import check_complete, check_known, check_sizes, infer
 from .call import Call, given
-from .errors import CoordinateError, told
-from .indices import check_index, check_integer
+from .indices import check_index, check_integer, check_integers, check_none_left_out, not_inside
 from .integers import integer
 from .pattern import rearranged
 from .render import draw_at
 from .seats import Ints, Seats
-from .words import count
+from .strides import Strides, first, merged, moved, offsets, picked, strided
 
 
 class Layout:
@@ -55,11 +54,7 @@ class Layout:
         checked = check_sizes(call, sizes)
         check_complete(call, checked)
         num_ranks = math.prod(checked.values())
-        strides = [num_ranks]
-        for size in checked.values():
-            strides.append(strides[-1] // size)
-        # per axis: name, size, stride
-        self._strided = tuple(zip(checked, checked.values(), strides[1:], strict=True))
+        self._strided = strided(checked, num_ranks)
         self._seats = Seats.of(call, range(num_ranks) if ranks is None else ranks, num_ranks)
 
     @property
@@ -97,7 +92,7 @@ class Layout:
     def size(self, *axes: str) -> int:
         """The product of the sizes of the axes; without axes, of the whole grid.
 
-        Raises UnknownAxisError for an axis the layout does not have.
+        Raises UnknownAxisError for an axis it does not have.
         """
         self._check("layout.size", axes)
         return math.prod(size for axis, size, _ in self._strided if axis in axes or not axes)
@@ -123,11 +118,7 @@ class Layout:
         """
         call = Call("layout.rank", kwargs=coordinate)
         check_known(call, coordinate, self.axes)
-        missing = [axis for axis in self.axes if axis not in coordinate]
-        if missing:
-            fix = f"{call.but(**dict.fromkeys(missing, 0))}."
-            line = f"{call} leaves out {', '.join(missing)}."
-            raise CoordinateError(told(line, fix=fix), axis=missing[0])
+        check_none_left_out(call, coordinate, self.axes)
         position = 0
         for axis, size, stride in self._strided:
             position += check_index(call, axis, coordinate[axis], size) * stride
@@ -145,22 +136,19 @@ class Layout:
         Raises:
             CoordinateError: where a rank is not in the grid.
         """
-        array = np.asarray(ranks)
-        if array.dtype.kind not in "iu" and array.size:
-            line = f"layout.coordinates: ranks are {array.dtype}, not integers."
-            raise CoordinateError(told(line, fix="ranks.astype(int)."))
-        positions = self._seats.find_all(array.astype(np.int64, copy=False))
+        array = check_integers("layout.coordinates", "ranks", ranks)
+        positions = self._seats.find_all(array)
         outside = (positions < 0) | (positions >= self.num_ranks)
         if outside.any():
-            raise self._outside("layout.coordinates", int(array[outside].flat[0]))
+            raise not_inside("layout.coordinates", int(array[outside].flat[0]), self, self._seats)
         return np.stack(np.unravel_index(positions, self.shape), axis=-1)
 
     def groups(self, *axes: str) -> Ints:
         """All groups over the listed axes.
 
         Args:
-            *axes: the axes along which the members of a group differ. Members run in the order
-                listed, the last fastest. None listed means all.
+            *axes: those in which members of a group differ, which run in the order listed, the
+                last fastest. None listed means all.
 
         Returns:
             int64 (num_groups, group_size); every rank stands in exactly one row. O(num_ranks).
@@ -189,13 +177,25 @@ class Layout:
         """
         self._check("layout.peers", axes)
         position = self._position("layout.peers", rank)
-        strided = {axis: (size, stride) for axis, size, stride in self._strided}
-        offsets = np.zeros(1, dtype=np.int64)
-        for axis in axes or self.axes:
-            size, stride = strided[axis]
-            position -= position // stride % size * stride
-            offsets = np.add.outer(offsets, np.arange(size, dtype=np.int64) * stride).ravel()
-        return self._seats.take(position + offsets)
+        steps = picked(self._strided, axes or self.axes)
+        return self._seats.take(first(position, steps) + offsets(steps))
+
+    def strides(self, *axes: str) -> Strides:
+        """Size and stride of a group over the axes, in as few steps as can be. O(axes).
+
+        Equal strides mean equal groups, in this layout and in every :meth:`view` of it: the same
+        members in the same order. A group of one has none.
+
+        Raises:
+            UnknownAxisError: for an axis the layout does not have.
+
+        Example:
+            >>> dense = Layout(dp=4, sp=2, tp=2)
+            >>> dense.strides("dp", "sp"), dense.view(shard=8, tp=2).strides("shard")
+            (((8, 2),), ((8, 2),))
+        """
+        self._check("layout.strides", axes)
+        return merged(picked(self._strided, axes or self.axes))
 
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
         """The rank ``shift`` steps along an axis. O(axes).
@@ -204,7 +204,7 @@ class Layout:
             rank: a rank of the grid.
             axis: the axis to step along.
             shift: how many steps; negative ones go back.
-            wrap: whether the axis is a ring. Where it is not, beyond its ends there is None.
+            wrap: whether the axis is a ring; where not, there is None beyond its ends.
 
         Raises:
             CoordinateError: where the rank is not in the grid, or ``shift`` is not an int.
@@ -212,12 +212,21 @@ class Layout:
         """
         self._check("layout.neighbor", (axis,))
         position = self._position("layout.neighbor", rank)
-        size, stride = next((size, s) for name, size, s in self._strided if name == axis)
-        here = position // stride % size
-        there = here + check_integer("layout.neighbor", "shift", shift)
-        if not wrap and not 0 <= there < size:
-            return None
-        return self._seats.at(position + (there % size - here) * stride)
+        shift = check_integer("layout.neighbor", "shift", shift)
+        there = moved(position, picked(self._strided, (axis,)), shift, wrap=wrap)
+        return None if there is None else self._seats.at(there)
+
+    def ring(self, rank: int, axis: str) -> Ints:
+        """The ranks around an axis, this one first: int64 (size of the axis,). O(axes + size).
+
+        Ring attention sends to ``ring[1]``, receives from ``ring[-1]``, and after i steps holds
+        what was ``ring[-i]``'s.
+
+        Raises:
+            CoordinateError: where the rank is not in the grid.
+            UnknownAxisError: for an axis the layout does not have.
+        """
+        return np.roll(self.peers(rank, axis), -self.coordinate(rank)[axis])
 
     def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
         """The grid, rearranged by einops.
@@ -253,11 +262,8 @@ class Layout:
             >>> Layout(dp=4, sp=2).view(replicate=2, shard=-1)
             Layout(replicate=2, shard=4)
         """
-        call = Call("layout.view", kwargs=sizes)
-        checked = check_sizes(call, sizes)
-        evidence = f"{self!r} has {self.num_ranks} ranks"
-        check_one_unknown(call, checked)
-        filled = infer(call, checked, self.num_ranks, evidence, whose="the layout")
+        call, has = Call("layout.view", kwargs=sizes), f"{self!r} has {self.num_ranks} ranks"
+        filled = infer(call, check_sizes(call, sizes), self.num_ranks, has, whose="the layout")
         return Layout(ranks=self.ranks, **filled)
 
     def __contains__(self, rank: object) -> bool:
@@ -288,13 +294,7 @@ class Layout:
         check_known(Call(name, tuple(axes)), axes, self.axes)
 
     def _position(self, name: str, rank: int) -> int:
-        position = self._seats.find(check_integer(name, "rank", rank))
-        if position is None:
-            raise self._outside(name, rank)
-        return position
-
-    def _outside(self, name: str, rank: int) -> CoordinateError:
-        has = f"It has {count(self.num_ranks, 'rank')}, {self._seats}."
-        line = f"{name}: rank {rank} is not in {self!r}."
-        text = told(line, has, fix=f"a rank {self._seats}.")
-        return CoordinateError(text, index=rank, size=self.num_ranks)
+        found = self._seats.find(check_integer(name, "rank", rank))
+        if found is None:
+            raise not_inside(name, rank, self, self._seats)
+        return found

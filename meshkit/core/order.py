@@ -34,6 +34,38 @@ def nest(call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None
     return nested
 
 
+def view_sizes(
+    call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None
+) -> dict[str, int]:
+    """The sizes of a view from the outside in: as written, or as ``order`` says.
+
+    Args:
+        call: the call to quote.
+        sizes: as :func:`check_sizes` returns them.
+        order: as in :func:`nest`.
+
+    Raises:
+        SpecError: without ``order``, for standard axes that do not stand in the standard order: two
+            views of one job would then nest differently, which is rarely meant.
+    """
+    if order is not None:
+        return nest(call, sizes, order)
+    standard = [name for name in sizes if name in STANDARD]
+    right = sorted(standard, key=STANDARD.index)
+    if standard != right:
+        turn = iter(right)
+        nested = {n: sizes[n] for n in (next(turn) if n in STANDARD else n for n in sizes)}
+        rest = {n: value for n, value in call.kwargs.items() if n not in sizes}
+        fix = Call(call.name, kwargs={**nested, **rest})
+        text = told(
+            f"{call}: {' '.join(standard)} is not the standard order, {' '.join(right)}.",
+            "A view keeps the order in which its axes are written, from the outside in.",
+            fix=f"{fix}, or order={' '.join(sizes)!r}, if it is meant.",
+        )
+        raise SpecError(text, sizes=dict(sizes))
+    return dict(sizes)
+
+
 def _names(call: Call, order: object) -> tuple[str, ...]:
     if isinstance(order, Iterable):
         return listed(order)

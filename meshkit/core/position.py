@@ -37,9 +37,14 @@ class Position:
         """Where this rank sits: axis name to index. Local, O(axes).
 
         Raises:
-            CoordinateError: on a rank outside the mesh (``mesh.rank in mesh.layout`` tells).
+            CoordinateError: on a rank outside the mesh (``mesh.inside`` tells).
         """
         return self.layout.coordinate(self.rank)
+
+    @property
+    def inside(self) -> bool:
+        """Whether this rank is one of the mesh; others have no coordinate and no group. Local."""
+        return self.rank in self.layout
 
     def size(self, *axes: str) -> int:
         """How many ranks the group over the axes has; without axes, the whole mesh. Local.
@@ -69,6 +74,13 @@ class Position:
         Local, O(axes). See :meth:`meshkit.Layout.neighbor`.
         """
         return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
+
+    def ring(self, axis: str) -> Ints:
+        """The global ranks around an axis, this one first: int64 (size of the axis,). Local.
+
+        Raises as :meth:`peers`. See :meth:`meshkit.Layout.ring`.
+        """
+        return self.layout.ring(self.rank, axis)
 
     def batch(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -48,6 +49,16 @@ def joined() -> Joined | None:
     if group in _RECORDS:
         return _RECORDS[group]
     return Joined(world_of(group), store_of(group), timeout_of(group), ARRIVAL, generation=0)
+
+
+def known() -> Joined:
+    """What is known of the present default group. Local.
+
+    Raises:
+        LaunchError: where there is none.
+    """
+    default_group()
+    return cast(Joined, joined())
 
 
 def remember(record: Joined) -> None:

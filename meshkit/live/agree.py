@@ -27,6 +27,7 @@ from ..launch.times import in_words
 from ..launch.together import together
 from ..launch.world import World
 from .limits import Limits
+from .shared import Shared
 
 ABOUT = "ranks disagree about the mesh; no process group was created."
 UNMADE = "a rank could not create its groups of the mesh; all are closed again."
@@ -35,7 +36,14 @@ Made = TypeVar("Made")
 TELLING = timedelta(seconds=5)  # how long a refused rank tries to reach the store
 
 
-def agree(call: Call, plan: GroupPlan, record: Joined, backend: str | None, limits: Limits) -> int:
+def agree(
+    call: Call,
+    plan: GroupPlan,
+    record: Joined,
+    backend: str | None,
+    limits: Limits,
+    shared: Shared,
+) -> int:
     """Compare the request of every rank; the number of the meeting. Collective.
 
     Args:
@@ -44,12 +52,13 @@ def agree(call: Call, plan: GroupPlan, record: Joined, backend: str | None, limi
         record: what is known of the default group, with the times of this mesh.
         backend: what the groups run on; None is the backend of the default group.
         limits: how long a collective of each group may take.
+        shared: the groups that are there already.
 
     Raises:
         DisagreementError: the same on every rank.
         RankTimeoutError: where ranks did not come.
     """
-    asked = request(plan, record, backend, limits)
+    asked = request(call, plan, record, backend, limits, shared)
     return _meet(Matter(call, asked, ABOUT, (), placed(plan.layout)), record)
 
 
@@ -115,11 +124,18 @@ def _meet_in_mesh(matter: Matter, layout: Layout, record: Joined, number: int) -
         arrive(matter, party, record.arrival_timeout)
 
 
-def request(plan: GroupPlan, record: Joined, backend: str | None, limits: Limits) -> dict[str, str]:
+def request(
+    call: Call,
+    plan: GroupPlan,
+    record: Joined,
+    backend: str | None,
+    limits: Limits,
+    shared: Shared,
+) -> dict[str, str]:
     """All that must be equal on every rank, field by field, in words."""
     layout = plan.layout
     return {
-        "call": "build_mesh",
+        "call": call.name,
         "sizes": " ".join(f"{axis}={size}" for axis, size in layout.sizes.items()),
         "ranks": _seats(layout),
         "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
@@ -129,7 +145,15 @@ def request(plan: GroupPlan, record: Joined, backend: str | None, limits: Limits
         "meshkit": VERSION,
         "torch": torch.__version__,
         "history": f"{dist.get_pg_count()} groups",
+        **_there(shared),
     }
+
+
+def _there(shared: Shared) -> dict[str, str]:
+    """What is there already, in words: open views, and for which members a user lends groups."""
+    views = {"open": str(shared)} if shared.users else {}
+    lent = ", ".join(str(steps) for steps in sorted(shared.lent))
+    return {**views, **({"lent": lent} if lent else {})}
 
 
 def _seats(layout: Layout) -> str:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import MeshkitError, SpecError, told
-from ..core.factor import nested_sizes
+from ..core.errors import MeshkitError
+from ..core.factor import merged_sizes, nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.seats import Ints, Seats
-from ..core.words import article
 from ..launch.device import check_backend
-from ..launch.inside import connects, timeout_of
 from ..launch.join import enter, peek
-from ..launch.record import default_group, joined
+from ..launch.record import joined
 from ..launch.times import Time, duration
 from ..launch.world import World
-from .agree import agree, give_up, on_all
-from .create import Terms, check_orders, create, destroy
+from .agree import give_up
+from .create import check_orders
 from .limits import Limits
 from .mesh import Mesh
+from .shared import Shared
+from .terms import Terms, check_in_world, world_timeout
 
 TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
 
@@ -88,7 +87,7 @@ def build_mesh(
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options})
     world = peek()
     try:
-        nested = nested_sizes(call, _merged(call, sizes, axes), order)
+        nested = nested_sizes(call, merged_sizes(call, sizes, axes), order)
         layout = _layout(call, nested, ranks, world)
         plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
         times = _checked(call, plan, options)
@@ -102,19 +101,7 @@ def build_mesh(
     limits = Limits.of(call, plan, timeout, job.timeout)
     wait = times.get("arrival_timeout", job.arrival_timeout)
     record = replace(job, timeout=limits.usual, arrival_timeout=wait)
-    # what someone else's group has, not what was said of it
-    default = job.timeout if job.generation else timeout_of(default_group())
-    terms = partial(Terms, own, limits, world=default)
-    number = agree(call, plan, record, own, limits)
-    made = on_all(
-        call,
-        layout,
-        record,
-        lambda connect: create(plan, world.rank, terms(connect=connect)),
-        lambda groups: destroy(groups.made),
-        waits=connects(own or str(job.world.backend)),
-    )
-    return Mesh(call, plan, record, made, number)
+    return Mesh(call, plan, record, Terms(own, limits, world_timeout(job)), Shared())
 
 
 def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,22 +115,6 @@ def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[st
     )
 
 
-def _merged(
-    call: Call, sizes: Mapping[str, int] | None, axes: Mapping[str, int]
-) -> Mapping[str, object]:
-    """Sizes given as a mapping and by keyword, together."""
-    if sizes is not None and not isinstance(sizes, Mapping):
-        text = told(
-            f"{call}: sizes is {article(type(sizes).__name__)}.",
-            fix="build_mesh(dp=4, sp=2, tp=1), or the same as a dict.",
-        )
-        raise SpecError(text)
-    both = sorted((sizes or {}).keys() & axes.keys())
-    if both:
-        raise SpecError(told(f"{call} gives {both[0]} twice.", fix=f"give {both[0]} once."))
-    return {**(sizes or {}), **axes}
-
-
 def _layout(
     call: Call, nested: Mapping[str, int], ranks: Sequence[int] | Ints | None, world: World
 ) -> Layout:
@@ -151,12 +122,6 @@ def _layout(
     if ranks is None:
         return Layout(ranks=None, **infer(call, nested, world.world_size, world.size_evidence))
     seats = Seats.of(call, ranks, None)
-    if int(seats.array().max()) >= world.world_size:
-        text = told(
-            f"{call}: ranks must be some of the world's.",
-            f"They run from 0 to {world.world_size - 1}; {world.size_evidence}.",
-            fix=f"ranks=range({world.world_size}), or a part of it.",
-        )
-        raise SpecError(text, world_size=world.world_size)
+    check_in_world(call, int(seats.array().max()), world)
     sizes = infer(call, nested, len(seats), f"ranks has {len(seats)}", whose="ranks=")
     return Layout(ranks=seats.ranks, **sizes)

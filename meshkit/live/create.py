@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -19,48 +18,11 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
-from ..launch.inside import connects_apart, set_timeout
-from .limits import Limits
+from ..launch.inside import set_timeout
+from .shared import Alike, Groups, Shared
+from .terms import Terms
 
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The process groups of one rank in one mesh.
-
-    Attributes:
-        by_key: the key of a plan to this rank's group; several listings of axes share one.
-        made: the groups that were created for it, in order; ``close`` destroys these.
-    """
-
-    by_key: dict[Axes, dist.ProcessGroup]
-    made: tuple[dist.ProcessGroup, ...]
-
-
-NONE = Groups({}, ())
-
-
-@dataclass(frozen=True)
-class Terms:
-    """On what terms groups are made.
-
-    Attributes:
-        backend: None means that of the default group.
-        limits: how long a collective of each group may take.
-        connect: how long a group may take to connect to a peer, where making it means that.
-        world: the timeout of the default group, which stands for a whole mesh of equal timeout.
-    """
-
-    backend: str | None
-    limits: Limits
-    connect: timedelta
-    world: timedelta | None
-
-    @property
-    def waits(self) -> bool:
-        """Whether a group is made under ``connect``, and gets its own time afterwards."""
-        return connects_apart(self.backend or dist.get_backend())
 
 
 def check_orders(call: Call, plan: GroupPlan) -> None:
@@ -82,13 +44,14 @@ def check_orders(call: Call, plan: GroupPlan) -> None:
             raise SpecError(text)
 
 
-def create(plan: GroupPlan, rank: int, terms: Terms) -> Groups:
-    """Create the groups of a plan. Collective over the default group.
+def create(plan: GroupPlan, rank: int, terms: Terms, shared: Shared) -> Groups:
+    """Create the groups of a plan that are not there yet. Collective over the default group.
 
     Args:
         plan: equal on every rank.
         rank: this rank; it may be outside the layout, and still takes part.
         terms: equal on every rank.
+        shared: the groups that are there; equal on every rank. It is not changed.
 
     Returns:
         This rank's groups. Where one fails, those made before it are destroyed again.
@@ -97,21 +60,44 @@ def create(plan: GroupPlan, rank: int, terms: Terms) -> Groups:
         RuntimeError: torch's own, where a group cannot be made, or a peer does not come.
         MeshkitError: where torch made another group than it was asked for.
     """
-    by_key: dict[Axes, dist.ProcessGroup] = {}
+    found, rest = _there(plan, terms, shared)
+    named = dist.get_pg_count() + sum(_names(step, terms) for step, _, _ in rest)
     made: list[dist.ProcessGroup] = []
-    steps = [(step, plan.key(step.axes)) for step in plan.steps]
-    shared = {key: _default(step, terms, terms.limits[key]) for step, key in steps}
-    named = dist.get_pg_count() + sum(_names(step, terms) for step, key in steps if not shared[key])
+    new: dict[Alike, dist.ProcessGroup | None] = {}
     try:
-        for step, key in steps:
-            group = shared[key] or _make(step, rank, terms, terms.limits[key], made)
-            if group is not None:
-                by_key[key] = group
+        for step, key, alike in rest:
+            found[key] = new[alike] = _make(step, rank, terms, terms.limits[key], made)
     except BaseException:
         destroy(made)
         _count_up(named, rank)
         raise
-    return Groups(by_key, tuple(made))
+    used: dict[Alike, tuple[Axes, ...]] = {}
+    for axes in plan.asked:
+        alike = _alike(plan, axes, terms)
+        used[alike] = (*used.get(alike, ()), axes)
+    return Groups({key: group for key, group in found.items() if group is not None}, used, new)
+
+
+def _alike(plan: GroupPlan, axes: Axes, terms: Terms) -> Alike:
+    """What groups must have in common to be one group."""
+    return plan.layout.strides(*axes), terms.runs_on, terms.limits[plan.key(axes)]
+
+
+def _there(
+    plan: GroupPlan, terms: Terms, shared: Shared
+) -> tuple[dict[Axes, dist.ProcessGroup | None], list[tuple[Step, Axes, Alike]]]:
+    """The groups of a plan that are there, by key; and the steps whose groups are to be made."""
+    found: dict[Axes, dist.ProcessGroup | None] = {}
+    rest = []
+    for step in plan.steps:
+        key, alike = plan.key(step.axes), _alike(plan, step.axes, terms)
+        origin, group = shared.find(alike)
+        group = group if origin != "default" else _default(step, terms, alike[2])
+        if origin == "default" and group is None:
+            rest.append((step, key, alike))
+        else:
+            found[key] = group
+    return found, rest
 
 
 def ends_together(groups: Iterable[dist.ProcessGroup]) -> bool:

@@ -62,7 +62,14 @@ def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:
     return layout.peers(rank, *flat).reshape([layout.size(*part) for part in parts])
 
 
-def check_members(call: Call, part: Axes, group: dist.ProcessGroup, row: Ints) -> None:
+def check_members(
+    call: Call,
+    part: Axes,
+    group: dist.ProcessGroup,
+    row: Ints,
+    *,
+    fix: str = "use the groups of this mesh only.",
+) -> None:
     """Refuse a group that does not hold exactly these ranks in this order.
 
     Raises:
@@ -73,6 +80,6 @@ def check_members(call: Call, part: Axes, group: dist.ProcessGroup, row: Ints) -
         text = told(
             f"{call}: the group over {' '.join(part)} is not the one the mesh says.",
             f"The group holds {members}, the mesh says {row.tolist()}.",
-            fix="use the groups of this mesh only.",
+            fix=fix,
         )
         raise SpecError(text)

@@ -3,102 +3,140 @@
 from __future__ import annotations
 
 import hashlib
-import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.axes import check_known
 from ..core.call import Call, given
-from ..core.errors import MeshkitError, told
-from ..core.plan import GroupPlan, not_built
-from ..core.position import Position
+from ..core.errors import MeshkitError
+from ..core.factor import merged_sizes
+from ..core.layout import Layout
+from ..core.plan import GroupPlan
 from ..core.verification import Verification
 from ..launch.inside import timeout_of
 from ..launch.meet import Party
 from ..launch.record import Joined
 from ..launch.times import Time, duration
-from .agree import agree_close, agree_value, placed
+from .adopt import adopted, given_groups, of_device_mesh
+from .agree import agree_close, agree_value, give_up, placed
+from .assemble import assemble
 from .barrier import barrier
-from .create import NONE, Groups, abort, destroy, ends_together
-from .device_mesh import device_mesh
+from .create import abort, destroy, ends_together
+from .grouped import Grouped
 from .guard import guarded
 from .rollcall import Site
+from .shared import NONE, Shared
+from .terms import Terms
 from .verify import verified
+from .view import view_plan, view_terms
 
 
-class Mesh(Position):
+class Mesh(Grouped):
     """The mesh of one process: who it is, who its peers are, and the groups they share.
 
     Made by :func:`meshkit.build_mesh`. Every question about the grid is answered by ``layout``;
-    only ``barrier``, ``agree`` and ``verify`` communicate. ``with`` closes it at the end.
+    only ``view``, ``barrier``, ``agree`` and ``verify`` communicate. ``with`` closes it at the end.
+    Making one is collective over the world: ranks agree, then create what is not there.
 
     Args:
-        call: the call that built it, for errors to quote.
+        call: the call that builds it, for errors to quote.
         plan: the layout and the groups asked for.
-        joined: what is known of the default group.
-        groups: this rank's groups.
-        number: that of the meeting in which the ranks agreed on it.
+        joined: what is known of the default group, with the times of this mesh.
+        terms: on what terms groups are made.
+        shared: the groups of the meshes of which this is a view; a new book for a new mesh.
     """
 
     def __init__(
-        self, call: Call, plan: GroupPlan, joined: Joined, groups: Groups, number: int
+        self, call: Call, plan: GroupPlan, joined: Joined, terms: Terms, shared: Shared
     ) -> None:
-        super().__init__(plan.layout, joined.world.rank)
-        self._number = number
-        self._call = call
-        self._plan = plan
-        self._joined = joined
-        self._groups = groups
-        self._closed = False
+        groups, number = assemble(call, plan, joined, terms, shared)
+        super().__init__(call, plan, joined, groups, shared, number)
+        self._terms = terms
         self._left: set[int] = set()  # this rank, once it has left a guard with an error
-        self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
 
-    def group(self, *axes: str) -> dist.ProcessGroup:
-        """This rank's process group over the axes; without axes, that of the whole mesh.
+    @classmethod
+    def from_groups(cls, layout: Layout, groups: Mapping[str | tuple[str, ...], object], /) -> Mesh:
+        """A mesh over process groups that exist. Collective over the world.
 
-        Local: it was created by ``build_mesh``. A rank's place in it, ``group.rank()``, is its
-        coordinate along the axes as listed, the last fastest.
-
-        Raises:
-            UnknownAxisError: for an axis the mesh does not have.
-            SpecError: for a group that was not asked for, with the argument that builds it.
-            CoordinateError: on a rank outside the mesh.
-            MeshkitError: after ``close``, or after ``shutdown``.
-        """
-        call = Call("mesh.group", axes)
-        check_known(call, axes, self.layout.axes)
-        if self._closed or self._world is None or self._world() is not dist.group.WORLD:
-            why = "the mesh is closed" if self._closed else "the job it was built in has been left"
-            raise MeshkitError(told(f"{call}: {why}.", fix=f"{self._call} again."))
-        if not self._plan.has(axes):
-            raise not_built(call, self._call, self._plan, axes)
-        if self.rank not in self.layout:
-            self.layout.coordinate(self.rank)  # raises, with the ranks that are inside
-        return self._groups.by_key[self._plan.key(axes)]
-
-    def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
-        """These groups as torch's ``DeviceMesh``, for FSDP2, DTensor, DDP and the rest. Local.
+        The groups are used, by views too, and never destroyed. Those that a mesh needs beside them
+        are made: of the other axes, of the whole, of one. The default group stands for the world.
 
         Args:
-            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``. Axes
-                left out are fixed at this rank's coordinate. None gives every axis by itself.
-
-        Returns:
-            A DeviceMesh over existing groups, the members of each checked against the layout. No
-            group is made for it; it must not be used after ``close``.
+            layout: the grid.
+            groups: axes to this rank's group: ``{"dp": g, "dp sp": h}``; on a rank outside the
+                layout, to None.
 
         Raises:
-            SpecError: for a pattern that cannot be read, or a group that was not asked for.
-            UnknownAxisError: for an axis the mesh does not have.
-            CoordinateError: on a rank outside the mesh.
+            SpecError: where a group does not hold exactly the ranks that the layout says, in that
+                order, or ranks are not in the world. The other ranks are told.
+            UnknownAxisError: for an axis that the layout does not have.
+            LaunchError: where no default group exists.
+            DisagreementError: where ranks hand in different layouts or axes.
+            RankTimeoutError: where ranks did not arrive in time.
         """
-        device = self._joined.world.device
-        kind = device.type if device is not None else "cpu"
-        return device_mesh(self.layout, self.rank, self.group, kind, pattern)
+        call = Call("Mesh.from_groups", (layout, groups))
+        return cls(*adopted(call, lambda: given_groups(call, layout, groups)))
+
+    @classmethod
+    def from_device_mesh(cls, device_mesh: DeviceMesh, /) -> Mesh:
+        """A mesh over a DeviceMesh and its groups. Collective over the world.
+
+        Args:
+            device_mesh: with names, equal on every rank: a whole one, not a slice of this rank.
+
+        Raises:
+            SpecError: for a DeviceMesh without names, or with groups whose members are not in the
+                order of its ranks; and the errors of :meth:`from_groups`.
+        """
+        call = Call("Mesh.from_device_mesh", (device_mesh,))
+        return cls(*adopted(call, lambda: of_device_mesh(call, device_mesh)))
+
+    def view(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        order: str | Iterable[str] | None = None,
+        groups: str | Sequence[str | Iterable[str]] | None = None,
+        timeout: Time | Mapping[str, Time] | None = None,
+        **axes: int,
+    ) -> Mesh:
+        """The same ranks in the same order, factored otherwise, as a mesh of its own.
+
+        Collective over the world, as ``build_mesh``. Every group whose members, order, backend and
+        timeout are those of a group of this mesh, or of another of its views, is that group;
+        only what is not there is made. ``close`` ends what no other open view uses.
+
+        Args:
+            sizes: axis name to size; the same as ``**axes``.
+            order: axis names from the outside in; None keeps the order in which axes are written.
+            groups: as in ``build_mesh``.
+            timeout: as in ``build_mesh``; None is that of this mesh, group by group.
+            **axes: axis name to size, the outermost first; one may be -1.
+
+        Raises:
+            SpecError: where the product is not the number of ranks; where standard axes stand out
+                of the standard order, without ``order``; for a time that cannot be.
+            UnknownAxisError: for an axis in ``groups`` or ``timeout`` that the view does not have.
+            DisagreementError: where ranks ask for different views, or have others open.
+            RankTimeoutError: where ranks did not arrive in time.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``hsdp = mesh.view(replicate=2, shard=-1, tp=2)``
+        """
+        options = given(order=order, groups=groups, timeout=timeout)
+        call = Call("mesh.view", () if sizes is None else (sizes,), {**axes, **options})
+        try:
+            self._check_open(call)
+            plan = view_plan(call, self.layout, merged_sizes(call, sizes, axes), order, groups)
+            record, terms = view_terms(call, plan, timeout, self._joined, self._terms, self._plan)
+        except MeshkitError as error:
+            give_up(call, self._joined.world, error)
+            raise
+        return Mesh(call, plan, record, terms, self._shared)
 
     def barrier(self, *axes: str, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes is here.
@@ -190,11 +228,12 @@ class Mesh(Position):
         agree_value(self.layout, self._joined, self._number, what, value)
 
     def close(self) -> None:
-        """Destroy the groups this mesh made, and nothing else. Harmless to repeat.
+        """Destroy the groups this mesh made and no open view of it uses. Harmless to repeat.
 
-        Call it on every rank. The default group stays. No descriptor and no thread is left, once
-        the caller too has let go of the groups it took. Local on gloo. On nccl, which ends a group
-        on all ranks together, they meet first, unless an error ends the ``with``.
+        Call it on every rank. The default group stays, and so do groups that the user made. No
+        descriptor and no thread is left, once the caller too has let go of the groups it took.
+        Local on gloo. On nccl, which ends a group on all ranks together, they meet first, unless an
+        error ends the ``with``.
 
         Raises:
             RankTimeoutError: on nccl, where ranks did not come; the groups are then aborted.
@@ -204,7 +243,7 @@ class Mesh(Position):
 
     def _close(self, alone: bool) -> None:
         # torch frees descriptors and threads with the last reference
-        made, self._groups, self._closed = self._groups.made, NONE, True
+        made, self._groups, self._closed = self._shared.leave(self._birth), NONE, True
         if not ends_together(made):
             return destroy(made)
         try:
@@ -229,18 +268,6 @@ class Mesh(Position):
     ) -> None:
         self._close(alone=error is not None)
 
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{axis}={size}" for axis, size in self.layout.sizes.items())
-        return f"Mesh({sizes}; {self._place()}{'; closed' if self._closed else ''})"
-
-    def __str__(self) -> str:
-        return self.layout.draw(mark=self.rank)
-
-    def _place(self) -> str:
-        if self.rank not in self.layout:
-            return f"rank {self.rank} is outside"
-        return f"rank {self.rank}: " + " ".join(f"{a}={i}" for a, i in self.coordinate.items())
-
     def _party(self, axes: tuple[str, ...]) -> Party | None:
         """The ranks of a group at the store; None where torch tells no store."""
         if self._joined.store is None:
@@ -254,10 +281,6 @@ class Mesh(Position):
         """What a guard needs to know of this mesh."""
         groups, number = self._groups.by_key, self._number
         return Site(call, self.layout, self._joined, groups, number, self._left)
-
-    def _device(self) -> torch.device:
-        """Where tensors of a collective must lie."""
-        return self._joined.world.device or torch.device("cpu")
 
     def _device_ids(self) -> list[int] | None:
         """The device a collective without tensors must use, where the backend needs one."""

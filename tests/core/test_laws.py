@@ -36,6 +36,17 @@ from meshkit.testing import (
 law = settings(deadline=None, max_examples=60, database=None)
 
 
+@st.composite
+def factorizations(draw: st.DrawFn, number: int) -> dict[str, int]:
+    """Sizes whose product is a number, the outermost first."""
+    sizes = []
+    while number > 1 and len(sizes) < 4:
+        size = draw(st.sampled_from([n for n in range(1, number + 1) if number % n == 0]))
+        sizes.append(size)
+        number //= size
+    return {f"v{place}": size for place, size in enumerate([*sizes, number])}
+
+
 # ---------------------------------------------------------------- the same things, derived again
 
 
@@ -320,6 +331,47 @@ def test_law_7_keys_are_equal_exactly_where_groups_are(layout: Layout, data: st.
     a, b = data.draw(axes_of(layout)), data.draw(axes_of(layout))
     same_members = members(layout.groups(*a)) == members(layout.groups(*b))
     assert (plan.key(a) == plan.key(b)) == same_members
+
+
+@law
+@given(layouts(with_ranks=True), st.data())
+def test_law_7_strides_are_equal_exactly_where_groups_are_across_views(
+    layout: Layout, data: st.DataObject
+) -> None:
+    """Groups of two factorizations share all their members in order, or no group at all."""
+    view = layout.view(**data.draw(factorizations(layout.num_ranks)))
+    mine = data.draw(axes_of(layout, min_size=1))
+    theirs = data.draw(axes_of(view, min_size=1))
+    rows_a, rows_b = groups_by_strides(layout, mine), groups_by_strides(view, theirs)
+    assert (layout.strides(*mine) == view.strides(*theirs)) == (rows_a == rows_b)
+    if rows_a != rows_b:
+        assert not {tuple(row) for row in rows_a} & {tuple(row) for row in rows_b}
+
+
+@law
+@given(layouts(with_ranks=True), st.data())
+def test_law_5_strides_and_a_product_agree_on_offsets(layout: Layout, data: st.DataObject) -> None:
+    axes = data.draw(axes_of(layout, min_size=1))
+    steps = layout.strides(*axes)
+    assert all(size > 1 for size, _ in steps)
+    assert all(a[1] != b[0] * b[1] for a, b in itertools.pairwise(steps))  # nothing left to merge
+    sums = [sum(p) for p in itertools.product(*(range(0, n * s, s) for n, s in steps))]
+    row = [layout.ranks[offset] for offset in sums]
+    assert row == layout.groups(*axes)[0].tolist()
+
+
+@law
+@given(layouts(with_ranks=True), st.data())
+def test_a_ring_is_every_neighbor_in_turn(layout: Layout, data: st.DataObject) -> None:
+    axis = data.draw(st.sampled_from(layout.axes))
+    rank = int(data.draw(st.sampled_from(list(layout.ranks))))
+    turns = [layout.neighbor(rank, axis, shift) for shift in range(layout.sizes[axis])]
+    assert layout.ring(rank, axis).tolist() == turns
+    dim = layout.axes.index(axis)
+    where = [layout.coordinate(rank)[name] for name in layout.axes]
+    rolled = np.roll(layout.grid, -where[dim], axis=dim)
+    where[dim] = slice(None)  # type: ignore[call-overload]
+    assert layout.ring(rank, axis).tolist() == rolled[tuple(where)].tolist()
 
 
 @law

@@ -29,9 +29,12 @@ from meshkit import (
     UnknownAxisError,
     UnplacedAxisError,
     factor_world,
+    split_world,
 )
 from meshkit.core.axes import STANDARD
 from meshkit.core.call import Call
+from meshkit.core.factor import merged_sizes
+from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
 from meshkit.core.position import Position
 
@@ -262,6 +265,78 @@ SAID = {
           Fix: layout.view(dp=-1, sp=2), which gives dp=4.
         """,
         {"sizes": {"dp": 3, "sp": 2}, "world_size": 8},
+    ),
+    "a view out of the standard order": Said(
+        lambda: view_sizes(
+            Call("mesh.view", kwargs={"tp": 2, "node": 2, "dp": 2, "groups": "dp"}),
+            {"tp": 2, "node": 2, "dp": 2},
+            None,
+        ),
+        SpecError,
+        """
+        mesh.view(tp=2, node=2, dp=2, groups='dp'): tp dp is not the standard order, dp tp.
+          A view keeps the order in which its axes are written, from the outside in.
+          Fix: mesh.view(dp=2, node=2, tp=2, groups='dp'), or order='tp node dp', if it is meant.
+        """,
+        {"sizes": {"tp": 2, "node": 2, "dp": 2}},
+    ),
+    # ------------------------------------------------------------ factor.py: from a config
+    "sizes that are no mapping": Said(
+        lambda: merged_sizes(Call("build_mesh", ([4, 2],)), [4, 2], {}),
+        SpecError,
+        """
+        build_mesh([4, 2]): sizes is a list.
+          Fix: build_mesh(dp=4, sp=2, tp=1), or the same as a dict.
+        """,
+        {},
+    ),
+    "a size given twice": Said(
+        lambda: merged_sizes(Call("build_mesh", ({"dp": 4},), {"dp": 2}), {"dp": 4}, {"dp": 2}),
+        SpecError,
+        """
+        build_mesh({'dp': 4}, dp=2) gives dp twice.
+          Fix: give dp once.
+        """,
+        {},
+    ),
+    # ------------------------------------------------------------ split.py
+    "parts without a world to fill": Said(
+        lambda: split_world(actor=4, critic=-1),
+        SpecError,
+        """
+        split_world(actor=4, critic=-1): there is nothing to infer critic from.
+          Fix: split_world(5, actor=4, critic=-1), say.
+        """,
+        {},
+    ),
+    "parts of a world that is none": Said(
+        lambda: split_world("8", actor=4),  # type: ignore[arg-type]
+        SpecError,
+        """
+        split_world('8', actor=4): a world of '8' ranks.
+          Fix: split_world(4, actor=4), say.
+        """,
+        {},
+    ),
+    "parts that are not the world": Said(
+        lambda: split_world(8, actor=4, critic=2),
+        SpecError,
+        """
+        split_world(8, actor=4, critic=2): the parts are 6 ranks, the world has 8.
+          actor 4 + critic 2 = 6.
+          Fix: start 6 ranks, or split_world(8, actor=4, critic=4).
+        """,
+        {},
+    ),
+    "parts that leave none for the last": Said(
+        lambda: split_world(8, actor=8, critic=-1),
+        SpecError,
+        """
+        split_world(8, actor=8, critic=-1): the parts are 8 ranks, the world has 8.
+          actor 8 = 8.
+          Fix: start 9 ranks.
+        """,
+        {},
     ),
     "a view that does not divide": Said(
         lambda: Layout(dp=4, sp=2).view(node=3, local=-1),

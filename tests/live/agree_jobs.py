@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.core.call import Call
 from meshkit.launch.record import joined
-from meshkit.live import agree, build, create
-from meshkit.live.create import NONE
+from meshkit.live import agree, assemble, create
 from meshkit.live.limits import Limits
+from meshkit.live.shared import NONE, Shared
 
 Told = tuple[str, str, dict[int, str], float]
 
@@ -90,8 +91,8 @@ def without_each_comparison(odd: int) -> Any:
     Nothing is created, as ranks that disagree would hang in there.
     """
     meshkit.init(arrival_timeout=60)
-    create, plain = build.on_all, agree.request
-    build.on_all = lambda *args, **options: NONE
+    create, plain = assemble.on_all, agree.request
+    assemble.on_all = lambda *args, **options: NONE
     noticed = {}
     for field in (*PASSED, *ALTERED):
         asked: dict[str, Any] = {"dp": -1, "sp": 2}
@@ -111,7 +112,7 @@ def without_each_comparison(odd: int) -> Any:
         agree.request = plain
         undo()
         agree.request = plain
-    build.on_all = create
+    assemble.on_all = create
     return noticed
 
 
@@ -127,7 +128,7 @@ def fields_compared() -> list[str]:
     record = joined()
     assert record is not None
     plan = meshkit.GroupPlan.of(meshkit.Layout(dp=1))
-    return list(agree.request(plan, record, None, Limits(None)))
+    return list(agree.request(Call("build_mesh"), plan, record, None, Limits(None), Shared()))
 
 
 def refused_on(odd: int, first: bool) -> Any:
@@ -146,20 +147,20 @@ def refused_on(odd: int, first: bool) -> Any:
 def one_cannot_create(odd: int) -> Any:
     """An exception on one rank between the two meetings of a build."""
     meshkit.init(arrival_timeout=60)
-    plain = build.create
+    plain = assemble.create
 
     def broken(*args: Any, **options: Any) -> Any:
         raise OSError("too many open files")
 
     if dist.get_rank() == odd:
-        build.create = broken
+        assemble.create = broken
     began = time.monotonic()
     try:
         meshkit.build_mesh(dp=4)  # the default group: nobody waits inside create
         told: Any = "built"
     except (OSError, meshkit.DisagreementError) as error:
         told = type(error).__name__, str(error), time.monotonic() - began
-    build.create = plain
+    assemble.create = plain
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         total = torch.ones(1)
         dist.all_reduce(total, group=mesh.group())

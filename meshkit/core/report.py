@@ -1,0 +1,57 @@
+"""Which process groups a rank holds, and who shares them, as data and as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .call import written
+from .words import count
+
+WIDTH = 34  # columns for the members
+
+
+@dataclass(frozen=True)
+class Held:
+    """A process group that a rank holds.
+
+    Attributes:
+        members: its global ranks in order.
+        origin: ``"default"``, ``"made"`` by meshkit, or ``"lent"`` by the user.
+        backend: what it runs on.
+        seconds: how long a collective may take; None where torch does not tell.
+        uses: which axes of which open view it stands for: ``"dp sp of dp=4 sp=2 tp=1"``.
+    """
+
+    members: tuple[int, ...]
+    origin: str
+    backend: str
+    seconds: float | None
+    uses: tuple[str, ...]
+
+    def __str__(self) -> str:
+        wait = "" if self.seconds is None else f" {self.seconds:g} s"
+        who = count(len(self.members), "rank") + f" {written(list(self.members))}"
+        return f"{who:<{WIDTH}} {self.origin:<7} {self.backend}{wait}  {'; '.join(self.uses)}"
+
+
+@dataclass(frozen=True)
+class GroupsReport:
+    """The process groups of one rank in a mesh and all its open views. ``str`` is a table.
+
+    Attributes:
+        rank: whose.
+        groups: each group once, the largest first.
+    """
+
+    rank: int
+    groups: tuple[Held, ...]
+
+    @property
+    def communicators(self) -> int:
+        """How many process groups the rank holds, the default group and that of one included."""
+        return len(self.groups)
+
+    def __str__(self) -> str:
+        made = sum(group.origin == "made" for group in self.groups)
+        head = f"rank {self.rank} holds {count(self.communicators, 'process group')}, {made} made."
+        return "\n".join([head, *(f"  {group}" for group in self.groups)])

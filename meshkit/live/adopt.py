@@ -1,0 +1,133 @@
+"""Process groups and DeviceMeshes of a user's own, checked, as what a mesh starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..core.axes import check_known, check_names, listed
+from ..core.call import Call
+from ..core.errors import MeshkitError, SpecError, told
+from ..core.layout import Layout
+from ..core.plan import GroupPlan
+from ..core.strides import Strides
+from ..core.words import article
+from ..launch.record import Joined, known
+from .agree import give_up
+from .create import check_orders
+from .device_mesh import check_members
+from .limits import Limits
+from .shared import Shared
+from .terms import Terms, check_in_world, world_timeout
+
+Given = Mapping[str | tuple[str, ...], object]
+Parts = tuple[Call, GroupPlan, Joined, Terms, Shared]  # what a Mesh is made of
+
+
+def adopted(call: Call, read: Callable[[], tuple[Layout, Given]]) -> Parts:
+    """What a mesh over groups of the user's own is made of. Local, but that others hear a refusal.
+
+    Args:
+        call: the call to quote.
+        read: gives the grid, and axes to this rank's group.
+
+    Raises:
+        LaunchError: where no default group exists.
+        SpecError, UnknownAxisError: as :func:`lent`, and for ranks outside the world.
+    """
+    job = known()
+    try:
+        layout, groups = read()
+        check_in_world(call, max(layout.ranks), job.world)
+        plan = GroupPlan.of(layout, call=call)
+        check_orders(call, plan)
+        shared = Shared(lent=lent(call, layout, job.world.rank, groups))
+    except MeshkitError as error:
+        give_up(call, job.world, error)
+        raise
+    return call, plan, job, Terms(None, Limits(job.timeout), world_timeout(job)), shared
+
+
+def given_groups(call: Call, layout: object, groups: object) -> tuple[Layout, Given]:
+    """What the caller gave, if it is a layout and a mapping.
+
+    Raises:
+        SpecError: where it is something else.
+    """
+    if isinstance(layout, Layout) and isinstance(groups, Mapping):
+        return layout, groups
+    text = told(
+        f"{call}: what is given is {article(type(layout).__name__)} and"
+        f" {article(type(groups).__name__)}, not a Layout and a dict.",
+        fix='Mesh.from_groups(Layout(dp=4, tp=2), {"dp": dp_group, "tp": tp_group}), say.',
+    )
+    raise SpecError(text)
+
+
+def of_device_mesh(call: Call, device_mesh: object) -> tuple[Layout, Given]:
+    """The grid of a DeviceMesh, and axes to this rank's group; None where this rank is outside.
+
+    Raises:
+        SpecError: for something else, and where its axes have no names.
+    """
+    if not isinstance(device_mesh, DeviceMesh):
+        fix = "a torch.distributed.device_mesh.DeviceMesh."
+        raise SpecError(told(f"{call}: {article(type(device_mesh).__name__)}.", fix=fix))
+    names = device_mesh.mesh_dim_names
+    if names is None:
+        shape = tuple(device_mesh.mesh.shape)
+        words = tuple(f"axis{dim}" for dim in range(len(shape)))
+        fix = (
+            f"init_device_mesh({device_mesh.device_type!r}, {shape}, mesh_dim_names={words}), say."
+        )
+        raise SpecError(told(f"{call}: its dimensions have no names.", fix=fix))
+    check_names(call, names)
+    sizes = dict(zip(names, device_mesh.mesh.shape, strict=True))
+    layout = Layout(ranks=device_mesh.mesh.flatten().tolist(), **sizes)
+    inside = device_mesh.get_coordinate() is not None
+    return layout, {name: device_mesh.get_group(name) if inside else None for name in names}
+
+
+def lent(
+    call: Call, layout: Layout, rank: int, groups: Mapping[str | tuple[str, ...], object]
+) -> dict[Strides, dist.ProcessGroup | None]:
+    """A user's own groups by their members, each checked. Local.
+
+    Args:
+        call: the call to quote.
+        layout: the grid.
+        rank: this rank.
+        groups: axes to this rank's group; on a rank outside the layout, to None or whatever torch
+            gives to those who are no members.
+
+    Raises:
+        UnknownAxisError: for an axis the layout does not have.
+        SpecError: for something that is no group, or a group that does not hold exactly the ranks
+            that the layout says, in that order; for two groups of equal members.
+    """
+    found: dict[Strides, dist.ProcessGroup | None] = {}
+    for names, group in groups.items():
+        axes = listed(names)
+        check_known(call, axes, layout.axes)
+        mine = _checked(call, layout, rank, axes, group) if rank in layout else None
+        if found.setdefault(layout.strides(*axes), mine) is not mine:
+            fix = "hand in one of them."
+            raise SpecError(told(f"{call}: two groups over {' '.join(axes)}.", fix=fix))
+    return found
+
+
+def _checked(
+    call: Call, layout: Layout, rank: int, axes: tuple[str, ...], group: object
+) -> dist.ProcessGroup:
+    row = layout.peers(rank, *axes)
+    if not isinstance(group, dist.ProcessGroup):
+        text = told(
+            f"{call}: what is given for {' '.join(axes)} is no process group of rank {rank}.",
+            f"It is {group!r}; the layout says {row.tolist()}.",
+            fix=f"the group over {row.tolist()}, which dist.new_group made on all ranks.",
+        )
+        raise SpecError(text)
+    check_members(call, axes, group, row, fix=f"the group over {row.tolist()}, in this order.")
+    return group

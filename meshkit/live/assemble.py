@@ -1,0 +1,42 @@
+"""The one way to a live mesh: agree, create what is not there yet, or leave nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..core.call import Call
+from ..core.plan import GroupPlan
+from ..launch.inside import connects
+from ..launch.record import Joined
+from .agree import agree, on_all
+from .create import create, destroy
+from .shared import Groups, Shared
+from .terms import Terms
+
+
+def assemble(
+    call: Call, plan: GroupPlan, record: Joined, terms: Terms, shared: Shared
+) -> tuple[Groups, int]:
+    """This rank's groups of a plan, and the number of the meeting. Collective over the world.
+
+    Args:
+        call: the call to quote.
+        plan: what is asked for.
+        record: what is known of the default group, with the times of this mesh.
+        terms: on what terms groups are made.
+        shared: the groups that are there. It is not changed.
+
+    Raises:
+        DisagreementError: the same on every rank; nothing is made.
+        RankTimeoutError: where ranks did not come in time; what was made is destroyed.
+    """
+    number = agree(call, plan, record, terms.backend, terms.limits, shared)
+    groups = on_all(
+        call,
+        plan.layout,
+        record,
+        lambda connect: create(plan, record.world.rank, replace(terms, connect=connect), shared),
+        lambda made: destroy(made.created),
+        waits=connects(terms.backend or str(record.world.backend)),
+    )
+    return groups, number

@@ -1,0 +1,150 @@
+"""A rank on the grid with its live groups: what it can be asked without communicating."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..core.axes import check_known
+from ..core.call import Call
+from ..core.errors import MeshkitError, told
+from ..core.plan import GroupPlan, not_built
+from ..core.position import Position
+from ..core.report import GroupsReport, Held
+from ..launch.inside import timeout_of
+from ..launch.record import Joined
+from .device_mesh import device_mesh
+from .shared import Alike, Groups, Shared
+
+
+class Grouped(Position):
+    """A layout, a rank and its groups. All questions are answered locally.
+
+    Args:
+        call: the call that built it, for errors to quote.
+        plan: the layout and the groups asked for.
+        joined: what is known of the default group.
+        groups: this rank's groups.
+        shared: those of the mesh and all its views.
+        number: that of the meeting in which the ranks agreed on it.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        plan: GroupPlan,
+        joined: Joined,
+        groups: Groups,
+        shared: Shared,
+        number: int,
+    ) -> None:
+        super().__init__(plan.layout, joined.world.rank)
+        self._call = call
+        self._plan = plan
+        self._joined = joined
+        self._groups = groups
+        self._shared = shared
+        self._number = number
+        name = " ".join(f"{axis}={size}" for axis, size in plan.layout.sizes.items())
+        self._birth = shared.enter(name, groups, number)
+        self._closed = False
+        self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
+
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        """This rank's process group over the axes; without axes, that of the whole mesh.
+
+        Local: it was created by ``build_mesh``. A rank's place in it, ``group.rank()``, is its
+        coordinate along the axes as listed, the last fastest.
+
+        Raises:
+            UnknownAxisError: for an axis the mesh does not have.
+            SpecError: for a group that was not asked for, with the argument that builds it.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+        """
+        call = Call("mesh.group", axes)
+        check_known(call, axes, self.layout.axes)
+        self._check_open(call)
+        if not self._plan.has(axes):
+            raise not_built(call, self._call, self._plan, axes)
+        if self.rank not in self.layout:
+            self.layout.coordinate(self.rank)  # raises, with the ranks that are inside
+        return self._groups.by_key[self._plan.key(axes)]
+
+    def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
+        """These groups as torch's ``DeviceMesh``, for FSDP2, DTensor, DDP and the rest. Local.
+
+        Args:
+            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``. Axes
+                left out are fixed at this rank's coordinate. None gives every axis by itself.
+
+        Returns:
+            A DeviceMesh over existing groups, the members of each checked against the layout. No
+            group is made for it; it must not be used after ``close``.
+
+        Raises:
+            SpecError: for a pattern that cannot be read, or a group that was not asked for.
+            UnknownAxisError: for an axis the mesh does not have.
+            CoordinateError: on a rank outside the mesh.
+        """
+        device = self._joined.world.device
+        kind = device.type if device is not None else "cpu"
+        return device_mesh(self.layout, self.rank, self.group, kind, pattern)
+
+    def groups_report(self) -> GroupsReport:
+        """Which groups this rank holds for the mesh and all its open views, and who shares them.
+
+        Local. ``print`` shows a table; ``.communicators`` is how many there are.
+
+        Raises:
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``print(mesh.groups_report())``
+        """
+        self._check_open(Call("mesh.groups_report"))
+        shared = self._shared
+        asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
+        held = [self._held(alike) for alike in asked]
+        found = [one for one in held if one is not None]
+        return GroupsReport(self.rank, tuple(sorted(found, key=lambda one: -len(one.members))))
+
+    def _held(self, alike: Alike) -> Held | None:
+        """A shared group as it is reported; None where this rank is not in it."""
+        shared = self._shared
+        origin, group = shared.find(alike)
+        group = group if origin != "default" else dist.group.WORLD
+        if group is None:
+            return None
+        limit = timeout_of(group)
+        return Held(
+            tuple(dist.get_process_group_ranks(group)),
+            origin,
+            dist.get_backend(group),
+            None if limit is None else limit.total_seconds(),
+            shared.uses(alike),
+        )
+
+    def _check_open(self, call: Call) -> None:
+        if self._closed or self._world is None or self._world() is not dist.group.WORLD:
+            why = "the mesh is closed" if self._closed else "the job it was built in has been left"
+            raise MeshkitError(told(f"{call}: {why}.", fix=f"{self._call} again."))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in self.layout.sizes.items())
+        return f"Mesh({sizes}; {self._place()}{'; closed' if self._closed else ''})"
+
+    def __str__(self) -> str:
+        return self.layout.draw(mark=self.rank)
+
+    def _place(self) -> str:
+        if self.rank not in self.layout:
+            return f"rank {self.rank} is outside"
+        return f"rank {self.rank}: " + " ".join(f"{a}={i}" for a, i in self.coordinate.items())
+
+    def _device(self) -> torch.device:
+        """Where tensors of a collective must lie."""
+        return self._joined.world.device or torch.device("cpu")

@@ -1,0 +1,110 @@
+"""One world, many views: the groups that a mesh and its views share, and who of them is open.
+
+Equal groups of equal backend and time are one group, which ends with the last view that uses it::
+
+    dense   dp sp tp                 (dp sp) is 4 steps of 2   ── one group ──┐
+    hsdp    replicate shard tp       shard   is 4 steps of 2   ───────────────┘
+
+Every rank keeps the same books, that of groups of which it is no part too, so that all ranks make
+or share the same. What is open is compared before a view is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..core.plan import Axes
+from ..core.strides import Strides
+
+Alike = tuple[Strides, str, timedelta | None]  # members in order, backend, timeout
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The process groups of one rank in one mesh.
+
+    Attributes:
+        by_key: the key of a plan to this rank's group; several listings of axes share one. Empty
+            on a rank outside the mesh.
+        used: what each must have in common with an equal one, to the axes that stand for it.
+        made: those of them that were created for it, in order; None where this rank is in none.
+    """
+
+    by_key: Mapping[Axes, dist.ProcessGroup]
+    used: Mapping[Alike, tuple[Axes, ...]]
+    made: Mapping[Alike, dist.ProcessGroup | None]
+
+    @property
+    def created(self) -> tuple[dist.ProcessGroup, ...]:
+        """This rank's groups that were created for it, in order."""
+        return tuple(group for group in self.made.values() if group is not None)
+
+
+NONE = Groups({}, {}, {})
+
+
+@dataclass(frozen=True)
+class User:
+    """An open view: its sizes in words, and the groups it uses with the axes they stand for."""
+
+    name: str
+    groups: Mapping[Alike, tuple[Axes, ...]]
+
+
+@dataclass
+class Shared:
+    """The groups of a mesh and of its views: a book that is the same on every rank.
+
+    Attributes:
+        number: that of the meeting in which the first mesh was agreed upon.
+        lent: groups that a user made and lent, by their members; they stay when all is closed.
+        groups: what meshkit made.
+        users: every open view by the number of its birth, with what it uses.
+        born: how many views there were.
+    """
+
+    number: int = 0
+    lent: Mapping[Strides, dist.ProcessGroup | None] = field(default_factory=dict)
+    groups: dict[Alike, dist.ProcessGroup | None] = field(default_factory=dict)
+    users: dict[int, User] = field(default_factory=dict)
+    born: int = 0
+
+    def enter(self, name: str, groups: Groups, number: int) -> int:
+        """Take a mesh and its groups into the book; the number of its birth."""
+        self.number = self.number if self.born else number
+        self.groups.update(groups.made)
+        self.users[self.born] = User(name, groups.used)
+        self.born += 1
+        return self.born - 1
+
+    def leave(self, birth: int) -> tuple[dist.ProcessGroup, ...]:
+        """Strike a mesh out; this rank's groups that nobody uses any more, in order."""
+        self.users.pop(birth, None)
+        used = {alike for user in self.users.values() for alike in user.groups}
+        over = [alike for alike in self.groups if alike not in used]
+        ended = [self.groups.pop(alike) for alike in over]
+        return tuple(group for group in ended if group is not None)
+
+    def find(self, alike: Alike) -> tuple[str, dist.ProcessGroup | None]:
+        """Where a group comes from, and the group; None where it is none of this rank's.
+
+        ``lent`` by the user, whatever its terms; ``made``; else ``default``, or yet to be made.
+        """
+        if alike[0] in self.lent:
+            return "lent", self.lent[alike[0]]
+        return ("made", self.groups[alike]) if alike in self.groups else ("default", None)
+
+    def uses(self, alike: Alike) -> tuple[str, ...]:
+        """Who uses a group, and for which axes: ``"dp sp of dp=4 sp=2 tp=1"``."""
+        users = [user for user in self.users.values() if alike in user.groups]
+        listed = [[" ".join(axes) for axes in user.groups[alike] if axes] for user in users]
+        words = [", ".join(names) or "the whole" for names in listed]
+        return tuple(f"{what} of {user.name}" for what, user in zip(words, users, strict=True))
+
+    def __str__(self) -> str:
+        users = ", ".join(f"{birth} ({user.name})" for birth, user in self.users.items())
+        return f"views {users} of mesh {self.number}"

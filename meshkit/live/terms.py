@@ -1,0 +1,62 @@
+"""On what terms groups are made, and what is refused before one is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..core.call import Call
+from ..core.errors import SpecError, told
+from ..launch.inside import connects_apart, timeout_of
+from ..launch.record import Joined, default_group
+from ..launch.world import World
+from .limits import Limits
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms groups are made.
+
+    Attributes:
+        backend: None means that of the default group.
+        limits: how long a collective of each group may take.
+        world: the timeout of the default group, which stands for a whole mesh of equal timeout.
+        connect: how long a group may take to connect to a peer, where making it means that.
+    """
+
+    backend: str | None
+    limits: Limits
+    world: timedelta | None
+    connect: timedelta = timedelta(0)
+
+    @property
+    def runs_on(self) -> str:
+        """The backend by its name."""
+        return self.backend or dist.get_backend()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a group is made under ``connect``, and gets its own time afterwards."""
+        return connects_apart(self.runs_on)
+
+
+def world_timeout(job: Joined) -> timedelta | None:
+    """The timeout of the default group: what someone else's has, not what was said of it."""
+    return job.timeout if job.generation else timeout_of(default_group())
+
+
+def check_in_world(call: Call, highest: int, world: World) -> None:
+    """Refuse ranks that are not in the world.
+
+    Raises:
+        SpecError: with the ranks there are.
+    """
+    if highest >= world.world_size:
+        text = told(
+            f"{call}: ranks must be some of the world's.",
+            f"They run from 0 to {world.world_size - 1}; {world.size_evidence}.",
+            fix=f"ranks=range({world.world_size}), or a part of it.",
+        )
+        raise SpecError(text, world_size=world.world_size)

@@ -1,0 +1,77 @@
+"""What a view of a mesh is made of: the same ranks, other axes, and times that it inherits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..core.axes import check_sizes, infer
+from ..core.call import Call
+from ..core.layout import Layout
+from ..core.order import view_sizes
+from ..core.plan import GroupPlan
+from ..launch.record import Joined
+from ..launch.times import Time
+from .create import check_orders
+from .limits import Limits
+from .terms import Terms
+
+
+def view_plan(
+    call: Call,
+    layout: Layout,
+    sizes: Mapping[str, object],
+    order: str | Iterable[str] | None,
+    groups: str | Sequence[str | Iterable[str]] | None,
+) -> GroupPlan:
+    """The plan of a view. Local.
+
+    Args:
+        call: the call to quote.
+        layout: that of the mesh.
+        sizes: those of the view, from the outside in; one may be -1.
+        order: as in :func:`view_sizes`.
+        groups: as in :meth:`GroupPlan.of`.
+
+    Raises:
+        SpecError: where sizes, order or groups cannot be.
+        UnknownAxisError: for an axis in ``groups`` that the view does not have.
+    """
+    nested = view_sizes(call, check_sizes(call, sizes), order)
+    has = f"{layout!r} has {layout.num_ranks} ranks"
+    filled = infer(call, nested, layout.num_ranks, has, whose="the mesh")
+    plan = GroupPlan.of(Layout(ranks=layout.ranks, **filled), groups or (), call=call)
+    check_orders(call, plan)
+    return plan
+
+
+def view_terms(
+    call: Call,
+    plan: GroupPlan,
+    timeout: Time | Mapping[str, Time] | None,
+    record: Joined,
+    terms: Terms,
+    whole: GroupPlan,
+) -> tuple[Joined, Terms]:
+    """The terms of a view: those of its mesh, group by group, but for times that are given.
+
+    Args:
+        call: the call to quote.
+        plan: that of the view.
+        timeout: as in ``build_mesh``.
+        record: what is known of the default group, with the times of the mesh.
+        terms: those of the mesh.
+        whole: the plan of the mesh.
+
+    Raises:
+        SpecError: for a time that cannot be, or a group that the view does not have.
+        UnknownAxisError: for an axis that it does not have.
+    """
+    given = Limits.of(call, plan, timeout, terms.limits.usual)
+    if given.usual != terms.limits.usual:  # one time for all groups of the view
+        return replace(record, timeout=given.usual), replace(terms, limits=given)
+    times = {whole.layout.strides(*key): time for key, time in terms.limits.by_key.items()}
+    keys = {plan.key(axes): plan.layout.strides(*axes) for axes in plan.asked}
+    inherited = {key: times[steps] for key, steps in keys.items() if steps in times}
+    limits = Limits(given.usual, {**inherited, **given.by_key})
+    return record, replace(terms, limits=limits)

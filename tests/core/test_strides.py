@@ -1,0 +1,69 @@
+"""Sizes and strides, by hand. Their laws are in test_laws.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshkit import Layout, UnknownAxisError
+from meshkit.core.strides import first, merged, moved, offsets, picked, strided
+
+AXES = strided({"pp": 2, "dp": 3, "sp": 1, "tp": 4}, 24)
+
+
+def test_strides_of_a_layout() -> None:
+    assert AXES == (("pp", 2, 12), ("dp", 3, 4), ("sp", 1, 4), ("tp", 4, 1))
+    assert picked(AXES, ("tp", "pp")) == ((4, 1), (2, 12))
+
+
+@pytest.mark.parametrize(
+    ("axes", "strides"),
+    [
+        ((), ((24, 1),)),
+        (("pp", "dp", "sp", "tp"), ((24, 1),)),
+        (("pp", "dp"), ((6, 4),)),
+        (("pp", "sp", "dp"), ((6, 4),)),
+        (("dp", "pp"), ((3, 4), (2, 12))),
+        (("pp", "tp"), ((2, 12), (4, 1))),
+        (("sp",), ()),
+    ],
+)
+def test_as_few_steps_as_can_be(
+    axes: tuple[str, ...], strides: tuple[tuple[int, int], ...]
+) -> None:
+    assert Layout(pp=2, dp=3, sp=1, tp=4).strides(*axes) == strides
+
+
+def test_a_view_with_equal_groups_has_equal_strides() -> None:
+    dense = Layout(pp=2, dp=4, cp=2, tp=2, ranks=range(8, 40))
+    sparse = dense.view(pp=2, efsdp=4, ep=4)
+    assert dense.strides("cp", "tp") == sparse.strides("ep") == ((4, 1),)
+    assert dense.strides("dp") == sparse.strides("efsdp") == ((4, 4),)
+    assert dense.strides("dp", "cp") != sparse.strides("efsdp")
+
+
+def test_an_axis_that_is_not_there() -> None:
+    with pytest.raises(UnknownAxisError, match=r"layout\.strides"):
+        Layout(dp=2).strides("tp")
+
+
+def test_positions() -> None:
+    steps = ((3, 4), (2, 1))
+    assert offsets(steps).tolist() == [0, 1, 4, 5, 8, 9]
+    assert offsets(()).tolist() == [0]
+    assert first(12 + 8 + 3, steps) == 12 + 2
+    assert merged(((1, 9),)) == ()
+
+
+def test_moving_along_an_axis() -> None:
+    assert moved(4, ((3, 4),), 1, wrap=True) == 8
+    assert moved(8, ((3, 4),), 1, wrap=True) == 0
+    assert moved(8, ((3, 4),), 1, wrap=False) is None
+    assert moved(0, ((3, 4),), -1, wrap=False) is None
+    assert moved(0, ((3, 4),), -4, wrap=True) == 8
+
+
+def test_rings() -> None:
+    layout = Layout(dp=2, sp=4)
+    assert layout.ring(6, "sp").tolist() == [6, 7, 4, 5]
+    assert layout.ring(6, "dp").tolist() == [6, 2]
+    assert Layout(dp=1).ring(0, "dp").tolist() == [0]
