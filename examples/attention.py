@@ -1,0 +1,232 @@
+"""Causal attention over a sequence whose slices lie on the ranks of sp, in two ways.
+
+``ulysses`` (DeepSpeed-Ulysses, arXiv:2309.14509) trades slices of tokens for slices of heads by an
+all-to-all, so that every rank sees all tokens of some heads. ``ring`` (Ring Attention,
+arXiv:2310.01889) leaves queries where they are and passes blocks of keys and values around the
+ranks. With sp=4, whose block is on which rank::
+
+            sp=0  sp=1  sp=2  sp=3
+    step 0  [0]   [1]   [2]   [3]
+    step 1   3    [0]   [1]   [2]     [j] is used; a block from the future is only passed on
+    step 2   2     3    [0]   [1]
+    step 3   1     2     3    [0]
+
+The softmax over blocks is the online one of FlashAttention (arXiv:2205.14135), whose backward
+computes the weights again. Slices are runs of the sequence, so the last rank has most to compute.
+
+Both take ``qkv``, (3, batch, tokens / sp, heads, d), and return (batch, tokens / sp, heads, d).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+import meshkit
+
+Move = Callable[[Tensor, dist.ProcessGroup], Tensor]
+
+
+# ---------------------------------------------------------------- communication with gradients
+
+
+def add_up(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sum of a group's tensors. Collectives want contiguous memory."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+def trade(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Block i of dim 0 goes to rank i, and what comes from rank i becomes block i."""
+    sent = x.contiguous()
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group)
+    return received
+
+
+def keep(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The tensor as it is."""
+    return x.view_as(x)
+
+
+class Communicate(torch.autograd.Function):
+    """``there(x, group)`` on the way forward, ``back(gradient, group)`` on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Move, back: Move, group: dist.ProcessGroup) -> Tensor:
+        """The tensor, moved."""
+        ctx.back, ctx.group = back, group
+        return there(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient, moved the other way."""
+        return ctx.back(grad, ctx.group), None, None, None
+
+
+communicate: Callable[..., Tensor] = Communicate.apply
+
+
+# ---------------------------------------------------------------------------------- Ulysses
+
+
+def ulysses(qkv: Tensor, mesh: meshkit.Mesh) -> Tensor:
+    """All tokens of some heads: the heads here must divide by sp. Collective over sp."""
+    group, sp = mesh.group("sp"), mesh.size("sp")
+    qkv = rearrange(qkv, "three b s (n h) d -> n three b s h d", n=sp)
+    qkv = communicate(qkv, trade, trade, group)
+    q, k, v = rearrange(qkv, "n three b s h d -> three b h (n s) d")
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    mixed = rearrange(mixed, "b h (n s) d -> n b s h d", n=sp)
+    return rearrange(communicate(mixed, trade, trade, group), "n b s h d -> b s (n h) d")
+
+
+# ------------------------------------------------------------------------------------- ring
+
+
+@dataclass(frozen=True)
+class Circle:
+    """The ranks of an axis in a circle, seen from one of them.
+
+    Attributes:
+        group: theirs.
+        size: how many they are.
+        here: this rank's coordinate along the axis.
+        following: the global rank to which this one sends.
+        previous: the one from which it receives.
+    """
+
+    group: dist.ProcessGroup
+    size: int
+    here: int
+    following: int | None
+    previous: int | None
+
+    @classmethod
+    def of(cls, mesh: meshkit.Mesh, axis: str) -> Circle:
+        """The circle of this rank along an axis. Local."""
+        there = mesh.neighbor(axis, 1), mesh.neighbor(axis, -1)
+        return cls(mesh.group(axis), mesh.size(axis), mesh.coordinate[axis], *there)
+
+    def pass_on(self, x: Tensor) -> Callable[[], Tensor]:
+        """Begin to send a tensor to the next rank; the result waits for the previous one's.
+
+        Every rank sends and receives in one batch, so none waits for another to turn round. A
+        circle of one rank sends nothing.
+        """
+        if self.size == 1:
+            return lambda: x
+        send = dist.P2POp(dist.isend, x.contiguous(), self.following, self.group)
+        receive = dist.P2POp(dist.irecv, torch.empty_like(send.tensor), self.previous, self.group)
+        moves = [send, receive]
+        works = dist.batch_isend_irecv(moves)
+
+        def arrived() -> Tensor:
+            for work in works:
+                work.wait()
+            return moves[1].tensor  # until here, moves keeps what is sent alive
+
+        return arrived
+
+    def blocks(self, x: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Each rank's block with its owner, this rank's first; the next travels meanwhile."""
+        for step in range(self.size):
+            arrived = self.pass_on(x) if step < self.size - 1 else None
+            yield (self.here - step) % self.size, x
+            x = arrived() if arrived else x
+
+
+def scores(q: Tensor, k: Tensor, *, diagonal: bool) -> Tensor:
+    """(batch, heads, queries, keys); on the diagonal, keys in the future count for nothing."""
+    found = q @ k.mT / math.sqrt(q.shape[-1])
+    if not diagonal:
+        return found
+    future = torch.ones(found.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+    return found.masked_fill(future, -math.inf)
+
+
+def merge(mixed: Tensor, lse: Tensor, found: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What queries have seen, and one block more: the mean of values, the log of its weights.
+
+    Args:
+        mixed: (batch, heads, queries, d), the mean so far.
+        lse: (batch, heads, queries, 1), the log of the sum of exp(scores) so far; -inf at first.
+        found: (batch, heads, queries, keys), the scores of the block.
+        v: (batch, heads, keys, d), its values.
+    """
+    total = torch.logaddexp(lse, found.logsumexp(-1, keepdim=True))
+    return mixed * (lse - total).exp() + (found - total).exp() @ v, total
+
+
+def gradients(
+    q: Tensor, kv: Tensor, weights: Tensor, grad: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What one block adds to the gradients of the queries and of its keys and values.
+
+    Args:
+        q: (batch, heads, queries, d).
+        kv: (2, batch, heads, keys, d).
+        weights: (batch, heads, queries, keys), of the softmax over all blocks.
+        grad: (batch, heads, queries, d), that of the output.
+        shift: (batch, heads, queries, 1), grad * output summed over d: what softmax takes away.
+    """
+    k, v = kv
+    change = weights * (grad @ v.mT - shift) / math.sqrt(q.shape[-1])
+    return change @ k, torch.stack((change.mT @ q, weights.mT @ grad))
+
+
+class RingAttention(torch.autograd.Function):
+    """Attention of the queries here to the keys and values of the whole circle."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kv: Tensor, circle: Circle) -> Tensor:
+        """(batch, heads, tokens / sp, d), and keys and values as (2, ...), to the first's shape."""
+        wide = q.to(torch.promote_types(q.dtype, torch.float32))  # sums over all tokens are kept so
+        mixed, lse = torch.zeros_like(wide), torch.full_like(wide[..., :1], -math.inf)
+        for owner, block in circle.blocks(kv):
+            if owner > circle.here:
+                continue  # all of it lies in the future
+            k, v = block.to(wide.dtype)
+            mixed, lse = merge(mixed, lse, scores(wide, k, diagonal=owner == circle.here), v)
+        ctx.circle = circle
+        ctx.save_for_backward(q, kv, mixed, lse)
+        return mixed.to(q.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The blocks go around again, and behind each of them its gradient, one step further."""
+        (q, kv, mixed, lse), circle = ctx.saved_tensors, ctx.circle
+        wide, grad = q.to(mixed.dtype), grad.to(mixed.dtype)
+        shift = (grad * mixed).sum(-1, keepdim=True)
+        dq, arrived = torch.zeros_like(wide), partial(torch.zeros_like, kv, dtype=wide.dtype)
+        for owner, block in circle.blocks(kv):
+            parts: tuple[Tensor | int, Tensor | int] = 0, 0
+            if owner <= circle.here:
+                found = scores(wide, block[0].to(wide), diagonal=owner == circle.here)
+                parts = gradients(wide, block.to(wide), (found - lse).exp(), grad, shift)
+            dq += parts[0]
+            # only now wait for what earlier users of this block have added
+            arrived = circle.pass_on(arrived() + parts[1])
+        return dq.to(q.dtype), arrived().to(kv.dtype), None
+
+
+def ring(qkv: Tensor, mesh: meshkit.Mesh) -> Tensor:
+    """All heads of some tokens: sp may be any divisor of the tokens. Every rank of sp calls it."""
+    q, *kv = rearrange(qkv, "three b s h d -> three b h s d")
+    mixed = RingAttention.apply(q, torch.stack(kv), Circle.of(mesh, "sp"))
+    return rearrange(mixed, "b h s d -> b s h d")
+
+
+KINDS: dict[str, Callable[[Tensor, meshkit.Mesh], Tensor]] = {"ulysses": ulysses, "ring": ring}
