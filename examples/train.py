@@ -7,8 +7,8 @@ This is the tutorial for how a trainer uses a mesh. Each axis appears in one pla
 * dp: every data coordinate reads its own samples (``Windows``), and gradients are averaged over
   ``mesh.group("dp", "sp")`` (``average_gradients``);
 * sp: every rank holds a slice of the sequence, and attention trades slices of tokens for slices of
-  heads by an all-to-all over ``mesh.group("sp")`` (``Attention``; DeepSpeed-Ulysses,
-  arXiv:2309.14509);
+  heads by an all-to-all over ``mesh.group("sp")``, or with ``--attention ring`` passes blocks of
+  keys and values to ``mesh.neighbor("sp", 1)`` (``attention.py``);
 * tp: linear layers are split by columns, then by rows, with one all-reduce over
   ``mesh.group("tp")`` (``Column`` and ``Row``; Megatron-LM, arXiv:1909.08053).
 
@@ -23,9 +23,9 @@ import math
 import signal
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -36,49 +36,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import meshkit
 
+if TYPE_CHECKING or __package__:  # examples.train
+    from .attention import KINDS, add_up, communicate, keep
+else:  # a script, whose folder is on the path
+    from attention import KINDS, add_up, communicate, keep
+
 VOCABULARY = 256  # bytes
-Move = Callable[[Tensor, dist.ProcessGroup], Tensor]
-
-
-# ---------------------------------------------------------------- communication with gradients
-
-
-def add_up(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of a group's tensors. Collectives want contiguous memory."""
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=group)
-    return total
-
-
-def trade(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Block i of dim 0 goes to rank i, and what comes from rank i becomes block i."""
-    sent = x.contiguous()
-    received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group)
-    return received
-
-
-def keep(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The tensor as it is."""
-    return x.view_as(x)
-
-
-class Communicate(torch.autograd.Function):
-    """``there(x, group)`` on the way forward, ``back(gradient, group)`` on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Move, back: Move, group: dist.ProcessGroup) -> Tensor:
-        """The tensor, moved."""
-        ctx.back, ctx.group = back, group
-        return there(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """The gradient, moved the other way."""
-        return ctx.back(grad, ctx.group), None, None, None
-
-
-communicate: Callable[..., Tensor] = Communicate.apply
 
 
 # -------------------------------------------------------------------------------- the model
@@ -118,36 +81,28 @@ class Row(nn.Module):
 class Attention(nn.Module):
     """Causal attention: tp ranks split the heads, sp ranks split the tokens."""
 
-    def __init__(self, mesh: meshkit.Mesh, dim: int, heads: int, draw: torch.Generator) -> None:
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, draw: torch.Generator) -> None:
         super().__init__()
-        self.group, self.sp, self.head_dim = mesh.group("sp"), mesh.size("sp"), dim // heads
-        self.qkv = Column(mesh, weight(3 * dim, dim, draw))
-        self.out = Row(mesh, weight(dim, dim, draw))
+        self.mesh, self.attend = mesh, KINDS[args.attention]
+        self.head_dim = args.dim // args.heads
+        self.qkv = Column(mesh, weight(3 * args.dim, args.dim, draw))
+        self.out = Row(mesh, weight(args.dim, args.dim, draw))
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens / sp, dim) to the same."""
-        # this rank's tokens, all heads of its tp slice -> all tokens, some of those heads
-        qkv = rearrange(
-            self.qkv(x), "b s (n h three d) -> n three b s h d", three=3, d=self.head_dim, n=self.sp
-        )
-        qkv = communicate(qkv, trade, trade, self.group)
-        q, k, v = rearrange(qkv, "n three b s h d -> three b h (n s) d")
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        # and back
-        mixed = rearrange(mixed, "b h (n s) d -> n b s h d", n=self.sp)
-        mixed = communicate(mixed, trade, trade, self.group)
-        return self.out(rearrange(mixed, "n b s h d -> b s (n h d)"))
+        qkv = rearrange(self.qkv(x), "b s (h three d) -> three b s h d", three=3, d=self.head_dim)
+        return self.out(rearrange(self.attend(qkv, self.mesh), "b s h d -> b s (h d)"))
 
 
 class Block(nn.Module):
     """Attention, then two linear layers, each on a normalised residual stream."""
 
-    def __init__(self, mesh: meshkit.Mesh, dim: int, heads: int, draw: torch.Generator) -> None:
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, draw: torch.Generator) -> None:
         super().__init__()
-        self.attention = Attention(mesh, dim, heads, draw)
-        self.up = Column(mesh, weight(4 * dim, dim, draw))
-        self.down = Row(mesh, weight(dim, 4 * dim, draw))
-        self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+        self.attention = Attention(mesh, args, draw)
+        self.up = Column(mesh, weight(4 * args.dim, args.dim, draw))
+        self.down = Row(mesh, weight(args.dim, 4 * args.dim, draw))
+        self.norms = nn.ModuleList([nn.LayerNorm(args.dim), nn.LayerNorm(args.dim)])
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens / sp, dim) to the same."""
@@ -164,9 +119,7 @@ class GPT(nn.Module):
         self.bytes = nn.Parameter(weight(VOCABULARY, args.dim, draw))
         self.places = nn.Parameter(weight(args.seq, args.dim, draw))
         self.sp, self.slice = mesh.size("sp"), mesh.coordinate["sp"]
-        self.blocks = nn.Sequential(
-            *(Block(mesh, args.dim, args.heads, draw) for _ in range(args.layers))
-        )
+        self.blocks = nn.Sequential(*(Block(mesh, args, draw) for _ in range(args.layers)))
         self.norm = nn.LayerNorm(args.dim)
         self.head = nn.Parameter(weight(VOCABULARY, args.dim, draw))
 
@@ -297,6 +250,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     sizes = {"seq": 128, "dim": 64, "layers": 2, "heads": 8, "global-batch": 32, "micro-batch": 4}
     for name, default in {**sizes, "steps": 200, "log-every": 10}.items():
         parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--attention", choices=list(KINDS), default="ulysses", help="over sp")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
@@ -309,8 +263,12 @@ def check(args: argparse.Namespace) -> None:
     """Refuse what cannot be split or read, before the job is joined."""
     if args.text is not None and not args.text.is_file():
         raise SystemExit(f"--text {args.text}: no such file")
-    if args.heads % (args.sp * args.tp) or args.seq % args.sp:
-        raise SystemExit("--heads must divide by sp x tp, and --seq by sp")
+    if args.heads % args.tp:
+        raise SystemExit("--heads must divide by tp")
+    if args.attention == "ulysses" and args.heads % (args.sp * args.tp):
+        raise SystemExit("--heads must divide by sp x tp, or by tp alone with --attention ring")
+    if args.seq % args.sp:
+        raise SystemExit("--seq must divide by sp")
     if args.dim % args.heads:
         raise SystemExit("--dim must divide by --heads")
 

@@ -29,6 +29,8 @@ MESHES = [
     "--dp 2 --sp 2 --tp 2 --micro-batch 4",
     "--dp 1 --sp 4 --tp 2 --micro-batch 8",
     "--dp 2 --tp 4 --micro-batch 2",
+    "--dp 4 --sp 2 --micro-batch 2 --attention ring",
+    "--dp 1 --sp 4 --tp 2 --micro-batch 8 --attention ring",
 ]
 
 
@@ -46,6 +48,15 @@ def test_the_losses_do_not_depend_on_the_mesh(reference: list[float], arguments:
     for losses in results:
         assert losses == results[0]  # the same number on every rank
         assert losses == pytest.approx(reference, rel=1e-9, abs=0)
+
+
+def test_a_ring_needs_no_heads_for_sp() -> None:
+    small = [*SMALL, "--heads=2", "--micro-batch=8"]
+    (alone,) = meshkit.spawn(train.main, 1, (small,), timeout=300)
+    ring = [*small, "--dp=1", "--sp=4", "--tp=2", "--attention=ring"]
+    results = meshkit.spawn(train.main, 8, (ring,), timeout=300)
+    assert results == [results[0]] * 8
+    assert results[0] == pytest.approx(alone, rel=1e-9, abs=0)
 
 
 def test_it_learns(reference: list[float]) -> None:
@@ -115,8 +126,14 @@ def commands_of_session(session: int) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ("--heads 3 --sp 2", "--heads must divide by sp x tp, and --seq by sp"),
-        ("--seq 31 --sp 2", "--heads must divide by sp x tp, and --seq by sp"),
+        (
+            "--heads 2 --sp 2 --tp 2",
+            "--heads must divide by sp x tp, or by tp alone with --attention ring",
+        ),
+        ("--heads 3 --tp 2", "--heads must divide by tp"),
+        ("--heads 3 --tp 2 --attention ring", "--heads must divide by tp"),
+        ("--seq 31 --sp 2", "--seq must divide by sp"),
+        ("--seq 31 --sp 2 --attention ring", "--seq must divide by sp"),
         ("--dim 65", "--dim must divide by --heads"),
         ("--text nowhere", "--text nowhere: no such file"),
     ],
