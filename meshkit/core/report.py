@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .call import written
 from .words import count
 
-WIDTH = 34  # columns for the members
+WIDTH = 36  # columns for the members
 
 
 @dataclass(frozen=True)
@@ -19,19 +20,20 @@ class Held:
         origin: ``"default"``, ``"made"`` by meshkit, or ``"lent"`` by the user.
         backend: what it runs on.
         seconds: how long a collective may take; None where torch does not tell.
-        uses: which axes of which open view it stands for: ``"dp sp of dp=4 sp=2 tp=1"``.
+        uses: the number of an open view, and the axes of it that the group stands for.
     """
 
     members: tuple[int, ...]
     origin: str
     backend: str
     seconds: float | None
-    uses: tuple[str, ...]
+    uses: tuple[tuple[int, str], ...]
 
     def __str__(self) -> str:
         wait = "" if self.seconds is None else f" {self.seconds:g} s"
         who = count(len(self.members), "rank") + f" {written(list(self.members))}"
-        return f"{who:<{WIDTH}} {self.origin:<7} {self.backend}{wait}  {'; '.join(self.uses)}"
+        uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
+        return f"{who:<{WIDTH}} {self.origin:<7} {self.backend}{wait}  {uses}"
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class GroupsReport:
 
     Attributes:
         rank: whose.
+        views: the open views, their sizes in words, by number.
         groups: each group once, the largest first.
     """
 
     rank: int
+    views: Mapping[int, str]
     groups: tuple[Held, ...]
 
     @property
@@ -54,4 +58,5 @@ class GroupsReport:
     def __str__(self) -> str:
         made = sum(group.origin == "made" for group in self.groups)
         head = f"rank {self.rank} holds {count(self.communicators, 'process group')}, {made} made."
-        return "\n".join([head, *(f"  {group}" for group in self.groups)])
+        views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
+        return "\n  ".join([head, *views, *map(str, self.groups)])

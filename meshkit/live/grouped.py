@@ -110,7 +110,9 @@ class Grouped(Position):
         asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
         held = [self._held(alike) for alike in asked]
         found = [one for one in held if one is not None]
-        return GroupsReport(self.rank, tuple(sorted(found, key=lambda one: -len(one.members))))
+        views = {birth: user.name for birth, user in shared.users.items()}
+        largest = sorted(found, key=lambda one: -len(one.members))
+        return GroupsReport(self.rank, views, tuple(largest))
 
     def _held(self, alike: Alike) -> Held | None:
         """A shared group as it is reported; None where this rank is not in it."""

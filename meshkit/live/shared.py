@@ -98,12 +98,13 @@ class Shared:
             return "lent", self.lent[alike[0]]
         return ("made", self.groups[alike]) if alike in self.groups else ("default", None)
 
-    def uses(self, alike: Alike) -> tuple[str, ...]:
-        """Who uses a group, and for which axes: ``"dp sp of dp=4 sp=2 tp=1"``."""
-        users = [user for user in self.users.values() if alike in user.groups]
-        listed = [[" ".join(axes) for axes in user.groups[alike] if axes] for user in users]
-        words = [", ".join(names) or "the whole" for names in listed]
-        return tuple(f"{what} of {user.name}" for what, user in zip(words, users, strict=True))
+    def uses(self, alike: Alike) -> tuple[tuple[int, str], ...]:
+        """The open views that use a group, and for which axes."""
+        found = []
+        for birth, user in self.users.items():
+            listed = [" ".join(axes) or "all" for axes in user.groups.get(alike, ())]
+            found += [(birth, ", ".join(listed))] if listed else []
+        return tuple(found)
 
     def __str__(self) -> str:
         users = ", ".join(f"{birth} ({user.name})" for birth, user in self.users.items())

@@ -8,21 +8,24 @@ from meshkit.core.report import GroupsReport, Held
 def test_a_report_is_a_table() -> None:
     report = GroupsReport(
         5,
+        {0: "dp=8 sp=2", 2: "ep=8 tp=2"},
         (
-            Held((*range(16),), "default", "gloo", 1800.0, ("the whole of dp=8 sp=2",)),
-            Held((4, 5), "made", "gloo", 30.0, ("sp of dp=8 sp=2", "tp of ep=8 tp=2")),
+            Held((*range(16),), "default", "gloo", 1800.0, ((0, "all"), (2, "all"))),
+            Held((4, 5), "made", "gloo", 30.0, ((0, "sp"), (2, "tp"))),
             Held((5,), "lent", "nccl", None, ()),
         ),
     )
     assert report.communicators == 3
     assert str(report).splitlines() == [
         "rank 5 holds 3 process groups, 1 made.",
-        "  16 ranks [0, 1, ..., 15]           default gloo 1800 s  the whole of dp=8 sp=2",
-        "  2 ranks [4, 5]                     made    gloo 30 s  sp of dp=8 sp=2; tp of ep=8 tp=2",
-        "  1 rank [5]                         lent    nccl  ",
+        "  view 0: dp=8 sp=2",
+        "  view 2: ep=8 tp=2",
+        "  16 ranks [0, 1, ..., 15]             default gloo 1800 s  0: all; 2: all",
+        "  2 ranks [4, 5]                       made    gloo 30 s  0: sp; 2: tp",
+        "  1 rank [5]                           lent    nccl  ",
     ]
 
 
 def test_one_group() -> None:
-    report = GroupsReport(0, (Held((0,), "default", "gloo", 1.0, ("dp of dp=1",)),))
+    report = GroupsReport(0, {0: "dp=1"}, (Held((0,), "default", "gloo", 1.0, ((0, "dp"),)),))
     assert str(report).startswith("rank 0 holds 1 process group, 0 made.\n")

@@ -1,0 +1,75 @@
+"""Groups and DeviceMeshes of the user's own: used as they are, checked, and never destroyed."""
+
+from __future__ import annotations
+
+import meshkit
+from meshkit import Layout
+
+from . import view_jobs as jobs
+
+
+def rows(layout: Layout, rank: int, groups: dict[tuple[str, ...], object]) -> dict[object, object]:
+    peers = {axes: layout.peers(rank, *axes).tolist() for axes in groups}
+    return {axes: (sorted(row), row) for axes, row in peers.items()}
+
+
+def test_a_mesh_over_groups() -> None:
+    layout = Layout(dp=4, tp=2)
+    for rank, (made, used, whole, met, origins, total) in enumerate(
+        meshkit.spawn(jobs.from_groups, 8, timeout=60)
+    ):
+        assert made == 0  # the whole is the default group
+        assert used == (True, True)
+        assert whole
+        assert met == rows(layout, rank, met)
+        assert origins == [("default", 8), ("lent", 4), ("lent", 2), ("made", 2), ("made", 2)]
+        assert total == 4  # it works after close
+
+
+def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() -> None:
+    for rank, (told, dp, tp) in enumerate(meshkit.spawn(jobs.wrong_groups, 4, timeout=60)):
+        assert dp == [rank % 2, rank % 2 + 2]
+        assert tp == [rank // 2 * 2, rank // 2 * 2 + 1]
+        odd = "SpecError" if rank == 2 else "DisagreementError"
+        assert [kind for kind, _ in told[:3]] == [odd, odd, "DisagreementError"]
+        others = ["SpecError", "UnknownAxisError", "SpecError", "SpecError"]
+        assert [kind for kind, _ in told[3:]] == others
+        texts = [text for _, text in told]
+        assert "the group over dp is not the one the mesh says" in texts[0]
+        assert "The group holds [2, 3], the mesh says [0, 2]." in texts[0]
+        assert "Fix: the group over [0, 2], in this order." in texts[0]
+        assert "what is given for dp is no process group of rank 2." in texts[1]
+        assert "lent=" in texts[2]
+        assert "ranks must be some of the world's" in texts[3]
+        assert "It is 'group'; the layout says" in texts[5]
+        assert (
+            texts[6]
+            .splitlines()[0]
+            .endswith("what is given is a dict and a dict, not a Layout and a dict.")
+        )
+
+
+def test_a_mesh_over_a_device_mesh_and_back() -> None:
+    layout = Layout(dp=2, cp=2, tp=2)
+    for rank, (told, untouched, same, joint, met, sizes, equal) in enumerate(
+        meshkit.spawn(jobs.from_device_mesh, 8, timeout=60)
+    ):
+        assert [kind for kind, _ in told] == ["SpecError", "DisagreementError", "SpecError"]
+        assert "its dimensions have no names" in told[0][1]
+        assert "mesh_dim_names=('axis0',)), say." in told[0][1]
+        assert "ranks=range(0, 2)" in told[1][1]
+        assert untouched == 0
+        assert same == [True] * 3
+        assert joint == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        assert met == rows(layout, rank, met)
+        assert sizes == {"dp": 2, "cp": 2, "tp": 2}
+        assert equal
+
+
+def test_a_device_mesh_over_a_part_of_the_world() -> None:
+    layout = Layout(dp=2, tp=2, ranks=range(1, 5))
+    for rank, (inside, met) in enumerate(
+        meshkit.spawn(jobs.from_part_of_a_device_mesh, 6, timeout=60)
+    ):
+        assert inside == (1 <= rank < 5)
+        assert met == (rows(layout, rank, met) if inside else None)
