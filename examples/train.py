@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -135,7 +136,8 @@ class GPT(nn.Module):
 def read_text(path: Path | None) -> Tensor:
     """The bytes of a file; by default of the standard library's own modules, sorted by name."""
     files = [path] if path else sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    return torch.tensor(bytearray(b"".join(file.read_bytes() for file in files)))
+    whole = bytearray(b"".join(file.read_bytes() for file in files))
+    return torch.from_numpy(np.asarray(whole))
 
 
 class Windows:
