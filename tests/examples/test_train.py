@@ -14,12 +14,13 @@ import pytest
 
 import meshkit
 from examples import train
+from tests.examples import train_jobs as jobs
 
 TRAIN = Path(train.__file__)
-SMALL = ["--dtype=float64", "--steps=20", "--seq=32", "--dim=32", "--global-batch=8"]
 
 # every micro batch that divides the global batch of 8, over one process
 ALONE = ["--micro-batch 1", "--micro-batch 2", "--micro-batch 4", "--micro-batch 8"]
+OTHER_SEED = "--micro-batch 8 --seed 1"
 MESHES = [
     "--dp 8 --micro-batch 1",
     "--dp 4 --sp 2 --micro-batch 1",
@@ -32,22 +33,35 @@ MESHES = [
     "--dp 4 --sp 2 --micro-batch 2 --attention ring",
     "--dp 1 --sp 4 --tp 2 --micro-batch 8 --attention ring",
 ]
+Losses = dict[str, list[list[float]]]
 
 
 @pytest.fixture(scope="module")
-def reference() -> list[float]:
+def losses() -> Losses:
+    """Those of each row, rank by rank."""
+    found: Losses = {}
+    for ranks, rows in ((1, [*ALONE, OTHER_SEED]), (8, MESHES)):
+        by_rank = meshkit.spawn(jobs.trained, ranks, (rows,), timeout=600)
+        found |= {row: [one[row] for one in by_rank] for row in rows}
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(losses: Losses) -> list[float]:
     """One process alone, one micro batch a step."""
-    return meshkit.spawn(train.main, 1, ([*SMALL, *ALONE[-1].split()],), timeout=300)[0]
+    (alone,) = losses[ALONE[-1]]
+    return alone
 
 
 @pytest.mark.parametrize("arguments", ALONE[:-1] + MESHES)
-def test_the_losses_do_not_depend_on_the_mesh(reference: list[float], arguments: str) -> None:
-    ranks = 1 if "--dp" not in arguments else 8
-    results = meshkit.spawn(train.main, ranks, ([*SMALL, *arguments.split()],), timeout=300)
+def test_the_losses_do_not_depend_on_the_mesh(
+    losses: Losses, reference: list[float], arguments: str
+) -> None:
     assert len(reference) == 20
-    for losses in results:
-        assert losses == results[0]  # the same number on every rank
-        assert losses == pytest.approx(reference, rel=1e-9, abs=0)
+    assert len(losses[arguments]) == (1 if "--dp" not in arguments else 8)
+    for mine in losses[arguments]:
+        assert mine == losses[arguments][0]  # the same number on every rank
+        assert mine == pytest.approx(reference, rel=1e-9, abs=0)
 
 
 def test_a_ring_needs_no_heads_for_sp() -> None:
@@ -63,10 +77,9 @@ def test_it_learns(reference: list[float]) -> None:
     assert reference[-1] < reference[0] - 1
 
 
-def test_another_seed_gives_other_losses(reference: list[float]) -> None:
-    arguments = [*SMALL, "--micro-batch", "8", "--seed", "1"]
-    (losses,) = meshkit.spawn(train.main, 1, (arguments,), timeout=300)
-    assert all(a != b for a, b in zip(losses, reference, strict=True))
+def test_another_seed_gives_other_losses(losses: Losses, reference: list[float]) -> None:
+    (other,) = losses[OTHER_SEED]
+    assert all(a != b for a, b in zip(other, reference, strict=True))
 
 
 def torchrun(*arguments: str) -> subprocess.Popen[str]:
