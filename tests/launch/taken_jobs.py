@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,12 +22,18 @@ def joins(
     method: str,
     limit: float,
 ) -> Any:
-    """This process is the rank that the list says, of a job of that size, and comes then."""
+    """This process is the rank that the list says, of a job of that size, and comes then.
+
+    The seconds count from when those before it have come: a fork may be late.
+    """
     me = strike.rank
     for name in ("MESHKIT_SPAWN", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         del os.environ[name]
     os.environ.update(RANK=str(ranks[me]), WORLD_SIZE=str(sizes[me]))
-    time.sleep(seconds[me])
+    before = [other for other, at in enumerate(seconds) if at < seconds[me]]
+    while not all(Path(strike.folder, f"{other}.fired").exists() for other in before):
+        time.sleep(0.01)
+    time.sleep(seconds[me] - max((seconds[other] for other in before), default=0.0))
     strike.note()
     world = meshkit.init(init_method=method, arrival_timeout=limit)
     total = torch.ones(1)
