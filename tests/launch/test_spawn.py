@@ -17,6 +17,12 @@ import meshkit
 from . import jobs
 
 
+@pytest.fixture(scope="module", autouse=True)
+def started() -> None:
+    """The forkserver has imported torch before a test looks at the clock."""
+    meshkit.spawn(os.getpid, 1, timeout=60)
+
+
 def test_results_by_rank() -> None:
     assert meshkit.spawn(jobs.rank_plus, 4, (10,), timeout=60) == [10, 11, 12, 13]
 

@@ -29,6 +29,7 @@ def struck(strike: Strike, pids: str) -> Any:
 
 
 def test_what_becomes_of_each_rank_and_none_is_left(tmp_path: Path) -> None:
+    play(quiet, 1, timeout=60)  # the forkserver has imported torch then
     began = time.monotonic()
     played = play(struck, 6, (str(tmp_path),), timeout=4)
     assert 4 <= time.monotonic() - began < 20
