@@ -54,10 +54,11 @@ def two_hosts(folder: Path, *names: str) -> Iterator[list[Host]]:
 def _connect(hosts: list[Host]) -> None:
     wires = [host.namespace for host in hosts]  # each end of the wire is called as its host
     steps = [["ip", "netns", "add", host.namespace] for host in hosts]
-    steps.append(["ip", "link", "add", wires[0], "type", "veth", "peer", "name", wires[1]])
+    # made inside: an interface that comes and goes would be seen by the tests of other workers
+    steps.append(["ip", "-n", wires[0], "link", "add", wires[0], "type", "veth"])
+    steps[-1] += ["peer", "name", wires[1], "netns", wires[1]]
     for host in hosts:
         inside = ["ip", "-n", host.namespace]
-        steps.append(["ip", "link", "set", host.namespace, "netns", host.namespace])
         steps.append([*inside, "address", "add", f"{host.address}/24", "dev", host.namespace])
         steps.append([*inside, "link", "set", host.namespace, "up"])
         steps.append([*inside, "link", "set", "lo", "up"])
