@@ -78,7 +78,7 @@ def test_a_rank_that_never_comes_is_named_within_the_deadline(over: str) -> None
     for rank in (0, 1, 3):
         text, missing, seconds, initialised = results[rank]
         assert missing == (2,)
-        assert seconds < 1.5 + 2
+        assert seconds < 1.5 + 3  # as promised in live/README.md
         assert not initialised
         assert text == (
             f"1 of 4 ranks did not arrive at {said} within 1.5 s.\n"
@@ -93,7 +93,7 @@ def test_rank_0_is_named_too_where_it_would_have_hosted_the_store() -> None:
     for rank in (1, 2):
         text, missing, seconds, _ = results[rank]
         assert missing == (0,)
-        assert seconds < 1.5 + 2
+        assert seconds < 1.5 + 3  # as promised in live/README.md
         where = method.removeprefix("tcp://")
         assert text.splitlines()[0] == (
             f"init(timeout=600, arrival_timeout=1.5, init_method='{method}'): "

@@ -76,7 +76,7 @@ def test_just_inside_the_deadline() -> None:
 def test_two_are_missing_word_for_word() -> None:
     began = time.monotonic()
     became = meet(dist.HashStore(), dict.fromkeys(range(6), 0.0))
-    assert 1 <= time.monotonic() - began < 3
+    assert 1 <= time.monotonic() - began < 1 + 3  # as promised in live/README.md
     host = f"host {socket.gethostname()}"
     for error in became.values():
         assert isinstance(error, meshkit.RankTimeoutError)
