@@ -1,12 +1,15 @@
-"""What a process group knows of itself and torch tells by no public name: here and only here.
+"""What torch keeps of process groups and tells by no public name: here and only here.
 
-(Its store, which torch tells from 2.13 on, is a matter of ``foreign.py``.)
-How long a collective may take (it is set by a public name from torch 2.13 on), and how many
-collectives this rank has begun on the group.
+(The store of a group, which torch tells from 2.13 on, is a matter of ``foreign.py``.)
+How long a collective may take (it is set by a public name from torch 2.13 on), how many
+collectives this rank has begun on the group, and what DTensor remembers of groups that are gone.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -64,6 +67,18 @@ def begun(group: dist.ProcessGroup) -> int | None:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
     except (AttributeError, RuntimeError):
         return None
+
+
+def forget_gone() -> None:
+    """Let DTensor forget results that hold groups which are gone. Local; nothing where not loaded.
+
+    It keeps them by equal DeviceMeshes, to which their groups do not belong: a later mesh over the
+    same ranks would be given the groups of an earlier one, and fail.
+    """
+    if "torch.distributed.tensor" in sys.modules:
+        debug = importlib.import_module("torch.distributed.tensor.debug")
+        with suppress(AttributeError):
+            debug._clear_sharding_prop_cache()
 
 
 def _device(group: dist.ProcessGroup) -> torch.device:

@@ -19,7 +19,7 @@ from ..core.errors import LaunchError, told
 from ..core.version import VERSION
 from .device import choose_backend, choose_device, device_claim, read_device
 from .environment import WHO, allocation, check_arguments, from_variables, identify
-from .inside import connects, connects_apart, set_timeout
+from .inside import connects, connects_apart, forget_gone, set_timeout
 from .launchers import job_hosts, job_name
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
@@ -122,6 +122,7 @@ def shutdown() -> None:
     record = joined()
     if record is not None and record.generation:
         dist.destroy_process_group()
+        forget_gone()
 
 
 def peek() -> World:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
-from ..launch.inside import set_timeout
+from ..launch.inside import forget_gone, set_timeout
 from .shared import Alike, Groups, Shared
 from .terms import Terms
 
@@ -125,6 +125,7 @@ def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
             dist.destroy_process_group(group)
         except (ValueError, AssertionError):  # "Invalid process group specified": gone
             continue
+    forget_gone()
 
 
 def _default(step: Step, terms: Terms, limit: timedelta | None) -> dist.ProcessGroup | None:

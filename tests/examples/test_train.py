@@ -65,7 +65,7 @@ def test_the_losses_do_not_depend_on_the_mesh(
 
 
 def test_a_ring_needs_no_heads_for_sp() -> None:
-    small = [*SMALL, "--heads=2", "--micro-batch=8"]
+    small = [*jobs.SMALL, "--heads=2", "--micro-batch=8"]
     (alone,) = meshkit.spawn(train.main, 1, (small,), timeout=300)
     ring = [*small, "--dp=1", "--sp=4", "--tp=2", "--attention=ring"]
     results = meshkit.spawn(train.main, 8, (ring,), timeout=300)

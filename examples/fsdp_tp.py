@@ -1,0 +1,195 @@
+"""FSDP2 and tensor parallelism from one mesh, and a checkpoint that any other mesh resumes.
+
+    torchrun --nproc-per-node 8 examples/fsdp_tp.py --dp 4 --tp 2 --save /tmp/ckpt
+    torchrun --nproc-per-node 8 examples/fsdp_tp.py --dp 2 --tp 4 --resume /tmp/ckpt
+
+The model is plain PyTorch and knows nothing of dp and tp. ``mesh.device_mesh("(dp sp) tp")`` is
+the one root from which both are sliced, as FSDP2 wants it: ``parallelize_module`` takes its ``tp``,
+``fully_shard`` its ``dp_sp``: weights are sharded, and gradients averaged, over dp and sp. With
+``--sp`` each rank holds a slice of the sequence, and attention passes keys and values around the
+ring of sp (``attention.py``).
+
+The second run prints the losses that the first would have gone on with: samples, order and weights
+do not depend on the mesh.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+import meshkit
+
+if TYPE_CHECKING or __package__:  # examples.fsdp_tp
+    from .attention import ring
+    from .train import VOCABULARY, Windows, positive, read_text
+else:  # a script, whose folder is on the path
+    from attention import ring
+    from train import VOCABULARY, Windows, positive, read_text
+
+PLAN: dict[str, ParallelStyle] = {
+    "qkv": ColwiseParallel(),
+    "out": RowwiseParallel(),
+    "up": ColwiseParallel(),
+    "down": RowwiseParallel(),
+}
+
+
+class Block(nn.Module):
+    """Attention, then two linear layers, each on a normalised residual stream."""
+
+    def __init__(self, mesh: meshkit.Mesh, dim: int, heads: int) -> None:
+        super().__init__()
+        self.mesh, self.head_dim = mesh, dim // heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens / sp, dim) to the same."""
+        qkv = self.qkv(self.norms[0](x))
+        qkv = rearrange(qkv, "b s (h three d) -> three b s h d", three=3, d=self.head_dim)
+        x = x + self.out(rearrange(ring(qkv, self.mesh), "b s h d -> b s (h d)"))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+
+class GPT(nn.Module):
+    """The loss of this rank's slice of the sequence."""
+
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace) -> None:
+        super().__init__()
+        length = args.seq // mesh.size("sp")
+        self.first = mesh.coordinate["sp"] * length
+        self.bytes = nn.Embedding(VOCABULARY, args.dim)
+        self.places = nn.Embedding(args.seq, args.dim)
+        self.blocks = nn.ModuleList(Block(mesh, args.dim, args.heads) for _ in range(args.layers))
+        self.norm, self.head = nn.LayerNorm(args.dim), nn.Linear(args.dim, VOCABULARY)
+
+    def forward(self, tokens: Tensor, following: Tensor) -> Tensor:
+        """(batch, tokens / sp) each to the mean loss, shape ()."""
+        places = torch.arange(tokens.shape[1], device=tokens.device) + self.first
+        x = self.bytes(tokens) + self.places(places)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), following.flatten())
+
+
+def sharded(model: GPT, root: DeviceMesh) -> FSDPModule:
+    """The model, its layers cut over tp and all weights sharded over dp and sp. Collective."""
+    for block in model.blocks:
+        parallelize_module(block, root["tp"], PLAN)
+        fully_shard(block, mesh=root["dp_sp"])
+    return fully_shard(model, mesh=root["dp_sp"])
+
+
+class Trainer:
+    """A sharded model with its share of the data, from step 0 or from a checkpoint."""
+
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> None:
+        torch.manual_seed(args.seed)  # every rank draws the whole model, and keeps its part
+        model = GPT(mesh, args).to(device, getattr(torch, args.dtype))
+        self.mesh, self.device, self.model = mesh, device, model
+        self.sharded = sharded(model, mesh.device_mesh("(dp sp) tp"))
+        # weights of one and of two sharded dims do not mix in one fused update
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=False)
+        self.plan = mesh.batch(global_batch=args.global_batch, micro_batch=args.micro_batch)
+
+    def step(self, data: Windows, step: int) -> float:
+        """One optimizer step; returns the loss before it, the same on every rank."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        steps = self.plan.accumulation_steps
+        for at, samples in enumerate(self.plan.samples(step, self.mesh.coordinate["dp"])):
+            self.sharded.set_requires_gradient_sync(at == steps - 1)
+            tokens, following = (t.to(self.device) for t in data.slices(samples, self.mesh))
+            loss = self.model(tokens, following) / steps
+            loss.backward()
+            total += loss.detach()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        dist.all_reduce(total, group=self.mesh.group("dp", "sp"))
+        return float(total) / self.mesh.size("dp", "sp")
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write every shard, once. Collective."""
+        weights, moments = get_state_dict(self.model, self.optimizer)
+        dcp.save({"model": weights, "optimizer": moments, "step": step}, checkpoint_id=folder)
+
+    def resume(self, folder: Path) -> int:
+        """Read this rank's shards, whatever mesh wrote them; returns the next step. Collective."""
+        weights, moments = get_state_dict(self.model, self.optimizer)
+        state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": 0}
+        dcp.load(state, checkpoint_id=folder)
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        return int(state["step"])
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train a byte-level GPT with FSDP2 and TP.")
+    for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
+        parser.add_argument(f"--{axis}", type=positive, default=default)
+    sizes = {"seq": 128, "dim": 64, "layers": 2, "heads": 8, "global-batch": 32, "micro-batch": 4}
+    for name, default in {**sizes, "steps": 20}.items():
+        parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
+    parser.add_argument("--device", help="cpu or cuda; the accelerator where there is one")
+    parser.add_argument("--save", type=Path, help="a folder to write a checkpoint to, at the end")
+    parser.add_argument("--resume", type=Path, help="a folder that --save has written")
+    return parser.parse_args(argv)
+
+
+def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
+    """So many steps, after those of a checkpoint; returns the loss of each."""
+    data = Windows(read_text(None), args.seq, args.seed)
+    trainer = Trainer(mesh, args, device)
+    first = trainer.resume(args.resume) if args.resume else 0
+    losses = []
+    for step in range(first, first + args.steps):
+        losses.append(trainer.step(data, step))
+        if mesh.rank == 0:
+            print(f"step {step:4d}  loss {losses[-1]:.4f}")
+    if args.save:
+        trainer.save(args.save, first + args.steps)
+    return losses
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    """Join the job, build the mesh, train; returns the loss of each step."""
+    args = parse(argv)
+    if args.heads % args.tp or args.seq % args.sp or args.dim % args.heads:
+        raise SystemExit("--heads must divide by tp, --seq by sp, and --dim by --heads")
+    world = meshkit.init(device=args.device, seed=args.seed)
+    try:
+        with meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp) as mesh, mesh.guard():
+            return train(mesh, args, world.device or torch.device("cpu"))
+    finally:
+        meshkit.shutdown()
+
+
+if __name__ == "__main__":
+    main()

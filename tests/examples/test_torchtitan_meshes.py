@@ -1,0 +1,57 @@
+"""torchtitan's meshes: as many groups as there are distinct member lists, fewer than torch's."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import meshkit
+from examples import torchtitan_meshes
+
+S = torchtitan_meshes.SIZES
+RANKS = S["pp"] * S["dp_replicate"] * S["dp_shard"] * S["cp"] * S["tp"]
+
+
+def members(rank: int, shape: list[int], dims: list[int]) -> tuple[int, ...]:
+    """The ranks that share a rank's indices on all other dims, from plain counting."""
+    places = list(itertools.product(*(range(size) for size in shape)))
+    mine = places[rank]
+    others = [dim for dim in range(len(shape)) if dim not in dims]
+    return tuple(r for r, p in enumerate(places) if all(p[dim] == mine[dim] for dim in others))
+
+
+def distinct(rank: int) -> set[tuple[int, ...]]:
+    """Every group of torchtitan's set that holds a rank, and the world."""
+    batch, fsdp = S["dp_replicate"] * S["dp_shard"], S["dp_shard"] * S["cp"]
+    efsdp = fsdp * S["tp"] // (S["ep"] * S["etp"])
+    shapes = [
+        [S["pp"], batch, S["cp"], S["tp"]],
+        [S["pp"], S["dp_replicate"], fsdp, S["tp"]],
+        [S["pp"], S["dp_replicate"], efsdp, S["ep"], S["etp"]],
+    ]
+    single = {members(rank, shape, [dim]) for shape in shapes for dim in range(len(shape))}
+    return {*single, members(rank, shapes[0], [1, 2]), tuple(range(RANKS))}
+
+
+def test_as_many_groups_as_distinct_member_lists() -> None:
+    results = meshkit.spawn(torchtitan_meshes.main, RANKS, timeout=120)
+    for rank, (held, theirs) in enumerate(results):
+        assert len(held) == len(set(held))
+        assert set(held) == distinct(rank)
+        assert (len(held), theirs) == (10, 15)
+
+
+def test_the_set_is_made_in_fewer_than_twelve_lines() -> None:
+    source = Path(torchtitan_meshes.__file__).read_text()
+    body = source.partition("def meshes(")[2].partition('"""')[2].partition('"""')[2]
+    lines = body.partition("\n\n\n")[0].strip().splitlines()
+    assert 5 < len(lines) < 12, lines
+
+
+def test_it_runs_by_itself() -> None:
+    command = [sys.executable, torchtitan_meshes.__file__]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert printed.stdout.startswith("rank 5 holds 10 process groups, 9 made.\n")
+    assert printed.stdout.endswith("torch: 15 process groups for the same meshes\n")

@@ -1,0 +1,178 @@
+"""What the ranks of test_torch.py run. No pytest here: every child imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import meshkit
+
+SAMPLES = 8
+
+
+class Model(nn.Module):
+    """Two layers and a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x).relu()).square().mean()
+
+
+def model_and_samples() -> tuple[Model, Tensor]:
+    """The same on every rank, in float64."""
+    torch.manual_seed(7)
+    return Model().double(), torch.randn(SAMPLES, 8, dtype=torch.float64)
+
+
+def alone() -> dict[str, Tensor]:
+    """The gradients of one process over all samples."""
+    model, samples = model_and_samples()
+    model(samples).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def difference(model: nn.Module) -> float:
+    """How far gradients, put together again, are from those of one process."""
+    expected, found = alone(), dict(model.named_parameters())
+    assert found.keys() == expected.keys()
+    gaps = []
+    for name, p in found.items():
+        grad = p.grad
+        assert grad is not None
+        whole = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+        gaps.append(float((whole - expected[name]).abs().max()))
+    return max(gaps)
+
+
+def trained(mesh: meshkit.Mesh, axis: str, wrap: Callable[[nn.Module], nn.Module]) -> float:
+    """One backward over this rank's share of the samples along an axis; the difference."""
+    model, samples = model_and_samples()
+    wrapped = wrap(model)
+    mine = samples.chunk(mesh.size(axis))[mesh.coordinate[axis]]
+    wrapped(mine).backward()
+    return difference(model)
+
+
+def shards() -> dict[str, Any]:
+    """fully_shard on one axis, on two (HSDP), on a slice beside tp, and DDP; groups made: none."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+    from torch.nn.parallel import DistributedDataParallel
+
+    mesh = meshkit.build_mesh(dp=4, tp=2)
+    data = mesh.view(dp=8)
+    hsdp = mesh.view(replicate=2, shard=2, tp=2)
+    staged = mesh.view(pp=2, dp=2, tp=2)
+    made = dist.get_pg_count()
+    styles = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+
+    def sharded_beside_tp(one: meshkit.Mesh) -> Callable[[nn.Module], nn.Module]:
+        root = one.device_mesh("dp tp")
+
+        def wrap(model: nn.Module) -> nn.Module:
+            parallelize_module(model, root["tp"], styles)
+            return fully_shard(model, mesh=root["dp"])
+
+        return wrap
+
+    gaps = {
+        "1-D": trained(data, "dp", lambda m: fully_shard(m, mesh=data.device_mesh("dp"))),
+        "with tp": trained(mesh, "dp", sharded_beside_tp(mesh)),
+        "in a stage": trained(staged, "dp", sharded_beside_tp(staged)),
+        "DDP": trained(
+            mesh, "dp", lambda m: DistributedDataParallel(m, device_mesh=mesh.device_mesh("dp"))
+        ),
+    }
+    model, samples = model_and_samples()
+    fully_shard(model, mesh=hsdp.device_mesh("replicate shard"))
+    place = hsdp.coordinate["replicate"] * 2 + hsdp.coordinate["shard"]
+    model(samples.chunk(4)[place]).backward()
+    gaps["HSDP"] = difference(model)
+    placements = [str(p) for p in model.up.weight.placements]
+    return {"gaps": gaps, "placements": placements, "made": dist.get_pg_count() - made}
+
+
+def tensors() -> dict[str, Any]:
+    """DTensor on a root and on slices: distributed, redistributed, put together again."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = meshkit.build_mesh(dp=2, sp=2, tp=2)
+    whole = torch.arange(64.0).reshape(8, 8)
+    root = mesh.device_mesh("(dp sp) tp")
+    made = dist.get_pg_count()
+    spread = distribute_tensor(whole, root, [Shard(0), Shard(1)])
+    turned = spread.redistribute(root, [Replicate(), Shard(0)])
+    row, column = mesh.coordinate["dp"] * 2 + mesh.coordinate["sp"], mesh.coordinate["tp"]
+    slices = distribute_tensor(whole, mesh.device_mesh("dp sp tp")["tp"], [Shard(0)])
+    return {
+        "spread": torch.equal(spread.to_local(), whole[2 * row :][:2, 4 * column :][:, :4]),
+        "turned": torch.equal(turned.to_local(), whole[4 * column :][:4]),
+        "slice": torch.equal(slices.to_local(), whole[4 * column :][:4]),
+        "whole": torch.equal(turned.full_tensor(), whole),
+        "sum": float((spread @ turned).sum().full_tensor() - (whole @ whole).sum()),
+        "made": dist.get_pg_count() - made,
+    }
+
+
+def context() -> dict[str, Any]:
+    """context_parallel cuts buffers along cp; its attention has no kernel for the CPU."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    mesh = meshkit.build_mesh(dp=2, cp=2)
+    tokens, (q, k, v) = torch.arange(8), (torch.randn(2, 4, 8, 8) for _ in range(3))
+    with context_parallel(
+        mesh.device_mesh("cp"), buffers=[tokens, q, k, v], buffer_seq_dims=[0, 2, 2, 2]
+    ):
+        mine = tokens.tolist()
+        try:
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)  # patched by name, in F
+            said = "ran"
+        except NotImplementedError as error:
+            said = str(error)
+    return {"mine": mine, "said": said, "after": tokens.tolist()}
+
+
+def again() -> Any:
+    """DTensor over equal DeviceMeshes of two meshes, one after the other, with other groups."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def total() -> float:
+        with meshkit.build_mesh(dp=2, tp=2) as mesh:
+            spread = distribute_tensor(torch.ones(4), mesh.device_mesh("tp"), [Shard(0)])
+            return float(spread.sum().full_tensor())
+
+    first = total()
+    dist.new_group([0, 1])  # so that groups made later have other names
+    found = [first, total()]
+    meshkit.shutdown()
+    return [*found, total()]
+
+
+def compiled(backend: str) -> tuple[float, float]:
+    """A compiled step over tp: its loss and gradients against those of one process."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = meshkit.build_mesh(dp=1, tp=2)
+    model, samples = model_and_samples()
+    whole = float(model(samples))
+    styles = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    parallelize_module(model, mesh.device_mesh("tp"), styles)
+    loss = torch.compile(model, backend=backend)(samples)
+    loss.backward()
+    return abs(float(loss.detach()) - whole), difference(model)
