@@ -32,7 +32,7 @@ from ..launch.inside import connects_apart, set_timeout, timeout_of
 from ..launch.store import asked
 from .create import abort
 from .place import is_collectives, is_of_another_mesh, of_error, of_thread, place
-from .rollcall import Site, answer, calls, report, take_back
+from .rollcall import Site, answer, attend, report, take_back
 
 TELLING = 1.0  # seconds for a rank that leaves to say so
 
@@ -131,13 +131,11 @@ def _watch(
     over: threading.Event,
 ) -> None:
     """Answer roll calls; where a hang raises nothing, call the roll after so many seconds."""
-    since, begun, answered = time.monotonic(), None, 0
+    since, begun = time.monotonic(), None
     with suppress(RuntimeError):  # the store has gone: nobody is left to be told
         while not over.wait(site.look):
             mine = place(site.rank, site.groups, of_thread(thread))
-            if (number := calls(keys)) > answered:
-                answer(keys, mine, number)
-                answered = number
+            attend(site, keys, mine)
             if mine.begun != begun or (raises and not mine.operation):
                 since, begun = time.monotonic(), mine.begun
             if time.monotonic() - since > patience:

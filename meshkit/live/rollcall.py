@@ -4,13 +4,17 @@ The first to fail calls; whoever is in a guard answers, those that hang included
 thread answers for them. The caller writes the report once all have answered or a few seconds have
 passed, and all raise it. A mesh has one such report: what fails after it fails because of it. Where
 a watching thread only suspected a hang, and nobody is behind, the call is over without one.
+
+The process that hosts the store leaves last: a watching thread reads the report as soon as it is
+there, for a main thread that comes to its own error later, and rank 0 stays until all have read.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
@@ -24,7 +28,7 @@ from ..core.plan import Axes
 from ..launch.deadline import OverdueError, within
 from ..launch.record import Joined
 from ..launch.seat import Holder, holders
-from ..launch.store import lost
+from ..launch.store import hosted_by_rank_0, lost
 from ..launch.verdict import as_words, from_words
 from .agree import placed
 
@@ -44,6 +48,9 @@ class Site:
         groups: the key of a plan to this rank's group.
         number: that of the meeting in which the mesh was agreed upon.
         left: this rank, once it has left a guard with an error of its own, until it enters again.
+        answered: the numbers of the roll calls that this rank has answered.
+        heard: number of a call to the words of its report, which this rank has read: the store
+            may be gone later.
     """
 
     call: Call
@@ -52,6 +59,8 @@ class Site:
     groups: Mapping[Axes, dist.ProcessGroup]
     number: int
     left: set[int] = field(default_factory=set)
+    answered: set[int] = field(default_factory=set)
+    heard: dict[int, str] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -86,6 +95,16 @@ def answer(keys: dist.Store, mine: Place, call: int = 0) -> None:
     keys.set(f"place/{mine.rank}", json.dumps({**asdict(mine), "call": call}))
 
 
+def attend(site: Site, keys: dist.Store, mine: Place) -> None:
+    """Answer the roll for another thread, and read the report. One store operation, or up to 5."""
+    number = calls(keys)
+    if number and number not in site.answered:
+        site.answered.add(number)
+        answer(keys, mine, number)
+    if number and number not in site.heard and keys.check([f"report/{number}"]):
+        _read(site, keys, number)
+
+
 def take_back(keys: dist.Store, rank: int) -> None:
     """Forget what this rank said when it left. One store operation."""
     keys.set(f"place/{rank}", "")
@@ -100,8 +119,9 @@ def report(site: Site, error: str, mine: Place) -> MeshkitError | None:
     """Call the roll, or answer it; the error that all ranks raise.
 
     Collective over the ranks that are there; waits ``site.answer`` seconds for the others, and
-    twice that where the one who called is gone. Where the store has gone too, this rank says what
-    it knows itself.
+    twice that where the one who called is gone. Where rank 0 hosts the store it stays until all who
+    answered have read, at most ``site.answer`` seconds more. Where the store has gone, and this
+    rank has not read the report before that, it says what it knows itself.
 
     Args:
         site: the mesh.
@@ -119,13 +139,18 @@ def report(site: Site, error: str, mine: Place) -> MeshkitError | None:
         within(ANSWER, lambda: calls(keys))  # a store that answers nothing is not waited for
         words = within(2 * (site.answer + ANSWER), lambda: _report(site, keys, error, mine))
     except (RuntimeError, OverdueError):
-        return _alone(site, error, mine, lost(site.call, site.record.world).missing_ranks)
+        words = site.heard.get(max(site.heard, default=0), "")
+        if not words:
+            return _alone(site, error, mine, lost(site.call, site.record.world).missing_ranks)
+    if words and site.rank == 0 and hosted_by_rank_0(site.record.world):
+        _leave_last(site, keys)
     return from_words(words) if words else None
 
 
 def _report(site: Site, keys: dist.Store, error: str, mine: Place) -> str:
     """The words of the report, by whoever called the roll, or by this rank where that is gone."""
     number, mine_to_write = _call(keys, mine.rank)
+    site.answered.add(number)
     answer(keys, mine, number)
     if not mine_to_write:
         try:
@@ -138,7 +163,33 @@ def _report(site: Site, keys: dist.Store, error: str, mine: Place) -> str:
         found = _gathered(site, keys, error, number)
         words = as_words(found) if error or found.behind or found.missing_ranks else ""
         keys.compare_set(f"report/{number}", "", json.dumps(words))
-    return str(json.loads(keys.get(f"report/{number}")))
+    return _read(site, keys, number)
+
+
+def _read(site: Site, keys: dist.Store, number: int) -> str:
+    """The words of a report that is there; kept, and told to the host of the store."""
+    site.heard[number] = str(json.loads(keys.get(f"report/{number}")))
+    keys.set(f"read/{number}/{site.rank}", "1")
+    return site.heard[number]
+
+
+def _leave_last(site: Site, keys: dist.Store) -> None:
+    """Wait until all who answered the last call have read its report, or a few seconds."""
+    deadline = time.monotonic() + site.answer
+
+    def stay() -> None:
+        while any(_unread(site, keys, max(site.heard))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    with suppress(RuntimeError, OverdueError):  # somebody else hosted it after all
+        within(site.answer, stay)
+
+
+def _unread(site: Site, keys: dist.Store, number: int) -> Iterator[bool]:
+    """True for each rank that has answered the call and not read its report yet."""
+    for rank in site.layout.grid.flat:
+        if keys.check([f"place/{rank}"]) and not keys.check([f"read/{number}/{rank}"]):
+            yield json.loads(keys.get(f"place/{rank}") or "{}").get("call") == number
 
 
 def _call(keys: dist.Store, rank: int) -> tuple[int, bool]:

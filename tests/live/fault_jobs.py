@@ -101,6 +101,30 @@ def caller_dies(strike: Strike) -> Any:
         dist.all_reduce(torch.ones(1), group=mesh.group())
 
 
+def slow_to_ask(strike: Strike, method: str, limit: float | None) -> Any:
+    """Rank 2 dies. Rank 1 gets its error late: with a thread that watches, as rank 0, the host of
+    the store, has ended; without one it reads the report a second after rank 0.
+    """
+    meshkit.init(init_method=method, arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=3, timeout=60 if limit else 1)
+    if mesh.rank == 1 and limit:
+        guard.report = lambda site, *more: (until_gone(site), rollcall.report(site, *more))[1]
+    elif mesh.rank == 1:
+        rollcall._read = first(lambda: time.sleep(1), rollcall._read)
+    with mesh, mesh.guard(timeout=limit):
+        if mesh.rank == 2:
+            strike.kill()
+        dist.all_reduce(torch.ones(1), group=mesh.group())
+
+
+def until_gone(site: rollcall.Site) -> None:
+    """Wait until the host of the store has ended."""
+    with contextlib.suppress(RuntimeError):
+        while True:
+            rollcall.calls(site.keys)
+            time.sleep(0.05)
+
+
 def hangs_elsewhere(strike: Strike) -> Any:
     """Rank 1 stops while rank 0 is in a collective of a group that is not the mesh's."""
     mesh = meshkit.build_mesh(dp=-1)

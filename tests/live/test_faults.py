@@ -146,6 +146,17 @@ def test_the_rank_that_calls_the_roll_dies() -> None:
         assert played.seconds(rank) < 9 + BUSY  # torch's error comes at the strike, or before
 
 
+@pytest.mark.parametrize("limit", [2.0, None], ids=["watched", "not watched"])
+def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(limit: float | None) -> None:
+    played = play(jobs.slow_to_ask, 3, (free_address(), limit), timeout=60)
+    assert (played.fired, sorted(played.outcomes)) == (2, [0, 1])
+    kinds = {(one.kind, one.missing_ranks) for one in played.outcomes.values()}
+    assert kinds == {("CollectiveError", (2,))}, played
+    assert len({one.text for one in played.outcomes.values()}) == 1
+    assert played.seconds(0) < (limit or 1) + 4 + 4 + BUSY
+    assert limit is None or played.outcomes[0].at < played.outcomes[1].at
+
+
 def test_a_stopped_rank_in_a_group_of_ones_own() -> None:
     played = play(jobs.hangs_elsewhere, 2, timeout=60)
     assert (played.fired, played.ends[1]) == (1, "stopped")
