@@ -30,10 +30,13 @@ def method(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def joined(
-    ranks: list[int], sizes: list[int], seconds: list[float], method: str, limit: float = 20
+    ranks: list[int], sizes: list[int], after: dict[int, str], method: str, limit: float = 20
 ) -> Played:
-    args = ranks, sizes, seconds, method, limit
-    return play(jobs.joins, len(ranks), args, timeout=60)
+    args = ranks, sizes, after, method, limit
+    return play(jobs.joins, len(ranks), args, timeout=120)
+
+
+ORDER = {1: "0.sits", 2: "1.tells"}
 
 
 def pids(text: str) -> set[str]:
@@ -42,7 +45,7 @@ def pids(text: str) -> set[str]:
 
 def test_a_rank_claimed_twice_is_told_to_both_and_to_all_who_wait(method: str) -> None:
     """Processes 1 and 2 are both rank 1; rank 2 does not exist; nobody waits for the deadline."""
-    played = joined([0, 1, 1], [3, 3, 3], [0, 0, 0], method, limit=30)
+    played = joined([0, 1, 1], [3, 3, 3], {}, method, limit=30)
     assert {one.kind for one in played.outcomes.values()} == {"LaunchError"}
     texts = {one.text for one in played.outcomes.values()}
     assert len(texts) == 1
@@ -56,14 +59,14 @@ def test_a_rank_claimed_twice_is_told_to_both_and_to_all_who_wait(method: str) -
 
 def test_two_processes_of_rank_0(method: str) -> None:
     """Over tcp the second one cannot host the store; it finds that of the first."""
-    played = joined([0, 0, 1], [3, 3, 3], [0, 0.5, 0], method, limit=30)
+    played = joined([0, 0, 1], [3, 3, 3], {1: "0.sits"}, method, limit=30)
     assert {one.kind for one in played.outcomes.values()} == {"LaunchError"}
     assert "two processes claim rank 0" in played.outcomes[0].text
     assert len({one.text for one in played.outcomes.values()}) == 1
 
 
 def test_a_job_that_runs_is_left_alone(method: str) -> None:
-    played = joined([0, 1, 1], [2, 2, 2], [0, 0, 3], method)
+    played = joined([0, 1, 1], [2, 2, 2], {2: "0.joined"}, method)
     assert [played.outcomes[rank].kind for rank in range(3)] == [
         "returned",
         "returned",
@@ -82,7 +85,7 @@ def test_two_jobs_at_one_address(size: int, method: str) -> None:
     Of two jobs by hand of one size nobody can tell whose rank 1 it is that comes first: the
     second job's comes here when its rank 0 has been refused.
     """
-    played = joined([0, 0, 1], [2, size, size], [0, 0.5, 1.0], method, limit=15)
+    played = joined([0, 0, 1], [2, size, size], ORDER, method, limit=15)
     kinds = [played.outcomes[rank].kind for rank in range(3)]
     assert kinds[0] == kinds[1] == "LaunchError", played
     assert played.outcomes[0].text == played.outcomes[1].text
@@ -93,7 +96,7 @@ def test_two_jobs_at_one_address(size: int, method: str) -> None:
 
 def test_two_jobs_that_their_launcher_names(tmp_path: Path) -> None:
     """Rank 1 of another Slurm step comes first: the steps of a job share its port."""
-    played = play(jobs.steps, 2, (f"file://{tmp_path}/store", ["7.0", "7.1"]), timeout=40)
+    played = play(jobs.steps, 2, (f"file://{tmp_path}/store", ["7.0", "7.1"]), timeout=120)
     texts = {one.text for one in played.outcomes.values()}
     assert {one.kind for one in played.outcomes.values()} == {"DisagreementError"}
     (text,) = texts
@@ -105,7 +108,7 @@ def test_two_jobs_that_their_launcher_names(tmp_path: Path) -> None:
 def test_a_rank_of_a_larger_job_is_told_with_the_odd_one(tmp_path: Path) -> None:
     """Rank 3 of four comes to a job of two: nobody's list of ranks holds it."""
     method = f"file://{tmp_path}/store"
-    played = joined([0, 3, 1], [2, 4, 2], [0, 0.5, 1.0], method, limit=15)
+    played = joined([0, 3, 1], [2, 4, 2], {1: "0.sits", 2: "1.sits"}, method, limit=15)
     assert {one.kind for one in played.outcomes.values()} == {"DisagreementError"}
     assert "rank 3 (host " in played.outcomes[0].text
     assert "world_size=4" in played.outcomes[0].text
@@ -116,17 +119,17 @@ def test_a_start_that_was_killed_is_not_in_the_way_of_the_next(
     order: list[float], tmp_path: Path
 ) -> None:
     method = f"file://{tmp_path}/store"
-    first = play(jobs.killed_in_init, 3, (method, 2), timeout=40)
+    first = play(jobs.killed_in_init, 3, (method, 2), timeout=120)
     assert [first.ends[rank] for rank in range(3)] == ["SIGKILL", "SIGKILL", "ended"]
     base = dist.FileStore(f"{tmp_path}/store", -1)
     assert base.check(["meshkit/seat/0", "meshkit/seat/1", "meshkit/1/meeting/1/here/1"])
     del base
-    second = play(jobs.starts_twice, 3, (method, order), timeout=40)
+    second = play(jobs.starts_twice, 3, (method, order), timeout=120)
     assert [one.text for one in second.outcomes.values()] == ["3", "3", "3"], second
 
 
 def test_a_rank_that_is_still_in_an_earlier_job_is_named_with_it(tmp_path: Path) -> None:
-    played = play(jobs.one_stays_in_its_first_job, 3, (f"file://{tmp_path}/store",), timeout=60)
+    played = play(jobs.one_stays_in_its_first_job, 3, (f"file://{tmp_path}/store",), timeout=120)
     outcome = played.outcomes[0]
     assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (1,))
     where = rf"Last seen: 1 on host {socket.gethostname()}, pid \d+ "
