@@ -83,7 +83,7 @@ def run(case: Case) -> Played:
     method = free_address() if case.store == "tcp" else None
     limit = START if "init" in case.point else LIMIT
     args = case.point, case.how, case.odd, limit, method
-    return play(jobs.struck, case.ranks, args, timeout=90)
+    return play(jobs.struck, case.ranks, args, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def playing(request: pytest.FixtureRequest) -> Iterator[dict[Case, Future[Played
     """Every job that is asked for, six at a time: half of the machine is another worker's."""
     names = {item.name for item in request.session.items if item.path == request.path}
     asked = [case for case in CASES if any(f"[{case}]" in name for name in names)]
-    play(jobs.through, 1, timeout=60)  # the forkserver has imported torch then
+    play(jobs.through, 1, timeout=120)  # the forkserver has imported torch then
     with ThreadPoolExecutor(6) as pool:
         yield {case: pool.submit(run, case) for case in asked}
 
@@ -124,7 +124,7 @@ def test_the_survivors_raise_in_time_and_name_it(
 @pytest.mark.parametrize(("how", "store"), [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")])
 def test_a_barrier_whose_rank_0_is_gone(how: str, store: str) -> None:
     method = free_address() if store == "tcp" else None
-    played = play(jobs.barriers, 3, (how, 2.0, method), timeout=60)
+    played = play(jobs.barriers, 3, (how, 2.0, method), timeout=120)
     assert played.fired == 0
     assert sorted(played.outcomes) == [1, 2]
     for rank, outcome in played.outcomes.items():
@@ -135,7 +135,7 @@ def test_a_barrier_whose_rank_0_is_gone(how: str, store: str) -> None:
 
 def test_the_rank_that_calls_the_roll_dies() -> None:
     """Another one does it: torch's own error after 2 s, 5 s for the report, 4 s for the answers."""
-    played = play(jobs.caller_dies, 4, timeout=60)
+    played = play(jobs.caller_dies, 4, timeout=120)
     assert played.fired in (1, 2, 3)
     assert played.ends[played.fired] == "SIGKILL"
     survivors = {1, 2, 3} - {played.fired}
@@ -148,7 +148,7 @@ def test_the_rank_that_calls_the_roll_dies() -> None:
 
 @pytest.mark.parametrize("limit", [2.0, None], ids=["watched", "not watched"])
 def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(limit: float | None) -> None:
-    played = play(jobs.slow_to_ask, 3, (free_address(), limit), timeout=60)
+    played = play(jobs.slow_to_ask, 3, (free_address(), limit), timeout=120)
     assert (played.fired, sorted(played.outcomes)) == (2, [0, 1])
     kinds = {(one.kind, one.missing_ranks) for one in played.outcomes.values()}
     assert kinds == {("CollectiveError", (2,))}, played
@@ -158,7 +158,7 @@ def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(limit: flo
 
 
 def test_a_stopped_rank_in_a_group_of_ones_own() -> None:
-    played = play(jobs.hangs_elsewhere, 2, timeout=60)
+    played = play(jobs.hangs_elsewhere, 2, timeout=120)
     assert (played.fired, played.ends[1]) == (1, "stopped")
     (told,) = json.loads(played.outcomes[0].text)
     assert 1 < told - played.at < 1 + 9 + BUSY
