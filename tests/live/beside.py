@@ -85,3 +85,29 @@ def six_for_eight(method: str) -> Any:
         theirs = (type(error).__name__, dist.is_initialized())
     dist.destroy_process_group()
     return theirs, ours
+
+
+def dtensor_after_an_equal_mesh() -> tuple[list[Any], list[Any]]:
+    """DTensor over an axis of a mesh, and over that of an equal one after the first's end."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def total(mesh: DeviceMesh) -> Any:
+        try:
+            return float(distribute_tensor(torch.ones(4), mesh, [Shard(0)]).sum().full_tensor())
+        except RuntimeError as error:
+            return str(error).partition(" under")[0]
+
+    def theirs() -> Any:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        found = total(mesh["tp"])
+        for name in ("dp", "tp"):
+            dist.destroy_process_group(mesh.get_group(name))
+        return found
+
+    def ours() -> Any:
+        with meshkit.build_mesh(dp=2, tp=2) as mesh:
+            return total(mesh.device_mesh("tp"))
+
+    meshkit.init()
+    mine = [ours(), ours()]
+    return mine, [theirs(), theirs()]

@@ -52,6 +52,12 @@ def test_six_ranks_for_a_mesh_of_eight() -> None:
         assert ours == ("SpecError", False)
 
 
+def test_dtensor_on_a_mesh_after_an_equal_one_was_closed() -> None:
+    for ours, theirs in meshkit.spawn(beside.dtensor_after_an_equal_mesh, 4, timeout=60):
+        assert ours == [4, 4]
+        assert theirs == [4, "Could not resolve the process group registered"]
+
+
 def test_seen_before_the_job_runs() -> None:
     """A layout needs nothing; init_device_mesh needs the variables of a job."""
     ours = "import sys, meshkit as m; print(m.factor_world(8, sp=2), 'torch' in sys.modules)"
