@@ -7,7 +7,7 @@ import pytest
 
 from meshkit import CoordinateError
 from meshkit.core.call import Call
-from meshkit.core.indices import check_index, check_integer
+from meshkit.core.indices import check_index, check_integer, check_integers
 
 CALL = Call("f", kwargs={"dp": 4})
 
@@ -36,3 +36,12 @@ def test_beyond_the_ends_is_refused_with_the_nearest(index: int, nearest: int) -
         check_index(CALL, "dp", index, 4)
     assert (caught.value.axis, caught.value.index, caught.value.size) == ("dp", index, 4)
     assert str(caught.value).endswith(f"Fix: f(dp={nearest}).")
+
+
+def test_arrays_of_integers_keep_their_shape() -> None:
+    array = check_integers(CALL, "ranks", np.array([[1, 2]], dtype=np.uint8))
+    assert array.dtype == np.int64
+    assert array.tolist() == [[1, 2]]
+    assert check_integers(CALL, "ranks", []).tolist() == []
+    with pytest.raises(CoordinateError, match="ranks are float64, not integers"):
+        check_integers(CALL, "ranks", [1.0])

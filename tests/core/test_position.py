@@ -21,8 +21,11 @@ def test_as_the_layout(data: st.DataObject) -> None:
         assert here.size(axis) == layout.sizes[axis]
         assert here.peers(axis).tolist() == layout.peers(rank, axis).tolist()
         assert here.ranks(axis).tolist() == here.peers(axis).tolist()
+        assert here.ring(axis).tolist() == layout.ring(rank, axis).tolist()
         assert here.neighbor(axis, -1) == layout.neighbor(rank, axis, -1)
     assert here.size() == layout.num_ranks
+    assert here.inside
+    assert not Position(layout, max(layout.ranks) + 1).inside
 
 
 def test_outside_and_batches() -> None:
