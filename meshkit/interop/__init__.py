@@ -1,0 +1,1 @@
+"""How libraries other than torch see a mesh; one file a library, imported where it is used."""

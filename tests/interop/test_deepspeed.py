@@ -1,0 +1,159 @@
+"""DeepSpeed on a mesh: ZeRO trains as one process does, and an mpu says what the mesh says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import meshkit
+
+from . import deepspeed_jobs as jobs
+
+WITH = Path(__file__).parents[2] / "examples" / "with_deepspeed.py"
+
+
+def missing() -> list[str]:
+    """What DeepSpeed needs on a CPU and is not here: it compiles its shared memory collectives."""
+    absent = [] if importlib.util.find_spec("deepspeed") else ["deepspeed"]
+    return absent + [tool for tool in ("g++", "ninja") if shutil.which(tool) is None]
+
+
+needs_deepspeed = pytest.mark.skipif(
+    bool(missing()),
+    reason=f"not installed: {', '.join(missing())}; pip install -e '.[interop]', and g++",
+)
+
+
+@pytest.fixture(scope="module")
+def extensions(pytestconfig: pytest.Config) -> str:
+    """Where it is compiled, once; the lock of a run that was killed would be waited for forever."""
+    assert pytestconfig.cache is not None
+    folder = pytestconfig.cache.mkdir("torch_extensions")
+    for lock in folder.glob("**/lock"):
+        lock.unlink()
+    return str(folder)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 1}])
+def test_zero_trains_as_one_process_does(extensions: str, sizes: dict[str, int]) -> None:
+    sp = sizes.get("sp", 1)
+    layout = meshkit.Layout(**sizes)
+    cases = [(1, True), (2, True)]
+    by_rank = meshkit.spawn(jobs.trained, 4, (extensions, sizes, cases), timeout=280)
+    plain = jobs.plain(2 * sp)
+    for rank, found in enumerate(by_rank):
+        place = layout.coordinate(rank)
+        part = place["dp"] * sp + place.get("sp", 0)
+        for one in found:
+            assert one.losses == pytest.approx([losses[part] for losses in plain], rel=1e-5)
+            assert one.made == 0
+            assert one.zero == layout.peers(rank, *(a for a in ("dp", "sp") if a in sizes)).tolist()
+            assert one.batch == 8  # 4 samples a dp
+
+
+@needs_deepspeed
+def test_over_sp_gradients_are_added_up(extensions: str) -> None:
+    """So a mean over the local part trains with sp times the gradient, as the docstring says."""
+    arguments = (extensions, {"dp": 2, "sp": 2, "tp": 1}, [(1, False)])
+    losses = [found[0].losses for found in meshkit.spawn(jobs.trained, 4, arguments, timeout=280)]
+    twice = [list(step) for step in zip(*jobs.plain(4, lr=0.2), strict=True)]
+    for mine, plain in zip(losses, twice, strict=True):
+        assert mine == pytest.approx(plain, rel=1e-5)
+
+
+@needs_deepspeed
+def test_the_example_trains(extensions: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(WITH)]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    environ |= {"CUDA_VISIBLE_DEVICES": "", "TORCH_EXTENSIONS_DIR": extensions}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert "the same weights on 4 ranks" in done.stdout
+
+
+WORDS = {
+    "data_parallel": ("dp",),
+    "model_parallel": ("pp", "tp"),
+    "tensor_model_parallel": ("tp",),
+    "slice_parallel": ("tp",),
+    "pipeline_model_parallel": ("pp",),
+    "pipe_parallel": ("pp",),
+    "sequence_parallel": ("sp",),
+    "sequence_data_parallel": ("dp", "sp"),
+}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups", "roles", "words"),
+    [
+        ({"pp": 2, "dp": 2, "sp": 2, "tp": 1}, ["pp tp"], {}, WORDS),
+        (
+            {"dp": 4, "tp": 2},
+            [],
+            {},
+            {**{w: WORDS[w] for w in list(WORDS)[:4]}, "model_parallel": ("tp",)},
+        ),
+        (
+            {"dp": 4, "cp": 2, "tp": 1},
+            [],
+            {"sequence": "cp"},
+            {
+                **{w: WORDS[w] for w in list(WORDS)[:4]},
+                "model_parallel": ("tp",),
+                "sequence_parallel": ("cp",),
+                "sequence_data_parallel": ("dp", "cp"),
+            },
+        ),
+    ],
+)
+def test_every_method_says_what_the_mesh_says(
+    sizes: dict[str, int], groups: list[str], roles: dict[str, str], words: dict[str, tuple[str]]
+) -> None:
+    layout = meshkit.Layout(**sizes)
+    by_rank = meshkit.spawn(jobs.asked, 8, (sizes, groups, roles), timeout=120)
+    for rank, (answers, ranks, made, closed, initialize) in enumerate(by_rank):
+        for word, axes in words.items():
+            peers = layout.peers(rank, *axes).tolist()
+            assert ranks.pop(f"get_{word}_group") == peers
+            assert answers.pop(f"get_{word}_group_ranks") == peers
+            assert answers.pop(f"get_{word}_rank") == peers.index(rank)
+            assert answers.pop(f"get_{word}_world_size") == len(peers)
+        assert answers == {"src": layout.peers(rank, "tp").tolist()[0]}
+        assert ranks == {}
+        assert made == 0
+        assert closed.startswith("MeshkitError: mesh.group('dp'): the mesh is closed.")
+        assert not initialize
+
+
+def test_roles_that_cannot_be_are_refused_before_anything_is_done() -> None:
+    cases: list[tuple[dict[str, int], dict[str, str]]] = [
+        ({"dp": 4}, {}),
+        ({"dp": 2, "cp": 2, "tp": 1}, {}),
+        ({"pp": 2, "dp": 1, "tp": 2}, {}),
+        ({"dp": 2, "tp": 2}, {"sequence": "sq"}),
+    ]
+    by_rank = meshkit.spawn(jobs.refused, 4, (cases,), timeout=120)
+    assert by_rank == [by_rank[0]] * 4
+    assert by_rank[0] == [
+        "SpecError: Mpu(Layout(dp=4)): DeepSpeed asks for a model_parallel group, and the mesh has "
+        "no axis for it, nor one of size 1.\n"
+        "  Fix: give the mesh one, tp=1 say, or name the axes: model=...",
+        "SpecError: Mpu(Layout(dp=2, cp=2, tp=1)): the axis cp of size 2 is neither data, model, "
+        "sequence nor pipeline.\n"
+        "  Ranks along it would train apart, as DeepSpeed reduces no gradient over it.\n"
+        "  Fix: Mpu(Layout(dp=2, cp=2, tp=1), sequence='cp'), or "
+        "Mpu(Layout(dp=2, cp=2, tp=1), data='dp cp').",
+        "SpecError: mesh.group('pp', 'tp'): no group over pp tp was built.\n"
+        "  Built are (pp), (dp), (tp); a getter never creates one.\n"
+        "  Fix: build_mesh({'pp': 2, 'dp': 1, 'tp': 2}, groups=['pp tp']).",
+        "UnknownAxisError: Mpu(Layout(dp=2, tp=2), sequence='sq'): there is no axis 'sq'.\n"
+        "  The axes are dp, tp.\n"
+        "  Fix: use one of dp, tp.",
+    ]
