@@ -43,6 +43,64 @@ def test_megatrons_order_reversed_is_our_standard_order() -> None:
         assert ours.groups(axis).tolist() == MEGATRON.groups(axis).tolist()
 
 
+# 16 ranks: tp=2 pp=2 cp=2, with ep=4 and undivided experts. Each table was printed by
+# RankGenerator of megatron-core 0.16.1, which tests/interop/test_megatron.py asks again.
+DENSE: dict[str, dict[str, Table]] = {
+    "tp-cp-ep-dp-pp": {
+        "cp": [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]],
+        "dp": [[0, 4], [1, 5], [2, 6], [3, 7], [8, 12], [9, 13], [10, 14], [11, 15]],
+        "pp": [[0, 8], [1, 9], [2, 10], [3, 11], [4, 12], [5, 13], [6, 14], [7, 15]],
+        "dp-cp": [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]],
+        "tp-pp": [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]],
+    },
+    "tp-cp-ep-pp-dp": {
+        "cp": [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]],
+        "dp": [[0, 8], [1, 9], [2, 10], [3, 11], [4, 12], [5, 13], [6, 14], [7, 15]],
+        "pp": [[0, 4], [1, 5], [2, 6], [3, 7], [8, 12], [9, 13], [10, 14], [11, 15]],
+        "dp-cp": [[0, 2, 8, 10], [1, 3, 9, 11], [4, 6, 12, 14], [5, 7, 13, 15]],
+        "tp-pp": [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]],
+    },
+    "cp-tp-dp-ep-pp": {
+        "cp": [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]],
+        "dp": [[0, 4], [1, 5], [2, 6], [3, 7], [8, 12], [9, 13], [10, 14], [11, 15]],
+        "pp": [[0, 8], [1, 9], [2, 10], [3, 11], [4, 12], [5, 13], [6, 14], [7, 15]],
+        "dp-cp": [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]],
+        "tp-pp": [[0, 2, 8, 10], [1, 3, 9, 11], [4, 6, 12, 14], [5, 7, 13, 15]],
+    },
+}
+EXPERTS: dict[str, dict[str, Table]] = {
+    "tp-cp-ep-dp-pp": {
+        "ep": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]],
+        "dp": [[0, 4], [1, 5], [2, 6], [3, 7], [8, 12], [9, 13], [10, 14], [11, 15]],
+        "pp": [[0, 8], [1, 9], [2, 10], [3, 11], [4, 12], [5, 13], [6, 14], [7, 15]],
+        "tp-ep-pp": [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]],
+    },
+    "tp-cp-ep-pp-dp": {
+        "ep": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]],
+        "dp": [[0, 8], [1, 9], [2, 10], [3, 11], [4, 12], [5, 13], [6, 14], [7, 15]],
+        "pp": [[0, 4], [1, 5], [2, 6], [3, 7], [8, 12], [9, 13], [10, 14], [11, 15]],
+        "tp-ep-pp": [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15]],
+    },
+    "cp-tp-dp-ep-pp": {
+        "ep": [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]],
+        "dp": [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13], [14, 15]],
+        "pp": [[0, 8], [1, 9], [2, 10], [3, 11], [4, 12], [5, 13], [6, 14], [7, 15]],
+        "tp-ep-pp": [[0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15]],
+    },
+}
+
+
+@pytest.mark.parametrize("order", DENSE)
+def test_megatrons_dense_layers_and_experts_are_two_views(order: str) -> None:
+    dense = megatron(order, tp=2, pp=2, cp=2, dp=2)
+    experts = megatron(order, pp=2, dp=2, ep=4)
+    assert dense.view(**experts.sizes) == experts
+    for layout, tables in ((dense, DENSE[order]), (experts, EXPERTS[order])):
+        for token, table in tables.items():
+            axes = [axis for axis in layout.axes if axis in token.split("-")]
+            assert sorted(layout.groups(*axes).tolist()) == table
+
+
 @pytest.mark.parametrize(
     ("axis", "table"),
     [
