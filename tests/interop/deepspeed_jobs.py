@@ -71,16 +71,18 @@ class Trained(NamedTuple):
     batch: int
 
 
-def trained(extensions: str, sizes: dict[str, int], cases: list[tuple[int, bool]]) -> list[Trained]:
+def trained(
+    environ: dict[str, str], sizes: dict[str, int], cases: list[tuple[int, bool]]
+) -> list[Trained]:
     """Train under ZeRO on a mesh.
 
     Args:
-        extensions: where DeepSpeed keeps what it compiles.
+        environ: which device DeepSpeed takes, where it compiles and with what.
         sizes: of the mesh.
         cases: the stage of ZeRO, and whether the loss is this rank's share of the mean over the
             sequence, not the mean over its own part.
     """
-    os.environ |= {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": extensions}
+    os.environ.update(environ)
     with strict(), meshkit.build_mesh(sizes) as mesh:
         return [train(mesh, stage, share) for stage, share in cases]
 

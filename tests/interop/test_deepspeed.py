@@ -15,13 +15,15 @@ import meshkit
 
 from . import deepspeed_jobs as jobs
 
+# ninja comes with pip, into a folder that need not be in PATH
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 WITH = Path(__file__).parents[2] / "examples" / "with_deepspeed.py"
 
 
 def missing() -> list[str]:
     """What DeepSpeed needs on a CPU and is not here: it compiles its shared memory collectives."""
     absent = [] if importlib.util.find_spec("deepspeed") else ["deepspeed"]
-    return absent + [tool for tool in ("g++", "ninja") if shutil.which(tool) is None]
+    return absent + [tool for tool in ("g++", "ninja") if shutil.which(tool, path=PATH) is None]
 
 
 needs_deepspeed = pytest.mark.skipif(
@@ -31,22 +33,22 @@ needs_deepspeed = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def extensions(pytestconfig: pytest.Config) -> str:
+def environ(pytestconfig: pytest.Config) -> dict[str, str]:
     """Where it is compiled, once; the lock of a run that was killed would be waited for forever."""
     assert pytestconfig.cache is not None
     folder = pytestconfig.cache.mkdir("torch_extensions")
     for lock in folder.glob("**/lock"):
         lock.unlink()
-    return str(folder)
+    return {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(folder), "PATH": PATH}
 
 
 @needs_deepspeed
 @pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 1}])
-def test_zero_trains_as_one_process_does(extensions: str, sizes: dict[str, int]) -> None:
+def test_zero_trains_as_one_process_does(environ: dict[str, str], sizes: dict[str, int]) -> None:
     sp = sizes.get("sp", 1)
     layout = meshkit.Layout(**sizes)
     cases = [(1, True), (2, True)]
-    by_rank = meshkit.spawn(jobs.trained, 4, (extensions, sizes, cases), timeout=280)
+    by_rank = meshkit.spawn(jobs.trained, 4, (environ, sizes, cases), timeout=280)
     plain = jobs.plain(2 * sp)
     for rank, found in enumerate(by_rank):
         place = layout.coordinate(rank)
@@ -59,9 +61,9 @@ def test_zero_trains_as_one_process_does(extensions: str, sizes: dict[str, int])
 
 
 @needs_deepspeed
-def test_over_sp_gradients_are_added_up(extensions: str) -> None:
+def test_over_sp_gradients_are_added_up(environ: dict[str, str]) -> None:
     """So a mean over the local part trains with sp times the gradient, as the docstring says."""
-    arguments = (extensions, {"dp": 2, "sp": 2, "tp": 1}, [(1, False)])
+    arguments = (environ, {"dp": 2, "sp": 2, "tp": 1}, [(1, False)])
     losses = [found[0].losses for found in meshkit.spawn(jobs.trained, 4, arguments, timeout=280)]
     twice = [list(step) for step in zip(*jobs.plain(4, lr=0.2), strict=True)]
     for mine, plain in zip(losses, twice, strict=True):
@@ -69,11 +71,10 @@ def test_over_sp_gradients_are_added_up(extensions: str) -> None:
 
 
 @needs_deepspeed
-def test_the_example_trains(extensions: str) -> None:
+def test_the_example_trains(environ: dict[str, str]) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(WITH)]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-    environ |= {"CUDA_VISIBLE_DEVICES": "", "TORCH_EXTENSIONS_DIR": extensions}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280)
+    env = {**os.environ, **environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert "the same weights on 4 ranks" in done.stdout
 
