@@ -1,0 +1,185 @@
+"""A real model of Transformers on a mesh, beside one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import meshkit
+
+from . import transformers_jobs as jobs
+
+pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install -e '.[interop]'"
+)
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "with_transformers.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny Llama with random weights, saved."""
+    from transformers import LlamaForCausalLM
+
+    path = str(tmp_path_factory.mktemp("llama"))
+    torch.manual_seed(0)
+    LlamaForCausalLM(jobs.config()).save_pretrained(path)
+    return path
+
+
+def largest(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max())
+
+
+CASES: dict[str, tuple[dict[str, int], str | None, dict[str, Any]]] = {
+    "fsdp tp": ({"dp": 2, "tp": 2}, None, {}),
+    "tp outside": ({"dp": 2, "tp": 2}, "tp dp", {}),
+    "replicate tp": ({"dp": 2, "tp": 2}, None, {"data": "dp_replicate"}),
+    "hsdp": ({"dp": 2, "fsdp": 2}, "dp fsdp", {"data": "dp_replicate"}),
+}
+PARTS = {"fsdp tp": (2, (8, 32)), "tp outside": (2, (8, 32)), "replicate tp": (2, (16, 32))}
+PARTS |= {
+    "hsdp": (4, (16, 32)),
+    "tp": (1, (16, 32)),
+}  # data ranks, and this rank's rows of a weight
+
+
+@pytest.fixture(scope="module")
+def on_four(folder: str) -> list[list[Any]]:
+    """By rank, what each case gives."""
+    calls = [(jobs.trained, (folder, *case)) for case in CASES.values()]
+    return meshkit.spawn(jobs.each, 4, ([*calls, (jobs.closed, ())],), timeout=200)
+
+
+@pytest.fixture(scope="module")
+def on_two(folder: str) -> list[list[Any]]:
+    """By rank, in one job, so that each failure is seen to leave the job as it was."""
+    tp = (folder, {"dp": 1, "tp": 2, "sp": 1}, None, {})
+    calls = [(jobs.of_two_minds, ()), (jobs.without_plan, ()), (jobs.trained, tp)]
+    calls += [(jobs.staged, (folder,)), (jobs.closed, ())]
+    return meshkit.spawn(jobs.each, 2, (calls,), timeout=200)
+
+
+def check(case: str, folder: str, got: dict[str, Any]) -> None:
+    parts, local = PARTS[case]
+    want = jobs.alone(folder, parts)
+    assert largest(got["logits"], want["logits"]) < 1e-6
+    for mine, whole in zip(got["gradient"], want["gradient"], strict=True):
+        assert largest(mine, whole) < 1e-7 < float(whole.abs().max())
+    assert got["local"] == local
+    # the view needs a group of one, where the mesh has none; Transformers makes no group
+    assert got["made"] == got["later"] == (0 if case == "tp" else 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_a_whole_gradient_are_those_of_one_process(
+    case: str, folder: str, on_four: list[list[Any]]
+) -> None:
+    for found in on_four:
+        check(case, folder, found[[*CASES].index(case)])
+
+
+def test_tp_alone_makes_no_group(folder: str, on_two: list[list[Any]]) -> None:
+    for found in on_two:
+        check("tp", folder, found[2])
+
+
+def test_closed_views_and_meshes_leave_the_default_group(
+    on_four: list[list[Any]], on_two: list[list[Any]]
+) -> None:
+    assert [found[-1] for found in (*on_four, *on_two)] == [1] * 6
+
+
+def test_two_stages_give_the_logits_of_one_process(folder: str, on_two: list[list[Any]]) -> None:
+    want = jobs.alone(folder, 1)["logits"]
+    for rank, found in enumerate(on_two):
+        assert found[3]["stage"] == rank
+        assert largest(found[3]["logits"], want) < 1e-6
+
+
+def test_what_transformers_cannot_express_is_refused_before_a_group_is_made() -> None:
+    calls: list[tuple[dict[str, int], dict[str, Any]]] = [
+        ({"dp": 1, "sp": 2, "tp": 2}, {}),
+        ({"dp": 2, "tp": 2}, {"data": "ddp"}),
+        ({"dp": 2, "pp": 2}, {}),
+        ({"dp": 2}, {"ranks": [0, 1]}),
+        ({"dp": 4}, {"foreign": True}),
+        ({"dp": 4}, {"fsdp_sise": 4}),
+        ({"dp": 2, "tp": 2}, {"ep_size": 4}),
+    ]
+    for told in meshkit.spawn(jobs.refused, 4, (calls,), timeout=120):
+        assert told == [
+            "SpecError: distribute(Layout(dp=1, sp=2, tp=2), data='fsdp'): Transformers cannot"
+            " split over sp.\n"
+            "  Its axes are pp, dp_replicate, fsdp, tp; sp is 2.\n"
+            "  Fix: build_mesh(dp=2, tp=2), or axes that it has.",
+            "SpecError: distribute(Layout(dp=2, tp=2), data='ddp'): dp cannot be 'ddp'.\n"
+            "  Fix: data='fsdp' or data='dp_replicate'.",
+            "SpecError: distribute(Layout(pp=2, dp=2), data='fsdp'): Transformers refuses.\n"
+            "  Combining FSDP with pipeline parallelism is not supported yet. Use"
+            " DistributedConfig(tp_size=N, fsdp_size=M), or combine TP and PP.\n"
+            "  Fix: what Transformers asks for.",
+            "SpecError: distribute(Layout(dp=2), data='fsdp'): the mesh holds 2 ranks of 4.\n"
+            "  Transformers waits for all ranks of the world, and saves on its rank 0.\n"
+            "  Fix: build_mesh over all 4 ranks.",
+            "SpecError: distribute(Layout(dp=4), data='fsdp'): the model is a Linear, none of"
+            " Transformers'.\n"
+            "  Fix: AutoModelForCausalLM.from_pretrained(path), say.",
+            "SpecError: distribute(Layout(dp=4), data='fsdp', fsdp_sise=4): Transformers refuses.\n"
+            "  DistributedConfig.__init__() got an unexpected keyword argument 'fsdp_sise'\n"
+            "  Fix: what Transformers asks for.",
+            "SpecError: distribute(Layout(dp=2, tp=2), data='fsdp', ep_size=4): experts need groups"
+            " that no view has.\n"
+            "  Fix: distribute(Layout(dp=2, tp=2), data='fsdp').",
+        ]
+
+
+def test_a_rank_that_is_refused_alone_tells_the_other(on_two: list[list[Any]]) -> None:
+    right, wrong = (found[0] for found in on_two)
+    assert wrong.startswith("SpecError: distribute(Layout(dp=2), data='fsdp', fsdp_plan='wrong')")
+    assert right.startswith("DisagreementError: ")
+    assert "`fsdp_plan` must be a dictionary or None." in right
+
+
+def test_where_transformers_itself_raises_the_view_is_closed(on_two: list[list[Any]]) -> None:
+    for _, (told, left), *_ in on_two:
+        assert told.startswith("`tp_size=2` was requested, but `LlamaForCausalLM` has no `tp_plan`")
+        assert left == 0
+
+
+def test_the_example_trains() -> None:
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "4", str(EXAMPLE)]
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLE.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, losses, *_ = done.stdout.splitlines()
+    assert first.startswith("Mesh(pp=1, dp_replicate=1, fsdp=2, tp=2; rank 0: pp=0")
+    values = [float(word) for word in losses.split()[1:]]
+    assert values == sorted(values, reverse=True)
+    assert len(values) == 3
+
+
+def test_without_transformers_it_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["transformers"] = None
+from meshkit.interop.transformers import distribute
+distribute(None, None)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: meshkit.interop.transformers needs transformers 5.23:"
+        " pip install 'meshkit[interop]'"
+    )
