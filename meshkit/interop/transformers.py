@@ -46,8 +46,7 @@ def distribute(
     a view of the mesh, whose groups are those of the mesh; for axes of one rank, one group of one.
     Gradients are averaged over ``fsdp`` and ``dp_replicate`` by FSDP2, in ``backward``. The axes
     of the mesh may nest in any order. Where Transformers itself raises, its view is closed and the
-    model is what Transformers left of it. DTensor of torch 2.13 takes a DeviceMesh for an equal one
-    that was closed, and misses its groups: keep the first view of a process open, or share it.
+    model is what Transformers left of it.
 
     Args:
         model: with a ``tp_plan`` and an ``fsdp_plan`` where the mesh has such axes, as the model's

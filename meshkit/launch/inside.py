@@ -7,7 +7,6 @@ collectives this rank has begun on the group, and what DTensor remembers of grou
 
 from __future__ import annotations
 
-import importlib
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -76,9 +75,10 @@ def forget_gone() -> None:
     same ranks would be given the groups of an earlier one, and fail.
     """
     if "torch.distributed.tensor" in sys.modules:
-        debug = importlib.import_module("torch.distributed.tensor.debug")
+        from torch.distributed.tensor import debug
+
         with suppress(AttributeError):
-            debug._clear_sharding_prop_cache()
+            debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
 def _device(group: dist.ProcessGroup) -> torch.device:

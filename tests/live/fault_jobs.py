@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import join
-from meshkit.live import build, create, guard, rollcall
+from meshkit.live import assemble, create, guard, rollcall
 from meshkit.testing.faults import Strike
 
 GUARD = 3.0  # seconds of a collective inside the guard
@@ -34,9 +34,9 @@ def struck(strike: Strike, point: str, how: str, odd: int, limit: float, method:
         time.sleep(1)  # the others have left init
         hit()
     if mine and point == "agreed":
-        build.on_all = first(hit, build.on_all)
+        assemble.on_all = first(hit, assemble.on_all)
     if mine and point == "made":
-        build.create = then(hit, build.create)
+        assemble.create = then(hit, assemble.create)
     if point == "creating":
         slow(strike, hit, odd, who.world_size)
     # a timeout of its own, so that the default group does not stand for it: two groups are made
