@@ -275,4 +275,13 @@ def _fix_product(
     if rest and num_ranks % rest == 0 and -1 not in sizes.values():
         size = num_ranks // rest
         ways.append(f"{call.but(dp=None if can_start else -1)}, which gives dp={size}")
+    if call.name in VIEWS and "dp" not in sizes and not call.args and num_ranks % known == 0:
+        ways.append(f"{_with_dp(call)}, which gives dp={num_ranks // known}")
     return f"{', or '.join(ways) or f'sizes whose product is {num_ranks}'}."
+
+
+def _with_dp(call: Call) -> Call:
+    """The call of a view with dp to be inferred, in its standard place."""
+    given = [*call.kwargs.items()]
+    given.insert(1 if given[0][0] == "pp" else 0, ("dp", -1))
+    return Call(call.name, kwargs=dict(given))

@@ -338,6 +338,16 @@ SAID = {
         """,
         {},
     ),
+    "a view without dp": Said(
+        lambda: Layout(dp=4, sp=2, tp=2).view(pp=2, tp=2),
+        SpecError,
+        """
+        layout.view(pp=2, tp=2) needs 4 ranks, the layout has 16.
+          pp 2 x tp 2 = 4; Layout(dp=4, sp=2, tp=2) has 16 ranks.
+          Fix: layout.view(pp=2, dp=-1, tp=2), which gives dp=4.
+        """,
+        {"sizes": {"pp": 2, "tp": 2}, "world_size": 16},
+    ),
     "a view that does not divide": Said(
         lambda: Layout(dp=4, sp=2).view(node=3, local=-1),
         SpecError,

@@ -20,10 +20,7 @@ def test_fsdp2_on_one_axis_on_two_and_beside_tp_and_ddp() -> None:
     for found in meshkit.spawn(jobs.shards, 8, timeout=120):
         assert set(found["gaps"]) == {"1-D", "with tp", "in a stage", "DDP", "HSDP"}
         assert max(found["gaps"].values()) < 1e-12, found
-        assert found["placements"] == ["R", "S(0)"] or found["placements"] == [
-            "Replicate()",
-            "Shard(dim=0)",
-        ]
+        assert found["placements"] == ["Replicate()", "Shard(dim=0)"]
         assert found["made"] == 0  # views and DeviceMeshes cost no group
 
 

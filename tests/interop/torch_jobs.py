@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import meshkit
+from tests.live.jobs import live_groups
 
 SAMPLES = 8
 
@@ -75,7 +76,7 @@ def shards() -> dict[str, Any]:
     data = mesh.view(dp=8)
     hsdp = mesh.view(replicate=2, shard=2, tp=2)
     staged = mesh.view(pp=2, dp=2, tp=2)
-    made = dist.get_pg_count()
+    made = live_groups()
     styles = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
     def sharded_beside_tp(one: meshkit.Mesh) -> Callable[[nn.Module], nn.Module]:
@@ -100,8 +101,8 @@ def shards() -> dict[str, Any]:
     place = hsdp.coordinate["replicate"] * 2 + hsdp.coordinate["shard"]
     model(samples.chunk(4)[place]).backward()
     gaps["HSDP"] = difference(model)
-    placements = [str(p) for p in model.up.weight.placements]
-    return {"gaps": gaps, "placements": placements, "made": dist.get_pg_count() - made}
+    placements = [repr(p) for p in model.up.weight.placements]
+    return {"gaps": gaps, "placements": placements, "made": live_groups() - made}
 
 
 def tensors() -> dict[str, Any]:
@@ -111,7 +112,7 @@ def tensors() -> dict[str, Any]:
     mesh = meshkit.build_mesh(dp=2, sp=2, tp=2)
     whole = torch.arange(64.0).reshape(8, 8)
     root = mesh.device_mesh("(dp sp) tp")
-    made = dist.get_pg_count()
+    made = live_groups()
     spread = distribute_tensor(whole, root, [Shard(0), Shard(1)])
     turned = spread.redistribute(root, [Replicate(), Shard(0)])
     row, column = mesh.coordinate["dp"] * 2 + mesh.coordinate["sp"], mesh.coordinate["tp"]
@@ -122,7 +123,7 @@ def tensors() -> dict[str, Any]:
         "slice": torch.equal(slices.to_local(), whole[4 * column :][:4]),
         "whole": torch.equal(turned.full_tensor(), whole),
         "sum": float((spread @ turned).sum().full_tensor() - (whole @ whole).sum()),
-        "made": dist.get_pg_count() - made,
+        "made": live_groups() - made,
     }
 
 

@@ -13,7 +13,7 @@ import meshkit
 from meshkit.launch.inside import timeout_of
 from meshkit.live import create
 
-from .jobs import descriptors, in_order, one_hot_sum, threads
+from .jobs import descriptors, in_order, live_groups, one_hot_sum, threads
 
 Sizes = dict[str, int]
 
@@ -40,9 +40,9 @@ def views(sizes: Sizes, others: list[Sizes]) -> Any:
     mesh = meshkit.build_mesh(order=" ".join(sizes), **sizes)
     every = [mesh]
     for other in others:
-        count = dist.get_pg_count()
+        count = live_groups()
         every.append(mesh.view(other))
-        made.append(dist.get_pg_count() - count)
+        made.append(live_groups() - count)
     met = [every_group(one) for one in every]
     held = [[list(group.members) for group in one.groups_report().groups] for one in every]
     text = str(mesh.groups_report())
@@ -242,9 +242,9 @@ def from_groups() -> Any:
     meshkit.init()
     layout = meshkit.Layout(dp=4, tp=2)
     groups = own_groups({"dp": layout.groups("dp").tolist(), "tp": layout.groups("tp").tolist()})
-    count = dist.get_pg_count()
+    count = live_groups()
     with meshkit.Mesh.from_groups(layout, groups) as mesh:
-        made = dist.get_pg_count() - count
+        made = live_groups() - count
         view = mesh.view(a=2, b=2, c=2)
         used = mesh.group("dp") is groups["dp"], view.group("c") is groups["tp"]
         met, whole = every_group(mesh), mesh.group() is dist.group.WORLD
@@ -281,13 +281,13 @@ def from_device_mesh() -> Any:
     meshkit.init()
     theirs = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
     bare = init_device_mesh("cpu", (8,))
-    count = dist.get_pg_count()
+    count = live_groups()
     told = [
         caught(lambda: meshkit.Mesh.from_device_mesh(bare)),
         caught(lambda: meshkit.Mesh.from_device_mesh(theirs["tp"])),
         caught(lambda: meshkit.Mesh.from_device_mesh("mesh")),  # type: ignore[arg-type]
     ]
-    untouched = dist.get_pg_count() - count
+    untouched = live_groups() - count
     with meshkit.Mesh.from_device_mesh(theirs) as mesh:
         back = mesh.device_mesh()
         same = [back.get_group(name) is theirs.get_group(name) for name in ("dp", "cp", "tp")]
