@@ -142,6 +142,8 @@ def not_built(call: Call, building: Call, plan: GroupPlan, axes: Axes) -> SpecEr
     """
     built = ", ".join("(" + " ".join(one) + ")" for one in plan.asked if one)
     more = [*(" ".join(one) for one in plan.extra), " ".join(axes)]
+    if building.name.startswith("Mesh.from_"):  # of groups that the caller made
+        building = Call("mesh.view", kwargs=plan.layout.sizes)
     text = told(
         f"{call}: no group over {' '.join(axes)} was built.",
         f"Built are {built}; a getter never creates one.",

@@ -26,6 +26,19 @@ Given = Mapping[str | tuple[str, ...], object]
 Parts = tuple[Call, GroupPlan, Joined, Terms, Shared]  # what a Mesh is made of
 
 
+class Lent:
+    """A group in the text of a call: as good as its address, and the same on every rank."""
+
+    def __repr__(self) -> str:
+        return "group"
+
+
+def call_of(layout: object, groups: object) -> Call:
+    """The call of ``Mesh.from_groups``, to quote."""
+    named = dict.fromkeys(groups, Lent()) if isinstance(groups, Mapping) else groups
+    return Call("Mesh.from_groups", (layout, named))
+
+
 def adopted(call: Call, read: Callable[[], tuple[Layout, Given]]) -> Parts:
     """What a mesh over groups of the user's own is made of. Local, but that others hear a refusal.
 
@@ -41,7 +54,7 @@ def adopted(call: Call, read: Callable[[], tuple[Layout, Given]]) -> Parts:
     try:
         layout, groups = read()
         check_in_world(call, max(layout.ranks), job.world)
-        plan = GroupPlan.of(layout, call=call)
+        plan = GroupPlan.of(layout, [*groups], call=call)  # what is lent is asked for
         check_orders(call, plan)
         shared = Shared(lent=lent(call, layout, job.world.rank, groups))
     except MeshkitError as error:

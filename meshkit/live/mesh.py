@@ -19,7 +19,7 @@ from ..launch.inside import timeout_of
 from ..launch.meet import Party
 from ..launch.record import Joined
 from ..launch.times import Time, duration
-from .adopt import adopted, given_groups, of_device_mesh
+from .adopt import adopted, call_of, given_groups, of_device_mesh
 from .agree import agree_close, agree_value, give_up, placed
 from .assemble import assemble
 from .barrier import barrier
@@ -76,7 +76,7 @@ class Mesh(Grouped):
             DisagreementError: where ranks hand in different layouts or axes.
             RankTimeoutError: where ranks did not arrive in time.
         """
-        call = Call("Mesh.from_groups", (layout, groups))
+        call = call_of(layout, groups)
         return cls(*adopted(call, lambda: given_groups(call, layout, groups)))
 
     @classmethod

@@ -22,8 +22,23 @@ def test_a_mesh_over_groups() -> None:
         assert used == (True, True)
         assert whole
         assert met == rows(layout, rank, met)
-        assert origins == [("default", 8), ("lent", 4), ("lent", 2), ("made", 2), ("made", 2)]
+        assert origins[:2] == [("default", 8), ("lent", 8)]
+        assert origins[2:] == [("lent", 4), ("lent", 2), ("made", 2), ("made", 2)]
         assert total == 4  # it works after close
+
+
+def test_a_group_that_was_not_lent_can_be_had_by_a_view() -> None:
+    for rank, (told, members, same) in enumerate(
+        meshkit.spawn(jobs.fix_of_a_group_that_was_not_lent, 8, timeout=60)
+    ):
+        assert told == (
+            "mesh.group('dp', 'tp'): no group over dp tp was built.\n"
+            "  Built are (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
+            "  Fix: mesh.view(dp=2, sp=2, tp=2, groups=['dp', 'dp tp'])."
+        )
+        sp = rank // 2 % 2
+        assert members == [2 * sp, 2 * sp + 1, 2 * sp + 4, 2 * sp + 5]
+        assert same
 
 
 def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() -> None:
@@ -35,7 +50,12 @@ def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() ->
         others = ["SpecError", "UnknownAxisError", "SpecError", "SpecError"]
         assert [kind for kind, _ in told[3:]] == others
         texts = [text for _, text in told]
-        assert "the group over dp is not the one the mesh says" in texts[0]
+        assert texts[0].startswith(
+            "Mesh.from_groups(Layout(dp=2, tp=2), {'dp': group, 'tp': group}): the group over dp is"
+            " not the one the mesh says.\n"
+            if rank == 2
+            else "ranks disagree about the mesh; no process group was created.\n"
+        )
         assert "The group holds [2, 3], the mesh says [0, 2]." in texts[0]
         assert "Fix: the group over [0, 2], in this order." in texts[0]
         assert "what is given for dp is no process group of rank 2." in texts[1]

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -242,17 +243,32 @@ def from_groups() -> Any:
     meshkit.init()
     layout = meshkit.Layout(dp=4, tp=2)
     groups = own_groups({"dp": layout.groups("dp").tolist(), "tp": layout.groups("tp").tolist()})
+    turned = dist.new_group(layout.groups("tp", "dp")[0].tolist(), sort_ranks=False)
     count = live_groups()
-    with meshkit.Mesh.from_groups(layout, groups) as mesh:
+    with meshkit.Mesh.from_groups(layout, {**groups, "tp dp": turned}) as mesh:
         made = live_groups() - count
+        assert mesh.group("tp", "dp") is turned
         view = mesh.view(a=2, b=2, c=2)
         used = mesh.group("dp") is groups["dp"], view.group("c") is groups["tp"]
         met, whole = every_group(mesh), mesh.group() is dist.group.WORLD
         origins = [(group.origin, len(group.members)) for group in mesh.groups_report().groups]
         view.close()
-    total = __import__("torch").ones(1)
+    total = torch.ones(1)
     dist.all_reduce(total, group=groups["dp"])
     return made, used, whole, met, origins, int(total)
+
+
+def fix_of_a_group_that_was_not_lent() -> Any:
+    """What the error of ``mesh.group`` says, typed."""
+    meshkit.init()
+    layout = meshkit.Layout(dp=2, sp=2, tp=2)
+    groups = own_groups({"dp": layout.groups("dp").tolist()})
+    with meshkit.Mesh.from_groups(layout, groups) as mesh:
+        told = caught(lambda: mesh.group("dp", "tp"))
+        assert told is not None
+        fix = told[1].partition("Fix: ")[2].removesuffix(".")
+        with eval(fix, {"mesh": mesh}) as view:
+            return told[1], one_hot_sum(view, "dp", "tp"), view.group("dp") is groups["dp"]
 
 
 def wrong_groups() -> Any:
