@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -210,15 +209,17 @@ class RingAttention(torch.autograd.Function):
         (q, kv, mixed, lse), circle = ctx.saved_tensors, ctx.circle
         wide, grad = q.to(mixed.dtype), grad.to(mixed.dtype)
         shift = (grad * mixed).sum(-1, keepdim=True)
-        dq, arrived = torch.zeros_like(wide), partial(torch.zeros_like, kv, dtype=wide.dtype)
+        dq, none_yet = torch.zeros_like(wide), torch.zeros_like(kv, dtype=wide.dtype)
+        arrived: Callable[[], Tensor] = lambda: none_yet  # noqa: E731
         for owner, block in circle.blocks(kv):
-            parts: tuple[Tensor | int, Tensor | int] = 0, 0
-            if owner <= circle.here:
-                found = scores(wide, block[0].to(wide), diagonal=owner == circle.here)
-                parts = gradients(wide, block.to(wide), (found - lse).exp(), grad, shift)
-            dq += parts[0]
+            if owner > circle.here:  # from the future: it has no part in what was seen here
+                arrived = circle.pass_on(arrived())
+                continue
+            found = scores(wide, block[0].to(wide), diagonal=owner == circle.here)
+            ours = gradients(wide, block.to(wide), (found - lse).exp(), grad, shift)
+            dq += ours[0]
             # only now wait for what earlier users of this block have added
-            arrived = circle.pass_on(arrived() + parts[1])
+            arrived = circle.pass_on(arrived() + ours[1])
         return dq.to(q.dtype), arrived().to(kv.dtype), None
 
 

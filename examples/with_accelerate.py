@@ -45,9 +45,11 @@ def main() -> tuple[list[list[int]], float]:
             optimizer.zero_grad()
         sys.stdout.write(f"{mesh.coordinate} saw {seen}, last loss {loss.item():.3f}\n")
         view.close()
-    meshkit.shutdown()
     return seen, loss.item()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        meshkit.shutdown()

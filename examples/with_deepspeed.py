@@ -40,7 +40,8 @@ def main() -> int:
             loss = (engine(x) - x.roll(1, -1)).square().mean() / mesh.size("sp")
             engine.backward(loss)
             engine.step()
-            dist.all_reduce(mean := loss.detach() / mesh.size("dp"))
+            mean = loss.detach() / mesh.size("dp")  # each rank's share of the mean over all
+            dist.all_reduce(mean)
             losses.append(float(mean))
         print_once(mesh, f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
         weight = float(sum(p.detach().double().sum() for p in model.parameters()))
@@ -56,4 +57,7 @@ def print_once(mesh: meshkit.Mesh, line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        meshkit.shutdown()

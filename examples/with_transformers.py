@@ -41,9 +41,11 @@ def main(steps: int = 3) -> list[float]:
         if mesh.rank == 0:
             words = " ".join(f"{loss:.3f}" for loss in losses)
             sys.stdout.write(f"{view!r}\nlosses {words}\n{mesh.groups_report()}\n")
-    meshkit.shutdown()
     return losses
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        meshkit.shutdown()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import keyword
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from .call import Call
 from .errors import SpecError, UnknownAxisError, told
@@ -106,7 +106,9 @@ def check_names(call: Call, names: Collection[object]) -> None:
             text = told(
                 f"{call}: {name!r} cannot be the name of an axis.",
                 f"It {reason}.",
-                fix="a short lower-case word, such as dp, sp or tp.",
+                fix="a short lower-case word, such as dp, sp or tp."
+                if name not in RESERVED
+                else f"another name for an axis; the option {name} is one of other calls.",
             )
             raise SpecError(text)
     if not 1 <= len(names) <= MAX_AXES:
@@ -148,6 +150,11 @@ def check_sizes(call: Call, sizes: Mapping[str, object]) -> dict[str, int]:
         SpecError: for a bool, a float, a str, zero and a negative number other than -1.
     """
     check_names(call, sizes)
+    return check_each(call, sizes)
+
+
+def check_each(call: Call, sizes: Mapping[str, object]) -> dict[str, int]:
+    """The sizes as plain ints, as :func:`check_sizes`, whatever their names."""
     return {name: _size(call, name, sizes) for name in sizes}
 
 
@@ -275,13 +282,21 @@ def _fix_product(
     if rest and num_ranks % rest == 0 and -1 not in sizes.values():
         size = num_ranks // rest
         ways.append(f"{call.but(dp=None if can_start else -1)}, which gives dp={size}")
-    if call.name in VIEWS and "dp" not in sizes and not call.args and num_ranks % known == 0:
-        ways.append(f"{_with_dp(call)}, which gives dp={num_ranks // known}")
+    if call.name in VIEWS and "dp" not in sizes and -1 not in sizes.values():
+        ways += _ways_of_a_view(call, sizes, known, num_ranks)
     return f"{', or '.join(ways) or f'sizes whose product is {num_ranks}'}."
 
 
-def _with_dp(call: Call) -> Call:
-    """The call of a view with dp to be inferred, in its standard place."""
-    given = [*call.kwargs.items()]
-    given.insert(1 if given[0][0] == "pp" else 0, ("dp", -1))
-    return Call(call.name, kwargs=dict(given))
+def _ways_of_a_view(
+    call: Call, sizes: Mapping[str, int], known: int, num_ranks: int
+) -> Iterator[str]:
+    """The call with dp to be inferred, in its standard place; else with the first axis that can."""
+    if num_ranks % known == 0 and not call.args and "order" not in call.kwargs:
+        given = [*call.kwargs.items()]
+        given.insert(1 if given[0][0] == "pp" else 0, ("dp", -1))
+        yield f"{Call(call.name, kwargs=dict(given))}, which gives dp={num_ranks // known}"
+        return
+    for axis, size in sizes.items():
+        if num_ranks % (known // size) == 0:
+            yield f"{call.but(**{axis: -1})}, which gives {axis}={num_ranks * size // known}"
+            return

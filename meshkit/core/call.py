@@ -22,6 +22,20 @@ def written(value: object) -> str:
     return repr(value)
 
 
+class Word(str):
+    """What stands for an object in the text of a call: ``mesh``, where its repr says little.
+
+    Example:
+        >>> print(Call("Mpu", (Word("mesh"),)))
+        Mpu(mesh)
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 @dataclass(frozen=True)
 class Call:
     """A function name and the arguments it was given.

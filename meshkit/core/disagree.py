@@ -42,7 +42,9 @@ def disagreement(
     ]
     lines[SHOWN:] = [f"and {len(lines) - SHOWN} more."] * (len(lines) > SHOWN)
     late = [f"Not there: {_ranks(missing)}."] * bool(missing)
-    return told(about, *lines, *late, fix=_fix(fields))
+    sliced = fields == ["ranks"] and alike[0][0].get("call") == "Mesh.from_device_mesh"
+    whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
+    return told(about, *lines, *late, fix=whole if sliced else _fix(fields))
 
 
 def grouped(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
@@ -88,6 +90,8 @@ def _fix(fields: Sequence[str]) -> str:
         return "give every job a MASTER_PORT (or init_method) of its own."
     if "open" in fields:
         return "close the same views on every rank, and take new ones from the same mesh."
+    if "lent" in fields:
+        return "hand in groups over the same axes on every rank."
     if "history" in fields:
         return "make the same groups in the same order on every rank, before this call too."
     versions = [name for name in fields if name in ("meshkit", "torch")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .axes import check_count, check_sizes, infer
+from .axes import VIEWS, check_count, check_sizes, infer
 from .call import Call, given
 from .errors import SpecError, told
 from .integers import integer
@@ -66,7 +66,8 @@ def merged_sizes(call: Call, sizes: object, axes: Mapping[str, object]) -> Mappi
     if sizes is not None and not isinstance(sizes, Mapping):
         text = told(
             f"{call}: sizes is {article(type(sizes).__name__)}.",
-            fix=f"{call.name}(dp=4, sp=2, tp=1), or the same as a dict.",
+            fix=f"{call.name}({'dp=-1' if call.name in VIEWS else 'dp=4, sp=2, tp=1'}), or the same"
+            " as a dict.",
         )
         raise SpecError(text)
     given: Mapping[str, object] = sizes or {}

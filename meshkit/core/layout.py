@@ -219,8 +219,8 @@ class Layout:
     def ring(self, rank: int, axis: str) -> Ints:
         """The ranks around an axis, this one first: int64 (size of the axis,). O(axes + size).
 
-        Ring attention sends to ``ring[1]``, receives from ``ring[-1]``, and after i steps holds
-        what was ``ring[-i]``'s.
+        Ring attention sends to the second (itself, where it is alone), receives from the last, and
+        after i steps holds what was ``ring[-i]``'s.
 
         Raises:
             CoordinateError: where the rank is not in the grid.

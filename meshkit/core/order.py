@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .axes import STANDARD, check_names, check_one_unknown, closest, listed
+from .axes import STANDARD, VIEWS, check_names, check_one_unknown, closest, listed
 from .call import Call
 from .errors import SpecError, UnplacedAxisError, told
 from .words import article
@@ -102,7 +102,8 @@ def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -
     evidence += [f"{n} is in order but has no size." for n in unsized]
     evidence += [f"{n} has a size but is not in order." for n in unplaced]
     evidence += [f"{n} stands twice in order." for n in doubled]
-    dp = [] if "dp" in sizes or -1 in sizes.values() else ["dp"]  # what fits any number of ranks
+    fits = "dp" in sizes or -1 in sizes.values() or call.name in VIEWS
+    dp = [] if fits else ["dp"]  # with it, any number of ranks fits
     right = " ".join(dict.fromkeys(dp + [n for n in names if n not in unsized] + unplaced))
     fix = f"{call.but(order=right)}."
     raise SpecError(told(f"{call}: order and sizes differ.", *evidence, fix=fix), sizes=dict(sizes))

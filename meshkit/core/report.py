@@ -16,8 +16,9 @@ class Held:
     """A process group that a rank holds.
 
     Attributes:
-        members: its global ranks in order.
-        origin: ``"default"``, ``"made"`` by meshkit, or ``"lent"`` by the user.
+        members: its global ranks in order; none of a group that is gone.
+        origin: ``"default"``, ``"made"`` by meshkit, ``"lent"`` by the user, or ``"gone"``: lent,
+            and destroyed since.
         backend: what it runs on.
         seconds: how long a collective may take; None where torch does not tell.
         uses: the number of an open view, and the axes of it that the group stands for.

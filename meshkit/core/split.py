@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from .axes import check_one_unknown, check_sizes
+from .axes import check_each, check_one_unknown
 from .call import Call
 from .errors import SpecError, told
 from .integers import integer
@@ -31,7 +31,10 @@ def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, ran
         {'actor': range(0, 8), 'critic': range(8, 12), 'reference': range(12, 16)}
     """
     call = Call("split_world", () if world_size is None else (world_size,), parts)
-    sizes = check_sizes(call, parts)
+    if not parts:
+        fix = f"{call.but(actor=-1 if world_size is not None else 4)}, say."
+        raise SpecError(told(f"{call} names no part.", fix=fix))
+    sizes = check_each(call, parts)
     check_one_unknown(call, sizes)
     if world_size is not None or -1 in sizes.values():
         sizes = _filled(call, sizes, world_size)

@@ -64,7 +64,7 @@ def parallelism_config(
             that do not count up through its axes, as its data loader takes for granted, and for
             what ParallelismConfig refuses. The other ranks are told.
         ImportError: where Accelerate is not installed.
-        DisagreementError: where ranks ask for different things.
+        DisagreementError: where ranks ask for different sizes. Other options are not compared.
 
     Example:
         ``config, view = parallelism_config(mesh)``

@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..core.axes import check_known, listed
-from ..core.call import Call
+from ..core.call import Call, Word
 from ..core.errors import SpecError, told
 from ..live.mesh import Mesh
 
@@ -89,7 +89,7 @@ class Mpu:
     ) -> None:
         asked = (data, model, tensor, sequence, pipeline)  # in the order of USUAL
         said = {role: axes for role, axes in zip(USUAL, asked, strict=True) if axes is not None}
-        call = Call("Mpu", (mesh.layout,), said)
+        call = Call("Mpu", (Word("mesh"),), said)
         found = _roles(call, mesh, said)
         _check_all_used(call, mesh, found)
         self._mesh = mesh
@@ -116,7 +116,8 @@ class Mpu:
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
         # DeepSpeed looks with hasattr for what the mesh may not have
-        raise AttributeError(f"this Mpu has no {name}; it has {', '.join(sorted(vars(self)))}")
+        has = sorted(one for one in vars(self) if one.startswith("get_"))
+        raise AttributeError(f"this Mpu has no {name}; it has {', '.join(has)}")
 
     def __repr__(self) -> str:
         return f"Mpu({self._mesh!r})"
@@ -143,6 +144,7 @@ def _check_all_used(call: Call, mesh: Mesh, roles: dict[str, tuple[str, ...]]) -
             text = told(
                 f"{call}: the axis {axis} of size {size} is neither data, model, sequence nor "
                 "pipeline.",
+                f"The mesh is {mesh.layout!r}.",
                 "Ranks along it would train apart, as DeepSpeed reduces no gradient over it.",
                 fix=f"{call.but(sequence=sequence)}, or {call.but(data=data)}.",
             )

@@ -17,7 +17,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.call import Call
+from ..core.call import Call, Word
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.layout import Layout
 from ..core.words import article
@@ -66,13 +66,13 @@ def distribute(
             that is not the whole world, for what Transformers' config refuses, and for something
             that is no model of Transformers. The other ranks are told.
         ImportError: where Transformers is not installed, or has no ``TransformersDeviceMesh``.
-        DisagreementError: where ranks ask for different things.
+        DisagreementError: where ranks ask for different sizes. Other options are not compared.
 
     Example:
         ``model, view = distribute(LlamaForCausalLM.from_pretrained(path), mesh)``
     """
     mesh_class = _device_mesh_class()
-    call = Call("distribute", (mesh.layout,), {"data": data, **options})
+    call = Call("distribute", (Word("model"), mesh.layout), {"data": data, **options})
     world = known().world
     try:
         sizes = _sizes(call, model, mesh.layout, data, world.world_size)

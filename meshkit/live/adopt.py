@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.axes import check_known, check_names, listed
-from ..core.call import Call
+from ..core.call import Call, Word
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.strides import Strides
 from ..core.words import article
 from ..launch.record import Joined, known
+from ..launch.store import asked
 from .agree import give_up
 from .create import check_orders
 from .device_mesh import check_members
@@ -26,16 +28,9 @@ Given = Mapping[str | tuple[str, ...], object]
 Parts = tuple[Call, GroupPlan, Joined, Terms, Shared]  # what a Mesh is made of
 
 
-class Lent:
-    """A group in the text of a call: as good as its address, and the same on every rank."""
-
-    def __repr__(self) -> str:
-        return "group"
-
-
 def call_of(layout: object, groups: object) -> Call:
     """The call of ``Mesh.from_groups``, to quote."""
-    named = dict.fromkeys(groups, Lent()) if isinstance(groups, Mapping) else groups
+    named = dict.fromkeys(groups, Word("group")) if isinstance(groups, Mapping) else groups
     return Call("Mesh.from_groups", (layout, named))
 
 
@@ -53,10 +48,12 @@ def adopted(call: Call, read: Callable[[], tuple[Layout, Given]]) -> Parts:
     job = known()
     try:
         layout, groups = read()
-        check_in_world(call, max(layout.ranks), job.world)
+        fix = f"a mesh of ranks from 0 to {job.world.world_size - 1}."
+        check_in_world(call, max(layout.ranks), job.world, fix=fix)
         plan = GroupPlan.of(layout, [*groups], call=call)  # what is lent is asked for
         check_orders(call, plan)
-        shared = Shared(lent=lent(call, layout, job.world.rank, groups))
+        mine = lent(call, layout, job.world.rank, groups)
+        shared = Shared(lent=mine, lends=", ".join(map(_named, plan.extra)))
     except MeshkitError as error:
         give_up(call, job.world, error)
         raise
@@ -70,13 +67,23 @@ def given_groups(call: Call, layout: object, groups: object) -> tuple[Layout, Gi
         SpecError: where it is something else.
     """
     if isinstance(layout, Layout) and isinstance(groups, Mapping):
-        return layout, groups
+        wrong = [key for key in groups if not _is_axes(key)]
+        if not wrong:
+            return layout, groups
+        text = told(f"{call}: {wrong[0]!r} is no axes.", fix='{"dp": group, "dp tp": group}, say.')
+        raise SpecError(text)
     text = told(
         f"{call}: what is given is {article(type(layout).__name__)} and"
         f" {article(type(groups).__name__)}, not a Layout and a dict.",
         fix='Mesh.from_groups(Layout(dp=4, tp=2), {"dp": dp_group, "tp": tp_group}), say.',
     )
     raise SpecError(text)
+
+
+def _is_axes(key: object) -> bool:
+    return isinstance(key, str) or (
+        isinstance(key, tuple) and all(isinstance(axis, str) for axis in key)
+    )
 
 
 def of_device_mesh(call: Call, device_mesh: object) -> tuple[Layout, Given]:
@@ -99,8 +106,15 @@ def of_device_mesh(call: Call, device_mesh: object) -> tuple[Layout, Given]:
     check_names(call, names)
     sizes = dict(zip(names, device_mesh.mesh.shape, strict=True))
     layout = Layout(ranks=device_mesh.mesh.flatten().tolist(), **sizes)
-    inside = device_mesh.get_coordinate() is not None
-    return layout, {name: device_mesh.get_group(name) if inside else None for name in names}
+    if device_mesh.get_coordinate() is None:
+        return layout, dict.fromkeys(names)
+    try:
+        return layout, {name: device_mesh.get_group(name) for name in names}
+    except RuntimeError as error:
+        text = told(
+            f"{call}: a group of it is gone.", str(error), fix="a DeviceMesh that is whole."
+        )
+        raise SpecError(text) from error
 
 
 def lent(
@@ -125,9 +139,10 @@ def lent(
         axes = listed(names)
         check_known(call, axes, layout.axes)
         mine = _checked(call, layout, rank, axes, group) if rank in layout else None
-        if found.setdefault(layout.strides(*axes), mine) is not mine:
+        steps = layout.strides(*axes)
+        if found.setdefault(steps, mine) is not mine and steps:  # of one rank, the first serves all
             fix = "hand in one of them."
-            raise SpecError(told(f"{call}: two groups over {' '.join(axes)}.", fix=fix))
+            raise SpecError(told(f"{call}: two groups over {_named(axes)}.", fix=fix))
     return found
 
 
@@ -137,10 +152,50 @@ def _checked(
     row = layout.peers(rank, *axes)
     if not isinstance(group, dist.ProcessGroup):
         text = told(
-            f"{call}: what is given for {' '.join(axes)} is no process group of rank {rank}.",
+            f"{call}: what is given for {_named(axes)} is no process group of rank {rank}.",
             f"It is {group!r}; the layout says {row.tolist()}.",
             fix=f"the group over {row.tolist()}, which dist.new_group made on all ranks.",
         )
         raise SpecError(text)
-    check_members(call, axes, group, row, fix=f"the group over {row.tolist()}, in this order.")
+    fix = f"the group over {row.tolist()}, in this order."
+    if call.name == "Mesh.from_device_mesh":
+        fix = "a DeviceMesh whose ranks ascend along each axis, as torch sorts them in its groups."
+    check_members(call, axes, group, row, fix=fix)
     return group
+
+
+def _named(axes: tuple[str, ...]) -> str:
+    return " ".join(axes) or "the whole mesh"
+
+
+def check_same(call: Call, record: Joined, number: int, shared: Shared) -> None:
+    """Hear at the store that the ranks of each lent group lend the same one, by torch's name.
+
+    Two groups may have equal members. One store operation a group.
+
+    Args:
+        call: the call to quote.
+        record: what is known of the default group.
+        number: that of the meeting in which the mesh was agreed upon.
+        shared: what is lent.
+
+    Raises:
+        SpecError: on a rank that lends another group than the first that came.
+        RankTimeoutError: where the store answers nothing.
+    """
+    if record.store is None:
+        return
+    keys = dist.PrefixStore(f"mesh/{number}/lent", record.store)
+    for steps, group in shared.lent.items():
+        if group is not None and group.size() > 1:
+            members = dist.get_process_group_ranks(group)
+            hear = partial(keys.compare_set, f"{steps}/{members[0]}", "", group.group_name)
+            wait = record.arrival_timeout.total_seconds()
+            name = asked(call, record.world, wait, hear).decode()
+            if name != group.group_name:
+                text = told(
+                    f"{call}: ranks {members} lend different groups of these members.",
+                    f"Rank {dist.get_rank()} lends {group.group_name!r}, another {name!r}.",
+                    fix="hand in the same group on all of them.",
+                )
+                raise SpecError(text)

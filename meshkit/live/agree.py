@@ -105,11 +105,12 @@ def agree_value(layout: Layout, record: Joined, number: int, what: str, value: o
     _meet_in_mesh(matter, layout, record, number)
 
 
-def agree_close(layout: Layout, record: Joined, number: int) -> None:
-    """Wait until every rank closes the mesh. Collective over its ranks. Raises as above."""
+def agree_close(layout: Layout, record: Joined, number: int, built: Call) -> None:
+    """Wait until every rank closes this mesh. Collective over its ranks. Raises as above."""
     call = Call("mesh.close")
     about = "ranks disagree about the end of a mesh."
-    matter = Matter(call, {"call": "mesh.close"}, about, (), placed(layout))
+    said = {"call": "mesh.close", "mesh": f"{built}, number {number}"}
+    matter = Matter(call, said, about, (), placed(layout))
     if layout.num_ranks > 1 and record.world.rank in layout:
         _meet_in_mesh(matter, layout, record, number)
 
@@ -151,9 +152,8 @@ def request(
 
 def _there(shared: Shared) -> dict[str, str]:
     """What is there already, in words: open views, and for which members a user lends groups."""
-    views = {"open": str(shared)} if shared.users else {}
-    lent = ", ".join(str(steps) for steps in sorted(shared.lent))
-    return {**views, **({"lent": lent} if lent else {})}
+    views = {"open": shared.in_words()} if shared.users else {}
+    return {**views, **({"lent": shared.lends} if shared.lends else {})}
 
 
 def _seats(layout: Layout) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 from ..core.call import Call
 from ..core.plan import GroupPlan
 from ..launch.inside import connects
 from ..launch.record import Joined
+from .adopt import check_same
 from .agree import agree, on_all
 from .create import create, destroy
 from .shared import Groups, Shared
@@ -30,12 +32,22 @@ def assemble(
         DisagreementError: the same on every rank; nothing is made.
         RankTimeoutError: where ranks did not come in time; what was made is destroyed.
     """
+
+    def make(connect: timedelta) -> Groups:
+        groups = create(plan, record.world.rank, replace(terms, connect=connect), shared)
+        try:
+            check_same(call, record, number, shared)
+        except BaseException:
+            destroy(groups.created)
+            raise
+        return groups
+
     number = agree(call, plan, record, terms.backend, terms.limits, shared)
     groups = on_all(
         call,
         plan.layout,
         record,
-        lambda connect: create(plan, record.world.rank, replace(terms, connect=connect), shared),
+        make,
         lambda made: destroy(made.created),
         waits=connects(terms.backend or str(record.world.backend)),
     )

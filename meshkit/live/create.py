@@ -19,7 +19,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
 from ..launch.inside import forget_gone, set_timeout
-from .shared import Alike, Groups, Shared
+from .shared import GroupKey, Groups, Shared
 from .terms import Terms
 
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
@@ -63,7 +63,7 @@ def create(plan: GroupPlan, rank: int, terms: Terms, shared: Shared) -> Groups:
     found, rest = _there(plan, terms, shared)
     named = dist.get_pg_count() + sum(_names(step, terms) for step, _, _ in rest)
     made: list[dist.ProcessGroup] = []
-    new: dict[Alike, dist.ProcessGroup | None] = {}
+    new: dict[GroupKey, dist.ProcessGroup | None] = {}
     try:
         for step, key, alike in rest:
             found[key] = new[alike] = _make(step, rank, terms, terms.limits[key], made)
@@ -71,21 +71,21 @@ def create(plan: GroupPlan, rank: int, terms: Terms, shared: Shared) -> Groups:
         destroy(made)
         _count_up(named, rank)
         raise
-    used: dict[Alike, tuple[Axes, ...]] = {}
+    used: dict[GroupKey, tuple[Axes, ...]] = {}
     for axes in plan.asked:
         alike = _alike(plan, axes, terms)
         used[alike] = (*used.get(alike, ()), axes)
     return Groups({key: group for key, group in found.items() if group is not None}, used, new)
 
 
-def _alike(plan: GroupPlan, axes: Axes, terms: Terms) -> Alike:
+def _alike(plan: GroupPlan, axes: Axes, terms: Terms) -> GroupKey:
     """What groups must have in common to be one group."""
-    return plan.layout.strides(*axes), terms.runs_on, terms.limits[plan.key(axes)]
+    return plan.layout.strides(*axes), terms.runs_on, terms.time(plan.key(axes))
 
 
 def _there(
     plan: GroupPlan, terms: Terms, shared: Shared
-) -> tuple[dict[Axes, dist.ProcessGroup | None], list[tuple[Step, Axes, Alike]]]:
+) -> tuple[dict[Axes, dist.ProcessGroup | None], list[tuple[Step, Axes, GroupKey]]]:
     """The groups of a plan that are there, by key; and the steps whose groups are to be made."""
     found: dict[Axes, dist.ProcessGroup | None] = {}
     rest = []
@@ -120,18 +120,18 @@ def destroy(groups: Iterable[dist.ProcessGroup]) -> None:
 
     Groups that are gone already, with the default group or by hand, are passed over.
     """
-    for group in groups:
-        try:
+    gone = [*groups]
+    for group in gone:
+        with suppress(ValueError, AssertionError):  # "Invalid process group specified": gone
             dist.destroy_process_group(group)
-        except (ValueError, AssertionError):  # "Invalid process group specified": gone
-            continue
-    forget_gone()
+    if gone:
+        forget_gone()
 
 
-def _default(step: Step, terms: Terms, limit: timedelta | None) -> dist.ProcessGroup | None:
+def _default(step: Step, terms: Terms, limit: timedelta) -> dist.ProcessGroup | None:
     """The default group, where it has exactly these members in this order, backend and timeout."""
     world = dist.group.WORLD
-    if world is None or limit != terms.world:
+    if world is None or limit != terms.usual(terms.world):
         return None
     alike = terms.backend in (None, dist.get_backend(world))
     return world if alike and step.members.tolist() == [list(range(world.size()))] else None

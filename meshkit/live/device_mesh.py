@@ -75,7 +75,11 @@ def check_members(
     Raises:
         SpecError: with both lists.
     """
-    members = dist.get_process_group_ranks(group)
+    try:
+        members = dist.get_process_group_ranks(group)
+    except (KeyError, ValueError) as error:
+        text = told(f"{call}: the group over {' '.join(part)} has been destroyed.", fix=fix)
+        raise SpecError(text) from error
     if members != row.tolist():
         text = told(
             f"{call}: the group over {' '.join(part)} is not the one the mesh says.",

@@ -10,14 +10,15 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.axes import check_known
 from ..core.call import Call
-from ..core.errors import MeshkitError, told
+from ..core.errors import CoordinateError, MeshkitError, told
 from ..core.plan import GroupPlan, not_built
 from ..core.position import Position
-from ..core.report import GroupsReport, Held
-from ..launch.inside import timeout_of
+from ..core.report import GroupsReport
+from ..core.words import count
 from ..launch.record import Joined
 from .device_mesh import device_mesh
-from .shared import Alike, Groups, Shared
+from .report import reported
+from .shared import Groups, Shared
 
 
 class Grouped(Position):
@@ -49,7 +50,7 @@ class Grouped(Position):
         self._shared = shared
         self._number = number
         name = " ".join(f"{axis}={size}" for axis, size in plan.layout.sizes.items())
-        self._birth = shared.enter(name, groups, number)
+        self._birth = shared.register(name, groups, number, call)
         self._closed = False
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
 
@@ -70,8 +71,7 @@ class Grouped(Position):
         self._check_open(call)
         if not self._plan.has(axes):
             raise not_built(call, self._call, self._plan, axes)
-        if self.rank not in self.layout:
-            self.layout.coordinate(self.rank)  # raises, with the ranks that are inside
+        self._check_here(call)
         return self._groups.by_key[self._plan.key(axes)]
 
     def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
@@ -106,34 +106,23 @@ class Grouped(Position):
             ``print(mesh.groups_report())``
         """
         self._check_open(Call("mesh.groups_report"))
-        shared = self._shared
-        asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
-        held = [self._held(alike) for alike in asked]
-        found = [one for one in held if one is not None]
-        views = {birth: user.name for birth, user in shared.users.items()}
-        largest = sorted(found, key=lambda one: -len(one.members))
-        return GroupsReport(self.rank, views, tuple(largest))
+        return reported(self.rank, self._shared)
 
-    def _held(self, alike: Alike) -> Held | None:
-        """A shared group as it is reported; None where this rank is not in it."""
-        shared = self._shared
-        origin, group = shared.find(alike)
-        group = group if origin != "default" else dist.group.WORLD
-        if group is None:
-            return None
-        limit = timeout_of(group)
-        return Held(
-            tuple(dist.get_process_group_ranks(group)),
-            origin,
-            dist.get_backend(group),
-            None if limit is None else limit.total_seconds(),
-            shared.uses(alike),
-        )
+    def _check_here(self, call: Call) -> None:
+        """Refuse a mesh that is closed, and a rank outside it."""
+        self._check_open(call)
+        if not self.inside:
+            held = f"It holds {count(self.layout.num_ranks, 'rank')}; mesh.inside is False here."
+            line = f"{call}: rank {self.rank} is not in {self.layout!r}."
+            text = told(line, held, fix="ask only where mesh.inside.")
+            raise CoordinateError(text, index=self.rank, size=self.layout.num_ranks)
 
     def _check_open(self, call: Call) -> None:
-        if self._closed or self._world is None or self._world() is not dist.group.WORLD:
+        left = self._world is None or self._world() is not dist.group.WORLD
+        if self._closed or left:
             why = "the mesh is closed" if self._closed else "the job it was built in has been left"
-            raise MeshkitError(told(f"{call}: {why}.", fix=f"{self._call} again."))
+            again = self._call if self._shared.users and not left else self._shared.call
+            raise MeshkitError(told(f"{call}: {why}.", fix=f"{again} again."))
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.layout.sizes.items())

@@ -60,8 +60,9 @@ class Mesh(Grouped):
     def from_groups(cls, layout: Layout, groups: Mapping[str | tuple[str, ...], object], /) -> Mesh:
         """A mesh over process groups that exist. Collective over the world.
 
-        The groups are used, by views too, and never destroyed. Those that a mesh needs beside them
-        are made: of the other axes, of the whole, of one. The default group stands for the world.
+        The groups are used, by views too, with the times they have, and never destroyed. Those that
+        a mesh needs beside them are made: of the other axes, of the whole, of one. The default
+        group stands for the world. One store operation a lent group, as all must lend the same.
 
         Args:
             layout: the grid.
@@ -101,19 +102,21 @@ class Mesh(Grouped):
         order: str | Iterable[str] | None = None,
         groups: str | Sequence[str | Iterable[str]] | None = None,
         timeout: Time | Mapping[str, Time] | None = None,
+        arrival_timeout: Time | None = None,
         **axes: int,
     ) -> Mesh:
         """The same ranks in the same order, factored otherwise, as a mesh of its own.
 
         Collective over the world, as ``build_mesh``. Every group whose members, order, backend and
         timeout are those of a group of this mesh, or of another of its views, is that group;
-        only what is not there is made. ``close`` ends what no other open view uses.
+        only what is not there is made. Close it: its groups stay open while it is only dropped.
 
         Args:
             sizes: axis name to size; the same as ``**axes``.
             order: axis names from the outside in; None keeps the order in which axes are written.
             groups: as in ``build_mesh``.
             timeout: as in ``build_mesh``; None is that of this mesh, group by group.
+            arrival_timeout: as in ``build_mesh``; None is that of this mesh.
             **axes: axis name to size, the outermost first; one may be -1.
 
         Raises:
@@ -127,12 +130,15 @@ class Mesh(Grouped):
         Example:
             ``hsdp = mesh.view(replicate=2, shard=-1, tp=2)``
         """
-        options = given(order=order, groups=groups, timeout=timeout)
+        options = given(
+            order=order, groups=groups, timeout=timeout, arrival_timeout=arrival_timeout
+        )
         call = Call("mesh.view", () if sizes is None else (sizes,), {**axes, **options})
         try:
             self._check_open(call)
             plan = view_plan(call, self.layout, merged_sizes(call, sizes, axes), order, groups)
-            record, terms = view_terms(call, plan, timeout, self._joined, self._terms, self._plan)
+            times = (timeout, arrival_timeout)
+            record, terms = view_terms(call, plan, *times, self._joined, self._terms, self._plan)
         except MeshkitError as error:
             give_up(call, self._joined.world, error)
             raise
@@ -154,6 +160,7 @@ class Mesh(Grouped):
             CollectiveError: where it broke before that, as a rank died.
         """
         call = Call("mesh.barrier", axes, given(timeout=timeout))
+        self._check_here(call)
         group = self.group(*axes)
         limit = duration(call, "timeout", timeout) or timeout_of(group)
         barrier(call, self._party(axes), group, limit, self._device_ids(), placed(self.layout))
@@ -181,7 +188,7 @@ class Mesh(Grouped):
             ``with mesh.guard(timeout=60): train_step()``
         """
         call = Call("mesh.guard", kwargs=given(timeout=timeout))
-        self.group()  # raises on a rank outside, and once closed
+        self._check_here(call)
         limit = duration(call, "timeout", timeout)
         return guarded(self._site(call), limit)
 
@@ -205,7 +212,7 @@ class Mesh(Grouped):
             CoordinateError: on a rank outside the mesh.
         """
         call = Call("mesh.verify", kwargs=given(timeout=timeout))
-        self.group()  # raises on a rank outside, and once closed
+        self._check_here(call)
         limit = duration(call, "timeout", timeout)
         with guarded(self._site(call), limit):
             return verified(call, self.layout, self.rank, self._groups.by_key, self._device())
@@ -224,7 +231,7 @@ class Mesh(Grouped):
             RankTimeoutError: where ranks did not come within the mesh's ``arrival_timeout``.
             CoordinateError: on a rank outside the mesh.
         """
-        self.group()  # raises on a rank outside, and once closed
+        self._check_here(Call("mesh.agree", (what, value)))
         agree_value(self.layout, self._joined, self._number, what, value)
 
     def close(self) -> None:
@@ -233,7 +240,7 @@ class Mesh(Grouped):
         Call it on every rank. The default group stays, and so do groups that the user made. No
         descriptor and no thread is left, once the caller too has let go of the groups it took.
         Local on gloo. On nccl, which ends a group on all ranks together, they meet first, unless an
-        error ends the ``with``.
+        error ends the ``with``: close views in the same order on every rank there.
 
         Raises:
             RankTimeoutError: on nccl, where ranks did not come; the groups are then aborted.
@@ -243,14 +250,15 @@ class Mesh(Grouped):
 
     def _close(self, alone: bool) -> None:
         # torch frees descriptors and threads with the last reference
-        made, self._groups, self._closed = self._shared.leave(self._birth), NONE, True
-        if not ends_together(made):
+        together = ends_together(self._groups.by_key.values())
+        made, self._groups, self._closed = self._shared.release(self._birth), NONE, True
+        if not together:
             return destroy(made)
         try:
             if alone:
                 abort(made)
             else:
-                agree_close(self.layout, self._joined, self._number)
+                agree_close(self.layout, self._joined, self._number, self._call)
         except BaseException:
             abort(made)
             raise
@@ -258,6 +266,7 @@ class Mesh(Grouped):
             destroy(made)
 
     def __enter__(self) -> Mesh:
+        self._check_open(Call("with mesh"))
         return self
 
     def __exit__(

@@ -17,10 +17,11 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from ..core.call import Call
 from ..core.plan import Axes
 from ..core.strides import Strides
 
-Alike = tuple[Strides, str, timedelta | None]  # members in order, backend, timeout
+GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Groups:
     """
 
     by_key: Mapping[Axes, dist.ProcessGroup]
-    used: Mapping[Alike, tuple[Axes, ...]]
-    made: Mapping[Alike, dist.ProcessGroup | None]
+    used: Mapping[GroupKey, tuple[Axes, ...]]
+    made: Mapping[GroupKey, dist.ProcessGroup | None]
 
     @property
     def created(self) -> tuple[dist.ProcessGroup, ...]:
@@ -48,11 +49,11 @@ NONE = Groups({}, {}, {})
 
 
 @dataclass(frozen=True)
-class User:
+class OpenView:
     """An open view: its sizes in words, and the groups it uses with the axes they stand for."""
 
     name: str
-    groups: Mapping[Alike, tuple[Axes, ...]]
+    groups: Mapping[GroupKey, tuple[Axes, ...]]
 
 
 @dataclass
@@ -61,27 +62,32 @@ class Shared:
 
     Attributes:
         number: that of the meeting in which the first mesh was agreed upon.
+        call: the one that built it.
         lent: groups that a user made and lent, by their members; they stay when all is closed.
+        lends: the axes for which they were given, in words.
         groups: what meshkit made.
         users: every open view by the number of its birth, with what it uses.
         born: how many views there were.
     """
 
     number: int = 0
+    call: Call = field(default_factory=lambda: Call("build_mesh"))
     lent: Mapping[Strides, dist.ProcessGroup | None] = field(default_factory=dict)
-    groups: dict[Alike, dist.ProcessGroup | None] = field(default_factory=dict)
-    users: dict[int, User] = field(default_factory=dict)
+    lends: str = ""
+    groups: dict[GroupKey, dist.ProcessGroup | None] = field(default_factory=dict)
+    users: dict[int, OpenView] = field(default_factory=dict)
     born: int = 0
 
-    def enter(self, name: str, groups: Groups, number: int) -> int:
+    def register(self, name: str, groups: Groups, number: int, call: Call) -> int:
         """Take a mesh and its groups into the book; the number of its birth."""
-        self.number = self.number if self.born else number
+        if not self.born:
+            self.number, self.call = number, call
         self.groups.update(groups.made)
-        self.users[self.born] = User(name, groups.used)
+        self.users[self.born] = OpenView(name, groups.used)
         self.born += 1
         return self.born - 1
 
-    def leave(self, birth: int) -> tuple[dist.ProcessGroup, ...]:
+    def release(self, birth: int) -> tuple[dist.ProcessGroup, ...]:
         """Strike a mesh out; this rank's groups that nobody uses any more, in order."""
         self.users.pop(birth, None)
         used = {alike for user in self.users.values() for alike in user.groups}
@@ -89,7 +95,7 @@ class Shared:
         ended = [self.groups.pop(alike) for alike in over]
         return tuple(group for group in ended if group is not None)
 
-    def find(self, alike: Alike) -> tuple[str, dist.ProcessGroup | None]:
+    def find(self, alike: GroupKey) -> tuple[str, dist.ProcessGroup | None]:
         """Where a group comes from, and the group; None where it is none of this rank's.
 
         ``lent`` by the user, whatever its terms; ``made``; else ``default``, or yet to be made.
@@ -98,7 +104,7 @@ class Shared:
             return "lent", self.lent[alike[0]]
         return ("made", self.groups[alike]) if alike in self.groups else ("default", None)
 
-    def uses(self, alike: Alike) -> tuple[tuple[int, str], ...]:
+    def uses(self, alike: GroupKey) -> tuple[tuple[int, str], ...]:
         """The open views that use a group, and for which axes."""
         found = []
         for birth, user in self.users.items():
@@ -106,6 +112,7 @@ class Shared:
             found += [(birth, ", ".join(listed))] if listed else []
         return tuple(found)
 
-    def __str__(self) -> str:
+    def in_words(self) -> str:
+        """What is open, as ranks compare it."""
         users = ", ".join(f"{birth} ({user.name})" for birth, user in self.users.items())
         return f"views {users} of mesh {self.number}"

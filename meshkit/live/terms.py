@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import SpecError, told
-from ..launch.inside import connects_apart, timeout_of
+from ..core.plan import Axes
+from ..launch.inside import connects_apart, default_timeout, timeout_of
 from ..launch.record import Joined, default_group
 from ..launch.world import World
 from .limits import Limits
@@ -36,6 +37,14 @@ class Terms:
         """The backend by its name."""
         return self.backend or dist.get_backend()
 
+    def time(self, key: Axes) -> timedelta:
+        """How long a collective of a group may take, the backend's default in numbers."""
+        return self.usual(self.limits[key])
+
+    def usual(self, limit: timedelta | None) -> timedelta:
+        """A time, or the default of the backend where none is said."""
+        return limit or default_timeout(self.runs_on)
+
     @property
     def waits(self) -> bool:
         """Whether a group is made under ``connect``, and gets its own time afterwards."""
@@ -47,7 +56,7 @@ def world_timeout(job: Joined) -> timedelta | None:
     return job.timeout if job.generation else timeout_of(default_group())
 
 
-def check_in_world(call: Call, highest: int, world: World) -> None:
+def check_in_world(call: Call, highest: int, world: World, *, fix: str | None = None) -> None:
     """Refuse ranks that are not in the world.
 
     Raises:
@@ -57,6 +66,6 @@ def check_in_world(call: Call, highest: int, world: World) -> None:
         text = told(
             f"{call}: ranks must be some of the world's.",
             f"They run from 0 to {world.world_size - 1}; {world.size_evidence}.",
-            fix=f"ranks=range({world.world_size}), or a part of it.",
+            fix=fix or f"ranks=range({world.world_size}), or a part of it.",
         )
         raise SpecError(text, world_size=world.world_size)

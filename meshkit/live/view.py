@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from ..core.axes import check_sizes, infer
 from ..core.call import Call
 from ..core.layout import Layout
 from ..core.order import view_sizes
-from ..core.plan import GroupPlan
+from ..core.plan import Axes, GroupPlan
 from ..launch.record import Joined
-from ..launch.times import Time
+from ..launch.times import Time, duration
 from .create import check_orders
 from .limits import Limits
 from .terms import Terms
@@ -49,6 +50,7 @@ def view_terms(
     call: Call,
     plan: GroupPlan,
     timeout: Time | Mapping[str, Time] | None,
+    arrival_timeout: Time | None,
     record: Joined,
     terms: Terms,
     whole: GroupPlan,
@@ -59,6 +61,7 @@ def view_terms(
         call: the call to quote.
         plan: that of the view.
         timeout: as in ``build_mesh``.
+        arrival_timeout: as in ``build_mesh``.
         record: what is known of the default group, with the times of the mesh.
         terms: those of the mesh.
         whole: the plan of the mesh.
@@ -67,11 +70,21 @@ def view_terms(
         SpecError: for a time that cannot be, or a group that the view does not have.
         UnknownAxisError: for an axis that it does not have.
     """
-    given = Limits.of(call, plan, timeout, terms.limits.usual)
-    if given.usual != terms.limits.usual:  # one time for all groups of the view
-        return replace(record, timeout=given.usual), replace(terms, limits=given)
-    times = {whole.layout.strides(*key): time for key, time in terms.limits.by_key.items()}
+    limits = Limits.of(call, plan, timeout, terms.limits.usual)
+    wait = duration(call, "arrival_timeout", arrival_timeout)
+    if timeout is None or isinstance(timeout, Mapping):
+        limits = Limits(limits.usual, {**_inherited(plan, terms, whole), **limits.by_key})
+    else:  # one time for all, the wait included
+        wait = wait or limits.usual
+    times = replace(record, timeout=limits.usual, arrival_timeout=wait or record.arrival_timeout)
+    return times, replace(terms, limits=limits)
+
+
+def _inherited(plan: GroupPlan, terms: Terms, whole: GroupPlan) -> dict[Axes, timedelta]:
+    """The times that the mesh has for groups that the view has too, by the keys of the view."""
+    times = {
+        whole.layout.strides(*key) if key else (): time  # no axes would mean the whole mesh
+        for key, time in terms.limits.by_key.items()
+    }
     keys = {plan.key(axes): plan.layout.strides(*axes) for axes in plan.asked}
-    inherited = {key: times[steps] for key, steps in keys.items() if steps in times}
-    limits = Limits(given.usual, {**inherited, **given.by_key})
-    return record, replace(terms, limits=limits)
+    return {key: times[steps] for key, steps in keys.items() if steps in times}

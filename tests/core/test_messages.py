@@ -97,7 +97,7 @@ SAID = {
         """
         Layout(data=2): 'data' cannot be the name of an axis.
           It is the name of an option.
-          Fix: a short lower-case word, such as dp, sp or tp.
+          Fix: another name for an axis; the option data is one of other calls.
         """,
         {},
     ),
@@ -309,6 +309,15 @@ SAID = {
         """,
         {},
     ),
+    "no parts": Said(
+        lambda: split_world(8),
+        SpecError,
+        """
+        split_world(8) names no part.
+          Fix: split_world(8, actor=-1), say.
+        """,
+        {},
+    ),
     "parts of a world that is none": Said(
         lambda: split_world("8", actor=4),  # type: ignore[arg-type]
         SpecError,
@@ -347,6 +356,16 @@ SAID = {
           Fix: layout.view(pp=2, dp=-1, tp=2), which gives dp=4.
         """,
         {"sizes": {"pp": 2, "tp": 2}, "world_size": 16},
+    ),
+    "a view of one axis too short": Said(
+        lambda: Layout(dp=4).view(a=3),
+        SpecError,
+        """
+        layout.view(a=3) needs 3 ranks, the layout has 4.
+          a 3 = 3; Layout(dp=4) has 4 ranks.
+          Fix: layout.view(a=-1), which gives a=4.
+        """,
+        {"sizes": {"a": 3}, "world_size": 4},
     ),
     "a view that does not divide": Said(
         lambda: Layout(dp=4, sp=2).view(node=3, local=-1),

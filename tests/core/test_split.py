@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import SpecError, build_mesh, split_world
-from meshkit.core.factor import factor_world
+from meshkit import SpecError, split_world
 
 
 def test_parts_in_the_order_written() -> None:
@@ -38,7 +37,5 @@ def test_refused(parts: dict[str, int]) -> None:
         split_world(8, **parts)
 
 
-def test_a_part_is_what_ranks_takes() -> None:
-    part = split_world(actor=8, critic=4)["critic"]
-    assert factor_world(len(part), tp=2).view(dp=2, tp=2).num_ranks == len(part)
-    assert "ranks" in build_mesh.__kwdefaults__
+def test_names_are_the_callers_own() -> None:
+    assert split_world(data=2, axis=2) == {"data": range(2), "axis": range(2, 4)}

@@ -143,18 +143,17 @@ def test_roles_that_cannot_be_are_refused_before_anything_is_done() -> None:
     by_rank = meshkit.spawn(jobs.refused, 4, (cases,), timeout=120)
     assert by_rank == [by_rank[0]] * 4
     assert by_rank[0] == [
-        "SpecError: Mpu(Layout(dp=4)): DeepSpeed asks for a model_parallel group, and the mesh has "
-        "no axis for it, nor one of size 1.\n"
+        "SpecError: Mpu(mesh): DeepSpeed asks for a model_parallel group, and the mesh has no axis "
+        "for it, nor one of size 1.\n"
         "  Fix: give the mesh one, tp=1 say, or name the axes: model=...",
-        "SpecError: Mpu(Layout(dp=2, cp=2, tp=1)): the axis cp of size 2 is neither data, model, "
-        "sequence nor pipeline.\n"
+        "SpecError: Mpu(mesh): the axis cp of size 2 is neither data, model, sequence nor pipeline.\n"
+        "  The mesh is Layout(dp=2, cp=2, tp=1).\n"
         "  Ranks along it would train apart, as DeepSpeed reduces no gradient over it.\n"
-        "  Fix: Mpu(Layout(dp=2, cp=2, tp=1), sequence='cp'), or "
-        "Mpu(Layout(dp=2, cp=2, tp=1), data='dp cp').",
+        "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",
         "SpecError: mesh.group('pp', 'tp'): no group over pp tp was built.\n"
         "  Built are (pp), (dp), (tp); a getter never creates one.\n"
         "  Fix: build_mesh({'pp': 2, 'dp': 1, 'tp': 2}, groups=['pp tp']).",
-        "UnknownAxisError: Mpu(Layout(dp=2, tp=2), sequence='sq'): there is no axis 'sq'.\n"
+        "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"
         "  The axes are dp, tp.\n"
         "  Fix: use one of dp, tp.",
     ]

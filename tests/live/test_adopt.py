@@ -47,7 +47,7 @@ def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() ->
         assert tp == [rank // 2 * 2, rank // 2 * 2 + 1]
         odd = "SpecError" if rank == 2 else "DisagreementError"
         assert [kind for kind, _ in told[:3]] == [odd, odd, "DisagreementError"]
-        others = ["SpecError", "UnknownAxisError", "SpecError", "SpecError"]
+        others = ["SpecError", "UnknownAxisError", "SpecError", "SpecError", "SpecError"]
         assert [kind for kind, _ in told[3:]] == others
         texts = [text for _, text in told]
         assert texts[0].startswith(
@@ -59,7 +59,8 @@ def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() ->
         assert "The group holds [2, 3], the mesh says [0, 2]." in texts[0]
         assert "Fix: the group over [0, 2], in this order." in texts[0]
         assert "what is given for dp is no process group of rank 2." in texts[1]
-        assert "lent=" in texts[2]
+        assert "lent=dp, tp" in texts[2]
+        assert "Fix: hand in groups over the same axes on every rank." in texts[2]
         assert "ranks must be some of the world's" in texts[3]
         assert "It is 'group'; the layout says" in texts[5]
         assert (
@@ -67,6 +68,28 @@ def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() ->
             .splitlines()[0]
             .endswith("what is given is a dict and a dict, not a Layout and a dict.")
         )
+
+
+def test_other_groups_of_equal_members_are_told_on_every_rank() -> None:
+    for rank, (told, left, members, held, gone, again) in enumerate(
+        meshkit.spawn(jobs.another_group_of_equal_members, 4, timeout=60)
+    ):
+        kind, text = told
+        assert kind in ("DisagreementError", "SpecError")
+        assert "lend different groups of these members." in text
+        assert "Fix: hand in the same group on all of them." in text
+        assert left == 0
+        assert members == [rank % 2, rank % 2 + 2]
+        assert held.count(("lent", 2)) == 1  # one group, whatever time a view asks for
+        assert len(held) == 5
+        assert gone.count("gone") == 1
+        assert "the group over dp has been destroyed" in again[1]
+
+
+def test_a_device_mesh_with_several_axes_of_one() -> None:
+    layout = Layout(dp=2, cp=1, sp=1, tp=2)
+    for rank, met in enumerate(meshkit.spawn(jobs.axes_of_one, 4, timeout=60)):
+        assert met == rows(layout, rank, met)
 
 
 def test_a_mesh_over_a_device_mesh_and_back() -> None:

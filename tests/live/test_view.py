@@ -146,6 +146,35 @@ def test_a_view_takes_the_times_of_its_mesh_unless_it_says_its_own() -> None:
         assert whole == [44, 44]
 
 
+def test_times_that_are_said_twice_or_in_other_words() -> None:
+    for found, made in meshkit.spawn(jobs.times_said_twice, 4, timeout=60):
+        assert found == [
+            {"": 1800, "dp": 1800},
+            {"": 1800, "dp": 1800, "tp": 1800},
+            {"": 1800, "x": 1800, "y": 5},
+            {"": 1800, "dp": 1800, "tp": 1800},
+        ]
+        assert made == 0  # the backend's own time is the same, said in numbers
+
+
+def test_the_time_of_a_view_is_that_of_arrival_unless_that_is_said() -> None:
+    results = meshkit.spawn(jobs.waits_for_a_view, 4, timeout=60)
+    for rank in (0, 2, 3):
+        for (kind, text), said in zip(
+            results[rank], ("timeout=2", "arrival_timeout=2"), strict=True
+        ):
+            assert kind == "RankTimeoutError"
+            assert said in text.splitlines()[0]
+            assert text.splitlines()[0].endswith("within 2 s.")
+
+
+def test_views_closed_in_another_order_where_that_is_a_matter_of_all() -> None:
+    for kind, text in meshkit.spawn(jobs.closing_in_another_order, 4, timeout=60):
+        assert kind == "DisagreementError"
+        assert "mesh=mesh.view(x=2, y=2, timeout=9), number " in text
+        assert "mesh=mesh.view(x=2, y=2, timeout=8), number " in text
+
+
 def test_a_mesh_over_a_part_of_the_world() -> None:
     for rank, (inside, text, found, held) in enumerate(
         meshkit.spawn(jobs.part_of_the_world, 8, timeout=60)
@@ -169,10 +198,7 @@ def test_several_models_side_by_side() -> None:
         assert rank in parts[mine]
         assert text.startswith(f"Mesh({sizes[mine]}; rank {rank}: ")
         assert whole == list(parts[mine])
-        assert (
-            dp == [r for r in parts[mine] if mine != "actor" or r % 2 == rank % 2 or rank == r][:2]
-            or mine == "reference"
-        )
+        assert dp == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 5], [4, 5], [6], [7]][rank]
 
 
 def test_a_rank_that_does_not_come_to_a_view_is_named() -> None:

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import meshkit
 from meshkit.launch.inside import timeout_of
 from meshkit.live import create
+from meshkit.live import mesh as live_mesh
 
 from .jobs import descriptors, in_order, live_groups, one_hot_sum, threads
 
@@ -165,6 +166,47 @@ def inherited_times() -> Any:
         return seconds, shared, [timeout_of(whole.group(a)).total_seconds() for a in ("x", "tp")]
 
 
+def times_of(mesh: meshkit.Mesh) -> dict[str, float]:
+    """Seconds by axes; "" is the whole mesh."""
+    found = {}
+    for axes in ("", *mesh.layout.axes):
+        limit = timeout_of(mesh.group(*axes.split()))
+        assert limit is not None
+        found[axes] = limit.total_seconds()
+    return found
+
+
+def times_said_twice() -> Any:
+    """Times of axes of size 1, times that equal the usual one, and the backend's own in numbers."""
+    meshkit.init()
+    one = meshkit.build_mesh(dp=4, tp=1, timeout={"tp": 5})
+    found = [times_of(one.view(dp=4)), times_of(one.view(dp=2, tp=2)), times_of(one.view(x=4, y=1))]
+    two = meshkit.build_mesh(dp=2, tp=2, timeout={"tp": 5})
+    found.append(times_of(two.view(dp=2, tp=2, timeout=1800)))
+    count = live_groups()
+    two.view(dp=2, x=2, timeout={"x": 5, "dp": 1800})
+    return found, live_groups() - count
+
+
+def waits_for_a_view() -> Any:
+    """A time for all groups of a view is the time in which ranks arrive, too."""
+    mesh = meshkit.build_mesh(dp=4, arrival_timeout=60)
+    told = []
+    for given in ({"timeout": 2}, {"timeout": 60, "arrival_timeout": 2}):
+        told.append(None if mesh.rank == 1 else caught(lambda g=given: mesh.view(a=4, **g)))
+        dist.barrier()
+    return told
+
+
+def closing_in_another_order() -> Any:
+    """Where closing is a matter of all ranks: they close two views in different orders."""
+    meshkit.init(arrival_timeout=20)
+    live_mesh.ends_together = lambda groups: bool([*groups])  # as nccl
+    mesh = meshkit.build_mesh(dp=2, tp=2)
+    every = [mesh.view(x=2, y=2, timeout=9), mesh.view(x=2, y=2, timeout=8)]
+    return caught(every[mesh.rank % 2].close)
+
+
 def part_of_the_world() -> Any:
     """A mesh over some ranks, a view of it, and what the others hold."""
     mesh = meshkit.build_mesh(dp=2, tp=2, ranks=range(2, 6))
@@ -286,10 +328,38 @@ def wrong_groups() -> Any:
         (layout, {"dq": groups["dp"]}),
         (layout, {"dp": groups["dp"], ("tp", "dp"): "group"}),
         ({"dp": 2}, groups),
+        (layout, {("dp", ("x",)): groups["dp"]}),
     ]
     told = [caught(lambda r=r: meshkit.Mesh.from_groups(*r)) for r in requests]
     with meshkit.Mesh.from_groups(layout, {"dp": groups["dp"]}) as mesh:
         return told, one_hot_sum(mesh, "dp"), one_hot_sum(mesh, "tp")
+
+
+def another_group_of_equal_members() -> Any:
+    """Ranks 0 and 1 lend one group, ranks 2 and 3 another, of the same members."""
+    meshkit.init(arrival_timeout=20)
+    first = own_groups({"dp": [[0, 2], [1, 3]]})
+    second = own_groups({"dp": [[0, 2], [1, 3]]})
+    layout, before = meshkit.Layout(dp=2, tp=2), live_groups()
+    mine = first if dist.get_rank() < 2 else second
+    told = caught(lambda: meshkit.Mesh.from_groups(layout, mine))
+    left = live_groups() - before
+    with meshkit.Mesh.from_groups(layout, first) as mesh:
+        members = one_hot_sum(mesh, "dp")
+        view = mesh.view(a=2, b=2, timeout=33)
+        held = [(group.origin, len(group.members)) for group in mesh.groups_report().groups]
+        dist.destroy_process_group(first["dp"])
+        gone = [group.origin for group in view.groups_report().groups]
+    again = caught(lambda: meshkit.Mesh.from_groups(layout, first))
+    return told, left, members, held, gone, again
+
+
+def axes_of_one() -> Any:
+    """A DeviceMesh with two axes of size 1, for each of which torch makes a group."""
+    meshkit.init()
+    theirs = init_device_mesh("cpu", (2, 1, 1, 2), mesh_dim_names=("dp", "cp", "sp", "tp"))
+    with meshkit.Mesh.from_device_mesh(theirs) as mesh:
+        return every_group(mesh)
 
 
 def from_device_mesh() -> Any:
