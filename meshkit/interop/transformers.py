@@ -72,7 +72,7 @@ def distribute(
         ``model, view = distribute(LlamaForCausalLM.from_pretrained(path), mesh)``
     """
     mesh_class = _device_mesh_class()
-    call = Call("distribute", (Word("model"), mesh.layout), {"data": data, **options})
+    call = Call("distribute", (Word("model"), Word("mesh")), {"data": data, **options})
     world = known().world
     try:
         sizes = _sizes(call, model, mesh.layout, data, world.world_size)

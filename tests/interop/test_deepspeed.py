@@ -146,7 +146,8 @@ def test_roles_that_cannot_be_are_refused_before_anything_is_done() -> None:
         "SpecError: Mpu(mesh): DeepSpeed asks for a model_parallel group, and the mesh has no axis "
         "for it, nor one of size 1.\n"
         "  Fix: give the mesh one, tp=1 say, or name the axes: model=...",
-        "SpecError: Mpu(mesh): the axis cp of size 2 is neither data, model, sequence nor pipeline.\n"
+        "SpecError: Mpu(mesh): the axis cp of size 2 is neither data, model, sequence nor "
+        "pipeline.\n"
         "  The mesh is Layout(dp=2, cp=2, tp=1).\n"
         "  Ranks along it would train apart, as DeepSpeed reduces no gradient over it.\n"
         "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",

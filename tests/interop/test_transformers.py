@@ -115,36 +115,34 @@ def test_what_transformers_cannot_express_is_refused_before_a_group_is_made() ->
     ]
     for told in meshkit.spawn(jobs.refused, 4, (calls,), timeout=120):
         assert told == [
-            "SpecError: distribute(model, Layout(dp=1, sp=2, tp=2), data='fsdp'): Transformers"
+            "SpecError: distribute(model, mesh, data='fsdp'): Transformers"
             " cannot split over sp.\n"
             "  Its axes are pp, dp_replicate, fsdp, tp; sp is 2.\n"
             "  Fix: build_mesh(dp=2, tp=2), or axes that it has.",
-            "SpecError: distribute(model, Layout(dp=2, tp=2), data='ddp'): dp cannot be 'ddp'.\n"
+            "SpecError: distribute(model, mesh, data='ddp'): dp cannot be 'ddp'.\n"
             "  Fix: data='fsdp' or data='dp_replicate'.",
-            "SpecError: distribute(model, Layout(pp=2, dp=2), data='fsdp'): Transformers refuses.\n"
+            "SpecError: distribute(model, mesh, data='fsdp'): Transformers refuses.\n"
             "  Combining FSDP with pipeline parallelism is not supported yet. Use"
             " DistributedConfig(tp_size=N, fsdp_size=M), or combine TP and PP.\n"
             "  Fix: what Transformers asks for.",
-            "SpecError: distribute(model, Layout(dp=2), data='fsdp'): the mesh holds 2 ranks of 4.\n"
+            "SpecError: distribute(model, mesh, data='fsdp'): the mesh holds 2 ranks of 4.\n"
             "  Transformers waits for all ranks of the world, and saves on its rank 0.\n"
             "  Fix: build_mesh over all 4 ranks.",
-            "SpecError: distribute(model, Layout(dp=4), data='fsdp'): the model is a Linear, none of"
+            "SpecError: distribute(model, mesh, data='fsdp'): the model is a Linear, none of"
             " Transformers'.\n"
             "  Fix: AutoModelForCausalLM.from_pretrained(path), say.",
-            "SpecError: distribute(model, Layout(dp=4), data='fsdp', fsdp_sise=4): Transformers refuses.\n"
+            "SpecError: distribute(model, mesh, data='fsdp', fsdp_sise=4): Transformers refuses.\n"
             "  DistributedConfig.__init__() got an unexpected keyword argument 'fsdp_sise'\n"
             "  Fix: what Transformers asks for.",
-            "SpecError: distribute(model, Layout(dp=2, tp=2), data='fsdp', ep_size=4): experts need groups"
+            "SpecError: distribute(model, mesh, data='fsdp', ep_size=4): experts need groups"
             " that no view has.\n"
-            "  Fix: distribute(Layout(dp=2, tp=2), data='fsdp').",
+            "  Fix: distribute(model, mesh, data='fsdp').",
         ]
 
 
 def test_a_rank_that_is_refused_alone_tells_the_other(on_two: list[list[Any]]) -> None:
     right, wrong = (found[0] for found in on_two)
-    assert wrong.startswith(
-        "SpecError: distribute(model, Layout(dp=2), data='fsdp', fsdp_plan='wrong')"
-    )
+    assert wrong.startswith("SpecError: distribute(model, mesh, data='fsdp', fsdp_plan='wrong')")
     assert right.startswith("DisagreementError: ")
     assert "`fsdp_plan` must be a dictionary or None." in right
 
