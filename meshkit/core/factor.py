@@ -70,8 +70,8 @@ def merged_sizes(call: Call, sizes: object, axes: Mapping[str, object]) -> Mappi
             " as a dict.",
         )
         raise SpecError(text)
-    given: Mapping[str, object] = sizes or {}
-    both = sorted(given.keys() & axes.keys())
+    mapped: Mapping[str, object] = sizes or {}
+    both = sorted(mapped.keys() & axes.keys())
     if both:
         raise SpecError(told(f"{call} gives {both[0]} twice.", fix=f"give {both[0]} once."))
-    return {**given, **axes}
+    return {**mapped, **axes}

@@ -53,7 +53,7 @@ class GroupsReport:
 
     @property
     def communicators(self) -> int:
-        """How many process groups the rank holds, the default group and that of one included."""
+        """How many process groups these views use, the default group and that of one included."""
         return len(self.groups)
 
     def __str__(self) -> str:

@@ -1,7 +1,6 @@
 """Transformers on the groups of a mesh: its model, split over tp, pp and data.
 
-Transformers 5.23 makes a DeviceMesh of its own, seven groups a rank for 2 x 2, unless its model is
-handed one; ``from_pretrained(device_mesh=...)`` overwrites what it is given. Here it is handed a
+Transformers 5.23 makes a DeviceMesh and groups of its own unless its model is handed one; ``from_pretrained(device_mesh=...)`` overwrites what it is given. Here it is handed a
 view of the mesh with its own four names, out of groups that exist but for one of a single rank::
 
     mesh   dp=2 tp=2

@@ -1,6 +1,7 @@
 """What torch keeps of process groups and tells by no public name: here and only here.
 
-(The store of a group, which torch tells from 2.13 on, is a matter of ``foreign.py``.)
+(The store of a group, which torch tells from 2.13 on, is a matter of ``foreign.py``; the names that
+Accelerate wants on a DeviceMesh are one of ``interop/accelerate.py``.)
 How long a collective may take (it is set by a public name from torch 2.13 on), how many
 collectives this rank has begun on the group, and what DTensor remembers of groups that are gone.
 """

@@ -89,6 +89,7 @@ class Grouped(Position):
             SpecError: for a pattern that cannot be read, or a group that was not asked for.
             UnknownAxisError: for an axis the mesh does not have.
             CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
         """
         device = self._joined.world.device
         kind = device.type if device is not None else "cpu"
