@@ -103,26 +103,20 @@ def check_names(call: Call, names: Collection[object]) -> None:
     for name in names:
         reason = _name_fault(name)
         if reason:
-            text = told(
-                f"{call}: {name!r} cannot be the name of an axis.",
-                f"It {reason}.",
-                fix="a short lower-case word, such as dp, sp or tp."
-                if name not in RESERVED
-                else f"another name for an axis; the option {name} is one of other calls.",
-            )
-            raise SpecError(text)
+            fix = "a short lower-case word, such as dp, sp or tp."
+            if name in RESERVED:
+                fix = f"another name for an axis; the option {name} is one of other calls."
+            line = f"{call}: {name!r} cannot be the name of an axis."
+            raise SpecError(told(line, f"It {reason}.", fix=fix))
     if not 1 <= len(names) <= MAX_AXES:
         text = told(
             f"{call} has {len(names)} axes.",
             f"A mesh has 1 to {MAX_AXES}.",
-            fix="leave out axes of size 1." if names else f"{call.but(dp=_least(call))}.",
+            fix="leave out axes of size 1."
+            if names
+            else f"{call.but(dp=-1 if call.name in VIEWS else 1)}.",
         )
         raise SpecError(text)
-
-
-def _least(call: Call) -> int:
-    """A size of dp that always works."""
-    return -1 if call.name in VIEWS else 1
 
 
 def _name_fault(name: object) -> str | None:

@@ -1,7 +1,8 @@
 """Transformers on the groups of a mesh: its model, split over tp, pp and data.
 
-Transformers 5.23 makes a DeviceMesh and groups of its own unless its model is handed one; ``from_pretrained(device_mesh=...)`` overwrites what it is given. Here it is handed a
-view of the mesh with its own four names, out of groups that exist but for one of a single rank::
+Transformers 5.23 makes a DeviceMesh and groups of its own unless its model is handed one;
+``from_pretrained(device_mesh=...)`` overwrites what it is given. Here it is handed a view of the
+mesh with its own four names, out of groups that exist but for one of a single rank::
 
     mesh   dp=2 tp=2
     view   pp=1 dp_replicate=1 fsdp=2 tp=2
