@@ -190,7 +190,7 @@ def _join(
         lambda _: dist.destroy_process_group(),
         waits=connects(str(world.backend)),
     )
-    record = Joined(world, store, timeout, wait, generation)
+    record = Joined(world, store, timeout, wait, generation, timeout)
     remember(record)
     if number is not None:
         seed_all(number)

@@ -28,6 +28,7 @@ class Joined:
         arrival_timeout: how long ranks wait for each other.
         generation: how many times this rank has joined on this store, from 1; 0 for a group that
             someone else initialised.
+        default: how long a collective of the default group itself may take, outside any guard.
     """
 
     world: World
@@ -35,6 +36,7 @@ class Joined:
     timeout: timedelta | None
     arrival_timeout: timedelta
     generation: int
+    default: timedelta | None
 
 
 # The only module state of meshkit: it lives as long as the default group it speaks of.
@@ -46,9 +48,10 @@ def joined() -> Joined | None:
     if not dist.is_initialized():
         return None
     group = default_group()
-    if group in _RECORDS:
-        return _RECORDS[group]
-    return Joined(world_of(group), store_of(group), timeout_of(group), ARRIVAL, generation=0)
+    if group not in _RECORDS:
+        time = timeout_of(group)  # read once: a guard lowers it for a while
+        _RECORDS[group] = Joined(world_of(group), store_of(group), time, ARRIVAL, 0, time)
+    return _RECORDS[group]
 
 
 def known() -> Joined:

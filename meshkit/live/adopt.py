@@ -22,7 +22,7 @@ from .create import check_orders
 from .device_mesh import check_members
 from .limits import Limits
 from .shared import Shared
-from .terms import Terms, check_in_world, world_timeout
+from .terms import Terms, check_in_world
 
 Given = Mapping[str | tuple[str, ...], object]
 Parts = tuple[Call, GroupPlan, Joined, Terms, Shared]  # what a Mesh is made of
@@ -57,7 +57,7 @@ def adopted(call: Call, read: Callable[[], tuple[Layout, Given]]) -> Parts:
     except MeshkitError as error:
         give_up(call, job.world, error)
         raise
-    return call, plan, job, Terms(None, Limits(job.timeout), world_timeout(job)), shared
+    return call, plan, job, Terms(None, Limits(job.timeout), job.default), shared
 
 
 def given_groups(call: Call, layout: object, groups: object) -> tuple[Layout, Given]:

@@ -23,7 +23,7 @@ from .create import check_orders
 from .limits import Limits
 from .mesh import Mesh
 from .shared import Shared
-from .terms import Terms, check_in_world, world_timeout
+from .terms import Terms, check_in_world
 
 TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
 
@@ -101,7 +101,7 @@ def build_mesh(
     limits = Limits.of(call, plan, timeout, job.timeout)
     wait = times.get("arrival_timeout", job.arrival_timeout)
     record = replace(job, timeout=limits.usual, arrival_timeout=wait)
-    return Mesh(call, plan, record, Terms(own, limits, world_timeout(job)), Shared())
+    return Mesh(call, plan, record, Terms(own, limits, job.default), Shared())
 
 
 def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.plan import Axes
-from ..launch.inside import connects_apart, default_timeout, timeout_of
-from ..launch.record import Joined, default_group
+from ..launch.inside import connects_apart, default_timeout
 from ..launch.world import World
 from .limits import Limits
 
@@ -49,11 +48,6 @@ class Terms:
     def waits(self) -> bool:
         """Whether a group is made under ``connect``, and gets its own time afterwards."""
         return connects_apart(self.runs_on)
-
-
-def world_timeout(job: Joined) -> timedelta | None:
-    """The timeout of the default group: what someone else's has, not what was said of it."""
-    return job.timeout if job.generation else timeout_of(default_group())
 
 
 def check_in_world(call: Call, highest: int, world: World, *, fix: str | None = None) -> None:

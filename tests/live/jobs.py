@@ -237,6 +237,8 @@ def foreign_group(path: str) -> Any:
         members = one_hot_sum(mesh, "dp")
     with meshkit.build_mesh(dp=2, sp=2, timeout=33) as mesh:
         own = timeout_of(mesh.group("dp"))
+        with mesh.guard(timeout=7), meshkit.build_mesh(dp=2, sp=2) as inner:
+            times.append(timeout_of(inner.group("dp")))
     meshkit.shutdown()
     still = dist.is_initialized()
     dist.destroy_process_group()

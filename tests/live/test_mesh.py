@@ -218,7 +218,7 @@ def test_a_default_group_of_someone_else_is_respected_and_its_timeout_inherited(
     limit, own = timedelta(seconds=77), timedelta(seconds=33)
     for rank, result in enumerate(results):
         members = [rank % 2, rank % 2 + 2]
-        expected = ("existing group", "gloo", "cpu", [limit, limit], own, members, True)
+        expected = ("existing group", "gloo", "cpu", [limit] * 3, own, members, True)
         assert result == expected
 
 
