@@ -24,16 +24,16 @@ from .agree import agree_close, agree_value, give_up, placed
 from .assemble import assemble
 from .barrier import barrier
 from .create import abort, destroy, ends_together
-from .grouped import Grouped
 from .guard import guarded
 from .rollcall import Site
 from .shared import NONE, Shared
 from .terms import Terms
 from .verify import verified
 from .view import view_plan, view_terms
+from .workload import Workload
 
 
-class Mesh(Grouped):
+class Mesh(Workload):
     """The mesh of one process: who it is, who its peers are, and the groups they share.
 
     Made by :func:`meshkit.build_mesh`. Every question about the grid is answered by ``layout``;
