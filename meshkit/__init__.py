@@ -3,7 +3,8 @@
 The door: every public name, imported when it is first used, so that ``import meshkit`` costs
 next to nothing and torch is loaded only for what is live::
 
-    before any process   factor_world  split_world  Layout  BatchPlan  GroupPlan
+    before any process   factor_world  split_world  Layout  GroupPlan
+                         BatchPlan  BatchSchedule  MicroBatch
     who am I             detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     what is refused      MeshkitError and its children, see meshkit.core.errors
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     )
     from .core.factor import factor_world
     from .core.layout import Layout
+    from .core.micro import MicroBatch
     from .core.plan import GroupPlan
+    from .core.schedule import BatchSchedule
     from .core.split import split_world
     from .launch.environment import detect
     from .launch.join import init, shutdown
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchError",
     "BatchPlan",
+    "BatchSchedule",
     "CollectiveError",
     "CoordinateError",
     "DisagreementError",
@@ -51,6 +55,7 @@ __all__ = [
     "Layout",
     "Mesh",
     "MeshkitError",
+    "MicroBatch",
     "RankTimeoutError",
     "SpawnError",
     "SpecError",
@@ -70,7 +75,9 @@ _ROOMS = {
     "core.batch": ("BatchPlan",),
     "core.factor": ("factor_world",),
     "core.layout": ("Layout",),
+    "core.micro": ("MicroBatch",),
     "core.plan": ("GroupPlan",),
+    "core.schedule": ("BatchSchedule",),
     "core.split": ("split_world",),
     "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),

@@ -11,101 +11,195 @@ Ranks of one sp x tp block read the same samples, so sp and tp never multiply th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from .call import Call, given
-from .errors import BatchError, CoordinateError, told
+from .errors import CoordinateError, told
 from .integers import integer
+from .micro import MicroBatch, micro_batches
 from .seats import Ints
+from .solve import FOUR, solved
 
-THREE = ("global_batch", "micro_batch", "accumulation_steps")
-PLURAL = {"micro_batch": "Micro batches", "accumulation_steps": "Accumulation steps"}
 MAX_SAMPLES = 2**63 - 1  # what int64 can number
-SHOWN = 8  # divisors named in an error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BatchPlan:
     """How one optimizer step is cut into micro batches. Make it with :meth:`solve`.
+
+    Plans that cut alike are equal.
 
     Attributes:
         dp: data coordinates that divide the samples among them.
         global_batch: samples in one optimizer step, over all ranks.
         micro_batch: samples in one forward and backward of one rank.
         accumulation_steps: micro batches a rank runs before one optimizer step.
+        uneven: whether some of these are fillers, as the micro batches do not divide by dp.
+        asked: the global batch that was asked for, where it was rounded; else None.
     """
 
     dp: int
     global_batch: int
     micro_batch: int
     accumulation_steps: int
+    uneven: bool = False
+    asked: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name, value in _solved(Call("BatchPlan", kwargs=fields), fields).items():
+        fields = {name: getattr(self, name) for name in FOUR}
+        call = Call("BatchPlan", kwargs={**fields, **({"uneven": True} if self.uneven else {})})
+        for name, value in solved(call, fields, uneven=self.uneven).items():
             object.__setattr__(self, name, value)  # as plain ints
+        object.__setattr__(self, "uneven", bool(self.global_batch // self.micro_batch % self.dp))
 
     @classmethod
     def solve(
         cls,
         *,
-        dp: int,
+        dp: int | None = None,
         global_batch: int | None = None,
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
+        round: str | None = None,
+        uneven: bool = False,
     ) -> BatchPlan:
-        """The plan from any two of the three; the third follows. Nothing is rounded.
+        """The plan from any three of the four; the last follows. Nothing is rounded unasked.
 
         Args:
             dp: how many data coordinates divide the samples.
             global_batch: samples in one optimizer step.
             micro_batch: samples in one forward and backward of one rank.
             accumulation_steps: micro batches a rank runs before one optimizer step.
+            round: ``"down"`` or ``"up"``: take the nearest global batch that works where this one
+                does not; ``plan.asked`` and ``print(plan)`` then say what was asked for.
+            uneven: let some ranks run one micro batch more than others where they do not divide by
+                dp. The global batch, a multiple of the micro batch, is held exactly.
 
         Raises:
-            BatchError: where fewer than two are given, one is not an int of 1 or more, or they do
-                not divide; then with the nearest global batches that work.
+            BatchError: where too few are given, one is not an int of 1 or more, or they do not
+                divide; then with the nearest global batches that work.
 
         Example:
             >>> BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4).accumulation_steps
             64
+            >>> print(BatchPlan.solve(dp=4, global_batch=100, micro_batch=3, round="down"))
+            global_batch 96 (100 asked) = micro_batch 3 x accumulation_steps 8 x dp 4
+            >>> print(BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True))
+            global_batch 32 = micro_batch 1 x 32, of which dp 7 run 5 or 4 each
         """
         asked = given(
+            dp=dp,
             global_batch=global_batch,
             micro_batch=micro_batch,
             accumulation_steps=accumulation_steps,
         )
-        return batch_plan(Call("BatchPlan.solve", kwargs={"dp": dp, **asked}), dp, asked)
+        return cls(**batch_fields("BatchPlan.solve", asked, asked, round, uneven))
 
-    def samples(self, step: int, data_index: int) -> Ints:
+    def samples(self, step: int, data_index: int, *, first: int = 0) -> Ints:
         """The samples that one data coordinate owns in one optimizer step. O(samples owned).
 
-        Sample ``step * global_batch + (micro_step * dp + data_index) * micro_batch + i`` is item
-        ``i`` of that micro step: one global order, whatever the mesh.
+        Sample ``first + step * global_batch + (micro_step * dp + data_index) * micro_batch + i`` is
+        item ``i`` of that micro step: one global order, whatever the mesh.
 
         Args:
             step: the optimizer step, from 0.
             data_index: the data coordinate, from 0 to dp - 1.
+            first: the first sample of step 0: what was consumed before this plan came into force.
 
         Returns:
-            int64 (accumulation_steps, micro_batch), indices into the global order.
+            int64 (own_steps(data_index), micro_batch), indices into the global order. Of an even
+            plan that is (accumulation_steps, micro_batch).
 
         Raises:
-            CoordinateError: where ``data_index`` is outside dp, or ``step`` is negative.
+            CoordinateError: where ``data_index`` is outside dp, or ``step`` or ``first`` is
+                negative, or beyond what int64 can number.
 
         Example:
             >>> BatchPlan.solve(dp=2, global_batch=8, micro_batch=2).samples(1, 0).tolist()
             [[8, 9], [12, 13]]
         """
-        call = Call("plan.samples", (step, data_index))
-        first, index = integer(step), integer(data_index)
-        if first is None or not 0 <= first < MAX_SAMPLES // self.global_batch:
+        call = Call("plan.samples", (step, data_index), {"first": first} if first else {})
+        begin, index = self._begin(call, step, first), self._index(call, data_index)
+        micro_steps = np.arange(self.own_steps(index), dtype=np.int64)[:, None]
+        items = np.arange(self.micro_batch, dtype=np.int64)
+        return begin + (micro_steps * self.dp + index) * self.micro_batch + items
+
+    def micro_batches(self, step: int, data_index: int, *, first: int = 0) -> Iterator[MicroBatch]:
+        """What one data coordinate runs in one optimizer step. Lazily.
+
+        As many on every data coordinate: where an uneven plan owns fewer, fillers make up for it,
+        which are run like the others, with weight 0. (FSDP2 communicates in every forward.)
+
+        Args:
+            step: as in :meth:`samples`, and so are the other two.
+            data_index: the data coordinate.
+            first: the first sample of step 0.
+
+        Returns:
+            ``accumulation_steps`` micro batches: their samples, whether they are the last, and by
+            what to scale the mean loss of each: ``dp * samples / global_batch``. The gradient,
+            averaged over dp, is then exactly that of the mean over the global batch.
+
+        Raises:
+            CoordinateError: as :meth:`samples`, at the call.
+
+        Example:
+            >>> plan = BatchPlan.solve(dp=2, global_batch=3, micro_batch=1, uneven=True)
+            >>> [(m.samples.tolist(), round(m.weight, 3)) for m in plan.micro_batches(0, 1)]
+            [([1], 0.667), ([1], 0.0)]
+        """
+        more = {"first": first} if first else {}
+        call = Call("plan.micro_batches", (step, data_index), more)
+        begin, index = self._begin(call, step, first), self._index(call, data_index)
+        return micro_batches(self.global_batch, self.micro_batch, self.dp, index, begin)
+
+    def own_steps(self, data_index: int) -> int:
+        """How many micro batches a data coordinate owns, fillers left out. O(1).
+
+        Raises:
+            CoordinateError: where ``data_index`` is outside dp.
+
+        Example:
+            >>> plan = BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True)
+            >>> [plan.own_steps(d) for d in range(plan.dp)]
+            [5, 5, 5, 5, 4, 4, 4]
+        """
+        index = self._index(Call("plan.own_steps", (data_index,)), data_index)
+        return -(-(self.global_batch // self.micro_batch - index) // self.dp)
+
+    def resize(self, dp: int) -> BatchPlan:
+        """The same global batch and micro batch over another number of data coordinates.
+
+        Uneven where it must be. The global order stays: a job goes on at the next unread sample.
+
+        Raises:
+            BatchError: where ``dp`` is not an int of 1 or more.
+
+        Example:
+            >>> plan = BatchPlan.solve(dp=8, global_batch=32, micro_batch=1)
+            >>> plan.resize(dp=7).accumulation_steps, plan.resize(dp=7).global_batch
+            (5, 32)
+        """
+        asked = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
+        return BatchPlan(**batch_fields("plan.resize", {"dp": dp}, asked, None, True))
+
+    def _begin(self, call: Call, step: object, first: object) -> int:
+        """The first sample of a step."""
+        number, offset = integer(step), integer(first)
+        if number is None or not 0 <= number < MAX_SAMPLES // self.global_batch:
             text = told(f"{call}: there is no step {step!r}.", fix="count steps from 0.")
             raise CoordinateError(text, index=step)
+        if offset is None or not 0 <= offset < MAX_SAMPLES - (number + 1) * self.global_batch:
+            text = told(f"{call}: first is {first!r}.", fix="count samples from 0.")
+            raise CoordinateError(text, index=first)
+        return offset + number * self.global_batch
+
+    def _index(self, call: Call, data_index: object) -> int:
+        index = integer(data_index)
         if index is None or not 0 <= index < self.dp:
             text = told(
                 f"{call}: there is no data index {data_index!r}.",
@@ -113,99 +207,40 @@ class BatchPlan:
                 fix='mesh.coordinate["dp"].',
             )
             raise CoordinateError(text, axis="dp", index=data_index, size=self.dp)
-        micro_steps = np.arange(self.accumulation_steps, dtype=np.int64)[:, None]
-        items = np.arange(self.micro_batch, dtype=np.int64)
-        blocks = micro_steps * self.dp + index
-        return first * self.global_batch + blocks * self.micro_batch + items
+        return index
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BatchPlan):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in FOUR)
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in FOUR))
 
     def __str__(self) -> str:
-        return (
-            f"global_batch {self.global_batch} = micro_batch {self.micro_batch} x "
-            f"accumulation_steps {self.accumulation_steps} x dp {self.dp}"
-        )
+        asked = f" ({self.asked} asked)" if self.asked is not None else ""
+        total = f"global_batch {self.global_batch}{asked} = micro_batch {self.micro_batch} x "
+        if not self.uneven:
+            return f"{total}accumulation_steps {self.accumulation_steps} x dp {self.dp}"
+        most, cuts = self.accumulation_steps, self.global_batch // self.micro_batch
+        return f"{total}{cuts}, of which dp {self.dp} run {most} or {most - 1} each"
 
 
-def batch_plan(call: Call, dp: object, asked: Mapping[str, object]) -> BatchPlan:
-    """:meth:`BatchPlan.solve` for a call of another name, which its errors then quote."""
-    return BatchPlan(**_solved(call, {"dp": dp, **asked}))
+def batch_fields(
+    name: str, said: Mapping[str, object], asked: Mapping[str, object], round: object, uneven: bool
+) -> dict[str, Any]:
+    """The fields of the plan that a call of any name asks for, which its errors then quote.
 
+    Args:
+        name: of the call.
+        said: the arguments to quote, but for the two below.
+        asked: those of the four that are known.
+        round: as in :meth:`BatchPlan.solve`.
+        uneven: likewise.
 
-def _solved(call: Call, asked: Mapping[str, object]) -> dict[str, int]:
-    """All four values, from dp and two or three of the others."""
-    sizes = {name: _checked(call, name, asked) for name in asked}
-    missing = [name for name in THREE if name not in sizes]
-    if len(missing) > 1:
-        raise _too_few(call, sizes, missing)
-    unit = math.prod(size for name, size in sizes.items() if name != "global_batch")
-    total = sizes.get("global_batch", unit)
-    if total % unit or (not missing and total != unit):
-        raise _indivisible(call, sizes, unit)
-    return {**sizes, **{name: total if name == THREE[0] else total // unit for name in missing}}
-
-
-def _checked(call: Call, name: str, asked: Mapping[str, object]) -> int:
-    number = integer(value := asked[name])
-    if number is None or number < 1:
-        text = told(
-            f"{call}: {name} is {value!r}.",
-            "Batches and steps are whole numbers of 1 or more.",
-            fix=f"{name}={_unit(asked) if name == THREE[0] else 1}, or more.",
-        )
-        raise BatchError(text)
-    return number
-
-
-def _unit(asked: Mapping[str, object]) -> int:
-    """What a global batch must be a multiple of, as far as the rest can be read."""
-    numbers = [integer(value) for name, value in asked.items() if name != THREE[0]]
-    return math.prod(number for number in numbers if number is not None and number > 0)
-
-
-def _too_few(call: Call, sizes: Mapping[str, int], missing: list[str]) -> BatchError:
-    """Only one of the three was given, or none: name a second one that fits."""
-    changes = {missing[-1]: 1}
-    if "global_batch" in sizes:
-        changes["global_batch"] = -(-sizes["global_batch"] // sizes["dp"]) * sizes["dp"]
-    if len(missing) > len(THREE) - 1:
-        changes[missing[-2]] = 1
-    text = told(
-        f"{call}: {len(THREE) - len(missing)} of {', '.join(THREE)} given.",
-        "Any two of the three give the third.",
-        fix=f"{call.but(**changes)}.",
-    )
-    return BatchError(text, global_batch=sizes.get("global_batch"))
-
-
-def _indivisible(call: Call, sizes: Mapping[str, int], unit: int) -> BatchError:
-    """The batch that does not divide, with the nearest that do, and what divides it."""
-    total, dp = sizes["global_batch"], sizes["dp"]
-    exact = len(sizes) == len(THREE) + 1
-    low, high = (total // unit * unit, (total // unit + 1) * unit) if not exact else (unit, unit)
-    below, above = low if 0 < low < total else None, high if high > total else None
-    near = [n for n in (below, above) if n is not None]
-    product = " x ".join(f"{name} {size}" for name, size in sizes.items() if name != THREE[0])
-    divisors = _divisors(total // dp) if total % dp == 0 else ()
-    # what is free to change divides just as the micro batch would
-    free = "accumulation_steps" if "micro_batch" not in sizes else "micro_batch"
-    shown = _nearby(divisors, sizes.get(free, 1))
-    ways = [f"global_batch={n}" for n in near]
-    if divisors:
-        ways.append("leave out one of the three" if exact else f"{free} one of {shown}")
-    text = told(
-        f"{call}: {total} is not {'' if exact else 'a multiple of '}{product} = {unit}.",
-        f"Nearest global batches: {' and '.join(str(n) for n in near)}.",
-        f"{PLURAL[free]} that divide {total} over dp {dp}: {shown}.",
-        fix=f"{', or '.join(ways)}.",
-    )
-    return BatchError(text, global_batch=total, below=below, above=above, micro_batches=divisors)
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return tuple(sorted({*small, *(number // n for n in small)}))
-
-
-def _nearby(divisors: tuple[int, ...], wanted: int) -> str:
-    """The divisors nearest to what was asked for, in ascending order."""
-    near = sorted(sorted(divisors, key=lambda n: abs(n - wanted))[:SHOWN])
-    return ", ".join(str(n) for n in near) or "none"
+    Raises:
+        BatchError: as :meth:`BatchPlan.solve`.
+    """
+    more = given(round=round, uneven=uneven or None) if name != "plan.resize" else {}
+    found = solved(Call(name, kwargs={**said, **more}), asked, round, uneven)
+    return {**found, "uneven": uneven}

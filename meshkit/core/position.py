@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from .axes import check_known, listed
-from .batch import BatchPlan, batch_plan
-from .call import Call, given
-from .errors import SpecError, told
 from .layout import Layout
 from .seats import Ints
 
@@ -81,38 +77,3 @@ class Position:
         Raises as :meth:`peers`. See :meth:`meshkit.Layout.ring`.
         """
         return self.layout.ring(self.rank, axis)
-
-    def batch(
-        self,
-        *,
-        global_batch: int | None = None,
-        micro_batch: int | None = None,
-        accumulation_steps: int | None = None,
-        data: str | tuple[str, ...] = ("dp",),
-    ) -> BatchPlan:
-        """How the global batch is cut for this mesh: any two of the three give the third. Local.
-
-        Args:
-            global_batch: samples in one optimizer step, over all ranks.
-            micro_batch: samples in one forward and backward of one rank.
-            accumulation_steps: micro batches a rank runs before one optimizer step.
-            data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
-                all others share them. Empty means that all ranks read the same.
-
-        Raises:
-            BatchError: where they do not divide, with the nearest batches that do.
-            UnknownAxisError: for an axis in ``data`` that the mesh does not have.
-        """
-        asked = given(
-            global_batch=global_batch,
-            micro_batch=micro_batch,
-            accumulation_steps=accumulation_steps,
-        )
-        more = {} if data == ("dp",) else {"data": data}
-        call = Call("mesh.batch", kwargs={**asked, **more})
-        if not isinstance(data, str | tuple | list):
-            fix = 'data=("dp",), or the axes that divide the samples.'
-            raise SpecError(told(f"{call}: data is {data!r}.", fix=fix))
-        axes = listed(data)
-        check_known(call, axes, self.layout.axes)
-        return batch_plan(call, self.size(*axes) if axes else 1, asked)

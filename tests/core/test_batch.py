@@ -30,7 +30,7 @@ quick = settings(deadline=None, max_examples=60, database=None)
 )
 def test_any_two_give_the_third(asked: dict[str, int], wanted: tuple[int, ...]) -> None:
     plan = BatchPlan.solve(**asked)
-    assert dataclasses.astuple(plan) == wanted
+    assert (plan.dp, plan.global_batch, plan.micro_batch, plan.accumulation_steps) == wanted
     assert BatchPlan(*wanted) == plan
 
 
@@ -117,8 +117,8 @@ def test_numpy_integers_become_plain_ones() -> None:
     solved = BatchPlan.solve(dp=np.int64(4), global_batch=np.int32(16), micro_batch=np.uint8(2))
     assert solved == BatchPlan(4, 16, 2, 2)
     direct = BatchPlan(np.int64(4), np.int32(16), np.uint8(2), np.int8(2))
-    assert {type(value) for value in dataclasses.astuple(solved)} == {int}
-    assert {type(value) for value in dataclasses.astuple(direct)} == {int}
+    for plan in (solved, direct):
+        assert [type(value) for value in dataclasses.astuple(plan)[:4]] == [int] * 4
 
 
 def test_samples_by_hand() -> None:

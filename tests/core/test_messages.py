@@ -36,7 +36,6 @@ from meshkit.core.call import Call
 from meshkit.core.factor import merged_sizes
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
-from meshkit.core.position import Position
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -538,16 +537,6 @@ SAID = {
         """
         Layout(dp=8, ranks=[0, 0, 2, 3, 4, 5, 6, 7]): a rank stands twice in ranks.
           Fix: distinct ranks of this world, such as ranks=range(4).
-        """,
-        {},
-    ),
-    # --------------------------------------------------------- position.py
-    "data that are no axes": Said(
-        lambda: Position(LAYOUT, 0).batch(global_batch=8, micro_batch=1, data=3),  # type: ignore[arg-type]
-        SpecError,
-        """
-        mesh.batch(global_batch=8, micro_batch=1, data=3): data is 3.
-          Fix: data=("dp",), or the axes that divide the samples.
         """,
         {},
     ),

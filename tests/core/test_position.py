@@ -28,10 +28,6 @@ def test_as_the_layout(data: st.DataObject) -> None:
     assert not Position(layout, max(layout.ranks) + 1).inside
 
 
-def test_outside_and_batches() -> None:
-    here = Position(meshkit.Layout(dp=4, sp=2), 3)
-    assert here.batch(global_batch=1024, micro_batch=4).accumulation_steps == 64
-    with pytest.raises(meshkit.SpecError, match="data is 3"):
-        here.batch(global_batch=8, micro_batch=1, data=3)  # type: ignore[arg-type]
+def test_outside() -> None:
     with pytest.raises(meshkit.CoordinateError):
         _ = Position(meshkit.Layout(dp=4), 9).coordinate
