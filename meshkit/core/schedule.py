@@ -95,7 +95,8 @@ class BatchSchedule:
         steps, rest = divmod(plan.global_batch - start, increment)
         if rest or steps < 1:
             line = f"From {start} by {increment} never meets {plan.global_batch}."
-            fix = f"start={max(plan.global_batch - increment, 1)}, or an increment that divides."
+            gap = plan.global_batch - start
+            fix = f"increment={gap}, or what divides it." if gap > 0 else "start with less."
             raise BatchError(told(f"{call}: the ramp does not lead to the plan.", line, fix=fix))
         stages = [(-(-j * samples // steps), start + j * increment) for j in range(steps + 1)]
         return cls(plan, tuple(stages), uneven)

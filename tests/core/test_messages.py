@@ -21,6 +21,7 @@ import meshkit
 from meshkit import (
     BatchError,
     BatchPlan,
+    BatchSchedule,
     CoordinateError,
     GroupPlan,
     Layout,
@@ -593,6 +594,171 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         """
         plan.samples(-1, 0): there is no step -1.
           Fix: count steps from 0.
+        """,
+        {"index": -1},
+    ),
+    "a batch that was to be rounded to nothing": Said(
+        lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round="down"),
+        BatchError,
+        """
+        BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round='down'): \
+8 is not a multiple of dp 4 x micro_batch 3 = 12.
+          Nearest global batches: 12.
+          Micro batches that divide 8 over dp 4: 1, 2.
+          Fix: global_batch=12, or micro_batch one of 1, 2.
+        """,
+        {"below": None, "above": 12},
+    ),
+    "an unknown dp that does not divide": Said(
+        lambda: BatchPlan.solve(global_batch=100, micro_batch=3, accumulation_steps=2),
+        BatchError,
+        """
+        BatchPlan.solve(global_batch=100, micro_batch=3, accumulation_steps=2): \
+100 is not a multiple of micro_batch 3 x accumulation_steps 2 = 6.
+          Nearest global batches: 96 and 102.
+          Micro batches that divide 100 over accumulation_steps 2: 1, 2, 5, 10, 25, 50.
+          Fix: global_batch=96, or global_batch=102, or micro_batch one of 1, 2, 5, 10, 25, 50.
+        """,
+        {"below": 96, "above": 102},
+    ),
+    "too few without dp": Said(
+        lambda: BatchPlan.solve(global_batch=100, micro_batch=3),
+        BatchError,
+        """
+        BatchPlan.solve(global_batch=100, micro_batch=3): \
+2 of dp, global_batch, micro_batch, accumulation_steps given.
+          Any three give the last.
+          Fix: BatchPlan.solve(global_batch=102, micro_batch=3, accumulation_steps=1).
+        """,
+        {},
+    ),
+    "an uneven batch of broken micro batches": Said(
+        lambda: BatchPlan.solve(dp=7, global_batch=32, micro_batch=3, uneven=True),
+        BatchError,
+        """
+        BatchPlan.solve(dp=7, global_batch=32, micro_batch=3, uneven=True): \
+32 is not a multiple of micro_batch 3 = 3.
+          Nearest global batches: 30 and 33.
+          Micro batches that divide 32: 1, 2, 4, 8, 16, 32.
+          Fix: global_batch=30, or global_batch=33, or micro_batch one of 1, 2, 4, 8, 16, 32.
+        """,
+        {"below": 30, "above": 33},
+    ),
+    "an uneven plan with steps that are not so": Said(
+        lambda: BatchPlan.solve(
+            dp=7, global_batch=32, micro_batch=1, accumulation_steps=4, uneven=True
+        ),
+        BatchError,
+        """
+        BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, accumulation_steps=4, uneven=True): \
+accumulation_steps is 4.
+          32 micro batches over dp 7 are 5 at the most.
+          Fix: accumulation_steps=5, or leave it out.
+        """,
+        {"global_batch": 32},
+    ),
+    "a rounding of no name": Said(
+        lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round="near"),
+        BatchError,
+        """
+        BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round='near'): round is 'near'.
+          Fix: round='down' or round='up'.
+        """,
+        {},
+    ),
+    "a first sample below zero": Said(
+        lambda: PLAN.samples(0, 0, first=-3),
+        CoordinateError,
+        """
+        plan.samples(0, 0, first=-3): first is -3.
+          Fix: count samples from 0.
+        """,
+        {"index": -3},
+    ),
+    # --------------------------------------------------------- schedule.py
+    "a stage that cannot be run": Said(
+        lambda: BatchSchedule(PLAN, ((0, 8), (100, 12))),
+        BatchError,
+        """
+        BatchSchedule(plan, ((0, 8), (100, 12))): the stage from 100 samples on cannot be run.
+          12 does not divide into micro batches of 2 over dp 4.
+          Fix: 100:8, or 100:16, or uneven=True.
+        """,
+        {"global_batch": 12, "below": 8, "above": 16},
+    ),
+    "stages that do not begin at 0": Said(
+        lambda: BatchSchedule(PLAN, ((5, 8), (5, 16))),
+        BatchError,
+        """
+        BatchSchedule(plan, ((5, 8), (5, 16))): stages must ascend from 0.
+          Stages begin at 5, 5.
+          Fix: the first at 0, each later than the one before.
+        """,
+        {},
+    ),
+    "a stage that is none": Said(
+        lambda: BatchSchedule(PLAN, ((0, 8.0),)),  # type: ignore[arg-type]
+        BatchError,
+        """
+        BatchSchedule(plan, ((0, 8.0),)): (0, 8.0) is no stage.
+          Fix: (samples consumed, global batch), such as (0, 256).
+        """,
+        {},
+    ),
+    "stages that cannot be read": Said(
+        lambda: BatchSchedule.stages_of(PLAN, "0:8, 100:16"),
+        BatchError,
+        """
+        BatchSchedule.stages_of(plan, '0:8, 100:16'): \
+stages are pairs of samples and a global batch.
+          Fix: "0:256 200000:512", say.
+        """,
+        {},
+    ),
+    "samples without tokens": Said(
+        lambda: BatchSchedule.stages_of(PLAN, "0:8", tokens_per_sample=0),
+        BatchError,
+        """
+        BatchSchedule.stages_of(plan, '0:8', tokens_per_sample=0): tokens_per_sample is 0.
+          Fix: the length of a sequence, 1 or more.
+        """,
+        {},
+    ),
+    "a ramp from nothing": Said(
+        lambda: BatchSchedule.ramp_up(PLAN, start=0, increment=8, samples=100),
+        BatchError,
+        """
+        BatchSchedule.ramp_up(plan, start=0, increment=8, samples=100): start is 0.
+          Fix: start=1, or more.
+        """,
+        {},
+    ),
+    "a ramp that leads elsewhere": Said(
+        lambda: BatchSchedule.ramp_up(PLAN, start=8, increment=5, samples=100),
+        BatchError,
+        """
+        BatchSchedule.ramp_up(plan, start=8, increment=5, samples=100): \
+the ramp does not lead to the plan.
+          From 8 by 5 never meets 16.
+          Fix: increment=8, or what divides it.
+        """,
+        {},
+    ),
+    "a place in a run that is none": Said(
+        lambda: BatchSchedule.constant(PLAN).at(-1),
+        CoordinateError,
+        """
+        schedule.at(-1): no number of samples.
+          Fix: schedule.at(0).
+        """,
+        {"index": -1},
+    ),
+    "a step of a schedule that is none": Said(
+        lambda: BatchSchedule.constant(PLAN).consumed(-1),
+        CoordinateError,
+        """
+        schedule.consumed(-1): there is no such step.
+          Fix: count from 0.
         """,
         {"index": -1},
     ),

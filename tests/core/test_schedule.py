@@ -1,0 +1,123 @@
+"""Schedules of the global batch, beside a run that is walked step by step."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import BatchError, BatchPlan, BatchSchedule, CoordinateError
+
+quick = settings(deadline=None, max_examples=60, database=None)
+PLAN = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> BatchSchedule:
+    plan = BatchPlan.solve(
+        dp=draw(st.integers(1, 4)), micro_batch=draw(st.integers(1, 3)), accumulation_steps=1
+    )
+    firsts = sorted(draw(st.sets(st.integers(1, 80), max_size=4)))
+    unit = plan.global_batch
+    stages = [(first, unit * draw(st.integers(1, 5))) for first in [0, *firsts]]
+    return BatchSchedule(plan, tuple(stages))
+
+
+def walked(schedule: BatchSchedule, steps: int) -> list[tuple[int, int]]:
+    """Step by step, the stage found by looking through all of them."""
+    found, consumed = [], 0
+    for _ in range(steps):
+        size = [size for first, size in schedule.stages if first <= consumed][-1]
+        found.append((consumed, size))
+        consumed += size
+    return found
+
+
+@quick
+@given(schedules(), st.integers(0, 30))
+def test_a_step_is_where_walking_leads(schedule: BatchSchedule, step: int) -> None:
+    run = walked(schedule, step + 1)
+    assert [(c, plan.global_batch) for c, plan in islice(schedule.steps(), step + 1)] == run
+    assert schedule.consumed(step) == run[-1][0]
+    assert schedule.at(run[-1][0]).global_batch == run[-1][1]
+
+
+@quick
+@given(schedules(), st.integers(0, 30), st.integers(1, 6))
+def test_law_9_holds_for_every_stage_and_every_resize(
+    schedule: BatchSchedule, step: int, dp: int
+) -> None:
+    consumed = schedule.consumed(step)
+    for each in (schedule, schedule.resize(dp)):
+        plan = each.at(consumed)
+        assert plan.global_batch == schedule.at(consumed).global_batch
+        assert plan.micro_batch == schedule.plan.micro_batch
+        owned = [plan.samples(0, d, first=consumed).ravel() for d in range(plan.dp)]
+        every = sorted(int(n) for part in owned for n in part)
+        assert every == list(range(consumed, consumed + plan.global_batch))
+
+
+@quick
+@given(schedules(), st.integers(0, 20), st.integers(1, 5))
+def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_been_stopped(
+    schedule: BatchSchedule, step: int, dp: int
+) -> None:
+    whole = [c for c, _ in islice(schedule.steps(), step + 5)]
+    again = schedule.resize(dp).steps(schedule.consumed(step))
+    assert [c for c, _ in islice(again, 5)] == whole[step:]
+
+
+@quick
+@given(st.integers(1, 20), st.integers(1, 5), st.integers(1, 8), st.integers(1, 1000))
+def test_a_ramp_as_megatron_computes_it(start: int, step: int, k: int, samples: int) -> None:
+    """start + floor(consumed / (samples / k)) * increment, until all are consumed."""
+    if k > samples:
+        return
+    plan = BatchPlan.solve(dp=1, global_batch=start + k * step, micro_batch=1)
+    ramp = BatchSchedule.ramp_up(plan, start=start, increment=step, samples=samples)
+    for consumed in {0, samples // 3, samples // 2, samples - 1, samples, samples + 7}:
+        steps = min(k, consumed * k // samples)
+        assert ramp.at(consumed).global_batch == start + steps * step
+
+
+def test_by_samples_and_by_tokens() -> None:
+    text = "0:4 200000:8"
+    assert BatchSchedule.stages_of(PLAN, text).stages == ((0, 4), (200_000, 8))
+    by_tokens = BatchSchedule.stages_of(PLAN, text, tokens_per_sample=4096)
+    assert by_tokens.stages == ((0, 4), (49, 8))  # 48.8 samples: the first after 200,000 tokens
+    assert [by_tokens.at(c).global_batch for c in (0, 48, 49, 10**9)] == [4, 4, 8, 8]
+
+
+def test_constant() -> None:
+    schedule = BatchSchedule.constant(PLAN)
+    assert schedule.at(10**12) == PLAN
+    assert schedule.consumed(1000) == 8000
+    assert [c for c, _ in schedule.steps(16, until=40)] == [16, 24, 32]
+
+
+def test_picklable_and_made_of_plain_ints() -> None:
+    schedule = BatchSchedule(PLAN, [[0, 4], [8, 8]])  # type: ignore[arg-type]
+    assert schedule.stages == ((0, 4), (8, 8))
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
+
+
+def test_uneven_stages_where_they_are_allowed() -> None:
+    with pytest.raises(BatchError):
+        BatchSchedule.stages_of(PLAN, "0:6")
+    uneven = BatchSchedule.stages_of(PLAN, "0:6", uneven=True)
+    assert [uneven.at(0).own_steps(d) for d in range(2)] == [2, 1]
+
+
+@pytest.mark.parametrize("consumed", [-1, 1.0, True, None])
+def test_what_is_no_place_in_a_run(consumed: Any) -> None:
+    schedule = BatchSchedule.constant(PLAN)
+    with pytest.raises(CoordinateError):
+        schedule.at(consumed)
+    with pytest.raises(CoordinateError):
+        schedule.consumed(consumed)
+    with pytest.raises(CoordinateError):
+        next(schedule.steps(consumed))
