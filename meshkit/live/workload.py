@@ -69,8 +69,8 @@ class Workload(Grouped):
 
         Args:
             counts: how many tokens count in each micro batch of the step on this rank, without
-                padding and what is masked; 0 for a filler. (A mean over none is NaN, and stays so when
-                it is scaled by 0: divide by one at least.)
+                padding and what is masked; 0 for a filler. (A mean over none is NaN, and stays so
+                when it is scaled by 0: divide by one at least.)
             *axes: those over which gradients are averaged and tokens are different; without any,
                 ``dp``, and ``cp`` and ``sp`` where the mesh has them.
 

@@ -113,7 +113,11 @@ def axes_of(layout: Layout, *, min_size: int = 0) -> st.SearchStrategy[tuple[str
 
 
 def batch_plans(
-    *, max_dp: int = 8, max_micro_batch: int = 8, max_accumulation_steps: int = 8
+    *,
+    max_dp: int = 8,
+    max_micro_batch: int = 8,
+    max_accumulation_steps: int = 8,
+    uneven: bool = False,
 ) -> st.SearchStrategy[BatchPlan]:
     """Batch plans; the global batch is at most the product of the three limits.
 
@@ -121,19 +125,23 @@ def batch_plans(
         max_dp: the largest number of data coordinates.
         max_micro_batch: the largest micro batch, in samples.
         max_accumulation_steps: the largest number of micro batches in a step.
+        uneven: whether some data coordinates may run one micro batch less than others.
 
     Example:
         >>> from hypothesis import find
         >>> print(find(batch_plans(), lambda plan: plan.dp > 1))
         global_batch 2 = micro_batch 1 x accumulation_steps 1 x dp 2
     """
-    return st.builds(
-        BatchPlan.solve,
-        global_batch=st.none(),
-        dp=st.integers(1, max_dp),
-        micro_batch=st.integers(1, max_micro_batch),
-        accumulation_steps=st.integers(1, max_accumulation_steps),
-    )
+    sizes = st.integers(1, max_dp), st.integers(1, max_micro_batch)
+    steps = st.integers(1, max_accumulation_steps)
+    left_out = st.integers(0, max_dp - 1) if uneven else st.just(0)
+    return st.builds(_plan, *sizes, steps, left_out)
+
+
+def _plan(dp: int, micro_batch: int, steps: int, left_out: int) -> BatchPlan:
+    """A plan whose last micro step is not run by some of the data coordinates."""
+    total = micro_batch * (dp * steps - min(left_out, dp - 1))
+    return BatchPlan.solve(dp=dp, global_batch=total, micro_batch=micro_batch, uneven=True)
 
 
 def _legal(name: str) -> bool:

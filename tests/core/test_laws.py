@@ -140,7 +140,11 @@ def test_the_strategies_keep_their_limits(data: st.DataObject, most: int, axes: 
     assert layout.ranks == range(layout.num_ranks)
     assert data.draw(ranks(layout)) in layout.ranks
     assert layout.rank(**data.draw(coordinates(layout))) in layout.ranks
-    plan = data.draw(batch_plans(max_dp=2, max_micro_batch=3, max_accumulation_steps=5))
+    plan = data.draw(
+        batch_plans(
+            max_dp=2, max_micro_batch=3, max_accumulation_steps=5, uneven=data.draw(st.booleans())
+        )
+    )
     assert (plan.dp <= 2, plan.micro_batch <= 3, plan.accumulation_steps <= 5) == (True,) * 3
 
 
@@ -496,6 +500,24 @@ def test_law_9_the_global_order_is_the_same_on_every_mesh(dp: int, micro: int, s
     alone = BatchPlan.solve(dp=1, global_batch=plan.global_batch, micro_batch=micro)
     together = np.stack([plan.samples(3, d) for d in range(dp)], axis=1).reshape(-1, micro)
     np.testing.assert_array_equal(together, alone.samples(3, 0))
+
+
+@law
+@given(batch_plans(uneven=True), st.integers(0, 5), st.integers(1, 9), st.integers(0, 50))
+def test_law_9_holds_for_uneven_plans_and_after_a_resize(
+    plan: BatchPlan, step: int, dp: int, first: int
+) -> None:
+    """In one order whatever dp: micro step by micro step, the coordinates that have one."""
+    for each in (plan, plan.resize(dp)):
+        assert sum(each.own_steps(d) for d in range(each.dp)) * each.micro_batch == (
+            plan.global_batch
+        )
+        owned = [each.samples(step, d, first=first) for d in range(each.dp)]
+        rows = [
+            row for a in range(each.accumulation_steps) for part in owned for row in part[a : a + 1]
+        ]
+        begin = first + step * plan.global_batch
+        assert np.concatenate(rows).tolist() == list(range(begin, begin + plan.global_batch))
 
 
 def ranks_in(text: str) -> tuple[list[int], list[int]]:
