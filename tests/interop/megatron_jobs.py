@@ -52,6 +52,28 @@ def megatrons_tables(cases: list[Case]) -> list[tuple[dict[str, Table], dict[str
         return found
 
 
+Ramp = tuple[int, int, int, int]  # start, increment, samples, global batch
+
+
+def ramps(cases: list[Ramp], consumed: list[int]) -> list[list[int]]:
+    """For each ramp Megatron's global batch after so many consumed samples."""
+    with strict():
+        from megatron.core.num_microbatches_calculator import (
+            RampupBatchsizeNumMicroBatchesCalculator,
+        )
+
+        found = []
+        for start, increment, samples, total in cases:
+            ramp = RampupBatchsizeNumMicroBatchesCalculator(
+                total, 2, 2, False, 0, start, increment, samples
+            )
+            found.append([])
+            for count in consumed:
+                ramp.update(count, True)
+                found[-1].append(ramp.get_current_global_batch_size())
+        return found
+
+
 Ranks = dict[str, list[int] | None]
 
 

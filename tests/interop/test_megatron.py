@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit import Layout, SpecError
+from meshkit import BatchPlan, BatchSchedule, Layout, SpecError
 from meshkit.interop import megatron
 
 from . import megatron_jobs as jobs
@@ -45,6 +45,17 @@ def test_its_rank_tables_are_groups_of_the_layouts() -> None:
             for token, rows in table.items():
                 axes = [axis for axis in layout.axes if axis in token.split("-")]
                 assert sorted(layout.groups(*axes).tolist()) == sorted(rows), (order, token)
+
+
+@needs_megatron
+def test_a_ramp_of_the_global_batch_is_megatrons() -> None:
+    cases = [(4, 4, 100, 16), (8, 4, 1000, 32), (4, 8, 300, 28)]
+    consumed = [*range(0, 1100, 7), 33, 34, 66, 67, 99, 100, 101, 299, 300, 10**6]
+    (theirs,) = meshkit.spawn(jobs.ramps, 1, (cases, consumed), timeout=200)
+    for (start, increment, samples, total), found in zip(cases, theirs, strict=True):
+        plan = BatchPlan.solve(dp=2, global_batch=total, micro_batch=2)
+        ramp = BatchSchedule.ramp_up(plan, start=start, increment=increment, samples=samples)
+        assert [ramp.at(count).global_batch for count in consumed] == found
 
 
 # sizes and order at 8 ranks, whether the experts are a view, and how many groups a rank holds
