@@ -4,7 +4,7 @@ The door: every public name, imported when it is first used, so that ``import me
 next to nothing and torch is loaded only for what is live::
 
     before any process   factor_world  split_world  Layout  GroupPlan
-                         BatchPlan  BatchSchedule  MicroBatch
+                         BatchPlan  BatchSchedule  MicroBatch  SequencePlan
     who am I             detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     what is refused      MeshkitError and its children, see meshkit.core.errors
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .core.micro import MicroBatch
     from .core.plan import GroupPlan
     from .core.schedule import BatchSchedule
+    from .core.sequence import SequencePlan
     from .core.split import split_world
     from .launch.environment import detect
     from .launch.join import init, shutdown
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .launch.world import World
     from .live.build import build_mesh
     from .live.mesh import Mesh
+    from .live.sequence import SequenceShard
 
 __all__ = [
     "BatchError",
@@ -57,6 +59,8 @@ __all__ = [
     "MeshkitError",
     "MicroBatch",
     "RankTimeoutError",
+    "SequencePlan",
+    "SequenceShard",
     "SpawnError",
     "SpecError",
     "UnknownAxisError",
@@ -78,6 +82,7 @@ _ROOMS = {
     "core.micro": ("MicroBatch",),
     "core.plan": ("GroupPlan",),
     "core.schedule": ("BatchSchedule",),
+    "core.sequence": ("SequencePlan",),
     "core.split": ("split_world",),
     "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),
@@ -85,6 +90,7 @@ _ROOMS = {
     "launch.world": ("World",),
     "live.build": ("build_mesh",),
     "live.mesh": ("Mesh",),
+    "live.sequence": ("SequenceShard",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -283,6 +283,7 @@ layout = meshkit.factor_world(64, tp=8, sp=2)
 str(layout), layout.groups("dp"), layout.rearrange("dp sp tp -> (dp sp) tp")
 meshkit.GroupPlan.of(layout, ["dp tp"]).steps
 meshkit.BatchPlan.solve(dp=4, global_batch=64, micro_batch=2).samples(0, 0)
+meshkit.SequencePlan(16, 4, "zigzag").inverse()
 meshkit.detect({})
 [getattr(meshkit, name) for name in meshkit.__all__ if name.endswith("Error")]
 """

@@ -58,10 +58,14 @@ class SpecError(MeshkitError, ValueError):
     Attributes:
         sizes: axis name to size, as asked for, where that could be read.
         world_size: the number of ranks there are, where it was known.
+        below: of a sequence that does not divide, the nearest shorter length that does, or None.
+        above: the nearest longer one.
     """
 
     sizes: Mapping[str, object] | None = None
     world_size: int | None = None
+    below: int | None = None
+    above: int | None = None
 
 
 class UnknownAxisError(MeshkitError, KeyError):

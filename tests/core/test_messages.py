@@ -26,6 +26,7 @@ from meshkit import (
     GroupPlan,
     Layout,
     MeshkitError,
+    SequencePlan,
     SpecError,
     UnknownAxisError,
     UnplacedAxisError,
@@ -37,6 +38,7 @@ from meshkit.core.call import Call
 from meshkit.core.factor import merged_sizes
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
+from meshkit.core.sequence import sequence_plan
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -826,6 +828,84 @@ the ramp does not lead to the plan.
         """,
         {"axis": "dp", "index": 4, "size": 4},
     ),
+    # --------------------------------------------------------- sequence.py
+    "a sequence that does not divide": Said(
+        lambda: SequencePlan(10, 4),
+        SpecError,
+        """
+        SequencePlan(10, 4): 10 is not a multiple of parts 4.
+          Nearest lengths: 8 and 12.
+          Fix: length 8 or 12, or SequencePlan(10, 4, pad=True), which fills up to 12.
+        """,
+        {"below": 8, "above": 12},
+    ),
+    "a zigzag sequence that does not divide": Said(
+        lambda: SequencePlan(6, 4, "zigzag"),
+        SpecError,
+        """
+        SequencePlan(6, 4, order='zigzag'): 6 is not a multiple of 2 x parts 4 = 8.
+          Zigzag cuts the sequence into two chunks a part.
+          Nearest length: 8.
+          Fix: length 8, or SequencePlan(6, 4, order='zigzag', pad=True), which fills up to 8.
+        """,
+        {"below": None, "above": 8},
+    ),
+    "a sequence cut over axes": Said(
+        lambda: sequence_plan(
+            Call("mesh.sequence", (10,), {"axes": "cp sp"}),
+            10,
+            4,
+            "contiguous",
+            False,
+            "cp 2 x sp 2",
+        ),
+        SpecError,
+        """
+        mesh.sequence(10, axes='cp sp'): 10 is not a multiple of cp 2 x sp 2 = 4.
+          Nearest lengths: 8 and 12.
+          Fix: length 8 or 12, or mesh.sequence(10, axes='cp sp', pad=True), which fills up to 12.
+        """,
+        {},
+    ),
+    "a length of zero": Said(
+        lambda: SequencePlan(0, 4, "zigzag"),
+        SpecError,
+        """
+        SequencePlan(0, 4, order='zigzag'): length is 0.
+          Lengths and parts are whole numbers of 1 or more.
+          Fix: length 8, say.
+        """,
+        {},
+    ),
+    "an order of tokens that is none": Said(
+        lambda: SequencePlan(8, 4, "striped"),  # type: ignore[arg-type]
+        SpecError,
+        """
+        SequencePlan(8, 4, order='striped'): order is 'striped'.
+          The orders of tokens are contiguous and zigzag.
+          Fix: order='contiguous', or order='zigzag'.
+        """,
+        {},
+    ),
+    "padding that is no bool": Said(
+        lambda: SequencePlan(8, 4, pad=1),  # type: ignore[arg-type]
+        SpecError,
+        """
+        SequencePlan(8, 4, pad=1): pad is 1.
+          Fix: pad=True, or pad=False.
+        """,
+        {},
+    ),
+    "a part outside": Said(
+        lambda: SequencePlan(8, 4).positions(4),
+        CoordinateError,
+        """
+        plan.positions(4): there is no part 4.
+          There are 4, counted from 0.
+          Fix: a part from 0 to 3.
+        """,
+        {"index": 4, "size": 4},
+    ),
 }
 
 
@@ -918,6 +998,7 @@ NAMES = {
     "Layout": Layout,
     "factor_world": factor_world,
     "BatchPlan": BatchPlan,
+    "SequencePlan": SequencePlan,
     "LAYOUT": LAYOUT,
 }
 
@@ -927,7 +1008,7 @@ def calls_in_fix(text: str) -> list[str]:
     fix = text.rpartition("Fix: ")[2]
     found = []
     for hit in re.finditer(
-        r"\b(?:factor_world|BatchPlan\.solve|BatchPlan|Layout|layout\.\w+)\(", fix
+        r"\b(?:factor_world|BatchPlan\.solve|BatchPlan|SequencePlan|Layout|layout\.\w+)\(", fix
     ):
         depth = 0
         for place in range(hit.end() - 1, len(fix)):
@@ -972,6 +1053,8 @@ def test_the_calls_in_a_fix_are_found() -> None:
         lambda: BatchPlan.solve(dp=4, micro_batch=2),
         lambda: BatchPlan.solve(dp=4),
         lambda: BatchPlan.solve(dp=4, global_batch=10),
+        lambda: SequencePlan(10, 4),
+        lambda: SequencePlan(10, 4, "zigzag"),
     ],
 )
 def test_a_call_that_a_fix_proposes_works(do: Callable[[], object]) -> None:

@@ -1,0 +1,260 @@
+"""Sequence shards: cut and put together on real ranks; views, gradients and refusals without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshkit
+from meshkit import SequencePlan, SpecError
+from meshkit.core.sequence import ORDERS
+from meshkit.live.sequence import SequenceShard
+from tests.live import sequence_jobs as jobs
+
+quick = settings(deadline=None, max_examples=40, database=None)
+
+
+def no_group() -> Any:
+    raise AssertionError("a group was asked for")
+
+
+def shards(length: int, parts: int, order: Any = "contiguous", pad: bool = False) -> list[Any]:
+    """The shards of all ranks, without any."""
+    plan = SequencePlan(length, parts, order, pad)
+    cpu = torch.device("cpu")
+    return [SequenceShard(plan, part, cpu, no_group) for part in range(parts)]
+
+
+# ---------------------------------------------------------------- on real ranks
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axes", "group"),
+    [
+        ({"dp": 1, "sp": 4}, "sp", ("sp",)),
+        ({"dp": 2, "sp": 2, "order": "sp dp"}, ("sp",), ("sp",)),
+        ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, "cp sp", ("cp", "sp")),
+        ({"dp": 1, "cp": 2, "sp": 2, "groups": ["sp cp"]}, ["sp", "cp"], ("sp", "cp")),
+        ({"dp": 4, "sp": 1}, "sp", ("sp",)),
+    ],
+)
+def test_there_and_back(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> None:
+    told = meshkit.spawn(jobs.there_and_back, 4, (sizes, axes, group), timeout=120)
+    assert [rank["faults"] for rank in told] == [[]] * 4
+    layout = meshkit.Layout(**{axis: size for axis, size in sizes.items() if isinstance(size, int)})
+    if "order" in sizes:
+        layout = meshkit.Layout(sp=2, dp=2)
+    for row in layout.groups(*group):
+        for number, length in enumerate((16, 13, 3, 1, 16, 13, 3, 1)):
+            together = sorted(at for rank in row for at in told[rank]["held"][number])
+            plan = SequencePlan(length, len(row), ORDERS[number // 4], pad=True)  # type: ignore[arg-type]
+            assert together == list(range(plan.padded))
+
+
+def test_every_dtype_and_no_gradient() -> None:
+    assert meshkit.spawn(jobs.kinds, 2, timeout=60) == [[True] * 19] * 2
+
+
+def test_what_mesh_sequence_refuses() -> None:
+    built = "build_mesh(dp=1, cp=2, sp=2"
+    told = meshkit.spawn(jobs.without_its_group, 4, timeout=60)
+    for rank, (mine, asked, refused, closed) in enumerate(told):
+        part = rank % 2 * 2 + rank // 2  # cp the fastest
+        assert mine == [2 * part, 2 * part + 1]
+        assert asked[0] == "SpecError"
+        assert "groups=['sp cp']" in asked[1]
+        assert refused == [
+            (
+                "SpecError",
+                "mesh.sequence(10, axes=('cp', 'sp'), order='zigzag'): "
+                "10 is not a multiple of 2 x cp 2 x sp 2 = 8.\n"
+                "  Zigzag cuts the sequence into two chunks a part.\n"
+                "  Nearest lengths: 8 and 16.\n"
+                "  Fix: length 8 or 16, or mesh.sequence(10, axes=('cp', 'sp'), order='zigzag', "
+                "pad=True), which fills up to 16.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(9): 9 is not a multiple of sp 2.\n"
+                "  Nearest lengths: 8 and 10.\n"
+                "  Fix: length 8 or 10, or mesh.sequence(9, pad=True), which fills up to 10.",
+            ),
+            (
+                "UnknownAxisError",
+                "mesh.sequence(8, axes='tp'): there is no axis 'tp'.\n"
+                "  The axes are dp, cp, sp.\n"
+                "  Fix: use one of dp, cp, sp.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(8, axes='sp sp') names the axis sp twice.\n  Fix: name sp once.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(8, axes=3): axes is 3.\n"
+                '  Fix: axes="sp", or the axes that divide the sequence.',
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(0, pad=True): length is 0.\n"
+                "  Lengths and parts are whole numbers of 1 or more.\n"
+                "  Fix: length 2, say.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(8, order='striped'): order is 'striped'.\n"
+                "  The orders of tokens are contiguous and zigzag.\n"
+                "  Fix: order='contiguous', or order='zigzag'.",
+            ),
+        ]
+        assert closed[0] == (
+            "MeshkitError",
+            f"mesh.sequence(8): the mesh is closed.\n  Fix: {built}) again.",
+        )
+        assert closed[1][0] == "MeshkitError"
+
+
+def test_a_rank_outside() -> None:
+    *inside, out = meshkit.spawn(jobs.outside, 3, timeout=60)
+    assert inside == [None, None]
+    assert out[0] == "CoordinateError"
+    assert out[1].startswith("mesh.sequence(8): rank 2 is not in Layout(")
+
+
+# ---------------------------------------------------------------- without ranks
+
+
+@quick
+@given(st.integers(1, 40), st.integers(1, 6), st.sampled_from(ORDERS), st.booleans())
+def test_restore_undoes_take(length: int, parts: int, order: Any, in_one: bool) -> None:
+    whole = torch.arange(3 * length).reshape(length, 3)
+    slices = [shard.take(whole, dim=-2, fill=-1) for shard in shards(length, parts, order, True)]
+    given_parts = torch.cat(slices) if in_one else slices
+    shard = shards(length, parts, order, True)[0]
+    assert torch.equal(shard.restore(given_parts, dim=0), whole)
+    assert torch.equal(torch.cat(slices)[shard.plan.inverse()][:length], whole)
+
+
+def test_one_run_is_a_view_and_two_are_a_copy() -> None:
+    whole = torch.arange(32).reshape(2, 16)
+    storage = whole.untyped_storage().data_ptr()
+
+    def is_view(tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() == storage
+
+    assert [is_view(shard.take(whole)) for shard in shards(16, 4)] == [True] * 4
+    zigzag = [is_view(shard.take(whole)) for shard in shards(16, 4, "zigzag")]
+    assert zigzag == [False, False, False, True]  # the last part's chunks touch
+    padded = [is_view(shard.take(whole)) for shard in shards(16, 3, pad=True)]
+    assert padded == [True, True, False]
+    assert is_view(shards(16, 4)[0].restore(whole))
+    assert not is_view(shards(16, 4, "zigzag")[0].restore(whole))
+    alone = shards(16, 1, "zigzag")[0]
+    assert alone.take(whole).shape == whole.shape
+    assert is_view(alone.take(whole))
+
+
+def test_padding_holds_what_is_asked_for() -> None:
+    early, late = shards(5, 2, pad=True)
+    assert late.take(torch.arange(5), dim=0, fill=-100).tolist() == [3, 4, -100]
+    assert late.take(torch.arange(5.0), dim=0).tolist() == [3.0, 4.0, 0.0]
+    assert early.take(torch.arange(5), dim=0, fill=-100).tolist() == [0, 1, 2]
+    none = shards(3, 4, "zigzag", pad=True)[-1]
+    assert none.take(torch.arange(3), dim=0, fill=7).tolist() == [7, 7]
+    assert none.take(torch.arange(3).bool(), dim=0, fill=1).tolist() == [True, True]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gradients_pass_through_take_and_restore(order: Any) -> None:
+    whole = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
+    every = shards(7, 4, order, pad=True)
+    slices = [shard.take(whole) for shard in every]
+    assert all(one.requires_grad for one in slices)  # also where all of it is padding
+    scales = torch.randn(2, 7, 3, dtype=torch.float64)
+    (every[0].restore(slices) * scales).sum().backward()
+    assert torch.equal(whole.grad, scales)  # type: ignore[arg-type]
+
+
+def test_positions_are_made_once() -> None:
+    shard = shards(16, 4, "zigzag")[1]
+    assert shard.positions is shard.positions
+    assert shard.positions.dtype == torch.int64
+    assert shard.is_token.dtype == torch.bool
+    assert shard.positions.tolist() == [2, 3, 12, 13]
+
+
+def test_the_causal_mask_between_two_shards() -> None:
+    every, mask = shards(16, 4, "zigzag"), torch.ones(16, 16).tril().bool()
+    for mine in every:
+        for theirs in every:
+            seen = mine.positions[:, None] >= theirs.positions
+            assert torch.equal(seen, mask[mine.positions][:, theirs.positions])
+
+
+TENSOR = torch.zeros(3, 5, 16)
+REFUSED = [
+    (
+        lambda shard: shard.take(TENSOR),
+        """shard.take(tensor, dim=1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
+  The sequence has 16.
+  Fix: dim=2.""",
+    ),
+    (
+        lambda shard: shard.take(TENSOR[..., :9], -1),
+        """shard.take(tensor, dim=-1): dim -1 of a tensor of shape (3, 5, 9) has 9 tokens.
+  The sequence has 16.
+  Fix: a tensor of whole sequences, or mesh.sequence with their length.""",
+    ),
+    (
+        lambda shard: shard.take(torch.zeros(16)),
+        """shard.take(tensor, dim=1): a tensor of shape (16,) has no dim 1.
+  The sequence has 16.
+  Fix: dim=0.""",
+    ),
+    (
+        lambda shard: shard.take(torch.zeros(16, 16, 2), "1"),
+        """shard.take(tensor, dim='1'): a tensor of shape (16, 16, 2) has no dim '1'.
+  The sequence has 16.
+  Fix: dim=0, or dim=1.""",
+    ),
+    (
+        lambda shard: shard.gather(TENSOR, 2),
+        """shard.gather(tensor, dim=2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
+  Each part has 4.
+  Fix: what shard.take(tensor) gives.""",
+    ),
+    (
+        lambda shard: shard.gather(TENSOR, -4),
+        """shard.gather(tensor, dim=-4): a tensor of shape (3, 5, 16) has no dim -4.
+  Each part has 4.
+  Fix: what shard.take(tensor) gives.""",
+    ),
+    (
+        lambda shard: shard.restore(TENSOR, 1),
+        """shard.restore(parts, dim=1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
+  All parts together have 16.
+  Fix: dim=2.""",
+    ),
+    (
+        lambda shard: shard.restore([TENSOR[..., :4]] * 3, 2),
+        """shard.restore(parts, dim=2): 3 slices for 4 parts.
+  Fix: all parts, in their order; shard.gather(tensor) gets them.""",
+    ),
+    (
+        lambda shard: shard.restore([TENSOR[..., :4]] * 3 + [TENSOR], 2),
+        """shard.restore(parts, dim=2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
+  Each part has 4.
+  Fix: all parts, in their order; shard.gather(tensor) gets them.""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("do", "text"), REFUSED)
+def test_what_a_shard_refuses(do: Any, text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        do(shards(16, 4, "zigzag")[0])
+    assert str(caught.value) == text
