@@ -3,18 +3,22 @@
 ``ulysses`` (DeepSpeed-Ulysses, arXiv:2309.14509) trades slices of tokens for slices of heads by an
 all-to-all, so that every rank sees all tokens of some heads. ``ring`` (Ring Attention,
 arXiv:2310.01889) leaves queries where they are and passes blocks of keys and values around the
-ranks. With sp=4, whose block is on which rank::
+ranks. With sp=4, whose block is on which rank, and how much of it is computed there::
 
-            sp=0  sp=1  sp=2  sp=3
-    step 0  [0]   [1]   [2]   [3]
-    step 1   3    [0]   [1]   [2]     [j] is used; a block from the future is only passed on
-    step 2   2     3    [0]   [1]
-    step 3   1     2     3    [0]
+            contiguous slices             zigzag slices
+            sp=0  sp=1  sp=2  sp=3        sp=0  sp=1  sp=2  sp=3
+    step 0  [0]   [1]   [2]   [3]         [0]   [1]   [2]   [3]
+    step 1   3    [0]   [1]   [2]         3/2   0/2   1/2   2/2     [j] all, j/2 half,
+    step 2   2     3    [0]   [1]         2/2   3/2   0/2   1/2     j only passed on: the future
+    step 3   1     2     3    [0]         1/2   2/2   3/2   0/2
 
+Which queries see which keys is told by the positions of a ``SequencePlan``. Where slices are runs
+of the sequence the last rank has most to compute, and all wait for it; zigzag gives each the same.
 The softmax over blocks is the online one of FlashAttention (arXiv:2205.14135), whose backward
-computes the weights again. Slices are runs of the sequence, so the last rank has most to compute.
+computes the weights again.
 
 Both take ``qkv``, (3, batch, tokens / sp, heads, d), and return (batch, tokens / sp, heads, d).
+``plan`` says which tokens they are, as in ``mesh.sequence(...).plan``; None means runs.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -34,6 +39,12 @@ from torch.autograd.function import once_differentiable
 import meshkit
 
 Move = Callable[[Tensor, dist.ProcessGroup], Tensor]
+Plan = meshkit.SequencePlan | None
+
+
+def positions(plan: meshkit.SequencePlan, part: int, device: torch.device) -> Tensor:
+    """Which positions of the sequence a part holds: int64 (tokens,)."""
+    return torch.from_numpy(plan.positions(part)).to(device)
 
 
 # ---------------------------------------------------------------- communication with gradients
@@ -80,18 +91,56 @@ communicate: Callable[..., Tensor] = Communicate.apply
 # ---------------------------------------------------------------------------------- Ulysses
 
 
-def ulysses(qkv: Tensor, mesh: meshkit.Mesh) -> Tensor:
-    """All tokens of some heads: the heads here must divide by sp. Collective over sp."""
+def ulysses(qkv: Tensor, mesh: meshkit.Mesh, plan: Plan = None) -> Tensor:
+    """All tokens of some heads: the heads here must divide by sp. Collective over sp.
+
+    The work is equal in any order of tokens; only runs spare the mask, (tokens, tokens).
+    """
     group, sp = mesh.group("sp"), mesh.size("sp")
     qkv = rearrange(qkv, "three b s (n h) d -> n three b s h d", n=sp)
     qkv = communicate(qkv, trade, trade, group)
     q, k, v = rearrange(qkv, "n three b s h d -> three b h (n s) d")
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    if plan is None or plan.order == "contiguous":
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    else:
+        places = torch.cat([positions(plan, part, q.device) for part in range(sp)])
+        seen = places[:, None] >= places
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     mixed = rearrange(mixed, "b h (n s) d -> n b s h d", n=sp)
     return rearrange(communicate(mixed, trade, trade, group), "n b s h d -> b s (n h) d")
 
 
 # ------------------------------------------------------------------------------------- ring
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the queries of one part see of another part's keys; positions ascend in both.
+
+    Attributes:
+        queries: those that see a key: all from some place on.
+        keys: those that a query sees: all up to some place.
+        future: bool (queries, keys), which of these pairs count for nothing; None where all count.
+    """
+
+    queries: slice
+    keys: slice
+    future: Tensor | None
+
+    @classmethod
+    def of(
+        cls, plan: meshkit.SequencePlan, here: int, owner: int, device: torch.device
+    ) -> Sight | None:
+        """What is seen here of an owner's keys; None where all of them lie in the future."""
+        mine, theirs = plan.positions(here), plan.positions(owner)
+        first, end = np.searchsorted(mine, theirs[0]), np.searchsorted(theirs, mine[-1], "right")
+        if first == len(mine):
+            return None
+        queries, keys, future = slice(int(first), None), slice(int(end)), None
+        if theirs[end - 1] > mine[first]:
+            later, earlier = (positions(plan, part, device) for part in (owner, here))
+            future = later[keys] > earlier[queries, None]
+        return cls(queries, keys, future)
 
 
 @dataclass(frozen=True)
@@ -146,13 +195,10 @@ class Circle:
             x = arrived() if arrived else x
 
 
-def scores(q: Tensor, k: Tensor, *, diagonal: bool) -> Tensor:
-    """(batch, heads, queries, keys); on the diagonal, keys in the future count for nothing."""
+def scores(q: Tensor, k: Tensor, future: Tensor | None) -> Tensor:
+    """(batch, heads, queries, keys); keys in the future of a query count for nothing."""
     found = q @ k.mT / math.sqrt(q.shape[-1])
-    if not diagonal:
-        return found
-    future = torch.ones(found.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return found.masked_fill(future, -math.inf)
+    return found if future is None else found.masked_fill(future, -math.inf)
 
 
 def merge(mixed: Tensor, lse: Tensor, found: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,22 +235,27 @@ class RingAttention(torch.autograd.Function):
     """Attention of the queries here to the keys and values of the whole circle."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor, circle: Circle) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, kv: Tensor, circle: Circle, plan: meshkit.SequencePlan
+    ) -> Tensor:
         """(batch, heads, tokens / sp, d), and keys and values as (2, ...), to the first's shape."""
         wide = q.to(torch.promote_types(q.dtype, torch.float32))  # sums over all tokens are kept so
         mixed, lse = torch.zeros_like(wide), torch.full_like(wide[..., :1], -math.inf)
         for owner, block in circle.blocks(kv):
-            if owner > circle.here:
+            sight = Sight.of(plan, circle.here, owner, q.device)
+            if sight is None:
                 continue  # all of it lies in the future
-            k, v = block.to(wide.dtype)
-            mixed, lse = merge(mixed, lse, scores(wide, k, diagonal=owner == circle.here), v)
-        ctx.circle = circle
+            rows, (k, v) = sight.queries, block[..., sight.keys, :].to(wide.dtype)
+            found = scores(wide[..., rows, :], k, sight.future)
+            more = merge(mixed[..., rows, :], lse[..., rows, :], found, v)
+            mixed[..., rows, :], lse[..., rows, :] = more
+        ctx.circle, ctx.plan = circle, plan
         ctx.save_for_backward(q, kv, mixed, lse)
         return mixed.to(q.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """The blocks go around again, and behind each of them its gradient, one step further."""
         (q, kv, mixed, lse), circle = ctx.saved_tensors, ctx.circle
         wide, grad = q.to(mixed.dtype), grad.to(mixed.dtype)
@@ -212,22 +263,28 @@ class RingAttention(torch.autograd.Function):
         dq, none_yet = torch.zeros_like(wide), torch.zeros_like(kv, dtype=wide.dtype)
         arrived: Callable[[], Tensor] = lambda: none_yet  # noqa: E731
         for owner, block in circle.blocks(kv):
-            if owner > circle.here:  # from the future: it has no part in what was seen here
+            sight = Sight.of(ctx.plan, circle.here, owner, q.device)
+            if sight is None:  # from the future: it has no part in what was seen here
                 arrived = circle.pass_on(arrived())
                 continue
-            found = scores(wide, block[0].to(wide), diagonal=owner == circle.here)
-            ours = gradients(wide, block.to(wide), (found - lse).exp(), grad, shift)
-            dq += ours[0]
-            # only now wait for what earlier users of this block have added
-            arrived = circle.pass_on(arrived() + ours[1])
-        return dq.to(q.dtype), arrived().to(kv.dtype), None
+            x, g, s, total = (t[..., sight.queries, :] for t in (wide, grad, shift, lse))
+            part = block[..., sight.keys, :].to(wide)
+            weights = (scores(x, part[0], sight.future) - total).exp()
+            dq_part, dkv_part = gradients(x, part, weights, g, s)
+            dq[..., sight.queries, :] += dq_part
+            dkv = arrived()  # only now wait for what earlier users of this block have added
+            dkv[..., sight.keys, :] += dkv_part
+            arrived = circle.pass_on(dkv)
+        return dq.to(q.dtype), arrived().to(kv.dtype), None, None
 
 
-def ring(qkv: Tensor, mesh: meshkit.Mesh) -> Tensor:
+def ring(qkv: Tensor, mesh: meshkit.Mesh, plan: Plan = None) -> Tensor:
     """All heads of some tokens: sp may be any divisor of the tokens. Every rank of sp calls it."""
     q, *kv = rearrange(qkv, "three b s h d -> three b h s d")
-    mixed = RingAttention.apply(q, torch.stack(kv), Circle.of(mesh, "sp"))
+    sp = mesh.size("sp")
+    plan = plan or meshkit.SequencePlan(q.shape[-2] * sp, sp)
+    mixed = RingAttention.apply(q, torch.stack(kv), Circle.of(mesh, "sp"), plan)
     return rearrange(mixed, "b h s d -> b s h d")
 
 
-KINDS: dict[str, Callable[[Tensor, meshkit.Mesh], Tensor]] = {"ulysses": ulysses, "ring": ring}
+KINDS: dict[str, Callable[..., Tensor]] = {"ulysses": ulysses, "ring": ring}

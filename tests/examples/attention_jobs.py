@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,8 @@ import meshkit
 from examples import attention
 
 Shape = tuple[int, int, int, int]  # batch, tokens, heads, d
-Case = tuple[str, Shape, torch.dtype, float]  # kind, shape, dtype, scale of the queries
+Order = Literal["contiguous", "zigzag"]
+Case = tuple[str, Shape, torch.dtype, float, Order]  # kind, shape, dtype, scale of the queries
 
 
 def draw(shape: Shape, dtype: torch.dtype, scale: float) -> tuple[Tensor, Tensor]:
@@ -42,13 +43,21 @@ def torchs(qkv: Tensor) -> Tensor:
 
 def off(mesh: meshkit.Mesh, case: Case) -> list[float]:
     """How far this rank's slice is from torch's in float64, by the largest number in each."""
-    kind, shape, dtype, scale = case
+    kind, shape, dtype, scale, order = case
     qkv, grad = draw(shape, dtype, scale)
     sp, here = mesh.size("sp"), mesh.coordinate["sp"]
-    mine = qkv.chunk(sp, dim=2)[here], grad.chunk(sp, dim=1)[here]
-    found = both_ways(lambda x: attention.KINDS[kind](x, mesh), *mine)
+    count = 2 * sp if order == "zigzag" else sp
+    picked = [here, count - 1 - here] if order == "zigzag" else [here]
+
+    def cut(x: Tensor, dim: int) -> Tensor:
+        chunks = x.chunk(count, dim)
+        return torch.cat([chunks[number] for number in picked], dim)
+
+    plan = [meshkit.SequencePlan(shape[1], sp, order)] if order == "zigzag" else []
+    mine = cut(qkv, 2), cut(grad, 1)
+    found = both_ways(lambda x: attention.KINDS[kind](x, mesh, *plan), *mine)
     whole = both_ways(torchs, qkv.double(), grad.double())
-    wanted = [whole[0].chunk(sp, dim=1)[here], whole[1].chunk(sp, dim=2)[here]]
+    wanted = [cut(whole[0], 1), cut(whole[1], 2)]
     pairs = zip(found, wanted, strict=True)
     return [float((x.double() - y).abs().max() / y.abs().max()) for x, y in pairs]
 
@@ -62,21 +71,25 @@ def compare(meshes: Sequence[dict[str, Any]], cases: Sequence[Case]) -> list[lis
     return report
 
 
-def count(sp: int) -> dict[str, list[int]]:
-    """How many blocks this rank computes and sends, forward and back."""
-    done = {"computed": 0, "sent": 0}
+def count(sp: int, order: Order) -> dict[str, list[int]]:
+    """How many blocks and pairs this rank computes, and what it sends, forward and back."""
+    done = {"computed": 0, "pairs": 0, "sent": 0}
+    scores, batch = attention.scores, dist.batch_isend_irecv
 
-    def counted(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            done[name] += 1
-            return fn(*args, **kwargs)
+    def counted(*args: Any) -> Tensor:
+        found = scores(*args)
+        done["computed"] += 1
+        done["pairs"] += found.shape[-2] * found.shape[-1]
+        return found
 
-        return wrapper
+    def sent(moves: Any) -> Any:
+        done["sent"] += 1
+        return batch(moves)
 
-    attention.scores = counted("computed", attention.scores)
-    dist.batch_isend_irecv = counted("sent", dist.batch_isend_irecv)
+    attention.scores, dist.batch_isend_irecv = counted, sent
     with meshkit.build_mesh(dp=-1, sp=sp) as mesh:
-        mixed = attention.ring(torch.randn(3, 2, 4, 3, 8, requires_grad=True), mesh)
+        qkv = torch.randn(3, 2, 4, 3, 8, requires_grad=True)
+        mixed = attention.ring(qkv, mesh, meshkit.SequencePlan(4 * sp, sp, order))
         forward = dict(done)
         mixed.sum().backward()
     return {name: [forward[name], done[name] - forward[name]] for name in done}
@@ -103,3 +116,19 @@ def differentiate_twice() -> str:
         except RuntimeError as error:
             return str(error)
     return ""
+
+
+def padded() -> list[float]:
+    """Zigzag over 13 tokens and 3 of padding: how far the tokens here are from torch's."""
+    with meshkit.build_mesh(sp=4) as mesh:
+        qkv, grad = draw((2, 13, 3, 8), torch.float64, 1.0)
+        shard = mesh.sequence(13, order="zigzag", pad=True)
+        mine = shard.take(qkv, dim=2, fill=1e9), shard.take(grad)
+        found = both_ways(lambda x: attention.ring(x, mesh, shard.plan), *mine)
+        whole = both_ways(torchs, qkv, grad)
+        wanted = shard.take(whole[0]), shard.take(whole[1], dim=2)
+        real = shard.is_token
+        return [
+            float((found[0] - wanted[0])[:, real].abs().max()),
+            float((found[1] - wanted[1])[:, :, real].abs().max()),
+        ]
