@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from torch.autograd.function import once_differentiable
 import meshkit
 
 Move = Callable[[Tensor, dist.ProcessGroup], Tensor]
+Order = Literal["contiguous", "zigzag"]
 Plan = meshkit.SequencePlan | None
 
 
@@ -288,3 +289,4 @@ def ring(qkv: Tensor, mesh: meshkit.Mesh, plan: Plan = None) -> Tensor:
 
 
 KINDS: dict[str, Callable[..., Tensor]] = {"ulysses": ulysses, "ring": ring}
+ORDERS: dict[str, Order] = {"ulysses": "contiguous", "ring": "zigzag"}  # that suit them best

@@ -46,6 +46,10 @@ def test_context_parallel_cuts_along_the_axis() -> None:
     assert halves == [[0, 1, 6, 7], [2, 3, 4, 5]] * 2
 
 
+def test_zigzag_is_context_parallels_head_and_tail() -> None:
+    assert meshkit.spawn(jobs.head_tail, 4, (24,), timeout=120) == [[True, True]] * 4
+
+
 def test_a_mesh_after_an_equal_one_does_not_meet_its_groups() -> None:
     assert meshkit.spawn(jobs.again, 4, timeout=120) == [[4.0, 4.0, 4.0]] * 4
 

@@ -145,6 +145,19 @@ def context() -> dict[str, Any]:
     return {"mine": mine, "said": said, "after": tokens.tolist()}
 
 
+def head_tail(length: int) -> list[bool]:
+    """Whether context_parallel's cut of buffers is that of zigzag, for buffers of any dims."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    with meshkit.build_mesh(dp=1, cp=4) as mesh:
+        shard = mesh.sequence(length, axes="cp", order="zigzag")
+        wide = torch.randn(2, 3, length, generator=torch.Generator().manual_seed(0))
+        tokens, mine = torch.arange(length), shard.take(wide, dim=-1).clone()
+        buffers = [tokens, wide]  # which it overwrites
+        with context_parallel(mesh.device_mesh("cp"), buffers=buffers, buffer_seq_dims=[0, 2]):
+            return [torch.equal(tokens, shard.positions), torch.equal(wide, mine)]
+
+
 def again() -> Any:
     """DTensor over equal DeviceMeshes of two meshes, one after the other, with other groups."""
     from torch.distributed.tensor import Shard, distribute_tensor
