@@ -261,9 +261,10 @@ def _indivisible(call: Call, length: int, unit: int, cut: str) -> SpecError:
     below = above - unit or None
     near = [str(n) for n in (below, above) if n]
     zigzag = call.kwargs.get("order") == "zigzag"
-    product = f"{'2 x ' if zigzag else ''}{cut}"
+    product = f"2 x {cut}" if zigzag else cut
+    equals = f" = {unit}" if " x " in product else ""
     text = told(
-        f"{call}: {length} is not a multiple of {product}{f' = {unit}' * (' x ' in product)}.",
+        f"{call}: {length} is not a multiple of {product}{equals}.",
         *["Zigzag cuts the sequence into two chunks a part."] * zigzag,
         f"Nearest length{'s' if below else ''}: {' and '.join(near)}.",
         fix=f"length {' or '.join(near)}, or {call.but(pad=True)}, which fills up to {above}.",
