@@ -41,6 +41,14 @@ def by_index(whole: Tensor, positions: list[int], dim: int) -> Tensor:
     return torch.stack(rows, dim if dim >= 0 else whole.ndim + dim)
 
 
+Cut = tuple[dict[str, Any], Any, tuple[str, ...]]  # the mesh, the axes as written, the group
+
+
+def every_cut(cuts: list[Cut]) -> list[dict[str, Any]]:
+    """One job for all meshes."""
+    return [there_and_back(*cut) for cut in cuts]
+
+
 def there_and_back(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> dict[str, Any]:
     """Cut and gather tensors of all kinds; the faults found, and what this rank holds."""
     faults, held = [], []

@@ -32,26 +32,31 @@ def shards(length: int, parts: int, order: Any = "contiguous", pad: bool = False
 # ---------------------------------------------------------------- on real ranks
 
 
-@pytest.mark.parametrize(
-    ("sizes", "axes", "group"),
-    [
-        ({"dp": 1, "sp": 4}, "sp", ("sp",)),
-        ({"dp": 2, "sp": 2, "order": "sp dp"}, ("sp",), ("sp",)),
-        ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, "cp sp", ("cp", "sp")),
-        ({"dp": 1, "cp": 2, "sp": 2, "groups": ["sp cp"]}, ["sp", "cp"], ("sp", "cp")),
-        ({"dp": 4, "sp": 1}, "sp", ("sp",)),
-    ],
-)
-def test_there_and_back(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> None:
-    told = meshkit.spawn(jobs.there_and_back, 4, (sizes, axes, group), timeout=120)
+CUTS: list[jobs.Cut] = [
+    ({"dp": 1, "sp": 4}, "sp", ("sp",)),
+    ({"sp": 2, "dp": 2, "order": "sp dp"}, ("sp",), ("sp",)),
+    ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, "cp sp", ("cp", "sp")),
+    ({"dp": 1, "cp": 2, "sp": 2, "groups": ["sp cp"]}, ["sp", "cp"], ("sp", "cp")),
+    ({"dp": 4, "sp": 1}, "sp", ("sp",)),
+]
+
+
+@pytest.fixture(scope="module")
+def cut() -> list[list[dict[str, Any]]]:
+    """What each rank found, by mesh."""
+    by_rank = meshkit.spawn(jobs.every_cut, 4, (CUTS,), timeout=120)
+    return [list(one) for one in zip(*by_rank, strict=True)]
+
+
+@pytest.mark.parametrize("number", range(len(CUTS)))
+def test_there_and_back(cut: list[list[dict[str, Any]]], number: int) -> None:
+    (sizes, _, group), told = CUTS[number], cut[number]
     assert [rank["faults"] for rank in told] == [[]] * 4
     layout = meshkit.Layout(**{axis: size for axis, size in sizes.items() if isinstance(size, int)})
-    if "order" in sizes:
-        layout = meshkit.Layout(sp=2, dp=2)
     for row in layout.groups(*group):
-        for number, length in enumerate((16, 13, 3, 1, 16, 13, 3, 1)):
-            together = sorted(at for rank in row for at in told[rank]["held"][number])
-            plan = SequencePlan(length, len(row), ORDERS[number // 4], pad=True)  # type: ignore[arg-type]
+        for place, length in enumerate((16, 13, 3, 1, 16, 13, 3, 1)):
+            together = sorted(at for rank in row for at in told[rank]["held"][place])
+            plan = SequencePlan(length, len(row), ORDERS[place // 4], pad=True)  # type: ignore[arg-type]
             assert together == list(range(plan.padded))
 
 
