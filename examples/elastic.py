@@ -1,0 +1,148 @@
+"""Train on the nodes that are there: one is lost, and the rest go on with the next unread sample.
+
+    torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d \
+        --rdzv-endpoint node1:29400 --rdzv-id job examples/elastic.py --save /shared/job
+
+Start it on both nodes. When one goes, collectives on the other fail inside ``mesh.guard``, and its
+workers leave with an error; torchrun's agent starts new ones, in a smaller world. They ask for the
+same mesh and the same plan as before, which hold the global batch whatever dp is::
+
+    dp=4    32 samples in micro batches of 2    4 on each rank
+    dp=3    the same samples                    6, 5 and 5, and a filler on the last two
+    dp=2    the same samples                    8 on each rank
+
+and go on from the checkpoint, with the losses that the larger world would have had. What was done
+since the checkpoint is lost, and done again with the same samples: ``--save-every``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import meshkit
+
+if TYPE_CHECKING or __package__:  # examples.elastic
+    from .train import VOCABULARY, Windows, positive, read_text
+else:  # a script, whose folder is on the path
+    from train import VOCABULARY, Windows, positive, read_text
+
+
+class Trainer:
+    """A model under DDP with this rank's share of the data."""
+
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> None:
+        torch.manual_seed(args.seed)  # every rank draws the same weights
+        inner, outer = nn.Linear(args.dim, 4 * args.dim), nn.Linear(4 * args.dim, VOCABULARY)
+        plain = nn.Sequential(nn.Embedding(VOCABULARY, args.dim), inner, nn.GELU(), outer)
+        self.mesh, self.device = mesh, device
+        self.plain = plain.to(device, getattr(torch, args.dtype))
+        self.model = DistributedDataParallel(self.plain, process_group=mesh.group("dp"))
+        self.optimizer = torch.optim.AdamW(self.plain.parameters(), lr=args.lr)
+        batches = {"global_batch": args.global_batch, "micro_batch": args.micro_batch}
+        self.plan = mesh.batch(**batches, uneven=True)
+        self.data = Windows(read_text(args.text), args.seq, args.seed)
+        self.losses: list[float] = []  # one a step, those of earlier lives included
+
+    def step(self) -> list[int]:
+        """The next optimizer step; which samples all ranks have read for it, in order."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        read = torch.full((self.plan.accumulation_steps, self.plan.micro_batch), -1)
+        for micro in self.plan.micro_batches(len(self.losses)):
+            windows = self.data.slices(micro.samples.tolist(), self.mesh)
+            tokens, following = (t.to(self.device) for t in windows)
+            with self.plan.sync_on_last(self.model, micro):
+                logits = self.model(tokens)
+                loss = F.cross_entropy(logits.flatten(0, 1), following.flatten())
+                (loss * micro.weight).backward()
+            total += loss.detach() * micro.weight
+            if not micro.is_filler:
+                read[micro.index] = torch.from_numpy(micro.samples)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        dist.all_reduce(total, group=self.mesh.group("dp"))
+        self.losses.append(float(total) / self.mesh.size("dp"))
+        return self.gathered(read.to(self.device))
+
+    def gathered(self, read: torch.Tensor) -> list[int]:
+        """The samples of all ranks, fillers left out. Collective."""
+        parts = [torch.empty_like(read) for _ in range(self.mesh.size("dp"))]
+        dist.all_gather(parts, read, group=self.mesh.group("dp"))
+        return sorted(sample for sample in torch.cat(parts).flatten().tolist() if sample >= 0)
+
+    def save(self, path: Path) -> None:
+        """Write beside the checkpoint, then take its place: whoever dies leaves a whole one."""
+        state = {"model": self.plain.state_dict(), "optimizer": self.optimizer.state_dict()}
+        beside = path.with_suffix(".new")
+        torch.save({**state, "losses": self.losses}, beside)
+        os.replace(beside, path)
+
+    def resume(self, path: Path) -> None:
+        """Read the checkpoint, if there is one: the same on all ranks, or all raise. Collective."""
+        if path.exists():
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            self.plain.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.losses = state["losses"]
+        self.mesh.agree("steps in the checkpoint", len(self.losses))
+
+
+def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
+    """The steps that are left; returns the loss of every step."""
+    trainer, checkpoint = Trainer(mesh, args, device), args.save / "checkpoint.pt"
+    trainer.resume(checkpoint)
+    first = mesh.rank == 0
+    if first:
+        print(f"from step {len(trainer.losses)}: {trainer.plan}", flush=True)
+    while (step := len(trainer.losses)) < args.steps:
+        samples, loss = trainer.step(), trainer.losses[-1]
+        if first:
+            told = {"step": step, "dp": mesh.size("dp"), "loss": loss, "samples": samples}
+            with (args.save / "log.jsonl").open("a") as log:  # of a step done twice the last counts
+                log.write(json.dumps(told) + "\n")
+        if first and ((step + 1) % args.save_every == 0 or step + 1 == args.steps):
+            trainer.save(checkpoint)
+        if first and step % args.log_every == 0:
+            print(f"step {step:4d}  loss {loss:.4f}  dp={mesh.size('dp')}", flush=True)
+    return trainer.losses
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train on the nodes that are there.")
+    sizes = {"seq": 64, "dim": 64, "global-batch": 32, "micro-batch": 2, "steps": 500}
+    for name, default in {**sizes, "save-every": 10, "log-every": 10, "timeout": 60}.items():
+        parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
+    parser.add_argument("--device", help="cpu or cuda; the accelerator where there is one")
+    parser.add_argument("--text", type=Path, help="a file to train on")
+    parser.add_argument("--save", type=Path, required=True, help="a folder that all nodes see")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> list[float]:
+    """Join the job, build the mesh of whoever is there, train; returns the loss of each step."""
+    args = parse(argv)
+    args.save.mkdir(parents=True, exist_ok=True)
+    world = meshkit.init(device=args.device, seed=args.seed, arrival_timeout=args.timeout)
+    try:
+        with meshkit.build_mesh(dp=-1, sp=1) as mesh, mesh.guard(timeout=args.timeout):
+            return train(mesh, args, world.device or torch.device("cpu"))
+    finally:
+        meshkit.shutdown()
+
+
+if __name__ == "__main__":
+    main()
