@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import MeshkitError, RankTimeoutError
+from .attempt import is_past
 from .deadline import OverdueError, within
 from .meet import Matter, Party, arrive, refuse
 from .mpi import BY_MPI, told_by_mpi
@@ -92,6 +93,8 @@ def _opened(
             generation = sit(base, world.rank)
         except TakenError as taken:
             raise refused(call, world, base, taken) from None
+        if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
+            return open_and_sit()
         return dist.PrefixStore(f"meshkit/{generation}", base), generation
 
     try:

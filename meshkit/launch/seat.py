@@ -125,7 +125,7 @@ def _given_up(base: dist.Store, generation: int) -> bool:
     before = Holder.read(base.get(f"meshkit/seat/{rank}"))
     ended = before.generation == generation and before.runs() is False
     if ended:
-        _end(base, generation)
+        end(base, generation)
     return ended
 
 
@@ -194,11 +194,11 @@ def _succeed(base: dist.Store, before: Holder) -> None:
     runs = before.runs()
     if runs or (waits and runs is None):
         raise TakenError(before, waits)
-    _end(base, before.generation)
+    end(base, before.generation)
 
 
-def _end(base: dist.Store, generation: int) -> None:
-    """Say to all who wait in a start of the job that it is over."""
+def end(base: dist.Store, generation: int) -> None:
+    """Say to all who wait in a start of the job that it is over. Two store operations."""
     root = dist.PrefixStore(f"meshkit/{generation}", base)
     root.set("over", "")
     words = as_words(RankTimeoutError(OVER))

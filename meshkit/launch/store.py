@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, told
+from .attempt import of_attempt
 from .deadline import OverdueError, within
 from .filestore import is_store
 from .mpi import nowhere
@@ -60,34 +61,7 @@ def open_store(
     if host is None or port is None:
         raise nowhere(call, world)
     began = time.monotonic() if since is None else since
-    return _of_attempt(call, world, _tcp(call, world, host, port, wait, began))
-
-
-def _of_attempt(call: Call, world: World, store: dist.Store) -> dist.Store:
-    """The store under a prefix of this attempt of the job.
-
-    torchrun's agent keeps its store over restarts: what ranks left there before must not be met
-    again, and a rank of an earlier attempt that still lives must not wait for ranks that have gone.
-
-    Raises:
-        LaunchError: where a later attempt has begun.
-    """
-    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    attempt = int(text) if text.isdecimal() else 0
-    me = f"{attempt} rank {world.rank} on host {socket.gethostname()}, pid {os.getpid()}"
-    newest = store.compare_set("attempt", "", me).decode()
-    while int(newest.split()[0]) < attempt:
-        newest = store.compare_set("attempt", newest, me).decode()
-    number, _, who = newest.partition(" ")
-    if int(number) == attempt:
-        return dist.PrefixStore(f"attempt/{attempt}", store)
-    evidence = f"Attempt {number} has begun, with {who}; this is pid {os.getpid()}."
-    text = told(
-        f"{call}: rank {world.rank} is of attempt {attempt} of the job, which is over.",
-        evidence,
-        fix=f"end this process (kill {os.getpid()} on host {socket.gethostname()}).",
-    )
-    raise LaunchError(text, variables={"TORCHELASTIC_RESTART_COUNT": str(attempt)})
+    return of_attempt(call, world, _tcp(call, world, host, port, wait, began))
 
 
 def asked(call: Call, world: World, seconds: float, work: Callable[[], Result]) -> Result:

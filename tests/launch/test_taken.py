@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-import meshkit
-from meshkit.core.call import Call
-from meshkit.launch import store
 from meshkit.launch.seat import Holder, TakenError, sit
 from meshkit.testing.faults import Played, play
 from tests.launch import taken_jobs as jobs
@@ -135,24 +132,6 @@ def test_a_rank_that_is_still_in_an_earlier_job_is_named_with_it(tmp_path: Path)
     where = rf"Last seen: 1 on host {socket.gethostname()}, pid \d+ "
     assert re.search(where + r"\(in its first init, this rank is in its second\)\.", outcome.text)
     assert played.outcomes[1].text == "'stayed'"
-
-
-def test_a_rank_of_an_earlier_attempt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun's agent keeps its store over restarts."""
-    base, world = dist.HashStore(), meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    store._of_attempt(Call("init"), world, base)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    with pytest.raises(meshkit.LaunchError) as caught:
-        store._of_attempt(Call("init"), world, base)
-    host, pid = socket.gethostname(), os.getpid()
-    assert str(caught.value) == (
-        "init(): rank 1 is of attempt 1 of the job, which is over.\n"
-        f"  Attempt 2 has begun, with rank 1 on host {host}, pid {pid}; this is pid {pid}.\n"
-        f"  Fix: end this process (kill {pid} on host {host})."
-    )
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
-    assert store._of_attempt(Call("init"), world, base).underlying_store is base
 
 
 def test_seats() -> None:
