@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
+from meshkit.launch import rendezvous
 from meshkit.launch.attempt import is_past, of_attempt
 from meshkit.launch.seat import sit
 from meshkit.testing.faults import play
@@ -91,6 +94,16 @@ def test_who_waits_in_an_attempt_is_told_that_it_is_over() -> None:
         meeting = dist.PrefixStore(f"meshkit/{generation}", old)
         assert meeting.check(["over", "meeting/1/verdict"])
     assert not is_past(of(base, "b", 1))
+
+
+def test_who_takes_a_seat_just_as_the_attempt_ends_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [True, True, False]
+    monkeypatch.setattr(rendezvous, "is_past", lambda base: answers.pop(0))
+    world, wait = meshkit.detect({"RANK": "0", "WORLD_SIZE": "1"}), timedelta(seconds=5)
+    rendezvous._opened(CALL, world, wait, time.monotonic())
+    assert answers == []
 
 
 def test_attempts_in_which_one_agent_alone_counts_a_restart() -> None:
