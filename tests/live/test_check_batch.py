@@ -1,0 +1,105 @@
+"""mesh.check_batch on real ranks: the same verdict on each, and nobody is left waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import meshkit
+from meshkit.live.check_batch import held
+
+from . import data_jobs as jobs
+
+GOOD = ["good", "order", "strided", "bfloat16", "bare"]
+ODD = {
+    "by rank": "batch['y'] differs at dp=0.",
+    "one sample set": "Equal in every leaf: dp=0 (ranks 0-1) and dp=1 (ranks 2-3).",
+    "other keys": "batch['y'] differs at dp=1.",
+    "other count": "batch[2] differs at dp=0.",
+    "other dtype": "batch differs at dp=0.",
+    "other shape": "batch differs at dp=0.",
+    "other plain": "batch['n'] differs at dp=0.",
+    "other empty": "batch['e'] differs at dp=0.",
+    "one bit": "batch differs at dp=1.",
+    "an object": "batch['m'] is a set, on rank 2 (dp=1 sp=0).",
+    "unreadable": "batch['x'] cannot be read (",
+}
+
+
+def run(names: list[str], **options: Any) -> dict[str, Any]:
+    ranks = 4
+    reports = meshkit.spawn(jobs.checks, ranks, (names, *options.values()), timeout=60)
+    assert all(report == reports[0] for report in reports)
+    assert reports[0].pop("ranks") == ranks
+    return reports[0]
+
+
+def test_good_and_odd_batches() -> None:
+    told = run([*GOOD, *ODD])
+    assert {name: told[name] for name in GOOD} == dict.fromkeys(GOOD)
+    for name, line in ODD.items():
+        assert line in told[name], name
+    lines = told["other dtype"].splitlines()
+    assert lines[0] == (
+        "BatchError: mesh.check_batch(batch): ranks that share samples hold different ones."
+    )
+    assert lines[2].startswith("  rank 0 (dp=0 sp=0):  int64 (2, 4) ")
+    assert lines[3].startswith("  rank 1 (dp=0 sp=1):  int32 (2, 4) ")
+    assert "rank 0 (dp=0 sp=0):  not there" not in told["other keys"]
+    assert "rank 2 (dp=1 sp=0):  not there" in told["other keys"]
+
+
+def test_other_axes_divide_the_samples() -> None:
+    told = run(["bare", "by rank"], data=("dp", "sp"))
+    assert told["by rank"] is None  # each rank its own
+    assert "Equal in every leaf: dp=0 sp=0 (rank 0) and dp=0 sp=1 (rank 1)." in told["bare"]
+    told = run(["bare", "one sample set"], data=())
+    assert told["one sample set"] is None
+    assert "batch differs.\n  ranks 0-1 (dp=0 sp=0; dp=0 sp=1):  int64 (2, 4) " in told["bare"]
+    assert told["bare"].startswith("BatchError: mesh.check_batch(batch, data=()): ")
+
+
+def test_one_data_coordinate_need_not_differ() -> None:
+    told = run(["bare", "by rank"], data=("dp",), sizes={"dp": 1, "sp": 4})
+    assert told["bare"] is None
+    assert "batch['y'] differs at dp=0." in told["by rank"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (torch.ones(2, 3), torch.ones(3, 2).T, True),
+        (torch.ones(2), torch.ones(2, requires_grad=True), True),
+        (torch.tensor(1.0), torch.tensor([1.0]), False),
+        (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), True),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),
+        (torch.tensor([1, 2]).byte(), torch.tensor([1, 2]).char(), False),
+        (torch.empty(0, 3), torch.empty(3, 0), False),
+        ([1, [2]], (1, (2,)), True),
+        ([[], 1], [{}, 1], False),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, False),
+        ({1: "x"}, {"1": "x"}, False),
+        (True, 1, False),
+        (b"x", "x", False),
+        (float("nan"), float("nan"), True),
+    ],
+)
+def test_what_is_equal(one: Any, other: Any, same: bool) -> None:
+    assert not held(one).fault
+    assert (held(one).digest() == held(other).digest()) == same
+
+
+def test_the_path_of_a_leaf() -> None:
+    assert [*held({"a": [1, {"b": None}]}).leaves] == ["batch['a'][0]", "batch['a'][1]['b']"]
+    assert [*held(7).leaves] == ["batch"]
+
+
+def test_what_cannot_be_read_is_a_fault_and_no_error() -> None:
+    assert held([1, {2}]).fault == "batch[1] is a set"
+    assert held(torch.ones(1, device="meta")).fault.startswith("batch cannot be read (")
+    endless: list[Any] = []
+    endless.append(endless)
+    assert "RecursionError" in held(endless).fault
