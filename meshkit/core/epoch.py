@@ -134,7 +134,7 @@ def _no_order(call: Call, epoch: Epoch) -> BatchError:
     asked = f"shuffle={epoch.shuffle!r}, seed={epoch.seed!r}, epoch={epoch.number!r}"
     text = told(
         f"{call}: there is no such order.",
-        f"{asked}: shuffle is a bool, seed an int, epoch an int of 0 or more.",
+        f"{asked}, where a bool, an int and an int of 0 or more are needed.",
         fix=f"{call.but(shuffle=True, seed=0, epoch=0)}.",
     )
     return BatchError(text)

@@ -37,9 +37,10 @@ class MicroBatchSampler(Sampler[list[int]]):
                 (loss_of(batch) * micro.weight).backward()
 
     torchdata's ``StatefulDataLoader`` finds ``state_dict`` here and calls it. Seen with 0.11, with
-    0 and 2 workers: a state of the loader taken between steps resumes exactly, on the same mesh and
-    number of workers, as it asks; one taken inside a step begins that step again. On another mesh
-    load the sampler's own state.
+    0 and 2 workers: a state of the loader taken between steps resumes exactly, with as many
+    workers, which it asks for; one taken inside a step begins that step again; one taken after the
+    end of a pass, without workers, reads an empty pass before the next. On another mesh load the
+    sampler's own state.
 
     Args:
         epoch: the first pass, checked.

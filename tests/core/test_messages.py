@@ -11,6 +11,7 @@ import re
 import textwrap
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,15 +35,21 @@ from meshkit import (
     split_world,
 )
 from meshkit.core.axes import STANDARD
-from meshkit.core.call import Call
+from meshkit.core.call import Call, Word
+from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
+from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
+from meshkit.core.shuffle import shuffled
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
 PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
+EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
+LOAD = Call("sampler.load_state_dict", (Word("state"),))
+STATE = state(EPOCH, 1)
 
 
 class Said(NamedTuple):
@@ -905,6 +912,144 @@ the ramp does not lead to the plan.
           Fix: a part from 0 to 3.
         """,
         {"index": 4, "size": 4},
+    ),
+    # --------------------------------------------------------- shuffle.py
+    "a position outside a shuffled order": Said(
+        lambda: shuffled(np.array([0, 8, -1]), 8, 0, 0),
+        CoordinateError,
+        """
+        shuffled([0, 8, -1], length=8): there is no position 8.
+          They run from 0 to 7.
+          Fix: positions inside the order.
+        """,
+        {"index": 8, "size": 8},
+    ),
+    # --------------------------------------------------------- epoch.py
+    "a step beyond an epoch": Said(
+        lambda: EPOCH.micro_batches(7),
+        CoordinateError,
+        """
+        sampler.micro_batches(7): there is no such step.
+          Epoch 2 has 7 steps, 0 to 6.
+          Fix: for step in range(sampler.steps).
+        """,
+        {"index": 7, "size": 7},
+    ),
+    "no data": Said(
+        lambda: checked_epoch(Call("mesh.sampler", (0, Word("plan"))), replace(EPOCH, length=0)),
+        BatchError,
+        """
+        mesh.sampler(0, plan): the number of samples is 0.
+          Fix: data with 1 sample or more.
+        """,
+        {},
+    ),
+    "a tail that is none": Said(
+        lambda: checked_epoch(
+            Call("mesh.sampler", (100, Word("plan")), {"tail": "wrap"}), replace(EPOCH, tail="wrap")
+        ),
+        BatchError,
+        """
+        mesh.sampler(100, plan, tail='wrap'): tail is 'wrap'.
+          "keep" the rest as a smaller step, "drop" it, or "pad" it with the first samples.
+          Fix: mesh.sampler(100, plan, tail='keep').
+        """,
+        {},
+    ),
+    "an order that is none": Said(
+        lambda: checked_epoch(
+            Call("mesh.sampler", (100, Word("plan")), {"seed": 1.5}), replace(EPOCH, seed=1.5)
+        ),
+        BatchError,
+        """
+        mesh.sampler(100, plan, seed=1.5): there is no such order.
+          shuffle=True, seed=1.5, epoch=2, where a bool, an int and an int of 0 or more are needed.
+          Fix: mesh.sampler(100, plan, seed=0, shuffle=True, epoch=0).
+        """,
+        {},
+    ),
+    "no whole step": Said(
+        lambda: checked_epoch(
+            Call("mesh.sampler", (9, Word("plan")), {"tail": "drop"}),
+            replace(EPOCH, length=9, tail="drop"),
+        ),
+        BatchError,
+        """
+        mesh.sampler(9, plan, tail='drop'): 9 samples give no whole step of 16.
+          Fix: mesh.sampler(9, plan, tail='keep'), or a global batch of at most 9.
+        """,
+        {"global_batch": 16, "below": 9},
+    ),
+    # --------------------------------------------------------- resume.py
+    "a state of other data": Said(
+        lambda: resumed(LOAD, replace(EPOCH, length=90, seed=3), STATE),
+        BatchError,
+        """
+        sampler.load_state_dict(state): the state is of another order of samples.
+          length is 100 in the state, 90 here.
+          seed is 1 in the state, 3 here.
+          Fix: a sampler with the length and seed of the state.
+        """,
+        {},
+    ),
+    "a state that has consumed more than there is": Said(
+        lambda: resumed(LOAD, EPOCH, {**STATE, "consumed": 101}),
+        BatchError,
+        """
+        sampler.load_state_dict(state): this is no state to read on from.
+          consumed is 101, of 100 samples.
+          Fix: what state_dict() gave.
+        """,
+        {},
+    ),
+    "a state that is none": Said(
+        lambda: resumed(LOAD, EPOCH, [1]),
+        BatchError,
+        """
+        sampler.load_state_dict(state): this is no state to read on from.
+          it is a list.
+          Fix: what state_dict() gave.
+        """,
+        {},
+    ),
+    "a state with fields missing": Said(
+        lambda: resumed(LOAD, EPOCH, {"version": 1, "length": 100, "epoch": 2, "consumed": 0}),
+        BatchError,
+        """
+        sampler.load_state_dict(state): this is no state to read on from.
+          it has no shuffle, seed, tail.
+          Fix: what state_dict() gave.
+        """,
+        {},
+    ),
+    "a state of another version": Said(
+        lambda: resumed(LOAD, EPOCH, {**STATE, "version": 2}),
+        BatchError,
+        """
+        sampler.load_state_dict(state): this is no state to read on from.
+          its version is 2, not 1.
+          Fix: what state_dict() gave.
+        """,
+        {},
+    ),
+    "a state that stands nowhere": Said(
+        lambda: resumed(LOAD, EPOCH, {**STATE, "epoch": -1}),
+        BatchError,
+        """
+        sampler.load_state_dict(state): this is no state to read on from.
+          epoch is -1, consumed is 16.
+          Fix: what state_dict() gave.
+        """,
+        {},
+    ),
+    "more steps than a pass has": Said(
+        lambda: checked_count(Call("sampler.state_dict", kwargs={"steps": 9}), "steps", 9, 7),
+        BatchError,
+        """
+        sampler.state_dict(steps=9): steps is 9.
+          Fix: steps as an int, from 0 to 7.
+        """,
+        {},
     ),
 }
 

@@ -153,6 +153,11 @@ def checks(names: list[str], data: tuple[str, ...] = ("dp",), sizes: Any = None)
     return report
 
 
+def all_checks(cases: list[tuple[Any, ...]]) -> Any:
+    """Several times :func:`checks`."""
+    return [checks(*case) for case in cases]
+
+
 def refusals() -> Any:
     """What mesh.sampler says, word for word."""
     told: list[str] = []

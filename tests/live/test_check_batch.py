@@ -28,16 +28,27 @@ ODD = {
 }
 
 
-def run(names: list[str], **options: Any) -> dict[str, Any]:
-    ranks = 4
-    reports = meshkit.spawn(jobs.checks, ranks, (names, *options.values()), timeout=60)
-    assert all(report == reports[0] for report in reports)
-    assert reports[0].pop("ranks") == ranks
-    return reports[0]
+ASKED: dict[str, tuple[Any, ...]] = {
+    "dp": ([*GOOD, *ODD],),
+    "dp sp": (["bare", "by rank"], ("dp", "sp")),
+    "none": (["bare", "one sample set"], ()),
+    "one dp": (["bare", "by rank"], ("dp",), {"dp": 1, "sp": 4}),
+}
+
+Told = dict[str, dict[str, Any]]
 
 
-def test_good_and_odd_batches() -> None:
-    told = run([*GOOD, *ODD])
+@pytest.fixture(scope="module")
+def verdicts() -> Told:
+    """What all of four ranks are told alike, by the axes that divide the samples."""
+    by_rank = meshkit.spawn(jobs.all_checks, 4, ([*ASKED.values()],), timeout=120)
+    assert all(reports == by_rank[0] for reports in by_rank)
+    assert [report.pop("ranks") for report in by_rank[0]] == [4] * len(ASKED)  # nothing is broken
+    return dict(zip(ASKED, by_rank[0], strict=True))
+
+
+def test_good_and_odd_batches(verdicts: Told) -> None:
+    told = verdicts["dp"]
     assert {name: told[name] for name in GOOD} == dict.fromkeys(GOOD)
     for name, line in ODD.items():
         assert line in told[name], name
@@ -51,18 +62,18 @@ def test_good_and_odd_batches() -> None:
     assert "rank 2 (dp=1 sp=0):  not there" in told["other keys"]
 
 
-def test_other_axes_divide_the_samples() -> None:
-    told = run(["bare", "by rank"], data=("dp", "sp"))
+def test_other_axes_divide_the_samples(verdicts: Told) -> None:
+    told = verdicts["dp sp"]
     assert told["by rank"] is None  # each rank its own
     assert "Equal in every leaf: dp=0 sp=0 (rank 0) and dp=0 sp=1 (rank 1)." in told["bare"]
-    told = run(["bare", "one sample set"], data=())
+    told = verdicts["none"]
     assert told["one sample set"] is None
     assert "batch differs.\n  ranks 0-1 (dp=0 sp=0; dp=0 sp=1):  int64 (2, 4) " in told["bare"]
     assert told["bare"].startswith("BatchError: mesh.check_batch(batch, data=()): ")
 
 
-def test_one_data_coordinate_need_not_differ() -> None:
-    told = run(["bare", "by rank"], data=("dp",), sizes={"dp": 1, "sp": 4})
+def test_one_data_coordinate_need_not_differ(verdicts: Told) -> None:
+    told = verdicts["one dp"]
     assert told["bare"] is None
     assert "batch['y'] differs at dp=0." in told["by rank"]
 
