@@ -131,6 +131,7 @@ def batch_of(name: str, rank: int, dp: int) -> Any:
         "other empty": {"x": tokens, "e": () if rank == 1 else []},
         "one bit": torch.tensor([0.0, dp, -0.0 if rank == 3 else 0.0]),
         "an object": {"x": tokens, "m": {1, 2} if rank == 2 else 1},
+        "objects": {1, 2},
         "unreadable": {"x": tokens.to_sparse() if rank == 2 else tokens},
         "bare": tokens,
     }

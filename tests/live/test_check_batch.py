@@ -32,7 +32,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
     "dp": ([*GOOD, *ODD],),
     "dp sp": (["bare", "by rank"], ("dp", "sp")),
     "none": (["bare", "one sample set"], ()),
-    "one dp": (["bare", "by rank"], ("dp",), {"dp": 1, "sp": 4}),
+    "one dp": (["bare", "by rank", "objects"], ("dp",), {"dp": 1, "sp": 4}),
 }
 
 Told = dict[str, dict[str, Any]]
@@ -76,6 +76,7 @@ def test_one_data_coordinate_need_not_differ(verdicts: Told) -> None:
     told = verdicts["one dp"]
     assert told["bare"] is None
     assert "batch['y'] differs at dp=0." in told["by rank"]
+    assert "batch is a set, on rank 0 (dp=0 sp=0)." in told["objects"]  # though all hold the same
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,7 @@ def test_what_is_equal(one: Any, other: Any, same: bool) -> None:
 def test_the_path_of_a_leaf() -> None:
     assert [*held({"a": [1, {"b": None}]}).leaves] == ["batch['a'][0]", "batch['a'][1]['b']"]
     assert [*held(7).leaves] == ["batch"]
+    assert held(7).leaves["batch"].startswith("int ")
 
 
 def test_what_cannot_be_read_is_a_fault_and_no_error() -> None:

@@ -69,6 +69,9 @@ def test_what_was_handed_out_counts_in_whole_steps() -> None:
         counts.append(one.state_dict()["consumed"])
     assert counts == [0, 4, 4, 8, 10]
     assert one.state_dict() == one.state_dict(steps=3)
+    iter(one)
+    assert one.state_dict() == {**one.state_dict(steps=0), "epoch": 1, "consumed": 0}
+    one.set_epoch(0)
     assert one.state_dict(steps=1) == {**one.state_dict(), "consumed": 4}
 
 
@@ -106,7 +109,7 @@ def test_a_loaded_position_survives_set_epoch_of_its_epoch_alone() -> None:
     one.load_state_dict(saved)
     assert len([*one]) == 3
     one.set_epoch(0)  # it has been read: from its start now
-    assert len([*one]) == 5
+    assert (len([*one]), one.epoch) == (5, 0)
 
 
 def test_the_end_of_an_epoch_is_the_end_after_loading_too() -> None:
