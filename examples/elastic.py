@@ -51,7 +51,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.plain.parameters(), lr=args.lr)
         batches = {"global_batch": args.global_batch, "micro_batch": args.micro_batch}
         self.plan = mesh.batch(**batches, uneven=True)
-        self.data = Windows(read_text(args.text), args.seq, args.seed)
+        self.data = Windows(read_text(args.text), args.seq)
         self.losses: list[float] = []  # one a step, those of earlier lives included
 
     def step(self) -> list[int]:
@@ -59,11 +59,10 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         read = torch.full((self.plan.accumulation_steps, self.plan.micro_batch), -1)
         for micro in self.plan.micro_batches(len(self.losses)):
-            windows = self.data.slices(micro.samples.tolist(), self.mesh)
-            tokens, following = (t.to(self.device) for t in windows)
+            windows = self.data[micro.samples].to(self.device)
             with self.plan.sync_on_last(self.model, micro):
-                logits = self.model(tokens)
-                loss = F.cross_entropy(logits.flatten(0, 1), following.flatten())
+                logits = self.model(windows[:, :-1])
+                loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
                 (loss * micro.weight).backward()
             total += loss.detach() * micro.weight
             if not micro.is_filler:

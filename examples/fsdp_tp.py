@@ -28,7 +28,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -76,8 +76,7 @@ class GPT(nn.Module):
 
     def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace) -> None:
         super().__init__()
-        length = args.seq // mesh.size("sp")
-        self.first = mesh.coordinate["sp"] * length
+        self.shard = mesh.sequence(args.seq)
         self.bytes = nn.Embedding(VOCABULARY, args.dim)
         self.places = nn.Embedding(args.seq, args.dim)
         self.blocks = nn.ModuleList(Block(mesh, args.dim, args.heads) for _ in range(args.layers))
@@ -85,19 +84,18 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor, following: Tensor) -> Tensor:
         """(batch, tokens / sp) each to the mean loss, shape ()."""
-        places = torch.arange(tokens.shape[1], device=tokens.device) + self.first
-        x = self.bytes(tokens) + self.places(places)
+        x = self.bytes(tokens) + self.places(self.shard.positions)
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), following.flatten())
 
 
-def sharded(model: GPT, root: DeviceMesh) -> FSDPModule:
-    """The model, its layers cut over tp and all weights sharded over dp and sp. Collective."""
+def shard(model: GPT, root: DeviceMesh) -> None:
+    """Cut the model's layers over tp, and shard all weights over dp and sp. Collective."""
     for block in model.blocks:
         parallelize_module(block, root["tp"], PLAN)
         fully_shard(block, mesh=root["dp_sp"])
-    return fully_shard(model, mesh=root["dp_sp"])
+    fully_shard(model, mesh=root["dp_sp"])
 
 
 class Trainer:
@@ -107,7 +105,7 @@ class Trainer:
         torch.manual_seed(args.seed)  # every rank draws the whole model, and keeps its part
         model = GPT(mesh, args).to(device, getattr(torch, args.dtype))
         self.mesh, self.device, self.model = mesh, device, model
-        self.sharded = sharded(model, mesh.device_mesh("(dp sp) tp"))
+        shard(model, mesh.device_mesh("(dp sp) tp"))
         # weights of one and of two sharded dims do not mix in one fused update
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=False)
         self.plan = mesh.batch(global_batch=args.global_batch, micro_batch=args.micro_batch)
@@ -115,12 +113,12 @@ class Trainer:
     def step(self, data: Windows, step: int) -> float:
         """One optimizer step; returns the loss before it, the same on every rank."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        steps = self.plan.accumulation_steps
-        for at, samples in enumerate(self.plan.samples(step, self.mesh.coordinate["dp"])):
-            self.sharded.set_requires_gradient_sync(at == steps - 1)
-            tokens, following = (t.to(self.device) for t in data.slices(samples, self.mesh))
-            loss = self.model(tokens, following) / steps
-            loss.backward()
+        take = self.model.shard.take
+        for micro in self.plan.micro_batches(step):
+            windows = data[micro.samples].to(self.device)
+            with self.plan.sync_on_last(self.model, micro):
+                loss = self.model(take(windows[:, :-1]), take(windows[:, 1:])) * micro.weight
+                loss.backward()
             total += loss.detach()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -165,7 +163,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
     """So many steps, after those of a checkpoint; returns the loss of each."""
-    data = Windows(read_text(None), args.seq, args.seed)
+    data = Windows(read_text(None), args.seq)
     trainer = Trainer(mesh, args, device)
     first = trainer.resume(args.resume) if args.resume else 0
     losses = []

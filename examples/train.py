@@ -4,14 +4,16 @@
 
 This is the tutorial for how a trainer uses a mesh. Each axis appears in one place:
 
-* dp: every data coordinate reads its own samples (``Windows``), and gradients are averaged over
-  ``mesh.group("dp", "sp")`` (``average_gradients``);
-* sp: every rank holds a slice of the sequence, and attention trades slices of tokens for slices of
-  heads by an all-to-all over ``mesh.group("sp")``, or with ``--attention ring`` passes blocks of
-  keys and values to ``mesh.neighbor("sp", 1)`` (``attention.py``);
+* dp: every data coordinate reads its own samples (``mesh.sampler``);
+* sp: every rank holds some tokens of each sequence (``mesh.sequence``), and attention trades slices
+  of tokens for slices of heads by an all-to-all over ``mesh.group("sp")``, or with
+  ``--attention ring`` passes blocks of keys and values to ``mesh.neighbor("sp", 1)``
+  (``attention.py``);
 * tp: linear layers are split by columns, then by rows, with one all-reduce over
   ``mesh.group("tp")`` (``Column`` and ``Row``; Megatron-LM, arXiv:1909.08053).
 
+DDP averages gradients over ``mesh.group("dp", "sp")``, whose ranks hold the same weights and see
+other tokens, once a step: ``plan.sync_on_last``.
 Any axis may be 1, and the losses are the same whatever the mesh: weights are drawn whole and then
 cut, and ``mesh.batch`` gives each rank its exact share of one global order of samples.
 """
@@ -25,7 +27,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,19 +35,18 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 import meshkit
 
 if TYPE_CHECKING or __package__:  # examples.train
-    from .attention import KINDS, add_up, communicate, keep
+    from .attention import KINDS, ORDERS, add_up, communicate, keep
 else:  # a script, whose folder is on the path
-    from attention import KINDS, add_up, communicate, keep
+    from attention import KINDS, ORDERS, add_up, communicate, keep
 
 VOCABULARY = 256  # bytes
-
-
-# -------------------------------------------------------------------------------- the model
+Pair = tuple[meshkit.MicroBatch, Tensor]
 
 
 def weight(rows: int, columns: int, draw: torch.Generator) -> Tensor:
@@ -85,6 +86,7 @@ class Attention(nn.Module):
     def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, draw: torch.Generator) -> None:
         super().__init__()
         self.mesh, self.attend = mesh, KINDS[args.attention]
+        self.plan = mesh.sequence(args.seq, order=ORDERS[args.attention]).plan
         self.head_dim = args.dim // args.heads
         self.qkv = Column(mesh, weight(3 * args.dim, args.dim, draw))
         self.out = Row(mesh, weight(args.dim, args.dim, draw))
@@ -92,7 +94,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, tokens / sp, dim) to the same."""
         qkv = rearrange(self.qkv(x), "b s (h three d) -> three b s h d", three=3, d=self.head_dim)
-        return self.out(rearrange(self.attend(qkv, self.mesh), "b s h d -> b s (h d)"))
+        return self.out(rearrange(self.attend(qkv, self.mesh, self.plan), "b s h d -> b s (h d)"))
 
 
 class Block(nn.Module):
@@ -119,18 +121,15 @@ class GPT(nn.Module):
         draw = torch.Generator().manual_seed(args.seed)
         self.bytes = nn.Parameter(weight(VOCABULARY, args.dim, draw))
         self.places = nn.Parameter(weight(args.seq, args.dim, draw))
-        self.sp, self.slice = mesh.size("sp"), mesh.coordinate["sp"]
+        self.shard = mesh.sequence(args.seq, order=ORDERS[args.attention])  # which tokens are mine
         self.blocks = nn.Sequential(*(Block(mesh, args, draw) for _ in range(args.layers)))
         self.norm = nn.LayerNorm(args.dim)
         self.head = nn.Parameter(weight(VOCABULARY, args.dim, draw))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, tokens / sp) to (batch, tokens / sp, 256)."""
-        x = F.embedding(tokens, self.bytes) + self.places.chunk(self.sp)[self.slice]
+        x = F.embedding(tokens, self.bytes) + self.shard.take(self.places, dim=0)
         return F.linear(self.norm(self.blocks(x)), self.head)
-
-
-# --------------------------------------------------------------------------------- the data
 
 
 def read_text(path: Path | None) -> Tensor:
@@ -140,67 +139,64 @@ def read_text(path: Path | None) -> Tensor:
     return torch.from_numpy(np.asarray(whole))
 
 
-class Windows:
-    """A text cut into windows of ``seq`` bytes, in a fixed shuffled order."""
+class Windows(Dataset[Tensor]):
+    """A text cut into windows of ``seq`` bytes, each with the byte that follows."""
 
-    def __init__(self, text: Tensor, seq: int, seed: int) -> None:
-        shuffle = torch.Generator().manual_seed(seed)
+    def __init__(self, text: Tensor, seq: int) -> None:
         self.text, self.seq = text, seq
-        self.order = torch.randperm((len(text) - 1) // seq, generator=shuffle)
 
-    def slices(self, samples: Sequence[int], mesh: meshkit.Mesh) -> tuple[Tensor, Tensor]:
-        """This rank's slice of some samples, and the bytes that follow: (batch, seq / sp) each."""
-        length = self.seq // mesh.size("sp")
-        starts = self.order[torch.tensor(samples) % len(self.order)] * self.seq
-        starts = starts + mesh.coordinate["sp"] * length
-        places = starts[:, None] + torch.arange(length + 1)
-        tokens = self.text[places].long()
-        return tokens[:, :-1], tokens[:, 1:]
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.seq
 
-
-# ----------------------------------------------------------------------------- the training
+    def __getitem__(self, samples: Any) -> Tensor:
+        """One window, (seq + 1,), or those of an array of samples, (..., seq + 1)."""
+        starts = torch.as_tensor(samples) % len(self) * self.seq
+        return self.text[starts[..., None] + torch.arange(self.seq + 1)].long()
 
 
 class Trainer:
     """A model on a mesh, with its share of the data."""
 
-    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> None:
-        self.mesh, self.device = mesh, device
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, data: Windows) -> None:
+        self.mesh, self.device = mesh, args.device
         self.plan = mesh.batch(global_batch=args.global_batch, micro_batch=args.micro_batch)
-        self.model = GPT(mesh, args).to(device, getattr(torch, args.dtype))
+        self.sampler = mesh.sampler(data, self.plan, shuffle=True, seed=args.seed, tail="drop")
+        self.loader = DataLoader(data, batch_sampler=self.sampler)
+        model = GPT(mesh, args).to(args.device, getattr(torch, args.dtype))
+        self.shard = model.shard
+        self.model = DistributedDataParallel(model, process_group=mesh.group("dp", "sp"))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr)
 
-    def losses(self, data: Windows, step: int) -> Iterator[Tensor]:
-        """The loss of each micro batch of a step, scaled so that they add up to the step's."""
-        for samples in self.plan.samples(step, self.mesh.coordinate["dp"]):
-            tokens, following = (t.to(self.device) for t in data.slices(samples, self.mesh))
-            logits = self.model(tokens)
-            loss = F.cross_entropy(logits.flatten(0, 1), following.flatten())
-            yield loss / self.plan.accumulation_steps
+    def steps(self) -> Iterator[list[Pair]]:
+        """Step after step, epoch after epoch: the micro batches, each with its windows."""
+        while True:
+            windows = iter(self.loader)
+            for step in range(self.sampler.steps):
+                yield [(micro, next(windows)) for micro in self.sampler.micro_batches(step)]
 
-    def step(self, data: Windows, step: int) -> Tensor:
+    def loss(self, windows: Tensor) -> Tensor:
+        """The mean loss of this rank's tokens of some windows."""
+        tokens, following = self.shard.take(windows[:, :-1]), self.shard.take(windows[:, 1:])
+        logits = self.model(tokens.to(self.device)).flatten(0, 1)
+        return F.cross_entropy(logits, following.to(self.device).flatten())
+
+    def step(self, pairs: list[Pair]) -> Tensor:
         """One optimizer step; returns this rank's part of the loss before it."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for loss in self.losses(data, step):
-            loss.backward()
+        for micro, windows in pairs:
+            with self.plan.sync_on_last(self.model, micro):
+                loss = self.loss(windows) * micro.weight
+                loss.backward()
             total += loss.detach()
-        self.average_gradients()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total
 
-    def average_gradients(self) -> None:
-        """Average over the ranks that hold the same weights and saw other tokens: dp and sp."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        flat = parameters_to_vector(gradients)
-        dist.all_reduce(flat, group=self.mesh.group("dp", "sp"))
-        vector_to_parameters(flat / self.mesh.size("dp", "sp"), gradients)
-
     @torch.no_grad()
     def held_out(self, data: Windows) -> float:
         """The loss on one global batch of text that is never trained on."""
-        part = torch.stack(list(self.losses(data, 0))).sum().double()
-        return self.mean(part, stop=False)[0]
+        losses = [self.loss(data[m.samples]) * m.weight for m in self.plan.micro_batches(0)]
+        return self.mean(torch.stack(losses).sum().double(), stop=False)[0]
 
     def mean(self, part: Tensor, *, stop: bool) -> tuple[float, bool]:
         """The mean loss of all ranks, and whether any of them wants to stop: the same on each."""
@@ -210,22 +206,22 @@ class Trainer:
         return loss / self.mesh.size(), stops > 0
 
 
-def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
+def train(mesh: meshkit.Mesh, args: argparse.Namespace) -> list[float]:
     """All steps, or those until a signal; returns the loss of each step."""
     text = read_text(args.text)
     split = len(text) * 9 // 10
-    data, held = Windows(text[:split], args.seq, args.seed), Windows(text[split:], args.seq, 0)
-    if min(len(data.order), len(held.order)) < args.global_batch:
-        raise SystemExit(f"the text is too short for {args.global_batch} windows of {args.seq}")
-    trainer = Trainer(mesh, args, device)
+    data, held = Windows(text[:split], args.seq), Windows(text[split:], args.seq)
+    trainer = Trainer(mesh, args, data)
     say = print if mesh.rank == 0 else lambda *_: None
     say(f"{mesh}\n{trainer.plan}\n{len(text):,} bytes of text")
     before, losses, began = trainer.held_out(held), [], time.perf_counter()
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
-    for step in range(args.steps):
-        loss, stop = trainer.mean(trainer.step(data, step), stop=bool(signals))
+    for step, pairs in zip(range(args.steps), trainer.steps(), strict=False):
+        if step == 0:
+            mesh.check_batch([windows for _, windows in pairs])  # equal over sp and tp, not dp
+        loss, stop = trainer.mean(trainer.step(pairs), stop=bool(signals))
         losses.append(loss)
         if stop or step % args.log_every == 0 or step == args.steps - 1:
             speed = args.global_batch * args.seq * len(losses) / (time.perf_counter() - began)
@@ -269,20 +265,19 @@ def check(args: argparse.Namespace) -> None:
         raise SystemExit("--heads must divide by tp")
     if args.attention == "ulysses" and args.heads % (args.sp * args.tp):
         raise SystemExit("--heads must divide by sp x tp, or by tp alone with --attention ring")
-    if args.seq % args.sp:
-        raise SystemExit("--seq must divide by sp")
     if args.dim % args.heads:
         raise SystemExit("--dim must divide by --heads")
+    meshkit.SequencePlan(args.seq, args.sp, ORDERS[args.attention])  # raises where it cannot be cut
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
     """Join the job, build the mesh, train; returns the loss of each step."""
     args = parse(argv)
     check(args)
-    world = meshkit.init(device=args.device, seed=args.seed)
+    args.device = meshkit.init(device=args.device, seed=args.seed).device or torch.device("cpu")
     try:
         with meshkit.build_mesh(dp=args.dp, sp=args.sp, tp=args.tp) as mesh, mesh.guard():
-            return train(mesh, args, world.device or torch.device("cpu"))
+            return train(mesh, args)
     finally:
         meshkit.shutdown()
 
