@@ -115,6 +115,15 @@ def test_flat_over_positions_and_over_neighbouring_pairs(length: int) -> None:
     assert abs(excess(pairs[apart], length * (length - 1) - 1)) < 4
 
 
+def test_what_is_first_says_nothing_of_what_is_third() -> None:
+    """Halves of too few bits fail here: 8 samples, in halves of one and two bits."""
+    rows = np.array([order(8, seed) for seed in range(500)])
+    apart = ~np.eye(8, dtype=bool).ravel()
+    starts = [rows[:, first] * 8 + rows[:, first + 2] for first in (0, 1, 4, 5)]
+    cells = np.array([np.bincount(pairs, minlength=64)[apart] for pairs in starts])
+    assert abs(excess(cells, 4 * 55)) < 4
+
+
 def test_flat_in_one_long_order() -> None:
     length = 200_000
     found = np.array(order(length, seed=3))
