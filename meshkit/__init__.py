@@ -5,6 +5,7 @@ next to nothing and torch is loaded only for what is live::
 
     before any process   factor_world  split_world  Layout  GroupPlan
                          BatchPlan  BatchSchedule  MicroBatch  SequencePlan
+                         stream_seed
     who am I             detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     what is refused      MeshkitError and its children, see meshkit.core.errors
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .core.schedule import BatchSchedule
     from .core.sequence import SequencePlan
     from .core.split import split_world
+    from .core.streams import stream_seed
     from .launch.environment import detect
     from .launch.join import init, shutdown
     from .launch.spawn import spawn
@@ -73,6 +75,7 @@ __all__ = [
     "shutdown",
     "spawn",
     "split_world",
+    "stream_seed",
 ]
 
 _ROOMS = {
@@ -84,6 +87,7 @@ _ROOMS = {
     "core.schedule": ("BatchSchedule",),
     "core.sequence": ("SequencePlan",),
     "core.split": ("split_world",),
+    "core.streams": ("stream_seed",),
     "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),
     "launch.spawn": ("spawn",),

@@ -9,33 +9,38 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+
+LOOKS, PAUSE = 10, 0.01  # how often a file that seems cut short is looked at, seconds between
 
 
 def is_store(path: Path) -> bool:
     """Whether torch can open a file as a store; an empty one it can, and one that is not there.
 
-    Local; one pass over the file. A file that another process is writing to is taken as it is.
+    Local; one pass over the file, and some more for one that seems to be none: another process may
+    be in the middle of a write. Torch's lock is not taken: a store that Python's collector destroys
+    meanwhile would wait for it, with Python's own lock held.
     """
-    with suppress(OSError), path.open("rb") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)  # torch's own lock
-        return _is_whole(file, os.fstat(file.fileno()).st_size)
+    with suppress(OSError):
+        for _ in range(LOOKS - 1):
+            if _is_whole(path):
+                return True
+            time.sleep(PAUSE)
+        return _is_whole(path)
     return True
 
 
-def _is_whole(file: BinaryIO, size: int) -> bool:
+def _is_whole(path: Path) -> bool:
     """Whether the file consists of whole keys and values."""
     parts = 0
-    while (place := file.tell()) < size:
-        head = file.read(4)
-        if len(head) < 4 or place + 4 + (length := struct.unpack("=I", head)[0]) > size:
-            return False
-        file.seek(length, os.SEEK_CUR)
-        parts += 1
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while (place := file.tell()) < size:
+            head = file.read(4)
+            if len(head) < 4 or place + 4 + (length := struct.unpack("=I", head)[0]) > size:
+                return False
+            file.seek(length, os.SEEK_CUR)
+            parts += 1
     return parts % 2 == 0

@@ -110,7 +110,10 @@ def enter(call: Call, asked: Mapping[str, Any]) -> Joined:
     remember(record)
     if seed is not None:
         number = check_alike(call, record.store, record.world, seed)
-        seed_all(drawn(call, record.store, record.world, seed, number, record.arrival_timeout))
+        alike = drawn(call, record.store, record.world, seed, number, record.arrival_timeout)
+        record = replace(record, seed=alike)
+        remember(record)
+        seed_all(alike)
     return record
 
 
@@ -190,7 +193,7 @@ def _join(
         lambda _: dist.destroy_process_group(),
         waits=connects(str(world.backend)),
     )
-    record = Joined(world, store, timeout, wait, generation, timeout)
+    record = Joined(world, store, timeout, wait, generation, timeout, number)
     remember(record)
     if number is not None:
         seed_all(number)

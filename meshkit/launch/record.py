@@ -29,6 +29,7 @@ class Joined:
         generation: how many times this rank has joined on this store, from 1; 0 for a group that
             someone else initialised.
         default: how long a collective of the default group itself may take, outside any guard.
+        seed: the number that ``init`` was given last, or drew; None where it was given none.
     """
 
     world: World
@@ -37,6 +38,7 @@ class Joined:
     arrival_timeout: timedelta
     generation: int
     default: timedelta | None
+    seed: int | None = None
 
 
 # The only module state of meshkit: it lives as long as the default group it speaks of.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property, partial
+
 from ..core.call import Call
 from ..core.sequence import Order
+from ..core.streams import seed_of, varied
 from .reader import Reader
+from .seeds import RandomStreams, base_seed
 from .sequence import SP, SequenceShard, sequence_shard
 
 
@@ -47,3 +51,43 @@ class Workload(Reader):
         self._check_here(Call("mesh.sequence", (length,)))
         here = self.layout, self.rank, self.group, self._device()
         return sequence_shard(*here, length, axes, order, pad)
+
+    def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
+        """The seed of this rank: distinct along the axes of ``vary``, equal along all others.
+
+        Local, and no generator is touched. It is :func:`meshkit.stream_seed` of the base and this
+        rank's coordinate along ``vary``, so that it stays as it is when any axis grows.
+
+        Args:
+            base: any int; None is the seed given to ``meshkit.init``, the one it drew for
+                ``"shared"`` included, or 0 where none was given.
+            vary: the axes along which seeds differ, ``"dp tp"`` or ``("dp", "tp")``; empty means
+                that all ranks have the same.
+
+        Returns:
+            An int from 0 to 2**63 - 1, which every generator of torch takes. On fewer than 2**13
+            ranks its low 32 bits are as distinct: ``np.random.seed(mesh.seed() % 2**32)``.
+
+        Raises:
+            SpecError: for a base that is no int, or ``vary`` that names no axes.
+            UnknownAxisError: for an axis in ``vary`` that the mesh does not have.
+            CoordinateError: on a rank outside the mesh, where ``vary`` names an axis.
+
+        Example:
+            ``torch.manual_seed(mesh.seed(vary=("dp", "tp")))``
+        """
+        more = {} if vary == () else {"vary": vary}
+        call = Call("mesh.seed", () if base is None else (base,), more)
+        coordinate = varied(call, self.layout, self.rank, vary)
+        number = base_seed(self._joined.seed) if base is None else base
+        return seed_of(call, number, "", coordinate)
+
+    @cached_property
+    def rng(self) -> RandomStreams:
+        """This rank's random streams by name: see :class:`meshkit.live.seeds.RandomStreams`. Local.
+
+        Example:
+            ``with mesh.rng("dropout", vary=("dp", "tp")): y = layer(x)``
+        """
+        base = partial(base_seed, self._joined.seed)  # no method of ours: a cycle would outlive us
+        return RandomStreams(self.layout, self.rank, self._device().type, base)

@@ -33,6 +33,7 @@ from meshkit import (
     UnplacedAxisError,
     factor_world,
     split_world,
+    stream_seed,
 )
 from meshkit.core.axes import STANDARD
 from meshkit.core.call import Call, Word
@@ -43,6 +44,7 @@ from meshkit.core.pattern import joined_axes
 from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
+from meshkit.core.streams import varied
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -1050,6 +1052,74 @@ the ramp does not lead to the plan.
           Fix: steps as an int, from 0 to 7.
         """,
         {},
+    ),
+    # --------------------------------------------------------- streams.py
+    "a base that is a float": Said(
+        lambda: stream_seed(1.0, dp=2),  # type: ignore[arg-type]
+        SpecError,
+        """
+        stream_seed(1.0, dp=2): the base is 1.0, a float.
+          A base is any int, the same on all ranks.
+          Fix: the int that seeds the job.
+        """,
+        {},
+    ),
+    "a stream whose name is no str": Said(
+        lambda: stream_seed(1, 3),  # type: ignore[arg-type]
+        SpecError,
+        """
+        stream_seed(1, 3): the name is 3, an int.
+          Fix: a str, such as '3'.
+        """,
+        {},
+    ),
+    "a stream at a negative index": Said(
+        lambda: stream_seed(1, "init", dp=2, tp=-1),
+        CoordinateError,
+        """
+        stream_seed(1, 'init', dp=2, tp=-1): tp is -1.
+          An index counts from 0.
+          Fix: stream_seed(1, 'init', dp=2, tp=0).
+        """,
+        {"axis": "tp", "index": -1},
+    ),
+    "a stream at an index that is a bool": Said(
+        lambda: stream_seed(1, "init", dp=True),
+        CoordinateError,
+        """
+        stream_seed(1, 'init', dp=True): dp is True, a bool.
+          Fix: pass dp as an int.
+        """,
+        {"axis": "dp", "index": True},
+    ),
+    "a stream that is too far out": Said(
+        lambda: stream_seed(1, "init", sample=2**40),
+        CoordinateError,
+        """
+        stream_seed(1, 'init', sample=1099511627776): the coordinate is too far out for a seed of its own.
+          Its code has 82 bits, and 63 fit.
+          Fix: fewer axes, or smaller indices.
+        """,  # noqa: E501
+        {},
+    ),
+    "axes to vary that are none": Said(
+        lambda: varied(Call("mesh.seed", (), {"vary": 3}), LAYOUT, 0, 3),
+        SpecError,
+        """
+        mesh.seed(vary=3): vary is 3.
+          Fix: vary=("dp",), or the axes along which streams differ.
+        """,
+        {},
+    ),
+    "an axis to vary that is not there": Said(
+        lambda: varied(Call("mesh.seed", (), {"vary": "pp"}), LAYOUT, 0, "pp"),
+        UnknownAxisError,
+        """
+        mesh.seed(vary='pp'): there is no axis 'pp'.
+          The axes are dp, sp, tp.
+          Fix: use one of dp, sp, tp.
+        """,
+        {"axis": "pp", "axes": ("dp", "sp", "tp"), "suggestion": None},
     ),
 }
 

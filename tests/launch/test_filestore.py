@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch.distributed as dist
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
+from meshkit.launch import filestore
 from meshkit.launch.filestore import is_store
 
 WORDS = st.text(st.characters(codec="ascii"), max_size=20)
@@ -44,7 +47,8 @@ def test_what_is_cut_short_is_none(
         ends.append(place)
     short = path.with_name("short")  # torch itself would read on and on in the other one
     short.write_bytes(data[:-cut])
-    assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
+    with mock.patch.object(filestore, "PAUSE", 0):
+        assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
 
 
 def test_other_files_are_refused_in_words(tmp_path: Path) -> None:
@@ -56,6 +60,26 @@ def test_other_files_are_refused_in_words(tmp_path: Path) -> None:
         caught.value
     )
     assert path.read_text() == "my precious notes"
+
+
+def test_a_write_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    dist.FileStore(str(path), 2).set("key", "value")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    end = threading.Timer(0.03, lambda: path.write_bytes(whole))
+    end.start()
+    assert is_store(path)
+    end.join()
+
+
+def test_no_lock_is_taken(tmp_path: Path) -> None:
+    """A store that is destroyed meanwhile, by the collector in any thread, would wait for it."""
+    path = tmp_path / "store"
+    path.write_bytes(b"cut short")
+    with path.open("rb") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        assert not is_store(path)
 
 
 def test_while_others_write(tmp_path: Path) -> None:

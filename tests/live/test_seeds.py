@@ -1,0 +1,534 @@
+"""Seeds and streams: alone on a RandomStreams of one process, and on meshes of real ranks."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import meshkit
+from meshkit import Layout, MeshkitError, SpecError, stream_seed
+from meshkit.live import seeds
+from meshkit.live.seeds import RandomStreams
+
+from . import seed_jobs as jobs
+
+LAYOUT = Layout(dp=2, sp=2, tp=2)
+VARY = jobs.VARY
+
+
+@pytest.fixture
+def rng() -> Iterator[RandomStreams]:
+    """The streams of rank 5, dp=1 sp=0 tp=1, on the cpu; torch's own state comes back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield RandomStreams(LAYOUT, 5, "cpu", lambda: 3)
+
+
+def generator(name: str, **coordinate: int) -> torch.Generator:
+    """What a stream must draw, without the streams."""
+    return torch.Generator().manual_seed(stream_seed(3, name, **coordinate))
+
+
+def numbers(count: int = 4) -> list[float]:
+    return torch.rand(count).tolist()
+
+
+# ---------------------------------------------------------------- a stream, and what is outside
+
+
+def test_a_stream_is_the_generator_of_its_seed_and_goes_on(rng: RandomStreams) -> None:
+    expected = torch.rand(8, generator=generator("dropout", dp=1, tp=1)).tolist()
+    with rng("dropout", vary=VARY):
+        found = numbers(3)
+    with rng("dropout", vary="tp dp"):
+        found += numbers(5)
+    assert found == expected
+
+
+def test_outside_nothing_has_changed(rng: RandomStreams) -> None:
+    expected = [numbers(), torch.randn(3).tolist(), numbers()]
+    torch.manual_seed(0)
+    found = [numbers()]
+    with rng("dropout"):
+        torch.randn(5)  # an odd number, which leaves half a pair in the generator
+    found.append(torch.randn(3).tolist())
+    with pytest.raises(ZeroDivisionError), rng("dropout", vary=VARY):
+        torch.rand(1 // 0)
+    found.append(numbers())
+    assert found == expected
+
+
+def test_python_and_numpy_are_left_alone(rng: RandomStreams) -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    mine = torch.Generator().manual_seed(1)
+    with rng("dropout"):
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index, union-attr]
+        torch.rand(2, generator=mine)
+    again = torch.Generator().manual_seed(1)
+    torch.rand(2, generator=again)
+    assert torch.equal(mine.get_state(), again.get_state())
+
+
+def test_a_body_that_fails_leaves_the_stream_where_it_stopped(rng: RandomStreams) -> None:
+    expected = torch.rand(6, generator=generator("x")).tolist()
+    found = []
+
+    def fails() -> None:
+        with rng("x"):
+            found.extend(numbers(2))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    with rng("x"):
+        found += numbers(4)
+    assert found == expected
+
+
+def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
+    a, b = (torch.rand(4, generator=generator(name)).tolist() for name in "ab")
+    with rng("a"):
+        found = numbers(2)
+        with rng("b"):
+            assert numbers() == b
+        inside = torch.get_rng_state()
+        with pytest.raises(MeshkitError) as caught, rng("a"):
+            pass
+        assert torch.equal(inside, torch.get_rng_state())
+        found += numbers(2)
+    assert found == a
+    assert str(caught.value) == (
+        "mesh.rng('a'): the stream 'a' is open, and would draw the same numbers twice.\n"
+        "  Fix: a stream of another name inside it."
+    )
+    with rng("a"):  # it can be entered again once it is left
+        pass
+
+
+def test_the_names_and_axes_of_streams_keep_them_apart(rng: RandomStreams) -> None:
+    drawn = []
+    for name, vary in (("a", ()), ("a", "dp"), ("a", "tp"), ("a", "dp tp"), ("b", "dp")):
+        with rng(name, vary=vary):
+            drawn.append(tuple(numbers()))
+    assert len({*drawn}) == 5
+    assert [*rng.state_dict()] == ["a", "a dp=1", "a tp=1", "a dp=1 tp=1", "b dp=1"]
+
+
+def test_a_seed_of_ones_own_begins_a_stream_and_no_other_may_follow(rng: RandomStreams) -> None:
+    with rng("x", vary="dp", seed=9):
+        found = numbers(2)
+    with rng("x", vary="dp"):  # goes on
+        found += numbers(2)
+    with rng("x", vary="dp", seed=9):
+        found += numbers(2)
+    own = torch.Generator().manual_seed(stream_seed(9, "x", dp=1))
+    assert found == torch.rand(6, generator=own).tolist()
+    with pytest.raises(SpecError) as caught:
+        rng("x", vary="dp", seed=8)
+    assert str(caught.value) == (
+        "mesh.rng('x', vary='dp', seed=8): the stream 'x dp=1' began with another seed.\n"
+        "  Fix: leave out seed to go on with it, or another name."
+    )
+
+
+def test_it_decorates_a_function(rng: RandomStreams) -> None:
+    draw: Callable[[], list[float]] = rng("x")(numbers)  # type: ignore[operator]
+    assert draw() + draw() == torch.rand(8, generator=generator("x")).tolist()
+
+
+@pytest.mark.parametrize("name", ["", "a b", " a", "a\n", 3, None])
+def test_names_that_are_none(rng: RandomStreams, name: Any) -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(SpecError) as caught:
+        rng(name)
+    assert str(caught.value) == (
+        f"mesh.rng({name!r}): {name!r} is no name of a stream.\n"
+        "  Fix: a str without blanks, such as 'dropout'."
+    )
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_a_state_is_a_copy_that_torch_stores(rng: RandomStreams) -> None:
+    with rng("x", vary="dp"):
+        numbers()
+    state, file = rng.state_dict(), io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert {key: {*kinds} for key, kinds in loaded.items()} == {"x dp=1": {"cpu"}}
+    assert loaded["x dp=1"]["cpu"].dtype == torch.uint8
+    state["x dp=1"]["cpu"].zero_()  # as a checkpoint is read into it
+    with rng("x", vary="dp"):
+        found = numbers()
+    rng.load_state_dict(loaded)
+    loaded["x dp=1"]["cpu"].zero_()
+    with rng("x", vary="dp"):
+        assert numbers() == found
+    assert found == torch.rand(8, generator=generator("x", dp=1)).tolist()[4:]
+
+
+def test_inside_streams_a_state_is_where_they_are(rng: RandomStreams) -> None:
+    with rng("a"):
+        numbers(1)
+        with rng("b"):
+            numbers(2)
+            state = rng.state_dict()
+    other = RandomStreams(LAYOUT, 5, "cpu", lambda: 99)
+    other.load_state_dict(state)
+    for name, count in (("a", 1), ("b", 2)):
+        with other(name):
+            expected = torch.rand(6, generator=generator(name)).tolist()
+            assert numbers(6 - count) == expected[count:]
+
+
+def test_a_stream_that_is_not_among_the_states_begins_anew(rng: RandomStreams) -> None:
+    for name in "ab":
+        with rng(name):
+            numbers()
+    only = {"a": rng.state_dict()["a"]}
+    rng.load_state_dict(only)
+    assert [*rng.state_dict()] == ["a"]
+    with rng("b", seed=4):  # and may begin with any seed
+        found = numbers()
+    expected = torch.Generator().manual_seed(stream_seed(4, "b"))
+    assert found == torch.rand(4, generator=expected).tolist()
+
+
+def test_of_the_states_of_all_ranks_each_takes_its_own(rng: RandomStreams) -> None:
+    merged: dict[str, Any] = {}
+    for rank in range(8):
+        one = RandomStreams(LAYOUT, rank, "cpu", lambda: 3)
+        for vary in ((), "dp", "dp tp"):
+            with one("x", vary=vary):
+                numbers(rank)
+        merged |= one.state_dict()
+    assert len(merged) == 1 + 2 + 4
+    rng.load_state_dict({**merged, "x pp=0": merged["x"]})
+    assert [*rng.state_dict()] == ["x", "x dp=1", "x dp=1 tp=1"]
+    outside = RandomStreams(LAYOUT, 99, "cpu", lambda: 3)
+    outside.load_state_dict(merged)
+    assert [*outside.state_dict()] == ["x"]
+
+
+GOOD = torch.get_rng_state()
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        (
+            [GOOD],
+            "mesh.rng.load_state_dict(states): the states are a list, not a dict.\n"
+            "  Fix: what mesh.rng.state_dict() returned, or several merged.",
+        ),
+        *(
+            (
+                {"y": {"cpu": GOOD}, key: state},
+                f"mesh.rng.load_state_dict(states): the state {key!r} of {kind!r} is not one of "
+                "a generator here.\n"
+                "  It is a uint8 tensor by the name of a stream and the type of a device.\n"
+                "  Fix: what mesh.rng.state_dict() returned, on a torch and a device like these.",
+            )
+            for key, state, kind in [
+                ("x", {"cpu": GOOD[:-1]}, "cpu"),
+                ("x", {"cpu": GOOD.int()}, "cpu"),
+                ("x", {"cpu": b"bytes"}, "cpu"),
+                ("x", {"cpu": GOOD, "cuda": 3}, "cuda"),
+                ("x", GOOD, "?"),
+                (3, {"cpu": GOOD}, "?"),
+            ]
+        ),
+    ],
+)
+def test_states_that_are_none(rng: RandomStreams, states: Any, text: str) -> None:
+    with rng("x"):
+        numbers()
+    before = rng.state_dict()
+    with pytest.raises(SpecError) as caught:
+        rng.load_state_dict(states)
+    assert str(caught.value) == text
+    assert torch.equal(rng.state_dict()["x"]["cpu"], before["x"]["cpu"])
+
+
+def test_no_state_is_loaded_inside_a_stream(rng: RandomStreams) -> None:
+    with rng("x"), pytest.raises(MeshkitError) as caught:
+        rng.load_state_dict({})
+    assert str(caught.value) == (
+        "mesh.rng.load_state_dict(states): the stream 'x' is open.\n"
+        "  Fix: load before the with, or after it."
+    )
+
+
+def test_a_state_that_torch_refuses_changes_nothing_outside(rng: RandomStreams) -> None:
+    rng.load_state_dict({"x": {"cpu": torch.full_like(GOOD, 255)}})
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError), rng("x"):
+        pass
+    assert torch.equal(before, torch.get_rng_state())
+    with rng("y"):  # and no stream is open
+        pass
+    assert "x" in rng.state_dict()
+
+
+# ---------------------------------------------------------------- activation checkpointing
+
+
+def weighted(rng: RandomStreams, inside: bool, **options: Any) -> tuple[Tensor, Tensor]:
+    """The mask of a dropout and the gradient through it, recomputed; both are the mask if right."""
+    x = torch.ones(64, requires_grad=True)
+
+    def drop(x: Tensor) -> Tensor:
+        if not inside:
+            return F.dropout(x * x, 0.5) * x  # the mask is needed again for the last factor
+        with rng("dropout"):
+            return F.dropout(x * x, 0.5) * x
+
+    if inside:
+        y = checkpoint(drop, x, **options)
+    else:
+        with rng("dropout"):
+            y = checkpoint(drop, x, **options)
+    numbers(3)  # what happens between forward and backward
+    with rng("other"):
+        numbers(3)
+    y.sum().backward()
+    assert x.grad is not None
+    return y.detach(), x.grad / 3
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_around_a_checkpointed_function_the_mask_is_recomputed(
+    rng: RandomStreams, reentrant: bool
+) -> None:
+    y, gradient = weighted(rng, inside=False, use_reentrant=reentrant)
+    assert torch.equal(y, gradient)
+
+
+def test_inside_a_checkpointed_function_replay_recomputes_it(rng: RandomStreams) -> None:
+    for _ in range(2):  # from a stream that begins, and from one that goes on
+        y, gradient = weighted(rng, inside=True, use_reentrant=False, context_fn=rng.replay)
+        assert torch.equal(y, gradient)
+    expected = F.dropout(torch.ones(3, 64), 0.5)  # only to say that masks of 64 differ
+    assert not torch.equal(expected[0], expected[1])
+    with rng("dropout"):  # the recomputation has moved no stream: two masks were drawn, not four
+        found = numbers()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(generator("dropout").get_state())
+        F.dropout(torch.ones(64), 0.5), F.dropout(torch.ones(64), 0.5)
+        assert numbers() == found
+
+
+def test_inside_a_checkpointed_function_the_mask_is_another_without_it(rng: RandomStreams) -> None:
+    """What the docstring says, and why replay is there."""
+    y, gradient = weighted(rng, inside=True, use_reentrant=False)
+    assert not torch.equal(y, gradient)
+
+
+def test_a_recomputation_inside_an_open_stream(rng: RandomStreams) -> None:
+    """Forward outside, backward inside the same stream: it is entered again, in the past."""
+    x = torch.ones(64, requires_grad=True)
+
+    def drop(x: Tensor) -> Tensor:
+        with rng("dropout"):
+            return F.dropout(x * x, 0.5) * x
+
+    y = checkpoint(drop, x, use_reentrant=False, context_fn=rng.replay)
+    with rng("dropout"):
+        before = numbers()
+        y.sum().backward()
+        after = numbers()
+    assert x.grad is not None
+    assert torch.equal(y, x.grad / 3)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(generator("dropout").get_state())
+        F.dropout(torch.ones(64), 0.5)
+        assert numbers() + numbers() == before + after
+
+
+# ---------------------------------------------------------------- an accelerator, played
+
+
+class Accelerator:
+    """What torch.cuda would be with two devices: a generator each, the current one is used."""
+
+    def __init__(self) -> None:
+        self.generators = [torch.Generator().manual_seed(device) for device in range(2)]
+        self.current = 1
+
+    def get_rng_state(self) -> Tensor:
+        return self.generators[self.current].get_state()
+
+    def set_rng_state(self, state: Tensor) -> None:
+        self.generators[self.current].set_state(state)
+
+    def manual_seed(self, seed: int) -> None:
+        self.generators[self.current].manual_seed(seed)
+
+    def rand(self, count: int) -> list[float]:
+        return torch.rand(count, generator=self.generators[self.current]).tolist()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    module = Accelerator()
+    cpu = SimpleNamespace(get_rng_state=torch.get_rng_state, set_rng_state=torch.set_rng_state)
+    stand_in = SimpleNamespace(random=cpu, default_generator=torch.default_generator)
+    stand_in.get_device_module = {"cuda": module}.__getitem__
+    stand_in.__dict__.update(uint8=torch.uint8, Tensor=Tensor)
+    monkeypatch.setattr(seeds, "torch", stand_in)
+    return module
+
+
+def test_the_current_device_draws_from_the_stream_too_and_no_other(cuda: Accelerator) -> None:
+    rng = RandomStreams(LAYOUT, 5, "cuda", lambda: 3)
+    expected = torch.rand(8, generator=generator("x", dp=1)).tolist()
+    before = [each.get_state() for each in cuda.generators]
+    outer = torch.get_rng_state()
+    with rng("x", vary="dp"):
+        found = cuda.rand(3)
+        assert numbers() == expected[:4]
+    with rng("x", vary="dp"):
+        found += cuda.rand(5)
+    with pytest.raises(ZeroDivisionError), rng("y"):
+        torch.rand(cuda.current // 0)
+    assert found == expected
+    assert torch.equal(outer, torch.get_rng_state())
+    for state, each in zip(before, cuda.generators, strict=True):
+        assert torch.equal(state, each.get_state())
+
+
+def test_a_state_without_the_accelerator_begins_there_anew(
+    cuda: Accelerator, rng: RandomStreams
+) -> None:
+    on_both = RandomStreams(LAYOUT, 5, "cuda", lambda: 3)
+    with on_both("x"):
+        numbers(2), cuda.rand(2)
+    state = on_both.state_dict()
+    assert {*state["x"]} == {"cpu", "cuda"}
+    rng.load_state_dict(state)  # on the cpu alone
+    with rng("x"):
+        assert numbers(2) == torch.rand(4, generator=generator("x")).tolist()[2:]
+    on_both.load_state_dict(rng.state_dict())
+    with on_both("x"):
+        assert cuda.rand(2) == torch.rand(2, generator=generator("x")).tolist()
+        assert numbers(2) == torch.rand(6, generator=generator("x")).tolist()[4:]
+
+
+# ---------------------------------------------------------------- real ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[Any]:
+    """What each rank of a mesh draws, and its seeds."""
+    return meshkit.spawn(jobs.both, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
+
+
+def test_seeds_of_a_mesh(ranks: list[Any]) -> None:
+    for _, (at, by_vary, touched, more, later, kept, after) in ranks:
+        assert not touched
+        assert by_vary == {
+            "": stream_seed(5),
+            "dp": stream_seed(5, dp=at["dp"]),
+            "dp tp": stream_seed(5, dp=at["dp"], tp=at["tp"]),
+            "sp": stream_seed(5, sp=at["sp"]),
+        }
+        assert more == (stream_seed(7), stream_seed(7, dp=at["dp"], tp=at["tp"]))
+        assert (later, kept) == (stream_seed(11), stream_seed(12))
+        assert after == stream_seed(5)  # when the job has been left, what it was built with
+
+
+def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> None:
+    by_place: dict[tuple[int, int], list[Any]] = {}
+    found = [streams for streams, _ in ranks]
+    for at, outside, drawn, alike in found:
+        by_place.setdefault((at["dp"], at["tp"]), []).append(drawn)
+        assert (outside, alike) == (found[0][1], found[0][3])
+        own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=at["dp"], tp=at["tp"]))
+        assert drawn[0] == torch.rand(4, generator=own).tolist()
+    assert [len(rows) for rows in by_place.values()] == [2, 2]
+    assert all(first == second for first, second in by_place.values())
+    for part in range(3):  # the numbers, the masks of dropout, the numbers on coming back
+        assert len({tuple(rows[0][part]) for rows in by_place.values()}) == 2
+    own = torch.Generator().manual_seed(5)  # as if there had been no stream
+    assert found[0][1] == [torch.rand(4, generator=own).tolist() for _ in range(2)]
+
+
+def test_the_base_that_init_drew_and_none_at_all() -> None:
+    first, second = meshkit.spawn(jobs.bases, 2, timeout=60)
+    (none, unsaid, *_), *shared = first
+    assert (none, unsaid) == (stream_seed(0), None)
+    for found, drawn, seeded, _ in shared:
+        assert found == seeded == stream_seed(drawn)
+    assert len({row[0] for row in first}) == 3
+    assert all(gone for *_, gone in first)
+    assert second[1:] == shared  # one for all ranks
+
+
+@pytest.mark.parametrize(
+    ("way", "ranks", "first", "later", "new"),
+    [
+        ("merged", 4, {"dp": 2, "sp": 1, "tp": 2}, {"dp": 1, "sp": 1, "tp": 4}, {(0, 2), (0, 3)}),
+        ("merged", 4, {"dp": 4, "sp": 1, "tp": 1}, {"dp": 2, "sp": 2, "tp": 1}, set()),
+        ("dcp", 2, {"dp": 2, "sp": 1, "tp": 1}, {"dp": 1, "sp": 1, "tp": 2}, {(0, 1)}),
+    ],
+)
+def test_streams_are_resumed_on_a_mesh_of_other_sizes(
+    tmp_path: Path,
+    way: str,
+    ranks: int,
+    first: dict[str, int],
+    later: dict[str, int],
+    new: set[tuple[int, int]],
+) -> None:
+    folder = str(tmp_path)
+    found = meshkit.spawn(jobs.resumes, ranks, (first, later, folder, way), timeout=60)
+    there = {(at["dp"], at["tp"]): drawn for (at, _, drawn), _ in found}
+    begun = set()
+    for _, (at, keys, drawn) in found:
+        dp, tp = at["dp"], at["tp"]
+        known = [f"dropout dp={dp} tp={tp}", f"noise dp={dp}"]
+        if (dp, tp) in there:
+            assert (keys, drawn) == (known, there[dp, tp])
+        else:  # a new one of dropout, beside one of noise that goes on
+            begun.add((dp, tp))
+            own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=dp, tp=tp))
+            numbers = torch.rand(4, generator=own).tolist()
+            assert (keys, drawn) == (known[1:], (numbers, there[dp, 0][1]))
+    assert begun == new
+
+
+def test_what_is_refused_on_a_rank_inside_and_on_one_outside() -> None:
+    rows = meshkit.spawn(jobs.refused, 2, timeout=60)
+    outside = (
+        "CoordinateError",
+        "layout.coordinate: rank 1 is not in Layout(dp=1, sp=1).\n"
+        "  It has 1 rank, from 0 to 0.\n"
+        "  Fix: a rank from 0 to 0.",
+    )
+    assert rows[0][1][:2] == [None, None]
+    assert rows[1][1][:2] == [outside, outside]
+    for _, told, shared, seed in rows:
+        assert told[2] == (
+            "UnknownAxisError",
+            "mesh.seed(vary='ttp'): there is no axis 'ttp'.\n"
+            "  The axes are dp, sp.\n"
+            "  Fix: use one of dp, sp.",
+        )
+        assert told[3][1].startswith("mesh.rng('init', vary='pp'): there is no axis 'pp'.\n")
+        assert told[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
+        assert told[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
+        assert (shared, seed) == (rows[0][2], stream_seed(0))
