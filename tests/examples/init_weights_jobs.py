@@ -1,0 +1,13 @@
+"""What the ranks of test_init_weights.py run. No pytest here: every child imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from examples import init_weights
+
+
+def drawn(rows: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """What all ranks have drawn for each row of arguments, each in a job and a mesh of its own."""
+    return {row: init_weights.main(row.split()) for row in rows}

@@ -1,0 +1,71 @@
+"""Weights out of blocks: equal where replicated, cut over tp, together those of one process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import meshkit
+from examples import init_weights
+
+from . import init_weights_jobs as jobs
+
+MESHES = ["--tp=1", "--tp=2 --sp=2", "--tp=4", "--tp=8"]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, list[dict[str, Any]]]:
+    """What all ranks of each mesh of eight have drawn."""
+    return meshkit.spawn(jobs.drawn, 8, (MESHES,), timeout=100)[3]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """What one process draws by itself."""
+    return meshkit.spawn(jobs.drawn, 1, (["--tp=1"],), timeout=60)[0]["--tp=1"][0]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_together_they_are_the_weight_of_one_process(
+    drawn: dict[str, list[dict[str, Any]]], alone: dict[str, Any], mesh: str
+) -> None:
+    rows = drawn[mesh]
+    tp = 1 + max(row["at"]["tp"] for row in rows)
+    assert len(rows) == 8
+    assert f"--tp={tp}" == mesh.split()[0]
+    assert sorted(alone["blocks"]) == [*range(8)]
+    for row in rows:
+        at = row["at"]["tp"]
+        assert [*row["blocks"]] == [*range(at * 8 // tp, (at + 1) * 8 // tp)]  # and no other
+        assert row["blocks"].items() <= alone["blocks"].items()
+        assert row["bias"] == alone["bias"]
+    assert {number for row in rows for number in row["blocks"]} == {*alone["blocks"]}
+    assert len({*alone["blocks"].values(), alone["bias"]}) == 9
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_stream_along_tp_is_equal_over_dp_and_sp(
+    drawn: dict[str, list[dict[str, Any]]], alone: dict[str, Any], mesh: str
+) -> None:
+    pairs = {(row["at"]["tp"], row["plain"]) for row in drawn[mesh]}
+    assert len(pairs) == len({tp for tp, _ in pairs}) == len({plain for _, plain in pairs})
+    assert (pairs == {(0, alone["plain"])}) is (mesh == "--tp=1")  # as one process with tp=1 only
+
+
+def test_another_seed_draws_another_weight(alone: dict[str, Any]) -> None:
+    found = init_weights.block(1, "layer.weight", 0)
+    assert found.shape == (16, 32)
+    assert init_weights.digest(found) != alone["blocks"][0]
+    assert init_weights.digest(init_weights.block(0, "layer.weight", 0)) == alone["blocks"][0]
+
+
+def test_as_a_script(alone: dict[str, Any]) -> None:
+    command = [sys.executable, "-W", "error", init_weights.__file__, "--tp", "1"]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert job.returncode == 0, job.stderr
+    blocks = " ".join(alone["blocks"].values())
+    said = f"bias {alone['bias']}  plain {alone['plain']}  blocks {blocks}"
+    assert job.stdout == f"dp=0 sp=0 tp=0  {said}\n"
