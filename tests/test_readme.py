@@ -37,7 +37,7 @@ def test_python_blocks_print_what_follows_them(tmp_path: Path, code: str, output
 
 def test_there_are_python_blocks_and_the_example_is_eight_lines_of_code() -> None:
     codes = followed_by_text("python")
-    assert len(codes) == 3
+    assert len(codes) == 4
     assert len([line for line in codes[0][0].splitlines() if line.strip()]) == 8
 
 
