@@ -8,6 +8,6 @@ from typing import Any
 from examples import init_weights
 
 
-def drawn(rows: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """What all ranks have drawn for each row of arguments, each in a job and a mesh of its own."""
+def drawn(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What this rank has drawn for each row of arguments, each in a job and a mesh of its own."""
     return {row: init_weights.main(row.split()) for row in rows}

@@ -19,13 +19,14 @@ MESHES = ["--tp=1", "--tp=2 --sp=2", "--tp=4", "--tp=8"]
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, list[dict[str, Any]]]:
     """What all ranks of each mesh of eight have drawn."""
-    return meshkit.spawn(jobs.drawn, 8, (MESHES,), timeout=100)[3]
+    by_rank = meshkit.spawn(jobs.drawn, 8, (MESHES,), timeout=100)
+    return {mesh: [one[mesh] for one in by_rank] for mesh in MESHES}
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """What one process draws by itself."""
-    return meshkit.spawn(jobs.drawn, 1, (["--tp=1"],), timeout=60)[0]["--tp=1"][0]
+    return meshkit.spawn(jobs.drawn, 1, (["--tp=1"],), timeout=60)[0]["--tp=1"]
 
 
 @pytest.mark.parametrize("mesh", MESHES)
