@@ -3,6 +3,7 @@
     torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d \
         --rdzv-endpoint node1:29400 --rdzv-id job examples/elastic.py --save /shared/job
 
+(The README adds times with which torchrun notices a lost node in seconds.)
 Start it on both nodes. When one goes, collectives on the other fail inside ``mesh.guard``, and its
 workers leave with an error; torchrun's agent starts new ones, in a smaller world. They ask for the
 same mesh and the same plan as before, which hold the global batch whatever dp is::
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     args.save.mkdir(parents=True, exist_ok=True)
     world = meshkit.init(device=args.device, seed=args.seed, arrival_timeout=args.timeout)
     try:
-        with meshkit.build_mesh(dp=-1, sp=1) as mesh, mesh.guard(timeout=args.timeout):
+        with meshkit.build_mesh(dp=-1) as mesh, mesh.guard(timeout=args.timeout):
             return train(mesh, args, world.device or torch.device("cpu"))
     finally:
         meshkit.shutdown()

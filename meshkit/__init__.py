@@ -44,8 +44,12 @@ if TYPE_CHECKING:
     from .launch.spawn import spawn
     from .launch.world import World
     from .live.build import build_mesh
+    from .live.data import MicroBatchSampler
+    from .live.loop import RankPlan
     from .live.mesh import Mesh
+    from .live.seeds import RandomStreams
     from .live.sequence import SequenceShard
+    from .live.stream import MicroBatchStream
 
 __all__ = [
     "BatchError",
@@ -60,6 +64,10 @@ __all__ = [
     "Mesh",
     "MeshkitError",
     "MicroBatch",
+    "MicroBatchSampler",
+    "MicroBatchStream",
+    "RandomStreams",
+    "RankPlan",
     "RankTimeoutError",
     "SequencePlan",
     "SequenceShard",
@@ -93,7 +101,11 @@ _ROOMS = {
     "launch.spawn": ("spawn",),
     "launch.world": ("World",),
     "live.build": ("build_mesh",),
+    "live.data": ("MicroBatchSampler",),
+    "live.loop": ("RankPlan",),
     "live.mesh": ("Mesh",),
+    "live.seeds": ("RandomStreams",),
+    "live.stream": ("MicroBatchStream",),
     "live.sequence": ("SequenceShard",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .call import Call
-from .disagree import NAMED
+from .disagree import NAMED, ranks_named
 from .errors import BatchError, told
 from .layout import Layout
-from .runs import runs
 from .words import count
 
 SHOWN = 8  # different contents of one leaf, shown one by one
@@ -138,7 +137,7 @@ def _not_divided(
     for place, ranks in shares.items():
         alike.setdefault(held[ranks[0]].digest(), []).append(place)
     equal = [places for places in alike.values() if len(places) > 1]
-    who = [f"{place} ({_ranks(shares[place])})" for place in equal[0]]
+    who = [f"{place} ({ranks_named(shares[place])})" for place in equal[0]]
     who[NAMED:] = [f"{len(who) - NAMED} more"] * (len(who) > NAMED)
     text = told(
         f"{call}: data coordinates that must differ hold the same samples.",
@@ -158,11 +157,7 @@ def _named(layout: Layout, ranks: Sequence[int]) -> str:
     """``ranks 0-1 (dp=0 sp=0; dp=0 sp=1)``."""
     where = [_place(layout, rank, layout.axes) for rank in ranks[:NAMED]]
     where += [f"and {len(ranks) - NAMED} more"] * (len(ranks) > NAMED)
-    return f"{_ranks(ranks)} ({'; '.join(where)})"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {runs(ranks)}"
+    return f"{ranks_named(ranks)} ({'; '.join(where)})"
 
 
 def _place(layout: Layout, rank: int, axes: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from .integers import integer
 from .micro import MicroBatch, micro_batches
 from .seats import Ints
 from .solve import FOUR, solved
+
+Plan = TypeVar("Plan", bound="BatchPlan")
 
 MAX_SAMPLES = 2**63 - 1  # what int64 can number
 
@@ -47,7 +49,7 @@ class BatchPlan:
     micro_batch: int
     accumulation_steps: int
     uneven: bool = False
-    asked: int | None = field(default=None, kw_only=True)
+    asked: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         fields = {name: getattr(self, name) for name in FOUR}
@@ -97,7 +99,16 @@ class BatchPlan:
             micro_batch=micro_batch,
             accumulation_steps=accumulation_steps,
         )
-        return cls(**batch_fields("BatchPlan.solve", asked, asked, round, uneven))
+        call = batch_call("BatchPlan.solve", asked, round, uneven)
+        return cls.of(solved(call, asked, round, uneven))
+
+    @classmethod
+    def of(cls: type[Plan], sizes: Mapping[str, int], **more: Any) -> Plan:  # noqa: ANN401
+        """The plan of sizes that were solved, with the global batch that was asked for."""
+        fields = {name: sizes[name] for name in FOUR}
+        plan = cls(**fields, uneven=True, **more)
+        object.__setattr__(plan, "asked", sizes.get("asked"))
+        return plan
 
     def samples(self, step: int, data_index: int, *, first: int = 0) -> Ints:
         """The samples that one data coordinate owns in one optimizer step. O(samples owned).
@@ -185,7 +196,7 @@ class BatchPlan:
             (5, 32)
         """
         asked = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
-        return BatchPlan(**batch_fields("plan.resize", {"dp": dp}, asked, None, True))
+        return BatchPlan.of(solved(Call("plan.resize", kwargs={"dp": dp}), asked, uneven=True))
 
     def _begin(self, call: Call, step: object, first: object) -> int:
         """The first sample of a step."""
@@ -204,7 +215,7 @@ class BatchPlan:
             text = told(
                 f"{call}: there is no data index {data_index!r}.",
                 f"dp is {self.dp}, so they run from 0 to {self.dp - 1}.",
-                fix='mesh.coordinate["dp"].',
+                fix=f"a data index from 0 to {self.dp - 1}.",
             )
             raise CoordinateError(text, axis="dp", index=data_index, size=self.dp)
         return index
@@ -226,21 +237,6 @@ class BatchPlan:
         return f"{total}{cuts}, of which dp {self.dp} run {most} or {most - 1} each"
 
 
-def batch_fields(
-    name: str, said: Mapping[str, object], asked: Mapping[str, object], round: object, uneven: bool
-) -> dict[str, Any]:
-    """The fields of the plan that a call of any name asks for, which its errors then quote.
-
-    Args:
-        name: of the call.
-        said: the arguments to quote, but for the two below.
-        asked: those of the four that are known.
-        round: as in :meth:`BatchPlan.solve`.
-        uneven: likewise.
-
-    Raises:
-        BatchError: as :meth:`BatchPlan.solve`.
-    """
-    more = given(round=round, uneven=uneven or None) if name != "plan.resize" else {}
-    found = solved(Call(name, kwargs={**said, **more}), asked, round, uneven)
-    return {**found, "uneven": uneven}
+def batch_call(name: str, said: Mapping[str, object], round: object, uneven: object) -> Call:
+    """A call that makes a plan, without what was left at its default."""
+    return Call(name, kwargs={**said, **given(round=round, uneven=uneven or None)})

@@ -35,13 +35,16 @@ def disagreement(
     alike = grouped(requests)
     fields = differing([request for request, _ in alike])
     odd = (ranks for _, ranks in alike[1:])
-    names = [_ranks(alike[0][1]), *(_ranks(ranks) + _where(ranks, where) for ranks in odd)]
+    names = [
+        ranks_named(alike[0][1]),
+        *(ranks_named(ranks) + _where(ranks, where) for ranks in odd),
+    ]
     lines = [
         f"{name}:  {_shown(request, fields)}"
         for name, (request, _) in zip(names, alike, strict=True)
     ]
     lines[SHOWN:] = [f"and {len(lines) - SHOWN} more."] * (len(lines) > SHOWN)
-    late = [f"Not there: {_ranks(missing)}."] * bool(missing)
+    late = [f"Not there: {ranks_named(missing)}."] * bool(missing)
     sliced = fields == ["ranks"] and alike[0][0].get("call") == "Mesh.from_device_mesh"
     whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
     return told(about, *lines, *late, fix=whole if sliced else _fix(fields))
@@ -68,7 +71,7 @@ def _shown(request: Request, fields: Sequence[str]) -> str:
     return ", ".join(sizes + [f"{n}={request.get(n, 'none')}" for n in fields if n != "sizes"])
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_named(ranks: Sequence[int]) -> str:
     """``ranks 0-3 and 5-7``."""
     first, comma, last = runs(ranks).rpartition(", ")
     text = f"{first} and {last}" if comma else last

@@ -118,7 +118,7 @@ def checked_epoch(call: Call, epoch: Epoch) -> Epoch:
     length, seed, number = (integer(n) for n in (epoch.length, epoch.seed, epoch.number))
     if length is None or not 1 <= length <= MAX_LENGTH:
         line = f"{call}: the number of samples is {epoch.length!r}."
-        raise BatchError(told(line, fix="data with 1 sample or more."))
+        raise BatchError(told(line, fix=f"1 sample or more, {MAX_LENGTH} at most."))
     if epoch.tail not in TAILS:
         line = f"{call}: tail is {epoch.tail!r}."
         known = '"keep" the rest as a smaller step, "drop" it, or "pad" it with the first samples.'
@@ -132,10 +132,14 @@ def checked_epoch(call: Call, epoch: Epoch) -> Epoch:
 
 def _no_order(call: Call, epoch: Epoch) -> BatchError:
     asked = f"shuffle={epoch.shuffle!r}, seed={epoch.seed!r}, epoch={epoch.number!r}"
+    number = integer(epoch.number)
+    wrong: dict[str, object] = {} if isinstance(epoch.shuffle, bool) else {"shuffle": True}
+    wrong |= {"seed": 0} if integer(epoch.seed) is None else {}
+    wrong |= {"epoch": 0} if number is None or number < 0 else {}
     text = told(
         f"{call}: there is no such order.",
         f"{asked}, where a bool, an int and an int of 0 or more are needed.",
-        fix=f"{call.but(shuffle=True, seed=0, epoch=0)}.",
+        fix=f"{call.but(**wrong)}.",
     )
     return BatchError(text)
 

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from .axes import check_known
+from .call import Call
+from .errors import CoordinateError, told
 from .layout import Layout
 from .seats import Ints
+from .words import count
+
+
+def check_inside(call: Call, layout: Layout, rank: int) -> None:
+    """Refuse a rank outside a layout.
+
+    Raises:
+        CoordinateError: where ``rank`` has no place in it.
+    """
+    if rank not in layout:
+        held = f"It holds {count(layout.num_ranks, 'rank')}; mesh.inside is False here."
+        line = f"{call}: rank {rank} is not in {layout!r}."
+        text = told(line, held, fix="ask only where mesh.inside.")
+        raise CoordinateError(text, index=rank, size=layout.num_ranks)
 
 
 class Position:
@@ -49,6 +66,22 @@ class Position:
             UnknownAxisError: for an axis the mesh does not have.
         """
         return self.layout.size(*axes)
+
+    def group_rank(self, *axes: str) -> int:
+        """This rank's place in its group over the axes, as ``mesh.group(*axes).rank()``. Local.
+
+        Its coordinate along the axes as listed, the last fastest; without axes, its place in the
+        whole mesh. No such group need have been made. O(axes).
+
+        Raises:
+            UnknownAxisError: for an axis the mesh does not have.
+            CoordinateError: on a rank outside the mesh.
+        """
+        check_known(Call("mesh.group_rank", axes), axes, self.layout.axes)
+        place, here = 0, self.coordinate
+        for axis in axes or self.layout.axes:
+            place = place * self.layout.sizes[axis] + here[axis]
+        return place
 
     def peers(self, *axes: str) -> Ints:
         """The global ranks of this rank's group over the axes, in the order of the group. Local.

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .call import Call
 from .epoch import Epoch
-from .errors import BatchError, told
+from .errors import BatchError, CoordinateError, told
 from .integers import integer
 from .words import article, count
 
@@ -26,7 +26,6 @@ def state(epoch: Epoch, steps: int) -> State:
         "length": epoch.length,
         "shuffle": epoch.shuffle,
         "seed": epoch.seed,
-        "tail": epoch.tail,
         "epoch": epoch.number,
         "consumed": epoch.consumed(steps),
     }
@@ -87,13 +86,13 @@ def checked_count(call: Call, what: str, value: object, most: int | None = None)
     """A number of steps, or of an epoch, as a plain int.
 
     Raises:
-        BatchError: where it is no int from 0 to ``most``; None is no limit.
+        CoordinateError: where it is no int from 0 to ``most``; None is no limit.
     """
     number = integer(value)
     if number is None or number < 0 or (most is not None and number > most):
         known = "0 or more" if most is None else f"from 0 to {most}"
         text = told(f"{call}: {what} is {value!r}.", fix=f"{what} as an int, {known}.")
-        raise BatchError(text)
+        raise CoordinateError(text, index=value)
     return number
 
 

@@ -3,7 +3,7 @@
 A schedule is a list of stages, each a global batch that holds from so many consumed samples on. It
 knows nothing of steps or of the past, so a job goes on anywhere from one number::
 
-    BatchSchedule.stages_of(plan, "0:4 8:6")
+    BatchSchedule.from_text(plan, "0:4 8:6")
 
     consumed      0       4       8           14          20
     global batch  |   4   |   4   |     6     |     6     | ...
@@ -11,9 +11,10 @@ knows nothing of steps or of the past, so a job goes on anywhere from one number
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from .batch import BatchPlan
@@ -21,8 +22,10 @@ from .call import Call, Word, given
 from .errors import BatchError, CoordinateError, told
 from .integers import integer
 from .solve import solved
+from .words import count
 
 Stage = tuple[int, int]
+MOST = 2**16  # stages that a ramp may have
 PLAN = Word("plan")
 
 
@@ -49,13 +52,17 @@ class BatchSchedule:
 
     plan: BatchPlan
     stages: tuple[Stage, ...]
-    uneven: bool = False
+    uneven: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         call = Call("BatchSchedule", (PLAN, self.stages))
+        if not isinstance(self.plan, BatchPlan):
+            text = told(f"{call}: the plan is {self.plan!r}.", fix="mesh.batch(...) first.")
+            raise BatchError(text)
+        stages = tuple(_pair(call, stage) for stage in self.stages)
         object.__setattr__(self, "uneven", bool(self.uneven or self.plan.uneven))
-        object.__setattr__(self, "stages", tuple(_pair(call, stage) for stage in self.stages))
-        _check(call, self)
+        object.__setattr__(self, "stages", stages)
+        _check(call, self.plan, stages, self.uneven)
 
     @classmethod
     def constant(cls, plan: BatchPlan) -> BatchSchedule:
@@ -92,17 +99,28 @@ class BatchSchedule:
         for name, value in asked.items():
             if (integer(value) or 0) < 1:
                 raise BatchError(told(f"{call}: {name} is {value!r}.", fix=f"{name}=1, or more."))
+        start, increment, samples = (operator.index(value) for value in asked.values())
         steps, rest = divmod(plan.global_batch - start, increment)
         if rest or steps < 1:
             line = f"From {start} by {increment} never meets {plan.global_batch}."
             gap = plan.global_batch - start
             fix = f"increment={gap}, or what divides it." if gap > 0 else "start with less."
             raise BatchError(told(f"{call}: the ramp does not lead to the plan.", line, fix=fix))
-        stages = [(-(-j * samples // steps), start + j * increment) for j in range(steps + 1)]
-        return cls(plan, tuple(stages), uneven)
+        if steps > samples:
+            line = f"{call}: {steps} increments do not fit into {count(samples, 'sample')}."
+            raise BatchError(told(line, fix=f"samples={steps}, or more."))
+        if steps > MOST:
+            line = f"{call}: {steps} increments; a schedule has {MOST} stages at most."
+            raise BatchError(told(line, fix="a larger increment."))
+        return cls._made(
+            call,
+            plan,
+            [(-(-j * samples // steps), start + j * increment) for j in range(steps + 1)],
+            uneven,
+        )
 
     @classmethod
-    def stages_of(
+    def from_text(
         cls,
         plan: BatchPlan,
         text: str,
@@ -124,21 +142,29 @@ class BatchSchedule:
 
         Example:
             >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
-            >>> BatchSchedule.stages_of(plan, "0:4 1000:8", tokens_per_sample=128).stages
+            >>> BatchSchedule.from_text(plan, "0:4 1000:8", tokens_per_sample=128).stages
             ((0, 4), (8, 8))
         """
         more = given(tokens_per_sample=tokens_per_sample)
-        call = Call("BatchSchedule.stages_of", (PLAN, text), more)
+        call = Call("BatchSchedule.from_text", (PLAN, text), more)
         unit = 1 if tokens_per_sample is None else integer(tokens_per_sample) or 0
-        pairs = [part.split(":") for part in text.split()]
+        pairs = [part.split(":") for part in text.split()] if isinstance(text, str) else [[]]
         if not all(len(pair) == 2 and all(n.isdecimal() for n in pair) for pair in pairs):
             line = f"{call}: stages are pairs of samples and a global batch."
             raise BatchError(told(line, fix='"0:256 200000:512", say.'))
         if unit < 1:
             line = f"{call}: tokens_per_sample is {tokens_per_sample!r}."
             raise BatchError(told(line, fix="the length of a sequence, 1 or more."))
-        stages = tuple((-(-int(start) // unit), int(size)) for start, size in pairs)
-        return cls(plan, stages, uneven)
+        stages = [(-(-int(first) // unit), int(size)) for first, size in pairs]
+        return cls._made(call, plan, stages, uneven)
+
+    @classmethod
+    def _made(
+        cls, call: Call, plan: BatchPlan, stages: Sequence[Stage], uneven: bool
+    ) -> BatchSchedule:
+        """A schedule whose errors quote the call that makes it."""
+        _check(call, plan, stages, uneven or plan.uneven)
+        return cls(plan, tuple(stages), uneven)
 
     def at(self, consumed: int) -> BatchPlan:
         """The plan of the step that begins after so many samples. O(log stages).
@@ -165,7 +191,7 @@ class BatchSchedule:
             until: stop before the step that would begin with so many; None never stops.
 
         Raises:
-            CoordinateError: as :meth:`at`.
+            CoordinateError: as :meth:`at`, when the first step is asked for.
         """
         while until is None or consumed < until:
             plan = self.at(consumed)
@@ -203,10 +229,19 @@ class BatchSchedule:
 
     def _of(self, global_batch: int) -> BatchPlan:
         """The plan with another global batch."""
-        asked = {"dp": self.plan.dp, "global_batch": global_batch}
-        asked["micro_batch"] = self.plan.micro_batch
-        found = solved(Call("BatchSchedule", (PLAN,)), asked, uneven=self.uneven)
-        return replace(self.plan, **found, uneven=self.uneven, asked=None)
+        return _plan(self.plan, global_batch, self.uneven)
+
+
+def _plan(plan: BatchPlan, global_batch: int, uneven: bool) -> BatchPlan:
+    """A plan with another global batch.
+
+    Raises:
+        BatchError: where it does not divide.
+    """
+    sizes = {"dp": plan.dp, "global_batch": global_batch, "micro_batch": plan.micro_batch}
+    return replace(
+        plan, **solved(Call("BatchSchedule", (PLAN,)), sizes, uneven=uneven), uneven=uneven
+    )
 
 
 def _pair(call: Call, stage: object) -> Stage:
@@ -219,30 +254,33 @@ def _pair(call: Call, stage: object) -> Stage:
     return first, size
 
 
-def _check(call: Call, schedule: BatchSchedule) -> None:
+def _check(call: Call, plan: BatchPlan, stages: Sequence[Stage], uneven: bool) -> None:
     """Refuse stages out of order, and those that cannot be run.
 
     Raises:
         BatchError: for the first of them.
     """
-    firsts = [first for first, _ in schedule.stages]
+    firsts = [first for first, _ in stages]
     if firsts[:1] != [0] or any(a >= b for a, b in pairwise(firsts)):
         line = f"Stages begin at {', '.join(map(str, firsts)) or 'nothing'}."
         fix = "the first at 0, each later than the one before."
         raise BatchError(told(f"{call}: stages must ascend from 0.", line, fix=fix))
-    for first, size in schedule.stages:
+    for stage in stages:
         try:
-            schedule._of(size)
+            _plan(plan, stage[1], uneven)
         except BatchError as error:
-            raise _unfit(call, schedule.plan, (first, size), error) from None
+            raise _unfit(call, plan, stage, error, uneven) from None
 
 
-def _unfit(call: Call, plan: BatchPlan, stage: Stage, error: BatchError) -> BatchError:
+def _unfit(
+    call: Call, plan: BatchPlan, stage: Stage, error: BatchError, uneven: bool
+) -> BatchError:
     """A stage whose global batch does not divide, with what would."""
     (first, size), near = stage, [n for n in (error.below, error.above) if n is not None]
+    helps = [] if uneven or size % plan.micro_batch else ["uneven=True"]
     text = told(
-        f"{call}: the stage from {first} samples on cannot be run.",
+        f"{call}: the stage from {count(first, 'sample')} on cannot be run.",
         f"{size} does not divide into micro batches of {plan.micro_batch} over dp {plan.dp}.",
-        fix=f"{', or '.join(f'{first}:{n}' for n in near)}, or uneven=True.",
+        fix=f"{', or '.join([*(f'a global batch of {n}' for n in near), *helps])}.",
     )
     return BatchError(text, global_batch=size, below=error.below, above=error.above)

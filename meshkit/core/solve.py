@@ -17,12 +17,13 @@ FOUR = ("dp", "global_batch", "micro_batch", "accumulation_steps")
 PLURAL = {"micro_batch": "Micro batches", "accumulation_steps": "Accumulation steps"}
 ROUNDINGS = ("down", "up")
 SHOWN = 8  # divisors named in an error
+TRIED = 10**6  # factors, so that an error does not take minutes
 
 Sizes = Mapping[str, int]
 
 
 def solved(
-    call: Call, asked: Mapping[str, object], rounding: object = None, uneven: bool = False
+    call: Call, asked: Mapping[str, object], rounding: object = None, uneven: object = False
 ) -> dict[str, int]:
     """All four sizes, and ``asked``, the global batch before it was rounded, if it was.
 
@@ -37,6 +38,8 @@ def solved(
         BatchError: as :meth:`BatchPlan.solve`.
     """
     sizes = {name: _checked(call, name, asked) for name in asked}
+    if not isinstance(uneven, bool):
+        raise BatchError(told(f"{call}: uneven is {uneven!r}.", fix="uneven=True, or False."))
     if rounding is not None and rounding not in ROUNDINGS:
         ways = " or ".join(f"round={way!r}" for way in ROUNDINGS)
         raise BatchError(told(f"{call}: round is {rounding!r}.", fix=f"{ways}."))
@@ -73,7 +76,8 @@ def _dealt(call: Call, sizes: Sizes, rounding: object) -> dict[str, int]:
     if sizes.get("accumulation_steps", steps) != steps:
         text = told(
             f"{call}: accumulation_steps is {sizes['accumulation_steps']}.",
-            f"{total // micro} micro batches over dp {sizes['dp']} are {steps} at the most.",
+            f"{found['global_batch'] // micro} micro batches over dp {sizes['dp']} are {steps} "
+            "at the most.",
             fix=f"accumulation_steps={steps}, or leave it out.",
         )
         raise BatchError(text, global_batch=total)
@@ -157,7 +161,8 @@ def _indivisible(
 
 
 def _divisors(number: int) -> tuple[int, ...]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    """All of them, up to 10**12; beyond that those with a factor of 10**6 or less."""
+    small = [n for n in range(1, min(math.isqrt(number), TRIED) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 

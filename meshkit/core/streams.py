@@ -16,12 +16,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from .axes import check_known, listed
 from .call import Call
 from .errors import CoordinateError, SpecError, told
 from .indices import check_integer
 from .integers import integer
 from .layout import Layout
+from .named import named
+from .position import check_inside
 from .words import article
 
 CODE_BITS = 63  # seeds fit into int64, where tensors and checkpoints hold them
@@ -94,11 +95,9 @@ def varied(call: Call, layout: Layout, rank: int, vary: object) -> dict[str, int
         UnknownAxisError: for an axis the layout does not have.
         CoordinateError: for a rank outside the layout, where an axis is named.
     """
-    if not isinstance(vary, str | tuple | list):
-        fix = 'vary=("dp",), or the axes along which streams differ.'
-        raise SpecError(told(f"{call}: vary is {vary!r}.", fix=fix))
-    axes = listed(vary)
-    check_known(call, axes, layout.axes)
+    axes = named(call, "vary", vary, layout.axes)
+    if axes:
+        check_inside(call, layout, rank)
     coordinate = layout.coordinate(rank) if axes else {}
     return {axis: coordinate[axis] for axis in axes}
 

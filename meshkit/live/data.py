@@ -16,7 +16,7 @@ from ..core.integers import integer
 from ..core.micro import MicroBatch
 from ..core.resume import State, checked_count, resumed, state
 from ..core.words import article
-from .stream import Stream, check_stream
+from .stream import MicroBatchStream, check_stream
 
 
 class MicroBatchSampler(Sampler[list[int]]):
@@ -27,7 +27,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     is read: no array of all samples. Local; nothing communicates. Made by ``mesh.sampler``.
 
     A pass that has handed out its last micro batch is over, and the next ``iter`` reads the next
-    epoch: without ``set_epoch`` no order is repeated. One left early begins again where it began.
+    epoch: without ``set_epoch`` no order is repeated. One left early begins again where it began,
+    unless workers were handed its last micro batch.
     ``steps``, ``len`` and ``micro_batches`` speak of the pass under way until then, as a DataLoader
     with workers asks for all indices well before the last batch is used. So begin a pass first::
 
@@ -109,7 +110,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             epoch: from 0.
 
         Raises:
-            BatchError: where it is no int of 0 or more.
+            CoordinateError: where it is no int of 0 or more.
         """
         number = checked_count(Call("sampler.set_epoch", (epoch,)), "epoch", epoch)
         if self._begun or number != self.epoch:
@@ -127,7 +128,7 @@ class MicroBatchSampler(Sampler[list[int]]):
                 right without workers only.
 
         Raises:
-            BatchError: where the pass has fewer steps.
+            CoordinateError: where the pass has fewer steps.
         """
         if steps is None:
             return state(self._now, self._done)
@@ -160,7 +161,7 @@ def length_of(call: Call, source: object) -> int:
     Raises:
         BatchError: for a dataset without ``len``.
     """
-    number = integer(source)
+    number = None if isinstance(source, Sized) else integer(source)  # a tensor of one is both
     if number is not None:
         return number
     if isinstance(source, Sized):
@@ -182,7 +183,7 @@ def sampler_call(dataset: object, order: Mapping[str, object]) -> Call:
 
 def sampler_of(
     call: Call, dataset: object, plan: BatchPlan, data_index: int, order: Mapping[str, Any]
-) -> MicroBatchSampler | Stream[Any]:
+) -> MicroBatchSampler | MicroBatchStream[Any]:
     """The micro batches of one data coordinate. See :meth:`meshkit.Mesh.sampler`.
 
     Args:
@@ -196,8 +197,10 @@ def sampler_of(
         BatchError: for what cannot be.
     """
     if isinstance(dataset, IterableDataset):
-        check_stream(call, order["shuffle"], order["tail"])
-        return Stream(dataset, plan, data_index, checked_count(call, "epoch", order["epoch"]))
+        check_stream(call, order["shuffle"], order["seed"], order["tail"])
+        return MicroBatchStream(
+            dataset, plan, data_index, checked_count(call, "epoch", order["epoch"])
+        )
     tail = "keep" if order["tail"] is None else order["tail"]
     numbers = (order["shuffle"], order["seed"], tail, order["epoch"])
     return MicroBatchSampler(

@@ -10,11 +10,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.axes import check_known
 from ..core.call import Call
-from ..core.errors import CoordinateError, MeshkitError, told
+from ..core.errors import MeshkitError, told
 from ..core.plan import GroupPlan, not_built
-from ..core.position import Position
+from ..core.position import Position, check_inside
 from ..core.report import GroupsReport
-from ..core.words import count
 from ..launch.record import Joined
 from .device_mesh import device_mesh
 from .report import reported
@@ -112,11 +111,7 @@ class Grouped(Position):
     def _check_here(self, call: Call) -> None:
         """Refuse a mesh that is closed, and a rank outside it."""
         self._check_open(call)
-        if not self.inside:
-            held = f"It holds {count(self.layout.num_ranks, 'rank')}; mesh.inside is False here."
-            line = f"{call}: rank {self.rank} is not in {self.layout!r}."
-            text = told(line, held, fix="ask only where mesh.inside.")
-            raise CoordinateError(text, index=self.rank, size=self.layout.num_ranks)
+        check_inside(call, self.layout, self.rank)
 
     def _check_open(self, call: Call) -> None:
         left = self._world is None or self._world() is not dist.group.WORLD

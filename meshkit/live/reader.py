@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from typing import Any, TypeVar, overload
 
-import numpy as np
 import torch
-import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from ..core.axes import check_known, listed
-from ..core.batch import BatchPlan, batch_fields
+from ..core.batch import BatchPlan, batch_call
 from ..core.call import Call, Word, given
-from ..core.errors import BatchError, SpecError, told
-from ..core.words import count
+from ..core.errors import BatchError, told
+from ..core.named import named
+from ..core.solve import solved
+from ..core.words import article
 from .check_batch import checked
 from .data import MicroBatchSampler, sampler_call, sampler_of
 from .grouped import Grouped
-from .loop import RankPlan
-from .stream import Stream
+from .loop import RankPlan, token_weights
+from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
 
@@ -62,10 +61,11 @@ class Reader(Grouped):
             accumulation_steps=accumulation_steps,
         )
         said = asked if data == ("dp",) else {**asked, "data": data}
-        axes = self._data_axes(Call("mesh.batch", kwargs=said), data)
+        call = batch_call("mesh.batch", said, round, uneven)
+        axes = named(call, "data", data, self.layout.axes)
         sizes = {"dp": self.size(*axes) if axes else 1, **asked}
-        fields = batch_fields("mesh.batch", said, sizes, round, uneven)
-        return RankPlan(**fields, data_index=self._index(axes))
+        found = solved(call, sizes, round, uneven)
+        return RankPlan.of(found, axes=axes, data_index=self._index(axes))
 
     def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
         """By what to scale the mean loss of each micro batch, where samples differ in length.
@@ -89,18 +89,10 @@ class Reader(Grouped):
                 token; for a group that was not asked for.
             UnknownAxisError: for an axis the mesh does not have.
         """
-        call = Call("mesh.token_weights", (counts, *axes))
+        call = Call("mesh.token_weights", (Word("counts"), *axes))
+        self._check_here(call)
         over = axes or tuple(axis for axis in ("dp", "cp", "sp") if axis in self.layout.axes)
-        group, own = self.group(*over), torch.as_tensor(counts).detach().cpu()
-        whole = own.ndim == 1 and not own.is_floating_point() and bool((own >= 0).all())
-        # a rank that must refuse tells the others, which wait for it
-        sums = torch.tensor([int(own.sum()) if whole else 0, not whole], device=self._device())
-        dist.all_reduce(sums, group=group)
-        total, refused = sums.tolist()
-        if refused or not total:
-            raise _no_tokens(call, " ".join(over), whole, refused)
-        weights: torch.Tensor = own.double() * self.size(*over) / total
-        return weights
+        return token_weights(call, counts, self.group(*over), self._device())
 
     @overload
     def sampler(  # noqa: D418
@@ -112,7 +104,7 @@ class Reader(Grouped):
         seed: int = 0,
         epoch: int = 0,
         tail: str | None = None,
-    ) -> Stream[Sample]:
+    ) -> MicroBatchStream[Sample]:
         """Of a stream."""
 
     @overload
@@ -137,7 +129,7 @@ class Reader(Grouped):
         seed: int = 0,
         epoch: int = 0,
         tail: str | None = None,
-    ) -> MicroBatchSampler | Stream[Any]:
+    ) -> MicroBatchSampler | MicroBatchStream[Any]:
         """This rank's micro batches of a dataset, for torch's DataLoader. Local, no communication.
 
         One global order of samples, whatever the mesh: ranks of one data coordinate read the same
@@ -147,7 +139,7 @@ class Reader(Grouped):
 
         Args:
             dataset: anything with ``len``, or that number; or an ``IterableDataset``, of which a
-                :class:`~meshkit.live.stream.Stream` is made.
+                :class:`~meshkit.live.stream.MicroBatchStream` is made.
             plan: what :meth:`batch` gives; or a plain :class:`meshkit.BatchPlan` over this dp.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch;
                 the same on every version of torch and numpy. Not of a stream.
@@ -161,7 +153,7 @@ class Reader(Grouped):
 
         Returns:
             A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)`` with any number
-            of workers; of an iterable dataset a ``Stream`` for ``DataLoader(stream,
+            of workers; of an iterable dataset a ``MicroBatchStream`` for ``DataLoader(stream,
             batch_size=None)``.
 
         Raises:
@@ -207,47 +199,27 @@ class Reader(Grouped):
         """
         said = {} if data == ("dp",) else {"data": data}
         call = Call("mesh.check_batch", (Word("batch"),), said)
-        axes = self._data_axes(call, data)
+        axes = named(call, "data", data, self.layout.axes)
         self._check_here(call)
         checked(call, batch, self.layout, axes, self.group(), self._device())
 
     def _data_index(self, call: Call, plan: BatchPlan) -> int:
-        """This rank's share of a plan: the one it knows, or else the coordinate on dp."""
-        if isinstance(plan, RankPlan) and plan.data_index is not None:
-            return plan.data_index
-        if plan.dp != self.size("dp"):
-            line = f"{call}: the plan divides over dp {plan.dp}, the mesh has dp={self.size('dp')}."
-            raise BatchError(
-                told(line, fix=f"plan.resize(dp={self.size('dp')}), or mesh.batch(...).")
-            )
-        return self.coordinate["dp"]
-
-    def _data_axes(self, call: Call, data: object) -> tuple[str, ...]:
-        """The axes that divide the samples, from an argument of that meaning."""
-        if not isinstance(data, str | tuple | list):
-            fix = 'data=("dp",), or the axes that divide the samples.'
-            raise SpecError(told(f"{call}: data is {data!r}.", fix=fix))
-        axes = listed(data)
-        check_known(call, axes, self.layout.axes)
-        return axes
+        """This rank's share of a plan: over the axes it was made for, or else over dp."""
+        if not isinstance(plan, BatchPlan):
+            line = f"{call}: the plan is {article(type(plan).__name__)}."
+            raise BatchError(told(line, fix="mesh.batch(...), or schedule.at(consumed)."))
+        axes = plan.axes if isinstance(plan, RankPlan) else ("dp",)
+        named(call, "data", axes, self.layout.axes)
+        size, index = self.size(*axes) if axes else 1, self._index(axes) or 0
+        if plan.dp != size or (isinstance(plan, RankPlan) and plan.data_index != index):
+            over = " ".join(f"{axis}={self.layout.sizes[axis]}" for axis in axes)
+            line = f"It divides the samples by {plan.dp}; this mesh has {over or 'no such axes'}."
+            text = told(f"{call}: the plan is of another mesh.", line, fix="mesh.batch(...).")
+            raise BatchError(text)
+        return index
 
     def _index(self, axes: tuple[str, ...]) -> int | None:
-        """This rank's place along some axes, the last fastest; None outside the mesh."""
+        """This rank's data coordinate; None outside the mesh."""
         if not self.inside:
             return None
-        here = [self.coordinate[axis] for axis in axes]
-        sizes = [self.size(axis) for axis in axes]
-        return int(np.ravel_multi_index(here, sizes)) if axes else 0
-
-
-def _no_tokens(call: Call, over: str, whole: bool, refused: int) -> SpecError:
-    """Why there are no weights, here or on another rank."""
-    why = f"{call}: counts are whole numbers of 0 or more, one a micro batch."
-    fix = "[int(mask.sum()) for mask in masks]."
-    if whole and refused:
-        why = f"{call}: {count(refused, 'rank')} over {over} refused its own counts."
-        fix = "see the others' logs."
-    elif whole:
-        why = f"{call}: no rank over {over} has a token."
-        fix = "leave this step out on all ranks."
-    return SpecError(told(why, fix=fix))
+        return self.group_rank(*axes) if axes else 0

@@ -78,7 +78,8 @@ class RandomStreams:
                 than the stream began with.
             UnknownAxisError: for an axis in ``vary`` that the mesh does not have.
             CoordinateError: on a rank outside the mesh, where ``vary`` names an axis.
-            MeshkitError: on entering a stream that is open, which would draw its numbers twice.
+            MeshkitError: on entering a stream that is open, which would draw its numbers twice; on
+                leaving one before another that was entered later, as generators may.
         """
         more = {} if vary == () else {"vary": vary}
         call = Call("mesh.rng", (name,), {**more, **given(seed=seed)})
@@ -108,7 +109,7 @@ class RandomStreams:
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
         """Go on where streams stood, those of this rank's coordinates. Local.
 
-        RandomStreams that are not among them, and those that were begun here, begin anew.
+        Streams that are not among them, and those that were begun here, begin anew.
 
         Args:
             states: from :meth:`state_dict`, of this rank or of many ranks merged.
@@ -165,10 +166,23 @@ class RandomStreams:
             try:
                 yield
             finally:
-                self._open.pop()
-                self._states[key] = self._now()
+                self._leave(call, key)
         finally:
             self._put(outer, seed)
+
+    def _leave(self, call: Call, key: str) -> None:
+        """Keep the stream where it stopped, unless the numbers were another's."""
+        inner = self._open[-1]
+        self._open.remove(key)
+        if inner != key:
+            line = f"{call}: the stream {key!r} is left while {inner!r}, entered later, is open."
+            text = told(
+                line,
+                "Neither knows now which numbers were its own.",
+                fix="no yield inside the with.",
+            )
+            raise MeshkitError(text)
+        self._states[key] = self._now()
 
     def _now(self) -> State:
         """The states of the global generators."""

@@ -6,16 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.axes import check_known, listed
 from ..core.call import Call, Word
-from ..core.errors import SpecError, told
+from ..core.errors import MeshkitError, SpecError, told
 from ..core.integers import integer
 from ..core.layout import Layout
+from ..core.named import named
 from ..core.sequence import Order, SequencePlan, changed, sequence_plan
 from ..core.words import count
 
@@ -43,6 +44,10 @@ class SequenceShard:
     part: int
     device: torch.device
     group_of: Callable[[], dist.ProcessGroup] = field(repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy for another process, a DataLoader's worker: all but the group goes along."""
+        return SequenceShard, (self.plan, self.part, self.device, _left_behind)
 
     @cached_property
     def positions(self) -> Tensor:
@@ -130,7 +135,7 @@ class SequenceShard:
         Raises:
             SpecError: where the tensor has no such dim, or ``dim`` another number of tokens; for
                 axes whose group was not asked for, with the argument that builds it.
-            MeshkitError: after ``close``, or after ``shutdown``.
+            MeshkitError: after ``close``, or after ``shutdown``; on a copy in another process.
         """
         call = Call("shard.gather", (Word("tensor"),), {"dim": dim})
         fix = "what shard.take(tensor) gives."
@@ -143,42 +148,51 @@ class SequenceShard:
         return self.restore(parts, dim)
 
 
+def _left_behind() -> dist.ProcessGroup:
+    """In place of the group of a shard that was pickled."""
+    line = "shard.gather(tensor): this shard is a copy, and its group stayed behind."
+    raise MeshkitError(told(line, fix="mesh.sequence(...) in this process."))
+
+
+def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
+    """``mesh.sequence`` as it was written, without what was left at its default."""
+    more = {} if axes in (SP, SP[0]) else {"axes": axes}
+    return Call("mesh.sequence", (length,), {**more, **changed({"order": order, "pad": pad})})
+
+
 def sequence_shard(
+    call: Call,
     layout: Layout,
-    rank: int,
+    place: Callable[..., int],
     group_of: Callable[..., dist.ProcessGroup],
     device: torch.device,
     length: int,
-    axes: str | tuple[str, ...],
+    axes: object,
     order: Order,
     pad: bool,
 ) -> SequenceShard:
     """What a rank of the layout holds of a sequence cut over some axes. Local.
 
     Args:
+        call: the call to quote.
         layout: the grid.
-        rank: this rank, which is in it.
-        group_of: axes to this rank's group; asked only when it is needed.
-        device: where its position ids go.
-        length: as in ``mesh.sequence``, like the rest.
-        axes: likewise.
-        order: likewise.
-        pad: likewise.
+        place: axes to this rank's place in the group over them.
+        group_of: axes to that group; asked only when it is needed.
+        device: where position ids go.
+        length: tokens in the sequence.
+        axes: those that divide it, as ``"cp sp"`` or ``("cp", "sp")``.
+        order: as in :class:`meshkit.SequencePlan`.
+        pad: as there.
+
+    Raises:
+        SpecError: as ``mesh.sequence``.
+        UnknownAxisError: for an axis the layout does not have.
     """
-    more = {} if axes in (SP, SP[0]) else {"axes": axes}
-    call = Call("mesh.sequence", (length,), {**more, **changed({"order": order, "pad": pad})})
-    if not isinstance(axes, str | tuple | list):
-        fix = 'axes="sp", or the axes that divide the sequence.'
-        raise SpecError(told(f"{call}: axes is {axes!r}.", fix=fix))
-    names = listed(axes)
-    check_known(call, names, layout.axes)
-    sizes, here = layout.sizes, layout.coordinate(rank)
-    part = 0
-    for name in names:  # the last fastest, as in the group
-        part = part * sizes[name] + here[name]
+    names, sizes = named(call, "axes", axes, layout.axes), layout.sizes
     cut = " x ".join(f"{name} {sizes[name]}" for name in names)
     parts = math.prod(sizes[name] for name in names)
     plan = sequence_plan(call, length, parts, order, pad, cut)
+    part = place(*names) if names else 0
     return SequenceShard(plan, part, device, lambda: group_of(*names))
 
 

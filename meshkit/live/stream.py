@@ -17,7 +17,7 @@ from ..core.resume import VERSION, State, checked_count, position, read
 Sample = TypeVar("Sample")
 
 
-class Stream(IterableDataset[list[Sample]]):
+class MicroBatchStream(IterableDataset[list[Sample]]):
     """One common stream, of which each rank keeps its own samples. Made by ``mesh.sampler``.
 
     Each item is the list of samples of one micro batch, in the order of a sampler without shuffle::
@@ -31,7 +31,8 @@ class Stream(IterableDataset[list[Sample]]):
     not fill a global batch are dropped. A rank holds its share of one step at most. Local.
 
     Every pass begins where the last loaded state stands, or at the start of the epoch of the last
-    ``set_epoch``. A dataset that shuffles itself must be told of the epoch by the caller.
+    ``set_epoch``: without it, what a loaded state skipped is skipped in every pass. A
+    dataset that shuffles itself must be told of the epoch by the caller.
 
     Args:
         dataset: the common stream.
@@ -61,7 +62,7 @@ class Stream(IterableDataset[list[Sample]]):
             step: from 0; after ``load_state_dict`` counted from where that stands.
 
         Raises:
-            BatchError: where it is no int of 0 or more.
+            CoordinateError: where it is no int of 0 or more.
         """
         done = checked_count(Call("stream.micro_batches", (step,)), "step", step)
         plan, first = self._plan, self._consumed(done)
@@ -98,7 +99,7 @@ class Stream(IterableDataset[list[Sample]]):
             epoch: from 0.
 
         Raises:
-            BatchError: where it is no int of 0 or more.
+            CoordinateError: where it is no int of 0 or more.
         """
         number = checked_count(Call("stream.set_epoch", (epoch,)), "epoch", epoch)
         if number != self._epoch:
@@ -112,7 +113,7 @@ class Stream(IterableDataset[list[Sample]]):
                 of it, ahead of the trainer.
 
         Raises:
-            BatchError: where it is no int of 0 or more.
+            CoordinateError: where it is no int of 0 or more.
         """
         done = checked_count(Call("stream.state_dict", kwargs={"steps": steps}), "steps", steps)
         return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
@@ -136,15 +137,17 @@ class Stream(IterableDataset[list[Sample]]):
         return self._begin + steps * self._plan.global_batch
 
 
-def check_stream(call: Call, shuffle: bool, tail: str | None) -> None:
+def check_stream(call: Call, shuffle: object, seed: object, tail: object) -> None:
     """Refuse what a stream cannot do.
 
     Raises:
-        BatchError: for a shuffle, and for a tail that is not dropped.
+        BatchError: for a shuffle or the seed of one, and for a tail that is not dropped.
     """
-    if shuffle:
+    if shuffle or seed != 0:
         line = f"{call}: a stream is read in its own order."
-        raise BatchError(told(line, fix=f"{call.but(shuffle=None)}, and shuffle in the dataset."))
+        raise BatchError(
+            told(line, fix=f"{call.but(shuffle=None, seed=None)}, and shuffle in the dataset.")
+        )
     if tail not in (None, "drop"):
         line = f"{call}: tail is {tail!r}."
         whole = "Where a stream ends is not known before, so only whole steps are read."

@@ -9,7 +9,7 @@ from ..core.sequence import Order
 from ..core.streams import seed_of, varied
 from .reader import Reader
 from .seeds import RandomStreams, base_seed
-from .sequence import SP, SequenceShard, sequence_shard
+from .sequence import SP, SequenceShard, sequence_call, sequence_shard
 
 
 class Workload(Reader):
@@ -48,9 +48,10 @@ class Workload(Reader):
         Example:
             ``mesh.sequence(4096, order="zigzag").take(tokens)``
         """
-        self._check_here(Call("mesh.sequence", (length,)))
-        here = self.layout, self.rank, self.group, self._device()
-        return sequence_shard(*here, length, axes, order, pad)
+        call = sequence_call(length, axes, order, pad)
+        self._check_here(call)
+        here = self.layout, self.group_rank, self.group, self._device()
+        return sequence_shard(call, *here, length, axes, order, pad)
 
     def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
         """The seed of this rank: distinct along the axes of ``vary``, equal along all others.

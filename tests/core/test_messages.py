@@ -39,6 +39,7 @@ from meshkit.core.axes import STANDARD
 from meshkit.core.call import Call, Word
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
+from meshkit.core.named import named
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
 from meshkit.core.resume import checked_count, resumed, state
@@ -693,7 +694,7 @@ accumulation_steps is 4.
         """
         BatchSchedule(plan, ((0, 8), (100, 12))): the stage from 100 samples on cannot be run.
           12 does not divide into micro batches of 2 over dp 4.
-          Fix: 100:8, or 100:16, or uneven=True.
+          Fix: a global batch of 8, or a global batch of 16, or uneven=True.
         """,
         {"global_batch": 12, "below": 8, "above": 16},
     ),
@@ -717,23 +718,128 @@ accumulation_steps is 4.
         {},
     ),
     "stages that cannot be read": Said(
-        lambda: BatchSchedule.stages_of(PLAN, "0:8, 100:16"),
+        lambda: BatchSchedule.from_text(PLAN, "0:8, 100:16"),
         BatchError,
         """
-        BatchSchedule.stages_of(plan, '0:8, 100:16'): \
+        BatchSchedule.from_text(plan, '0:8, 100:16'): \
 stages are pairs of samples and a global batch.
           Fix: "0:256 200000:512", say.
         """,
         {},
     ),
     "samples without tokens": Said(
-        lambda: BatchSchedule.stages_of(PLAN, "0:8", tokens_per_sample=0),
+        lambda: BatchSchedule.from_text(PLAN, "0:8", tokens_per_sample=0),
         BatchError,
         """
-        BatchSchedule.stages_of(plan, '0:8', tokens_per_sample=0): tokens_per_sample is 0.
+        BatchSchedule.from_text(plan, '0:8', tokens_per_sample=0): tokens_per_sample is 0.
           Fix: the length of a sequence, 1 or more.
         """,
         {},
+    ),
+    "a ramp of more increments than samples": Said(
+        lambda: BatchSchedule.ramp_up(PLAN, start=8, increment=1, samples=5),
+        BatchError,
+        """
+        BatchSchedule.ramp_up(plan, start=8, increment=1, samples=5): \
+8 increments do not fit into 5 samples.
+          Fix: samples=8, or more.
+        """,
+        {},
+    ),
+    "a ramp with a batch that cannot be run": Said(
+        lambda: BatchSchedule.ramp_up(PLAN, start=7, increment=3, samples=100, uneven=True),
+        BatchError,
+        """
+        BatchSchedule.ramp_up(plan, start=7, increment=3, samples=100): \
+the stage from 0 samples on cannot be run.
+          7 does not divide into micro batches of 2 over dp 4.
+          Fix: a global batch of 6, or a global batch of 8.
+        """,
+        {"below": 6, "above": 8},
+    ),
+    "stages as text that cannot be run": Said(
+        lambda: BatchSchedule.from_text(PLAN, "0:8 100:12"),
+        BatchError,
+        """
+        BatchSchedule.from_text(plan, '0:8 100:12'): the stage from 100 samples on cannot be run.
+          12 does not divide into micro batches of 2 over dp 4.
+          Fix: a global batch of 8, or a global batch of 16, or uneven=True.
+        """,
+        {"below": 8, "above": 16},
+    ),
+    "stages that are no text": Said(
+        lambda: BatchSchedule.from_text(PLAN, None),  # type: ignore[arg-type]
+        BatchError,
+        """
+        BatchSchedule.from_text(plan, None): stages are pairs of samples and a global batch.
+          Fix: "0:256 200000:512", say.
+        """,
+        {},
+    ),
+    "a schedule of no plan": Said(
+        lambda: BatchSchedule("x", ((0, 8),)),  # type: ignore[arg-type]
+        BatchError,
+        """
+        BatchSchedule(plan, ((0, 8),)): the plan is 'x'.
+          Fix: mesh.batch(...) first.
+        """,
+        {},
+    ),
+    "uneven that is no bool": Said(
+        lambda: BatchPlan.solve(dp=4, global_batch=8, micro_batch=2, uneven="no"),  # type: ignore[arg-type]
+        BatchError,
+        """
+        BatchPlan.solve(dp=4, global_batch=8, micro_batch=2, uneven='no'): uneven is 'no'.
+          Fix: uneven=True, or False.
+        """,
+        {},
+    ),
+    "a rank outside that asks for a seed": Said(
+        lambda: varied(Call("mesh.seed", kwargs={"vary": "dp"}), LAYOUT, 9, "dp"),
+        CoordinateError,
+        """
+        mesh.seed(vary='dp'): rank 9 is not in Layout(dp=4, sp=2, tp=1).
+          It holds 8 ranks; mesh.inside is False here.
+          Fix: ask only where mesh.inside.
+        """,
+        {"index": 9, "size": 8},
+    ),
+    "a ramp of too many stages": Said(
+        lambda: BatchSchedule.ramp_up(
+            BatchPlan.solve(dp=1, global_batch=10**9, micro_batch=1),
+            start=1,
+            increment=1,
+            samples=10**12,
+        ),
+        BatchError,
+        """
+        BatchSchedule.ramp_up(plan, start=1, increment=1, samples=1000000000000): \
+999999999 increments; a schedule has 65536 stages at most.
+          Fix: a larger increment.
+        """,
+        {},
+    ),
+    "a huge batch that does not divide": Said(
+        lambda: BatchPlan.solve(dp=1, global_batch=10**18, micro_batch=3),
+        BatchError,
+        """
+        BatchPlan.solve(dp=1, global_batch=1000000000000000000, micro_batch=3): \
+1000000000000000000 is not a multiple of dp 1 x micro_batch 3 = 3.
+          Nearest global batches: 999999999999999999 and 1000000000000000002.
+          Micro batches that divide 1000000000000000000 over dp 1: 1, 2, 4, 5, 8, 10, 16, 20.
+          Fix: global_batch=999999999999999999, or global_batch=1000000000000000002, \
+or micro_batch one of 1, 2, 4, 5, 8, 10, 16, 20.
+        """,
+        {"below": 10**18 - 1, "above": 10**18 + 2},
+    ),
+    "a data axis that is not there by default": Said(
+        lambda: named(Call("mesh.batch"), "data", ("dp",), ("replicate", "shard")),
+        UnknownAxisError,
+        """
+        mesh.batch(): there is no axis dp that divides the samples.
+          Fix: data='replicate shard', or those of these axes that do.
+        """,
+        {"axis": "dp"},
     ),
     "a ramp from nothing": Said(
         lambda: BatchSchedule.ramp_up(PLAN, start=0, increment=8, samples=100),
@@ -833,7 +939,7 @@ the ramp does not lead to the plan.
         """
         plan.samples(0, 4): there is no data index 4.
           dp is 4, so they run from 0 to 3.
-          Fix: mesh.coordinate["dp"].
+          Fix: a data index from 0 to 3.
         """,
         {"axis": "dp", "index": 4, "size": 4},
     ),
@@ -942,7 +1048,7 @@ the ramp does not lead to the plan.
         BatchError,
         """
         mesh.sampler(0, plan): the number of samples is 0.
-          Fix: data with 1 sample or more.
+          Fix: 1 sample or more, 4611686018427387904 at most.
         """,
         {},
     ),
@@ -966,7 +1072,7 @@ the ramp does not lead to the plan.
         """
         mesh.sampler(100, plan, seed=1.5): there is no such order.
           shuffle=True, seed=1.5, epoch=2, where a bool, an int and an int of 0 or more are needed.
-          Fix: mesh.sampler(100, plan, seed=0, shuffle=True, epoch=0).
+          Fix: mesh.sampler(100, plan, seed=0).
         """,
         {},
     ),
@@ -1019,7 +1125,7 @@ the ramp does not lead to the plan.
         BatchError,
         """
         sampler.load_state_dict(state): this is no state to read on from.
-          it has no shuffle, seed, tail.
+          it has no shuffle, seed.
           Fix: what state_dict() gave.
         """,
         {},
@@ -1046,7 +1152,7 @@ the ramp does not lead to the plan.
     ),
     "more steps than a pass has": Said(
         lambda: checked_count(Call("sampler.state_dict", kwargs={"steps": 9}), "steps", 9, 7),
-        BatchError,
+        CoordinateError,
         """
         sampler.state_dict(steps=9): steps is 9.
           Fix: steps as an int, from 0 to 7.
@@ -1107,7 +1213,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         mesh.seed(vary=3): vary is 3.
-          Fix: vary=("dp",), or the axes along which streams differ.
+          Fix: vary=('dp',), or other axes of dp sp tp.
         """,
         {},
     ),

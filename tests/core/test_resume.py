@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshkit import BatchError, BatchPlan
+from meshkit import BatchError, BatchPlan, CoordinateError
 from meshkit.core.call import Call
 from meshkit.core.epoch import Epoch
 from meshkit.core.resume import checked_count, resumed, state
@@ -24,7 +24,6 @@ def test_what_a_state_says() -> None:
         "length": 10,
         "shuffle": True,
         "seed": 7,
-        "tail": "keep",
         "epoch": 3,
         "consumed": 8,
     }
@@ -77,5 +76,5 @@ def test_what_is_no_state_is_refused() -> None:
 def test_counts() -> None:
     assert checked_count(CALL, "steps", 3, 3) == 3
     for value, most in ((4, 3), (-1, None), (True, None), (1.0, 3), (None, 3)):
-        with pytest.raises(BatchError, match=f"steps is {value!r}"):
+        with pytest.raises(CoordinateError, match=f"steps is {value!r}"):
             checked_count(CALL, "steps", value, most)

@@ -6,6 +6,7 @@ import pickle
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,10 +85,17 @@ def test_a_ramp_as_megatron_computes_it(start: int, step: int, k: int, samples: 
         assert ramp.at(consumed).global_batch == start + steps * step
 
 
+def test_a_ramp_of_numpys_ints() -> None:
+    plan = BatchPlan.solve(dp=1, global_batch=8, micro_batch=1)
+    asked: Any = {"start": np.uint8(2), "increment": np.int8(2), "samples": np.int32(2 * 10**9)}
+    stages = BatchSchedule.ramp_up(plan, **asked).stages
+    assert stages == ((0, 2), (666_666_667, 4), (1_333_333_334, 6), (2 * 10**9, 8))
+
+
 def test_by_samples_and_by_tokens() -> None:
     text = "0:4 200000:8"
-    assert BatchSchedule.stages_of(PLAN, text).stages == ((0, 4), (200_000, 8))
-    by_tokens = BatchSchedule.stages_of(PLAN, text, tokens_per_sample=4096)
+    assert BatchSchedule.from_text(PLAN, text).stages == ((0, 4), (200_000, 8))
+    by_tokens = BatchSchedule.from_text(PLAN, text, tokens_per_sample=4096)
     assert by_tokens.stages == ((0, 4), (49, 8))  # 48.8 samples: the first after 200,000 tokens
     assert [by_tokens.at(c).global_batch for c in (0, 48, 49, 10**9)] == [4, 4, 8, 8]
 
@@ -103,12 +111,13 @@ def test_picklable_and_made_of_plain_ints() -> None:
     schedule = BatchSchedule(PLAN, [[0, 4], [8, 8]])  # type: ignore[arg-type]
     assert schedule.stages == ((0, 4), (8, 8))
     assert pickle.loads(pickle.dumps(schedule)) == schedule
+    assert schedule.resize(3).resize(2) == schedule
 
 
 def test_uneven_stages_where_they_are_allowed() -> None:
     with pytest.raises(BatchError):
-        BatchSchedule.stages_of(PLAN, "0:6")
-    uneven = BatchSchedule.stages_of(PLAN, "0:6", uneven=True)
+        BatchSchedule.from_text(PLAN, "0:6")
+    uneven = BatchSchedule.from_text(PLAN, "0:6", uneven=True)
     assert [uneven.at(0).own_steps(d) for d in range(2)] == [2, 1]
 
 

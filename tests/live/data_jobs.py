@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -166,20 +167,29 @@ def refusals() -> Any:
         plan = mesh.batch(global_batch=4, micro_batch=2)
         other = meshkit.BatchPlan.solve(dp=4, global_batch=8, micro_batch=2)
         stream: Any = Counting(8)
+        with mesh.view(shard=2) as view:
+            others = view.batch(global_batch=4, micro_batch=2, data="shard")
+        wrong = replace(plan, data_index=1 - mesh.coordinate["dp"])
         for ask in (
+            lambda: mesh.sampler(8, others),
+            lambda: mesh.sampler(8, wrong),
+            lambda: mesh.sampler(stream, plan, seed=1),
             lambda: mesh.sampler(iter([1]), plan),
             lambda: mesh.sampler([1, 2, 3], plan, tail="drop"),
             lambda: mesh.sampler(8, other, shuffle=True),
+            lambda: mesh.sampler(8, 3),  # type: ignore[call-overload]
             lambda: mesh.sampler(stream, plan, shuffle=True),
             lambda: mesh.sampler(stream, plan, tail="keep"),
             lambda: mesh.sampler(stream, plan).state_dict(steps=-1),
         ):
             try:
                 ask()
-            except meshkit.BatchError as error:
+            except meshkit.MeshkitError as error:
                 told.append(str(error))
         plain = meshkit.BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
         told.append(str([*mesh.sampler(range(4), plain)]))
+        one = mesh.sampler(torch.tensor([1000]), plain)  # a dataset of one sample, not a number
+        assert len(one) == one.steps == 1
         both = mesh.batch(global_batch=4, micro_batch=1, data=())  # all ranks read the same
         told.append(str([*mesh.sampler(range(4), both)]))
     return told

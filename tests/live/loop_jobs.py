@@ -65,7 +65,8 @@ def per_token(samples: int) -> dict[str, Tensor]:
 
 def gap(model: nn.Module, expected: dict[str, Tensor]) -> float:
     """How far gradients, put together again, are from those of one process."""
-    found = {name.removeprefix("module."): p.grad for name, p in model.named_parameters()}
+    names = {name: name.removeprefix("_orig_mod.") for name, _ in model.named_parameters()}
+    found = {names[name].removeprefix("module."): p.grad for name, p in model.named_parameters()}
     assert found.keys() == expected.keys()
     whole = {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in found.items()}
     return max(float((whole[n] - expected[n]).abs().max()) for n in expected)
@@ -101,6 +102,9 @@ def steps_of_every_wrapper(samples: int) -> Any:
             "ddp": lambda m: DistributedDataParallel(m, process_group=mesh.group("dp")),
             "fsdp2": sharded,
             "none": lambda m: m,
+            "compiled": lambda m: torch.compile(
+                DistributedDataParallel(m, process_group=mesh.group("dp")), backend="eager"
+            ),
         }
         return {name: run(mesh, plan, wrap, samples) for name, wrap in wraps.items()}
 
@@ -124,9 +128,15 @@ def by_tokens(samples: int) -> Any:
         dist.all_reduce(flat, group=mesh.group("dp", "sp"))
         expected = torch.cat([g.flatten() for g in per_token(samples).values()])
         refused = []
-        for mine in ([1.5], [[1]], [-1] if mesh.rank in (2, 3) else [1], [0]):
+        for mine in (
+            [1.5],
+            [[1]],
+            ["a"] if mesh.rank in (2, 3) else [1],
+            [-1] if mesh.rank in (2, 3) else [1],
+            [0],
+        ):
             try:
-                mesh.token_weights(torch.tensor(mine))
+                mesh.token_weights(mine)  # type: ignore[arg-type]
             except meshkit.SpecError as error:
                 refused.append(str(error))
         return float((flat / 4 - expected).abs().max()), weights.tolist(), refused
@@ -150,7 +160,11 @@ def plans() -> Any:
         shares = plan.data_index, both.data_index, none.data_index, outside.data_index
         own = plan.samples(1).tolist(), plan.samples(1, 1).tolist()
         shard = view.batch(global_batch=16, micro_batch=2, data="shard").data_index
-        schedule = meshkit.BatchSchedule.stages_of(plan, "0:8 16:16").at(16)
+        try:
+            part.inside or outside.samples(0)
+        except meshkit.CoordinateError as error:
+            told.append(str(error))
+        schedule = meshkit.BatchSchedule.from_text(plan, "0:8 16:16").at(16)
         grown = [micro.samples.tolist() for micro in schedule.micro_batches(0, first=16)]
         part.close()
         return same, shares, shard, own, grown, type(plan.resize(3)).__name__, told

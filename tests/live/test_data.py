@@ -9,10 +9,10 @@ import pytest
 from torch.utils.data import DataLoader
 
 import meshkit
-from meshkit import BatchError, BatchPlan
+from meshkit import BatchError, BatchPlan, CoordinateError
 from meshkit.core.epoch import Epoch
 from meshkit.live.data import MicroBatchSampler
-from meshkit.live.stream import Stream
+from meshkit.live.stream import MicroBatchStream
 
 from . import data_jobs as jobs
 
@@ -23,9 +23,9 @@ def sampler(length: int = 10, tail: str = "keep", **sizes: int) -> MicroBatchSam
     return MicroBatchSampler(Epoch(length, plan, 0, True, 1, tail))
 
 
-def stream(length: int, data_index: int = 0) -> Stream[int]:
+def stream(length: int, data_index: int = 0) -> MicroBatchStream[int]:
     plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=2, uneven=True)
-    return Stream(jobs.Counting(length), plan, data_index, 0)
+    return MicroBatchStream(jobs.Counting(length), plan, data_index, 0)
 
 
 def order_of(one: MicroBatchSampler, epoch: int) -> list[list[int]]:
@@ -126,10 +126,10 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(BatchError):
         one.load_state_dict(sampler(length=11).state_dict())
     for wrong in (-1, 1.0, True, None):
-        with pytest.raises(BatchError):
+        with pytest.raises(CoordinateError):
             one.set_epoch(wrong)  # type: ignore[arg-type]
     for steps in (-1, 3, True):
-        with pytest.raises(BatchError):
+        with pytest.raises(CoordinateError):
             one.state_dict(steps=steps)
     assert one.state_dict() == before
 
@@ -234,13 +234,24 @@ def test_refused_in_words() -> None:
     zero, one = meshkit.spawn(jobs.refusals, 2, timeout=60)
     assert zero[:-2] == one[:-2]
     assert zero[:-2] == [
+        "mesh.sampler(8, plan): there is no axis 'shard'.\n"
+        "  The axes are dp.\n"
+        "  Fix: use one of dp.",
+        "mesh.sampler(8, plan): the plan is of another mesh.\n"
+        "  It divides the samples by 2; this mesh has dp=2.\n"
+        "  Fix: mesh.batch(...).",
+        "mesh.sampler(dataset, plan, seed=1): a stream is read in its own order.\n"
+        "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
         "mesh.sampler(dataset, plan): a list_iterator has no len().\n"
         "  What is read by index must say how many samples it has.\n"
         "  Fix: the number of samples, or a torch.utils.data.IterableDataset.",
         "mesh.sampler(dataset, plan, tail='drop'): 3 samples give no whole step of 4.\n"
         "  Fix: mesh.sampler(dataset, plan, tail='keep'), or a global batch of at most 3.",
-        "mesh.sampler(8, plan, shuffle=True): the plan divides over dp 4, the mesh has dp=2.\n"
-        "  Fix: plan.resize(dp=2), or mesh.batch(...).",
+        "mesh.sampler(8, plan, shuffle=True): the plan is of another mesh.\n"
+        "  It divides the samples by 4; this mesh has dp=2.\n"
+        "  Fix: mesh.batch(...).",
+        "mesh.sampler(8, plan): the plan is an int.\n"
+        "  Fix: mesh.batch(...), or schedule.at(consumed).",
         "mesh.sampler(dataset, plan, shuffle=True): a stream is read in its own order.\n"
         "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
         "mesh.sampler(dataset, plan, tail='keep'): tail is 'keep'.\n"

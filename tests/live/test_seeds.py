@@ -116,6 +116,25 @@ def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
         pass
 
 
+def test_streams_that_are_left_in_another_order_are_told(rng: RandomStreams) -> None:
+    """As two generators that are advanced in turn leave them."""
+    before, first, second = torch.get_rng_state(), rng("a"), rng("b")
+    first.__enter__()
+    second.__enter__()
+    numbers()
+    with pytest.raises(MeshkitError) as caught:
+        first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert str(caught.value) == (
+        "mesh.rng('a'): the stream 'a' is left while 'b', entered later, is open.\n"
+        "  Neither knows now which numbers were its own.\n"
+        "  Fix: no yield inside the with."
+    )
+    torch.set_rng_state(before)
+    with rng("a"):
+        assert numbers() == torch.rand(4, generator=generator("a")).tolist()
+
+
 def test_the_names_and_axes_of_streams_keep_them_apart(rng: RandomStreams) -> None:
     drawn = []
     for name, vary in (("a", ()), ("a", "dp"), ("a", "tp"), ("a", "dp tp"), ("b", "dp")):
@@ -513,14 +532,17 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
 
 def test_what_is_refused_on_a_rank_inside_and_on_one_outside() -> None:
     rows = meshkit.spawn(jobs.refused, 2, timeout=60)
-    outside = (
-        "CoordinateError",
-        "layout.coordinate: rank 1 is not in Layout(dp=1, sp=1).\n"
-        "  It has 1 rank, from 0 to 0.\n"
-        "  Fix: a rank from 0 to 0.",
-    )
+    outside = [
+        (
+            "CoordinateError",
+            f"{call}: rank 1 is not in Layout(dp=1, sp=1).\n"
+            "  It holds 1 rank; mesh.inside is False here.\n"
+            "  Fix: ask only where mesh.inside.",
+        )
+        for call in ("mesh.seed(vary='dp')", "mesh.rng('init', vary='dp')")
+    ]
     assert rows[0][1][:2] == [None, None]
-    assert rows[1][1][:2] == [outside, outside]
+    assert rows[1][1][:2] == outside
     for _, told, shared, seed in rows:
         assert told[2] == (
             "UnknownAxisError",

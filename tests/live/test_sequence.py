@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit import SequencePlan, SpecError
+from meshkit import MeshkitError, SequencePlan, SpecError
 from meshkit.core.sequence import ORDERS
 from meshkit.live.sequence import SequenceShard
 from tests.live import sequence_jobs as jobs
@@ -101,7 +102,7 @@ def test_what_mesh_sequence_refuses() -> None:
             (
                 "SpecError",
                 "mesh.sequence(8, axes=3): axes is 3.\n"
-                '  Fix: axes="sp", or the axes that divide the sequence.',
+                "  Fix: axes=('dp',), or other axes of dp cp sp.",
             ),
             (
                 "SpecError",
@@ -263,3 +264,16 @@ def test_what_a_shard_refuses(do: Any, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         do(shards(16, 4, "zigzag")[0])
     assert str(caught.value) == text
+
+
+def test_a_shard_goes_to_another_process_without_its_group() -> None:
+    """To a worker of a DataLoader, say, whose collate_fn cuts the batch."""
+    for shard in shards(8, 2, "zigzag", False):
+        copy = pickle.loads(pickle.dumps(shard))
+        assert torch.equal(copy.take(torch.arange(8), dim=0), shard.positions)
+        with pytest.raises(MeshkitError) as caught:
+            copy.gather(shard.positions, dim=0)
+        assert str(caught.value) == (
+            "shard.gather(tensor): this shard is a copy, and its group stayed behind.\n"
+            "  Fix: mesh.sequence(...) in this process."
+        )
