@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ..core.batch import BatchPlan
@@ -78,6 +77,8 @@ class RankPlan(BatchPlan):
             model: what forward is called on; compiled or not.
             micro: of :meth:`micro_batches`.
         """
+        from torch.distributed.fsdp import FSDPModule  # 600 modules: not for everyone
+
         with ExitStack() as until:
             for part in () if micro.is_last else model.modules():
                 if isinstance(part, DistributedDataParallel):
