@@ -6,6 +6,7 @@ next to nothing and torch is loaded only for what is live::
     before any process   factor_world  split_world  Layout  GroupPlan
                          BatchPlan  BatchSchedule  MicroBatch  SequencePlan
                          stream_seed
+    which wires          Topology
     who am I             detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     what is refused      MeshkitError and its children, see meshkit.core.errors
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .core.sequence import SequencePlan
     from .core.split import split_world
     from .core.streams import stream_seed
+    from .core.topology import Topology
     from .launch.environment import detect
     from .launch.join import init, shutdown
     from .launch.spawn import spawn
@@ -73,6 +75,7 @@ __all__ = [
     "SequenceShard",
     "SpawnError",
     "SpecError",
+    "Topology",
     "UnknownAxisError",
     "UnplacedAxisError",
     "World",
@@ -96,6 +99,7 @@ _ROOMS = {
     "core.sequence": ("SequencePlan",),
     "core.split": ("split_world",),
     "core.streams": ("stream_seed",),
+    "core.topology": ("Topology",),
     "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),
     "launch.spawn": ("spawn",),

@@ -29,6 +29,7 @@ from meshkit import (
     MeshkitError,
     SequencePlan,
     SpecError,
+    Topology,
     UnknownAxisError,
     UnplacedAxisError,
     factor_world,
@@ -1226,6 +1227,133 @@ the ramp does not lead to the plan.
           Fix: use one of dp, sp, tp.
         """,
         {"axis": "pp", "axes": ("dp", "sp", "tp"), "suggestion": None},
+    ),
+    # ------------------------------------------------------------ topology.py, level.py
+    "ranks that do not divide over nodes": Said(
+        lambda: Topology.even(15, nodes=2),
+        SpecError,
+        """
+        Topology.even(15, nodes=2): 15 ranks do not divide over 2 nodes.
+          Fix: Topology.of_sizes([8] * 1 + [7] * 1), say, if nodes differ.
+        """,
+        {"world_size": 15},
+    ),
+    "fewer ranks than nodes": Said(
+        lambda: Topology.even(8, nodes=16),
+        SpecError,
+        """
+        Topology.even(8, nodes=16): 8 ranks do not divide over 16 nodes.
+          Fix: Topology.even(8, nodes=8), or fewer nodes.
+        """,
+        {"world_size": 8},
+    ),
+    "nodes that do not divide over racks": Said(
+        lambda: Topology.even(8, nodes=4, racks=3),
+        SpecError,
+        """
+        Topology.even(8, nodes=4, racks=3): 4 nodes do not divide over 3 racks.
+          Fix: Topology.even(8, nodes=4), and its .within('rack', [...]), a rack for each node.
+        """,
+        {"world_size": 8},
+    ),
+    "no number of nodes": Said(
+        lambda: Topology.even(8, nodes=2.0),  # type: ignore[arg-type]
+        SpecError,
+        """
+        Topology.even(8, nodes=2.0): nodes is 2.0, a float.
+          Fix: an int of 1 or more for nodes.
+        """,
+        {},
+    ),
+    "nodes of no sizes": Said(
+        lambda: Topology.of_sizes([]),
+        SpecError,
+        """
+        Topology.of_sizes([]) gives no sizes of nodes.
+          Fix: Topology.of_sizes([7, 8]), say: how many ranks each node holds.
+        """,
+        {},
+    ),
+    "an empty node": Said(
+        lambda: Topology.of_sizes([8, 0]),
+        SpecError,
+        """
+        Topology.of_sizes([8, 0]): the size of node 1 is 0.
+          Fix: an int of 1 or more for the size of node 1.
+        """,
+        {},
+    ),
+    "more ranks than int64 on nodes": Said(
+        lambda: Topology.of_sizes([2**63 - 2, 1]),
+        SpecError,
+        """
+        Topology.of_sizes([9223372036854775806, 1]) has more ranks than int64 can number.
+          Fix: smaller sizes.
+        """,
+        {},
+    ),
+    "hosts that are one str": Said(
+        lambda: Topology.of_hosts("aabb"),
+        SpecError,
+        """
+        Topology.of_hosts('aabb') is no list of hosts.
+          Fix: Topology.of_hosts(['a', 'a', 'b', 'b']), say: the host of each rank.
+        """,
+        {},
+    ),
+    "a level that is there already": Said(
+        lambda: Topology.even(8, nodes=4).within("node", [0, 0, 1, 1]),
+        SpecError,
+        """
+        topology.within('node', [0, 0, 1, 1]): there is a level 'node' already.
+          Fix: another name.
+        """,
+        {},
+    ),
+    "a domain for some nodes only": Said(
+        lambda: Topology.even(8, nodes=4).within("rack", [0, 1]),
+        SpecError,
+        """
+        topology.within('rack', [0, 1]) has 2 domains for 4 nodes.
+          Fix: a domain for each node.
+        """,
+        {},
+    ),
+    "a level that tears a rack apart": Said(
+        lambda: Topology.even(8, nodes=4, racks=2).within("hall", [0, 1, 1, 1]),
+        SpecError,
+        """
+        topology.within('hall', [0, 1, 1, 1]): rack 0 would be in several domains.
+          Fix: one domain for all nodes of rack 0; levels go from inside out.
+        """,
+        {},
+    ),
+    "a level that is not there": Said(
+        lambda: Topology.even(8, nodes=4).domain_of("rack", [0]),
+        SpecError,
+        """
+        topology: there is no level 'rack'.
+          Fix: use one of node.
+        """,
+        {},
+    ),
+    "a rank that sits nowhere": Said(
+        lambda: Topology.even(8, nodes=4).node_of([0, 8]),
+        CoordinateError,
+        """
+        topology.node_of: rank 8 is not in the topology, which has 8 ranks on 4 nodes of 2.
+          Fix: ranks from 0 to 7.
+        """,
+        {"index": 8},
+    ),
+    "a node that is not there": Said(
+        lambda: Topology.even(8, nodes=4).ranks_of(4),
+        CoordinateError,
+        """
+        topology.ranks_of(4): there is no such node.
+          Fix: a node from 0 to 3.
+        """,
+        {"index": 4, "size": 4},
     ),
 }
 
