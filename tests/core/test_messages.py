@@ -38,6 +38,7 @@ from meshkit import (
 )
 from meshkit.core.axes import STANDARD
 from meshkit.core.call import Call, Word
+from meshkit.core.crossing import link_bytes
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
 from meshkit.core.named import named
@@ -1354,6 +1355,16 @@ the ramp does not lead to the plan.
           Fix: a node from 0 to 3.
         """,
         {"index": 4, "size": 4},
+    ),
+    # ------------------------------------------------------------ crossing.py
+    "traffic that is less than none": Said(
+        lambda: link_bytes(LAYOUT, Topology.even(8, nodes=2), {"dp": 10, "sp": -1}),
+        SpecError,
+        """
+        link_bytes(traffic={'dp': 10, 'sp': -1}): the traffic of sp is -1.
+          Fix: bytes that a rank sends along it in a step, 0 or more.
+        """,
+        {},
     ),
 }
 

@@ -1,0 +1,268 @@
+"""Placement: which rank takes which position, so that the axes that talk most have the near wires.
+
+The launcher deals ranks to nodes, the layout deals positions to ranks; the second can make good
+what the first did::
+
+    dp=2 tp=4, ranks dealt to nodes in turn       as it was           placed
+                                                  dp=0  0 1 2 3       dp=0  0 2 4 6    node a
+    node a: 0 2 4 6    node b: 1 3 5 7            dp=1  4 5 6 7       dp=1  1 3 5 7    node b
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .assignment import Assignment, Chain, Sizes, assignments, dealt
+from .call import Call
+from .crossing import Floats, checked_traffic, leaving
+from .layout import Layout
+from .seats import Ints
+from .topology import Topology
+
+Cost = tuple[float, ...]  # what leaves the busiest domain of each level, the outermost first
+
+SAME = 1e-9  # costs that differ by less, relatively, are equal: sums of floats
+LOOKED = 1000  # assignments looked through for one that costs more than the best
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A layout whose ranks were placed, and why so.
+
+    Attributes:
+        layout: the same axes, with ``ranks`` chosen.
+        cost: level to what leaves its busiest domain in a step, the outermost first: bytes, or
+            multiples of what the outermost axis sends, where no traffic was given.
+        before: the same of the layout as it was.
+        reason: what was chosen, in words, and what it saves.
+        runner_up: the next best, in words, and what it costs; "" where there is none.
+    """
+
+    layout: Layout
+    cost: Mapping[str, float]
+    before: Mapping[str, float]
+    reason: str
+    runner_up: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}\n  next best: {self.runner_up or 'none'}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One arrangement: its cost, its words, and in which order positions take ranks."""
+
+    cost: Cost
+    words: str
+    chain: Chain
+
+
+def placed(
+    layout: Layout, topology: Topology, traffic: Mapping[str, float] | None = None
+) -> Placement:
+    """The rank at each position chosen so that least is sent over the farthest wires. Pure.
+
+    The cost is :func:`~meshkit.core.crossing.link_bytes` of the busiest domain, level by level: of
+    two arrangements that is better which sends less over the outermost wires; where that is equal,
+    the next level decides. Looked at are, where all domains of a level hold equally many ranks,
+    all assignments of axes to levels (:func:`~meshkit.core.assignment.assignments`); and all orders
+    of the axes in which the ranks, node by node, fill the grid. On even nodes of one level and up
+    to 8 ranks, no permutation of ranks costs less. Where nodes differ in size, few do: in 24 of 464
+    such cases of up to 8 ranks, and never half.
+
+    What is no worse as it is, is left as it is. Equal arguments give equal placements, so that all
+    ranks choose alike. Milliseconds for 16,384 ranks; where nodes differ in size O(orders * ranks).
+
+    Args:
+        layout: the axes, and the ranks that are to be placed, in whatever order.
+        topology: where they sit.
+        traffic: the bytes that a rank sends to its next along the ring of each axis in a step, as
+            in :func:`~meshkit.core.crossing.link_bytes`; None means each axis 64 times what the
+            axis outside it sends.
+
+    Raises:
+        CoordinateError: where a rank of the layout is not in the topology.
+        SpecError: where ``traffic`` is negative or no number.
+        UnknownAxisError: for traffic along an axis that the layout does not have.
+
+    Example:
+        >>> found = placed(Layout(dp=2, tp=4), Topology.of_hosts(["a", "b"] * 4))
+        >>> found.layout.groups("tp").tolist()
+        [[0, 2, 4, 6], [1, 3, 5, 7]]
+        >>> print(found)
+        a node holds tp=4; a step sends 4 x dp out of the busiest node, 256 x dp as it was
+          next best: a node holds dp=2 tp=2; a step sends 128 x dp out of the busiest node
+    """
+    sent = checked_traffic(Call("placed"), layout, traffic)
+    ground = Ground.of(layout, topology, sent)
+    unit = "bytes" if traffic is not None else f"x {layout.axes[0]}"
+    before = ground.cost(ground.given(layout))
+    best, following = _two_best(ground)
+    moved = _less(best.cost, before)
+    ranks: range | Ints = ground.seated(best.chain) if moved else layout.ranks
+    cost = best.cost if moved else before
+    reason = _reason(topology.levels, best.words if moved else "", cost, before, unit)
+    return Placement(
+        Layout(ranks=ranks, **layout.sizes),
+        dict(zip(topology.levels, cost, strict=True)),
+        dict(zip(topology.levels, before, strict=True)),
+        reason,
+        f"{following.words}; {_sends(topology.levels, following.cost, unit)}" if following else "",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What is placed where.
+
+    Attributes:
+        axes: of the layout, and so ``shape``.
+        levels: of the topology, the outermost first.
+        ranks: int64 (num_ranks,), ascending.
+        domains: int64 (num_levels, num_ranks), the domain of each of them at each level.
+        sent: what a rank sends along each axis.
+    """
+
+    axes: tuple[str, ...]
+    shape: Sizes
+    levels: tuple[str, ...]
+    ranks: Ints
+    domains: Ints
+    sent: Floats
+
+    @classmethod
+    def of(cls, layout: Layout, topology: Topology, sent: Floats) -> Ground:
+        """Of a layout and a topology, which may hold more ranks."""
+        ranks = np.sort(layout.grid, axis=None)
+        found = [topology.domain_of(level, ranks) for level in topology.levels]
+        domains = np.stack([np.unique(level, return_inverse=True)[1] for level in found])
+        return cls(layout.axes, layout.shape, topology.levels, ranks, domains, sent)
+
+    @cached_property
+    def counts(self) -> list[Ints]:
+        """How many ranks each domain of each level holds."""
+        return [np.bincount(level) for level in self.domains]
+
+    @cached_property
+    def fanouts(self) -> Sizes | None:
+        """How many domains one of the level outside holds; None where domains differ in size."""
+        if any(len(set(count.tolist())) > 1 for count in self.counts):
+            return None
+        numbers = [1, *(len(count) for count in self.counts)]
+        return tuple(inner // outer for outer, inner in itertools.pairwise(numbers))
+
+    def given(self, layout: Layout) -> Ints:
+        """Which of the ranks sits at each position of a layout."""
+        return np.searchsorted(self.ranks, layout.grid.ravel())
+
+    def seats(self, chain: Chain) -> Ints:
+        """Which of the ranks sits at each position, where they fill a chain domain by domain.
+
+        Domains that hold whole groups of the innermost factor come first, so that fewer are torn.
+        """
+        whole = [count % chain[-1][1] != 0 for count in self.counts]
+        keys = [(part[level], level) for part, level in zip(whole, self.domains, strict=True)]
+        order = np.lexsort([key for pair in reversed(keys) for key in reversed(pair)])
+        seats = np.empty_like(order)
+        seats[dealt(self.shape, chain)] = order
+        return seats
+
+    def seated(self, chain: Chain) -> Ints:
+        """The rank at each position."""
+        return self.ranks[self.seats(chain)]
+
+    def cost(self, seats: Ints) -> Cost:
+        """What leaves the busiest domain of each level."""
+        levels = zip(self.domains, self.counts, strict=True)
+        grids = ((level[seats].reshape(self.shape), len(count)) for level, count in levels)
+        return tuple(float((leaving(grid, count) @ self.sent).max()) for grid, count in grids)
+
+
+def _two_best(ground: Ground) -> tuple[Found, Found | None]:
+    """The arrangement that costs least, and the next one that costs more."""
+    found = [*_boxes(ground), *_orders(ground)]
+    best = found[0]
+    for other in found[1:]:
+        best = other if _less(other.cost, best.cost) else best
+    rest = [other for other in found if _less(best.cost, other.cost)]
+    return best, min(rest, key=lambda other: other.cost, default=None)
+
+
+def _boxes(ground: Ground) -> Iterator[Found]:
+    """The assignment that costs least, and the next one that costs more."""
+    if ground.fanouts is None:
+        return
+    best: Assignment | None = None
+    ways = assignments(ground.shape, ground.fanouts, ground.sent.tolist())
+    for found in itertools.islice(ways, LOOKED):
+        if best is None or _less(best.cost, found.cost):
+            yield Found(found.cost, _box_words(ground, found), found.chain)
+            if best is not None:
+                return
+            best = found
+
+
+def _orders(ground: Ground) -> Iterator[Found]:
+    """The orders of axes in which domains hold no box, so that no assignment stands for them."""
+    wide = [place for place, size in enumerate(ground.shape) if size > 1] or [0]
+    for order in itertools.permutations(wide):
+        chain = tuple((place, ground.shape[place]) for place in order)
+        if ground.fanouts is None or not _are_boxes(chain, ground.fanouts):
+            words = f"ranks fill {' '.join(ground.axes[place] for place in order)} node by node"
+            yield Found(ground.cost(ground.seats(chain)), words, chain)
+
+
+def _are_boxes(chain: Chain, fanouts: Sizes) -> bool:
+    """Whether each domain of even levels holds a box, where ranks fill the grid along a chain."""
+    edges = [*itertools.accumulate((size for _, size in chain), operator.mul, initial=1)]
+    whole = itertools.accumulate(fanouts, operator.mul)
+    return all(_is_box(count, edges) for count in whole)
+
+
+def _is_box(count: int, edges: list[int]) -> bool:
+    """Whether ``count`` equal domains cut one axis into equal parts, between two of its edges."""
+    outer = max(edge for edge in edges if edge <= count)
+    inner = min(edge for edge in edges if edge >= count)
+    return count % outer == 0 and inner % count == 0
+
+
+def _less(left: Cost, right: Cost) -> bool:
+    for one, other in zip(left, right, strict=True):
+        if not math.isclose(one, other, rel_tol=SAME):
+            return one < other
+    return False
+
+
+def _box_words(ground: Ground, found: Assignment) -> str:
+    """``a node holds sp=2 tp=4``."""
+    said = []
+    for level, held in zip(ground.levels, found.held, strict=True):
+        sizes = [f"{axis}={n}" for axis, n in zip(ground.axes, held, strict=True) if n > 1]
+        said.append(f"a {level} holds {' '.join(sizes) or 'one rank'}")
+    return ", ".join(said)
+
+
+def _reason(levels: tuple[str, ...], words: str, cost: Cost, before: Cost, unit: str) -> str:
+    if not words:
+        return f"as it was; {_sends(levels, cost, unit)}, and no less otherwise"
+    was = ", ".join(_amount(number, unit) for number in before)
+    return f"{words}; {_sends(levels, cost, unit)}, {was} as it was"
+
+
+def _sends(levels: tuple[str, ...], cost: Cost, unit: str) -> str:
+    pairs = zip(levels, cost, strict=True)
+    said = [f"{_amount(number, unit)} out of the busiest {level}" for level, number in pairs]
+    return f"a step sends {', '.join(said)}"
+
+
+def _amount(number: float, unit: str) -> str:
+    if not number:
+        return "nothing"
+    return f"{number:,.0f} bytes" if unit == "bytes" else f"{number:,.6g} {unit}"
