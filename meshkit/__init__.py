@@ -6,7 +6,7 @@ next to nothing and torch is loaded only for what is live::
     before any process   factor_world  split_world  Layout  GroupPlan
                          BatchPlan  BatchSchedule  MicroBatch  SequencePlan
                          stream_seed
-    which wires          Topology
+    which wires          Topology  placed  Placement
     who am I             detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     what is refused      MeshkitError and its children, see meshkit.core.errors
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .core.factor import factor_world
     from .core.layout import Layout
     from .core.micro import MicroBatch
+    from .core.placement import Placement, placed
     from .core.plan import GroupPlan
     from .core.schedule import BatchSchedule
     from .core.sequence import SequencePlan
@@ -68,6 +69,7 @@ __all__ = [
     "MicroBatch",
     "MicroBatchSampler",
     "MicroBatchStream",
+    "Placement",
     "RandomStreams",
     "RankPlan",
     "RankTimeoutError",
@@ -83,6 +85,7 @@ __all__ = [
     "detect",
     "factor_world",
     "init",
+    "placed",
     "shutdown",
     "spawn",
     "split_world",
@@ -94,6 +97,7 @@ _ROOMS = {
     "core.factor": ("factor_world",),
     "core.layout": ("Layout",),
     "core.micro": ("MicroBatch",),
+    "core.placement": ("Placement", "placed"),
     "core.plan": ("GroupPlan",),
     "core.schedule": ("BatchSchedule",),
     "core.sequence": ("SequencePlan",),

@@ -12,7 +12,7 @@ Nodes are numbered as ranks first meet them, so node 0 is where the lowest rank 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +29,7 @@ from .words import article, count
 NODE = "node"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """Where ranks 0 to ``world_size - 1`` sit. Make it with :meth:`even`, or another of its like.
 
@@ -50,7 +50,7 @@ class Topology:
     sizes: Ints
     names: tuple[str, ...]
     outer: tuple[Level, ...] = ()
-    _by_rank: Ints | None = field(default=None, repr=False)  # None: consecutive ranks a node
+    _by_rank: Ints | None = None  # None: consecutive ranks a node
 
     def __post_init__(self) -> None:
         for array in (self.sizes, self._by_rank, *(level.of_node for level in self.outer)):
@@ -258,6 +258,9 @@ class Topology:
 
     def __hash__(self) -> int:
         return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Topology({self})"
 
     def __str__(self) -> str:
         found = sorted(set(self.sizes.tolist()))

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import DisagreementError, MeshkitError, RankTimeoutError, SpecError, told
+from ..core.errors import DisagreementError, MeshkitError, SpecError, told
 from ..core.integers import integer
 from .claims import Claim, Claimant, refused
+from .heard import heard
 from .store import SILENCE, asked
 from .world import World
 
@@ -103,32 +104,19 @@ def drawn(
     """
     if isinstance(seed, int):
         return seed
-    key, mine = f"seeds/drawn/{number}", secrets.randbelow(2**32)
     if store is None:
-        return mine
-    if world.rank == 0:
-        asked(call, world, SILENCE, lambda: store.set(key, str(mine)))
-        return mine
-
-    def heard() -> int:
-        try:
-            store.wait([key], wait)
-        except dist.DistNetworkError:
-            raise
-        except RuntimeError as error:  # its deadline; FileStore has no other type for it
-            raise _unheard(call, world, error) from error
-        return int(store.get(key))
-
-    return asked(call, world, wait.total_seconds() + SILENCE, heard)
-
-
-def _unheard(call: Call, world: World, error: RuntimeError) -> RankTimeoutError:
-    text = told(
-        f"{call}: rank {world.rank} did not hear the seed that rank 0 draws.",
-        str(error).partition("\n")[0],
+        return secrets.randbelow(2**32)
+    words = heard(
+        call,
+        store,
+        world,
+        f"seeds/drawn/{number}",
+        lambda: str(secrets.randbelow(2**32)),
+        wait,
+        what="the seed that rank 0 draws",
         fix="call init(seed='shared') on every rank, rank 0 included; see rank 0's log.",
     )
-    return RankTimeoutError(text, missing_ranks=(0,))
+    return int(words)
 
 
 def seed_all(seed: int) -> None:

@@ -26,8 +26,8 @@ from ..launch.rendezvous import give_up as give_up_joining
 from ..launch.times import in_words
 from ..launch.together import together
 from ..launch.world import World
-from .limits import Limits
 from .shared import Shared
+from .terms import Terms
 
 ABOUT = "ranks disagree about the mesh; no process group was created."
 UNMADE = "a rank could not create its groups of the mesh; all are closed again."
@@ -40,8 +40,7 @@ def agree(
     call: Call,
     plan: GroupPlan,
     record: Joined,
-    backend: str | None,
-    limits: Limits,
+    terms: Terms,
     shared: Shared,
 ) -> int:
     """Compare the request of every rank; the number of the meeting. Collective.
@@ -50,15 +49,14 @@ def agree(
         call: the call to quote.
         plan: what to create.
         record: what is known of the default group, with the times of this mesh.
-        backend: what the groups run on; None is the backend of the default group.
-        limits: how long a collective of each group may take.
+        terms: on what terms.
         shared: the groups that are there already.
 
     Raises:
         DisagreementError: the same on every rank.
         RankTimeoutError: where ranks did not come.
     """
-    asked = request(call, plan, record, backend, limits, shared)
+    asked = request(call, plan, record, terms, shared)
     return _meet(Matter(call, asked, ABOUT, (), placed(plan.layout)), record)
 
 
@@ -129,8 +127,7 @@ def request(
     call: Call,
     plan: GroupPlan,
     record: Joined,
-    backend: str | None,
-    limits: Limits,
+    terms: Terms,
     shared: Shared,
 ) -> dict[str, str]:
     """All that must be equal on every rank, field by field, in words."""
@@ -140,8 +137,9 @@ def request(
         "sizes": " ".join(f"{axis}={size}" for axis, size in layout.sizes.items()),
         "ranks": _seats(layout),
         "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
-        "backend": backend or str(record.world.backend),
-        "timeout": str(limits),
+        "crossing": " ".join(f"{axis}={policy}" for axis, policy in terms.crossing.items()),
+        "backend": terms.backend or str(record.world.backend),
+        "timeout": str(terms.limits),
         "arrival_timeout": in_words(record.arrival_timeout),
         "meshkit": VERSION,
         "torch": torch.__version__,

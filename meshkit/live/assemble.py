@@ -14,6 +14,7 @@ from .agree import agree, on_all
 from .create import create, destroy
 from .shared import Groups, Shared
 from .terms import Terms
+from .topology import check_crossing
 
 
 def assemble(
@@ -30,6 +31,7 @@ def assemble(
 
     Raises:
         DisagreementError: the same on every rank; nothing is made.
+        SpecError: where an axis crosses nodes that must not; the same on every rank.
         RankTimeoutError: where ranks did not come in time; what was made is destroyed.
     """
 
@@ -42,7 +44,8 @@ def assemble(
             raise
         return groups
 
-    number = agree(call, plan, record, terms.backend, terms.limits, shared)
+    number = agree(call, plan, record, terms, shared)
+    check_crossing(call, plan.layout, record, number, terms.crossing)
     groups = on_all(
         call,
         plan.layout,

@@ -8,14 +8,16 @@ from typing import Any
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import MeshkitError
+from ..core.errors import MeshkitError, SpecError
 from ..core.factor import merged_sizes, nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
+from ..core.policies import check_policies
 from ..core.seats import Ints, Seats
+from ..core.topology import Topology
 from ..launch.device import check_backend
 from ..launch.join import enter, peek
-from ..launch.record import joined
+from ..launch.record import Joined, joined
 from ..launch.times import Time, duration
 from ..launch.world import World
 from .agree import give_up
@@ -24,6 +26,7 @@ from .limits import Limits
 from .mesh import Mesh
 from .shared import Shared
 from .terms import Terms, check_in_world
+from .topology import check_place, placed_live
 
 TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
 
@@ -35,6 +38,8 @@ def build_mesh(
     order: str | Iterable[str] | None = None,
     groups: str | Sequence[str | Iterable[str]] | None = None,
     ranks: Sequence[int] | Ints | None = None,
+    place: Topology | bool = False,
+    crossing: Mapping[str, str] | None = None,
     timeout: Time | Mapping[str, Time] | None = None,
     arrival_timeout: Time | None = None,
     backend: str | None = None,
@@ -55,6 +60,12 @@ def build_mesh(
             sp that are present together.
         ranks: the world's ranks that form the mesh, by grid position; None means all in order.
             Ranks outside take part in the call and get a mesh of which they are no part.
+        place: True puts the ranks so that the axes that talk most, the innermost, sit on the
+            nearest wires, by the hosts from which ranks checked in: eight store operations more.
+            A :class:`Topology` says itself where ranks sit. See :meth:`Layout.placed`.
+        crossing: what to do where groups of an axis cross nodes, by the hosts from which ranks
+            checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Only tp is warned of where
+            nothing is said, once, on rank 0.
         timeout: how long a collective may take, in seconds or as a timedelta; None is that of
             ``init``. It sets ``arrival_timeout`` too. ``{"tp": 30, "dp sp": 600}`` says it for the
             groups over these axes; all others keep that of ``init``.
@@ -75,11 +86,16 @@ def build_mesh(
         UnknownAxisError: for an axis in ``groups`` that the mesh does not have.
         LaunchError: where the launcher's variables, the device or the backend are not right.
         RankTimeoutError: where ranks did not arrive in time, with their coordinates.
+
+    Warns:
+        RuntimeWarning: on rank 0, where the groups of an axis cross nodes.
     """
     options = given(
         order=order,
         groups=groups,
         ranks=ranks,
+        place=place or None,
+        crossing=crossing,
         timeout=timeout,
         arrival_timeout=arrival_timeout,
         backend=backend,
@@ -91,6 +107,8 @@ def build_mesh(
         layout = _layout(call, nested, ranks, world)
         plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
         times = _checked(call, plan, options)
+        policies = check_policies(call, layout, crossing)
+        check_place(call, place, world)
     except MeshkitError as error:
         give_up(call, world, error)
         raise
@@ -101,7 +119,20 @@ def build_mesh(
     limits = Limits.of(call, plan, timeout, job.timeout)
     wait = times.get("arrival_timeout", job.arrival_timeout)
     record = replace(job, timeout=limits.usual, arrival_timeout=wait)
-    return Mesh(call, plan, record, Terms(own, limits, job.default), Shared())
+    plan = _placed(call, plan, record, place)
+    return Mesh(call, plan, record, Terms(own, limits, job.default, policies), Shared())
+
+
+def _placed(call: Call, plan: GroupPlan, record: Joined, place: Topology | bool) -> GroupPlan:
+    """The plan with its ranks on the nearest wires, if asked for. Collective then."""
+    try:
+        layout = placed_live(call, plan.layout, record, place)
+        moved = GroupPlan.of(layout, plan.extra, call=call)
+        check_orders(call, moved)
+    except SpecError as error:
+        give_up(call, record.world, error)
+        raise
+    return moved
 
 
 def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:

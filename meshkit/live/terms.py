@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -23,12 +24,14 @@ class Terms:
         backend: None means that of the default group.
         limits: how long a collective of each group may take.
         world: the timeout of the default group, which stands for a whole mesh of equal timeout.
+        crossing: what to do by axis where its groups cross nodes; axes left out may.
         connect: how long a group may take to connect to a peer, where making it means that.
     """
 
     backend: str | None
     limits: Limits
     world: timedelta | None
+    crossing: Mapping[str, str] = field(default_factory=dict)
     connect: timedelta = timedelta(0)
 
     @property

@@ -44,6 +44,7 @@ from meshkit.core.factor import merged_sizes
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
+from meshkit.core.policies import check_policies
 from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
@@ -1228,6 +1229,25 @@ the ramp does not lead to the plan.
           Fix: use one of dp, sp, tp.
         """,
         {"axis": "pp", "axes": ("dp", "sp", "tp"), "suggestion": None},
+    ),
+    # ------------------------------------------------------------ policies.py
+    "crossing is no mapping": Said(
+        lambda: check_policies(Call("build_mesh", kwargs={"tp": 2}), Layout(tp=2), "tp"),
+        SpecError,
+        """
+        build_mesh(tp=2): crossing is 'tp', a str.
+          Fix: build_mesh(tp=2, crossing={'tp': 'error'}), say.
+        """,
+        {},
+    ),
+    "a policy that there is not": Said(
+        lambda: check_policies(Call("build_mesh"), Layout(dp=2, tp=2), {"tp": "warn", "dp": "no"}),
+        SpecError,
+        """
+        build_mesh(): crossing of dp is 'no'.
+          Fix: build_mesh(crossing={'tp': 'warn', 'dp': 'error'}), or 'warn', or 'allow'.
+        """,
+        {},
     ),
     # ------------------------------------------------------------ topology.py, level.py
     "ranks that do not divide over nodes": Said(

@@ -16,6 +16,7 @@ from meshkit.launch.record import joined
 from meshkit.live import agree, assemble, create
 from meshkit.live.limits import Limits
 from meshkit.live.shared import NONE, Shared
+from meshkit.live.terms import Terms
 
 Told = tuple[str, str, dict[int, str], float]
 
@@ -24,6 +25,7 @@ PASSED: dict[str, dict[str, Any]] = {
     "sizes": {"dp": -1, "sp": 1},
     "ranks": {"ranks": "reversed"},
     "groups": {"groups": ["sp dp"]},
+    "crossing": {"crossing": {"sp": "warn"}},
     "backend": {"backend": "cpu:gloo"},
     "timeout": {"timeout": 77, "arrival_timeout": 60},
     "arrival_timeout": {"arrival_timeout": 50},
@@ -128,7 +130,8 @@ def fields_compared() -> list[str]:
     record = joined()
     assert record is not None
     plan = meshkit.GroupPlan.of(meshkit.Layout(dp=1))
-    return list(agree.request(Call("build_mesh"), plan, record, None, Limits(None), Shared()))
+    terms = Terms(None, Limits(None), None)
+    return list(agree.request(Call("build_mesh"), plan, record, terms, Shared()))
 
 
 def refused_on(odd: int, first: bool) -> Any:

@@ -1,0 +1,132 @@
+"""Where the ranks of a live job sit: the host names with which they checked in.
+
+Rank 0 reads them all, and tells the others where they need it: one of many ranks asks the store a
+question of the size of the world, not all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from itertools import groupby
+
+import torch.distributed as dist
+
+from ..core.call import Call, Word
+from ..core.errors import SpecError, told
+from ..core.layout import Layout
+from ..core.placement import placed
+from ..core.policies import Finding, judged
+from ..core.topology import Topology
+from ..launch.heard import heard
+from ..launch.meet import Matter, Party, arrive
+from ..launch.record import Joined
+from ..launch.verdict import present
+from ..launch.world import World
+
+ABOUT = "ranks disagree about the mesh; no process group was created."
+
+
+def placed_live(call: Call, layout: Layout, record: Joined, place: Topology | bool) -> Layout:
+    """The layout with its ranks on the nearest wires; the same on every rank.
+
+    Collective over the world where the nodes are to be found out, local where they are given.
+
+    Args:
+        call: the call to quote.
+        layout: the grid.
+        record: what is known of the default group.
+        place: where ranks sit; True means where they have checked in from.
+
+    Raises:
+        SpecError: where the ranks cannot be placed, or there is no store to tell where they are.
+        DisagreementError: where a rank makes another call.
+        RankTimeoutError: where ranks did not come.
+    """
+    if place is False:
+        return layout
+    topology = _checked_in(call, record) if place is True else place
+    return placed(layout, topology).layout
+
+
+def check_place(call: Call, place: object, world: World) -> None:
+    """Refuse what says no place.
+
+    Raises:
+        SpecError: for anything but a bool, or a topology of as many ranks as the world has.
+    """
+    if isinstance(place, bool):
+        return
+    if not isinstance(place, Topology):
+        text = told(f"{call}: place is {place!r}.", fix=f"{call.but(place=True)}, or a Topology.")
+        raise SpecError(text)
+    if place.world_size != world.world_size:
+        line = f"{call}: place has {place.world_size} ranks, the world has {world.world_size}."
+        fix = "a topology of all ranks of the world, in their order."
+        raise SpecError(told(line, f"{world.size_evidence}.", fix=fix), world_size=world.world_size)
+
+
+def check_crossing(
+    call: Call, layout: Layout, record: Joined, number: int, policies: Mapping[str, str]
+) -> None:
+    """Refuse or tell that axes cross nodes. Collective where one is to be refused, else local.
+
+    Args:
+        call: the call to quote.
+        layout: the grid.
+        record: what is known of the default group.
+        number: that of the meeting in which the mesh was agreed upon.
+        policies: what to do, by axis.
+
+    Raises:
+        SpecError: the same on every rank.
+
+    Warns:
+        RuntimeWarning: on rank 0.
+    """
+    world, store = record.world, record.store
+    watched = {axis for axis in policies if layout.sizes[axis] > 1}
+    if store is None or not watched:
+        return
+    found = Finding()
+    if world.rank == 0:
+        hosts = _hosts(record, store, number)
+        found = judged(call, layout, Topology.of_hosts(hosts), policies)
+        if found.warning:
+            warnings.warn(found.warning, RuntimeWarning, stacklevel=4)
+    if any(policies[axis] == "error" for axis in watched):
+        error = _heard(call, record, store, f"crossing/{number}", lambda: found.error)
+        if error:
+            raise SpecError(error, sizes=layout.sizes)
+
+
+def _checked_in(call: Call, record: Joined) -> Topology:
+    """Where ranks have checked in from, on every rank. Collective: eight store operations."""
+    store = record.store
+    if store is None:
+        fix = f"{call.but(place=Word('meshkit.Topology.of_hosts([...])'))}, a host for each rank."
+        raise SpecError(told(f"{call}: no store tells where ranks are.", fix=fix))
+    matter = Matter(call, {"call": f"{call.name} to be placed"}, ABOUT)
+    number = arrive(matter, Party.of(store, record.world), record.arrival_timeout)
+
+    def say() -> str:
+        hosts = _hosts(record, store, number)
+        return json.dumps([(host, len([*ranks])) for host, ranks in groupby(hosts)])
+
+    said = json.loads(_heard(call, record, store, f"hosts/{number}", say))
+    return Topology.of_hosts([host for host, count in said for _ in range(count)])
+
+
+def _heard(call: Call, record: Joined, store: dist.Store, key: str, say: Callable[[], str]) -> str:
+    """What rank 0 knows of the nodes. Collective."""
+    what, fix = "where ranks are", "look at the log of rank 0 first."
+    wait = record.arrival_timeout
+    return heard(call, store, record.world, key, say, wait, what=what, fix=fix)
+
+
+def _hosts(record: Joined, store: dist.Store, number: int) -> list[str]:
+    """The host of each rank that came to a meeting of the world. Two store operations."""
+    ranks = range(record.world.world_size)
+    came = present(dist.PrefixStore(f"meeting/{number}", store), ranks)
+    return [came[rank].host for rank in ranks]

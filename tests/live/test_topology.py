@@ -1,0 +1,127 @@
+"""Ranks on several hosts: what is warned of, what is refused, and where ranks are put."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+
+from . import topology_jobs as jobs
+
+CYCLIC = ["a", "b", "a", "b"]
+BLOCKS = ["a", "a", "b", "b"]
+
+
+def built(hosts: list[str], *, foreign: bool = False, **request: Any) -> list[dict[str, Any]]:
+    return meshkit.spawn(jobs.built, len(hosts), (hosts, request, foreign), timeout=60)
+
+
+def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
+    told = built(CYCLIC, dp=2, tp=2)
+    assert [one["warnings"] for one in told[1:]] == [[], [], []]
+    assert told[0]["warnings"] == [
+        "build_mesh(dp=2, tp=2): tp crosses nodes.\n"
+        "  tp crosses nodes: 2 of 2 groups span 2 nodes; ranks 0-1 are on a, b.\n"
+        "  There are 4 ranks on 2 nodes of 2, not in blocks: node 0 has ranks 0, 2.\n"
+        "  Fix: build_mesh(dp=2, tp=2, place=True), or "
+        "build_mesh(dp=2, tp=2, crossing={'tp': 'allow'}), if it is meant."
+    ]
+    assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
+
+
+def test_nothing_is_said_of_what_stays_inside_or_is_allowed() -> None:
+    for told in (
+        built(BLOCKS, dp=2, tp=2),
+        built(CYCLIC, dp=4, tp=1),
+        built(CYCLIC, dp=2, tp=2, crossing={"tp": "allow"}),
+    ):
+        assert [one["warnings"] for one in told] == [[]] * 4
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_an_error_is_the_same_on_every_rank_and_nothing_is_made(foreign: bool) -> None:
+    hosts = ["a", "b", "b", "b"]
+    told = built(hosts, dp=1, tp=4, crossing={"tp": "error"}, foreign=foreign)
+    assert [one["error"] for one in told] == [
+        "SpecError: build_mesh(dp=1, tp=4, crossing={'tp': 'error'}): tp crosses nodes.\n"
+        "  tp crosses nodes: 1 of 1 groups span 2 nodes; ranks 0-3 are on a, b.\n"
+        "  There are 4 ranks on 2 nodes of 1 and 3.\n"
+        "  Fix: a node holds 1 ranks: smaller tp, or "
+        "build_mesh(dp=1, tp=4, crossing={'tp': 'allow'}), if it is meant."
+    ] * 4
+    assert [one["groups"] for one in told] == [0] * 4
+
+
+def test_an_error_that_does_not_come_about_is_waited_for_by_all() -> None:
+    told = built(BLOCKS, dp=2, tp=2, crossing={"tp": "error", "dp": "warn"})
+    assert "error" not in told[0]
+    assert "dp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_place_puts_tp_on_one_node(foreign: bool) -> None:
+    told = built(CYCLIC, dp=2, tp=2, place=True, crossing={"tp": "error"}, foreign=foreign)
+    assert [one.get("error") for one in told] == [None] * 4
+    assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
+    assert [one["sum"] for one in told] == [101, 1010, 101, 1010]  # ranks 0 and 2, 1 and 3
+    assert [one["mine"] for one in told] == [
+        {"dp": d, "tp": t} for d, t in ((0, 0), (1, 0), (0, 1), (1, 1))
+    ]
+
+
+def test_a_topology_says_itself_where_ranks_sit() -> None:
+    told = built(
+        BLOCKS, dp=2, tp=2, place=meshkit.Topology.of_hosts(CYCLIC), crossing={"tp": "allow"}
+    )
+    assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
+
+
+def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
+    told = built(["x", *CYCLIC], dp=2, tp=2, ranks=range(1, 5), place=True)
+    assert told[1]["ranks"] == [1, 3, 2, 4]
+
+
+def test_ranks_that_differ_about_place_are_told() -> None:
+    told = meshkit.spawn(jobs.two_calls, 4, (CYCLIC,), timeout=60)
+    assert len(set(told)) == 1
+    assert told[0].startswith("ranks disagree about the mesh; no process group was created.\n")
+    assert "build_mesh to be placed" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (
+            {"crossing": {"tp": "no"}},
+            "build_mesh(dp=1, tp=1, crossing={'tp': 'no'}): crossing of tp is 'no'.\n"
+            "  Fix: build_mesh(dp=1, tp=1, crossing={'tp': 'error'}), or 'warn', or 'allow'.",
+        ),
+        (
+            {"crossing": "tp"},
+            "build_mesh(dp=1, tp=1, crossing='tp'): crossing is 'tp', a str.\n"
+            "  Fix: build_mesh(dp=1, tp=1, crossing={'tp': 'error'}), say.",
+        ),
+        (
+            {"place": "near"},
+            "build_mesh(dp=1, tp=1, place='near'): place is 'near'.\n"
+            "  Fix: build_mesh(dp=1, tp=1, place=True), or a Topology.",
+        ),
+        (
+            {"place": meshkit.Topology.even(8, nodes=2)},
+            "build_mesh(dp=1, tp=1, place=Topology(8 ranks on 2 nodes of 4)): place has 8 ranks, "
+            "the world has 1.\n"
+            "  there is 1 process and no launcher.\n"
+            "  Fix: a topology of all ranks of the world, in their order.",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_job_is_joined(
+    options: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(meshkit.SpecError) as caught:
+        meshkit.build_mesh(dp=1, tp=1, **options)
+    assert str(caught.value) == error
+    assert not dist.is_initialized()

@@ -1,0 +1,57 @@
+"""What ranks on several hosts do; the hosts are names, as one machine has one."""
+
+from __future__ import annotations
+
+import socket
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.core.errors import MeshkitError
+
+Told = dict[str, Any]
+
+
+def built(hosts: Sequence[str], request: dict[str, Any], foreign: bool) -> Told:
+    """A mesh on hosts: its ranks, what was warned of or raised, and the sum over each tp group."""
+    rank = meshkit.detect().rank
+    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    if foreign:
+        who = meshkit.detect()
+        dist.init_process_group(
+            "gloo", init_method=who.init_method, rank=rank, world_size=who.world_size
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with meshkit.build_mesh(**request) as mesh:
+                told = _told(mesh)
+        except MeshkitError as error:
+            told = {"error": f"{type(error).__name__}: {error}", "groups": _open()}
+    return {**told, "warnings": [str(one.message) for one in caught]}
+
+
+def two_calls(hosts: Sequence[str]) -> str:
+    """Rank 1 asks for another place than the others."""
+    rank = meshkit.detect().rank
+    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    try:
+        meshkit.build_mesh(dp=2, tp=2, place=rank != 1)
+    except meshkit.DisagreementError as error:
+        return str(error)
+    return ""
+
+
+def _told(mesh: meshkit.Mesh) -> Told:
+    ones = torch.ones(1) * 10**mesh.rank
+    dist.all_reduce(ones, group=mesh.group("tp"))
+    return {"ranks": [int(r) for r in mesh.layout.ranks], "sum": int(ones), "mine": mesh.coordinate}
+
+
+def _open() -> int:
+    """How many groups this process has beside the default one."""
+    return len(dist.distributed_c10d._world.pg_map) - 1
