@@ -1,0 +1,106 @@
+"""What is advised against an axis that crosses nodes is tried here, by doing it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import Layout, Topology, UnknownAxisError
+from meshkit.core.crossing import crossings
+from meshkit.core.placement import placed
+from meshkit.core.remedy import remedy
+
+law = settings(deadline=None, max_examples=60, database=None)
+BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
+
+
+@pytest.mark.parametrize(
+    ("layout", "topology", "text"),
+    [
+        (Layout(dp=2, tp=4), Topology.even(8, nodes=2), ""),
+        (Layout(dp=2, tp=4), Topology.of_hosts(["a", "b"] * 4), f"{BLOCKS}; or place=True."),
+        (Layout(tp=4, dp=2), Topology.even(8, nodes=2), "order='dp tp'."),
+        (Layout(tp=4, dp=2), Topology.of_sizes([4, 4]), "order='dp tp'."),
+        (Layout(dp=1, tp=8), Topology.even(8, nodes=2), "tp=4, as a node holds 4 ranks."),
+        (Layout(tp=12), Topology.of_sizes([7, 5]), "tp=6, as a node holds at most 7 ranks."),
+        (
+            Layout(dp=3, tp=4),
+            Topology.of_sizes([6, 6]),
+            "tp=2, which divides every node; no order of these ranks keeps tp=4.",
+        ),
+        (
+            Layout(dp=3, tp=5),
+            Topology.of_sizes([7, 8]),
+            "tp=1, which divides every node; no order of these ranks keeps tp=5.",
+        ),
+        (
+            Layout(dp=3, tp=4),
+            Topology.of_sizes([2, 8, 2]),
+            "tp=2, which divides every node; no order of these ranks keeps tp=4.",
+        ),
+        (
+            Layout(dp=2, tp=4, ranks=[0, 4, 1, 5, 2, 6, 3, 7]),
+            Topology.even(8, nodes=2),
+            "place=True.",
+        ),
+        (
+            Layout(dp=2, tp=4, sp=2),
+            Topology.of_hosts([0, 1, 2, 3] * 4),
+            "order='dp sp tp', place=True.",
+        ),
+    ],
+)
+def test_advised(layout: Layout, topology: Topology, text: str) -> None:
+    assert remedy(layout, topology, "tp") == text
+
+
+def test_advised_for_racks() -> None:
+    names = sorted(f"node{i}" for i in range(16))
+    topology = Topology.of_hosts([name for name in names for _ in range(2)])
+    topology = topology.within("rack", [int(name[4:]) // 4 for name in names])
+    assert remedy(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
+    text = "tp=8, as a rack holds 8 ranks."
+    assert remedy(Layout(dp=2, tp=16), topology, "tp", level="rack") == text
+
+
+def test_an_axis_that_is_not_there() -> None:
+    with pytest.raises(UnknownAxisError):
+        remedy(Layout(dp=8), Topology.even(8, nodes=2), "tp")
+
+
+@st.composite
+def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
+    sizes = draw(st.permutations([draw(st.integers(1, 4)), draw(st.integers(1, 4)), 2]))
+    axes = draw(st.permutations(["dp", "sp", "tp"]))
+    layout = Layout(**dict(zip(axes, sizes, strict=True)))
+    nodes = draw(st.integers(1, 4))
+    hosts = np.arange(layout.num_ranks) % nodes
+    return layout, Topology.of_hosts((hosts if draw(st.booleans()) else np.sort(hosts)).tolist())
+
+
+@law
+@given(grounds(), st.sampled_from(["dp", "sp", "tp"]))
+def test_what_is_advised_works(ground: tuple[Layout, Topology], axis: str) -> None:
+    layout, topology = ground
+    text = remedy(layout, topology, axis)
+    assert (text != "") == crossings(layout, topology)[axis].crosses
+    if "blocks" in text:
+        blocks = Topology.of_sizes(topology.sizes)
+        assert not crossings(layout, blocks)[axis].crosses
+    order = re.search("order='([^']*)'", text)
+    nested = {name: layout.sizes[name] for name in (order[1].split() if order else layout.axes)}
+    if order and ", place" not in text:
+        assert not crossings(Layout(**nested), topology)[axis].crosses
+    if "place=True" in text:
+        kept = Layout(**nested) if ", place" in text else layout
+        assert not crossings(placed(kept, topology).layout, topology)[axis].crosses
+    if found := re.search(rf"^{axis}=(\d+), ", text):
+        size = int(found[1])
+        assert layout.sizes[axis] % size == 0
+        assert size < layout.sizes[axis]
+        whole = sum(held // layout.sizes[axis] for held in topology.sizes.tolist())
+        assert whole < layout.num_ranks // layout.sizes[axis]  # no order could
