@@ -24,6 +24,7 @@ from .errors import SpecError, told
 from .layout import Layout
 from .seats import Ints
 from .topology import NODE, Topology
+from .words import plural
 
 Floats = NDArray[np.float64]
 
@@ -65,11 +66,12 @@ class Crossing:
 
     def __str__(self) -> str:
         if not self.crosses:
-            return f"{self.axis} stays inside {self.level}s"
+            return f"{self.axis} stays inside {plural(self.level)}"
         few = max(self.fewest, 2) if self.crossing_groups == self.groups else 2
         span = f"{self.most}" if few == self.most else f"up to {self.most}"
         groups = f"{self.crossing_groups} of {self.groups} groups"
-        return f"{self.axis} crosses {self.level}s: {groups} span {span} {self.level}s"
+        levels = plural(self.level)
+        return f"{self.axis} crosses {levels}: {groups} span {span} {levels}"
 
 
 def crossings(layout: Layout, topology: Topology, *, level: str = NODE) -> dict[str, Crossing]:

@@ -20,4 +20,14 @@ def count(number: int, noun: str) -> str:
         >>> count(1, "rank"), count(8, "rank")
         ('1 rank', '8 ranks')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """More than one of a noun.
+
+    Example:
+        >>> plural("rack"), plural("switch")
+        ('racks', 'switches')
+    """
+    return f"{noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"

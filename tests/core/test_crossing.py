@@ -150,6 +150,13 @@ def test_racks_are_racks_in_words() -> None:
     assert str(found["tp"]) == "tp stays inside racks"
 
 
+def test_switches_are_not_switchs() -> None:
+    topology = Topology.even(8, nodes=4).within("switch", [0, 0, 1, 1])
+    found = crossings(Layout(dp=2, tp=4), topology, level="switch")
+    assert str(found["dp"]) == "dp crosses switches: 4 of 4 groups span 2 switches"
+    assert str(found["tp"]) == "tp stays inside switches"
+
+
 def test_part_of_a_topology_is_enough_and_none_of_it_is_missing() -> None:
     topology = Topology.even(16, nodes=4)
     assert not crossings(Layout(tp=4, ranks=range(4, 8)), topology)["tp"].crosses
