@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from .axes import check_known
 from .call import Call
 from .crossing import Crossing, crossings
-from .errors import MeshkitError, SpecError, told
+from .errors import SpecError, told
 from .layout import Layout
-from .placement import placed
+from .remedy import remedy
 from .runs import runs
 from .topology import Topology
 from .words import article
@@ -77,10 +77,10 @@ def _told(call: Call, layout: Layout, topology: Topology, over: list[Crossing]) 
     names = ", ".join(one.axis for one in over)
     evidence = [f"{one}; {_where(layout, topology, one.axis)}." for one in over]
     return told(
-        f"{call}: {names} crosses nodes.",
+        f"{call}: {names} {'crosses' if len(over) == 1 else 'cross'} nodes.",
         *evidence,
         f"There are {topology}.",
-        fix=_fix(call, layout, topology, [one.axis for one in over]),
+        fix=_fix(layout, topology, [one.axis for one in over]),
     )
 
 
@@ -94,14 +94,9 @@ def _where(layout: Layout, topology: Topology, axis: str) -> str:
     return f"ranks {runs(groups[first].tolist())} are on {shown}"
 
 
-def _fix(call: Call, layout: Layout, topology: Topology, axes: list[str]) -> str:
-    """What mends it: another placement, a smaller axis, or to say that it is meant."""
-    meant = f"{call.but(crossing=dict.fromkeys(axes, 'allow'))}, if it is meant."
-    try:
-        better = crossings(placed(layout, topology).layout, topology)
-    except MeshkitError:  # a topology on which nothing can be placed
-        return meant
-    if not any(better[axis].crosses for axis in axes):
-        return f"{call.but(place=True)}, or {meant}"
-    held = f"a node holds {int(topology.sizes.min())} ranks: smaller {' and '.join(axes)}"
-    return f"{held}, or {meant}"
+def _fix(layout: Layout, topology: Topology, axes: list[str]) -> str:
+    """What mends it, or to say that it is meant."""
+    ways = [remedy(layout, topology, axis) for axis in axes]
+    named = [f"{axis}: {way}" for axis, way in zip(axes, ways, strict=True)]
+    meant = f"crossing={dict.fromkeys(axes, 'allow')}, if it is meant."
+    return f"{' '.join(named if len(axes) > 1 else ways)} Or {meant}"

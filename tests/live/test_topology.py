@@ -26,8 +26,8 @@ def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
         "build_mesh(dp=2, tp=2): tp crosses nodes.\n"
         "  tp crosses nodes: 2 of 2 groups span 2 nodes; ranks 0-1 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 2, not in blocks: node 0 has ranks 0, 2.\n"
-        "  Fix: build_mesh(dp=2, tp=2, place=True), or "
-        "build_mesh(dp=2, tp=2, crossing={'tp': 'allow'}), if it is meant."
+        "  Fix: start the ranks in blocks, node by node (srun --distribution=block); or place=True. "
+        "Or crossing={'tp': 'allow'}, if it is meant."
     ]
     assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
 
@@ -49,8 +49,7 @@ def test_an_error_is_the_same_on_every_rank_and_nothing_is_made(foreign: bool) -
         "SpecError: build_mesh(dp=1, tp=4, crossing={'tp': 'error'}): tp crosses nodes.\n"
         "  tp crosses nodes: 1 of 1 groups span 2 nodes; ranks 0-3 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 1 and 3.\n"
-        "  Fix: a node holds 1 ranks: smaller tp, or "
-        "build_mesh(dp=1, tp=4, crossing={'tp': 'allow'}), if it is meant."
+        "  Fix: tp=2, as a node holds at most 3 ranks. Or crossing={'tp': 'allow'}, if it is meant."
     ] * 4
     assert [one["groups"] for one in told] == [0] * 4
 
