@@ -1,35 +1,18 @@
-"""Two hosts on one machine: network namespaces with an address and a host name each."""
+"""Two hosts on one machine; a test that wants them is skipped where there can be none."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benchmarks import two_hosts as namespaces
+from benchmarks.two_hosts import Host, NoHostsError
 from tests.launchers.checks import need
 
-# In the namespaces of one host: its name, its names for others, then the command.
-ENTER = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
-
-
-@dataclass(frozen=True)
-class Host:
-    """A network namespace; ``command`` runs in it, under its own host name."""
-
-    name: str
-    address: str
-    namespace: str
-    hosts: Path
-
-    def command(self, *argv: str) -> list[str]:
-        """The command, in this host."""
-        inside = ["nsenter", f"--net=/run/netns/{self.namespace}", "unshare", "--mount", "--uts"]
-        return [*inside, "sh", "-c", ENTER, "sh", self.name, str(self.hosts), *argv]
+__all__ = ["Host", "two_hosts"]
 
 
 @contextmanager
@@ -37,33 +20,12 @@ def two_hosts(folder: Path, *names: str) -> Iterator[list[Host]]:
     """Two hosts that reach each other and nothing else; skips where the machine forbids them."""
     need("iproute2", "ip")
     need("util-linux", "unshare", "nsenter")
-    file = folder / "hosts"
-    addresses = [f"10.77.0.{place}" for place in (1, 2)]
-    lines = [f"{address} {name}\n" for address, name in zip(addresses, names, strict=True)]
-    file.write_text("127.0.0.1 localhost\n" + "".join(lines))
-    spaces = [f"mk{os.getpid()}{letter}" for letter in "ab"]
-    hosts = [Host(n, a, s, file) for n, a, s in zip(names, addresses, spaces, strict=True)]
     try:
-        _connect(hosts)
-        yield hosts
+        hosts = namespaces.two_hosts(folder, *names)
+        found = hosts.__enter__()
+    except NoHostsError as error:
+        pytest.skip(str(error))
+    try:
+        yield found
     finally:
-        for space in spaces:
-            subprocess.run(["ip", "netns", "delete", space], capture_output=True)
-
-
-def _connect(hosts: list[Host]) -> None:
-    wires = [host.namespace for host in hosts]  # each end of the wire is called as its host
-    steps = [["ip", "netns", "add", host.namespace] for host in hosts]
-    # made inside: an interface that comes and goes would be seen by the tests of other workers
-    steps.append(["ip", "-n", wires[0], "link", "add", wires[0], "type", "veth"])
-    steps[-1] += ["peer", "name", wires[1], "netns", wires[1]]
-    for host in hosts:
-        inside = ["ip", "-n", host.namespace]
-        steps.append([*inside, "address", "add", f"{host.address}/24", "dev", host.namespace])
-        steps.append([*inside, "link", "set", host.namespace, "up"])
-        steps.append([*inside, "link", "set", "lo", "up"])
-    steps += [host.command("true") for host in hosts]
-    for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"no network namespaces here: {' '.join(step)}: {done.stderr.strip()}")
+        hosts.__exit__(None, None, None)

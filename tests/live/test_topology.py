@@ -26,8 +26,8 @@ def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
         "build_mesh(dp=2, tp=2): tp crosses nodes.\n"
         "  tp crosses nodes: 2 of 2 groups span 2 nodes; ranks 0-1 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 2, not in blocks: node 0 has ranks 0, 2.\n"
-        "  Fix: start the ranks in blocks, node by node (srun --distribution=block); or place=True. "
-        "Or crossing={'tp': 'allow'}, if it is meant."
+        "  Fix: start the ranks in blocks, node by node (srun --distribution=block); "
+        "or place=True. Or crossing={'tp': 'allow'}, if it is meant."
     ]
     assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
 
