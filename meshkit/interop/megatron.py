@@ -12,7 +12,7 @@ Members of a group over several axes come in this order too. Source: ``RankGener
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.axes import STANDARD
 from ..core.call import Call
@@ -90,7 +90,7 @@ def layouts(
         >>> layouts(16, tp=2, pp=2, ep=4, etp=1)
         (Layout(pp=2, dp=4, ep=1, cp=1, tp=2), Layout(pp=2, dp=2, ep=4, cp=1, tp=1))
     """
-    sizes = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
+    sizes: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
     written = order.lower().split("-")
     unwritten = [axis for axis, size in sizes.items() if axis not in written and size == 1]
     axes = [*written, *unwritten][::-1]  # the last are the outermost

@@ -1386,6 +1386,44 @@ the ramp does not lead to the plan.
         """,
         {},
     ),
+    # ------------------------------------------------------------ hybrid.py
+    "sizes beside those within": Said(
+        lambda: factor_world(8, dp=2, within={"tp": 4}),
+        SpecError,
+        """
+        factor_world(8, dp=2, within={'tp': 4}) gives dp beside within and across.
+          Fix: factor_world(8, within={'tp': 4}, across={'dp': 2}); or within, on a node.
+        """,
+        {"sizes": {"dp": 2}},
+    ),
+    "sizes within that are no mapping": Said(
+        lambda: factor_world(8, within=[2]),  # type: ignore[arg-type]
+        SpecError,
+        """
+        factor_world(8, within=[2]): within is a list.
+          Fix: within={'dp': 2}, say: axis to size.
+        """,
+        {},
+    ),
+    "no size within": Said(
+        lambda: factor_world(8, across={"dp": 4}, within={"tp": 0}),
+        SpecError,
+        """
+        factor_world(8, within={'tp': 0}, across={'dp': 4}): the size of tp within nodes is 0.
+          Fix: an int of 1 or more, or -1 for the one to be inferred.
+        """,
+        {},
+    ),
+    "two open sizes of a hybrid": Said(
+        lambda: factor_world(8, within={"tp": -1}),
+        SpecError,
+        """
+        factor_world(8, within={'tp': -1}) leaves across dp and within tp open.
+          Only one size can be inferred; dp is, across nodes, where it is left out.
+          Fix: a size for within tp.
+        """,
+        {},
+    ),
 }
 
 
@@ -1516,6 +1554,7 @@ def test_the_calls_in_a_fix_are_found() -> None:
         lambda: factor_world(8, tp=-1, sp=-1),
         lambda: factor_world(8, tp=-1, sp=-1, order="sp tp"),
         lambda: factor_world(8, shard=2, tp=2),
+        lambda: factor_world(8, dp=2, within={"tp": 4}),
         lambda: factor_world(8, sp=2, tp=2, order="dp cp tp tp"),
         lambda: factor_world(8, order="sp"),
         lambda: factor_world(8, order=""),
