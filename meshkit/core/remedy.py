@@ -68,7 +68,7 @@ def _ways(layout: Layout, topology: Topology, axis: str, level: str) -> Iterator
     ranks = layout.grid.ravel()
     blocks = Layout(ranks=_in_blocks(ranks, topology), **layout.sizes)
     ascending, order = bool((np.diff(ranks) > 0).all()), _innermost(layout, axis)
-    if ascending and blocks != layout and not _crosses(blocks, topology, axis, level):
+    if ascending and not _crosses(blocks, topology, axis, level):
         yield "start the ranks in blocks, node by node (srun --distribution=block)"
     if not _crosses(order, topology, axis, level):
         yield f"order={' '.join(order.axes)!r}"

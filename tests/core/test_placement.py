@@ -259,6 +259,11 @@ def test_one_node_has_nothing_to_choose() -> None:
     ]
 
 
+def test_what_costs_as_much_is_no_runner_up() -> None:
+    found = placed(Layout(a=2, b=2), Topology.even(4, nodes=2), {"a": 1, "b": 1})
+    assert (found.cost, found.runner_up) == ({"node": 2.0}, "")
+
+
 def test_each_rank_a_node() -> None:
     found = placed(Layout(dp=2, tp=2), Topology.even(4, nodes=4))
     assert found.layout == Layout(dp=2, tp=2)
