@@ -64,11 +64,15 @@ def seconds(text: str) -> float:
     return found
 
 
-def plain(text: str) -> str:
+def plain(text: str, also: str = "") -> str:
     r"""Text that any terminal can show: ASCII, the rest escaped.
+
+    Args:
+        text: what to show.
+        also: other characters that this terminal can show; they stay.
 
     Example:
         >>> print(plain("h\u00f4te"))
         h\xf4te
     """
-    return text.encode("ascii", "backslashreplace").decode("ascii")
+    return "".join(c if c in also else c.encode("ascii", "backslashreplace").decode() for c in text)

@@ -11,15 +11,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..core.errors import MeshkitError, SpecError
+from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
-from . import Answer, Command, plain
+from . import Answer, Command, plain, terminal
 from .doctor import DOCTOR
 from .hello import HELLO
+from .plan import PLAN
 
-COMMANDS: tuple[Command, ...] = (DOCTOR, HELLO)
+COMMANDS: tuple[Command, ...] = (PLAN, DOCTOR, HELLO)
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
+MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was typed cannot be
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,18 +62,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer: Answer = asked.command.run(asked)
     except (MeshkitError, ImportError) as error:  # ImportError: torch, where there is none
-        print(plain(f"meshkit {asked.command.name}: {error}"), file=sys.stderr)
-        return MISUSE if isinstance(error, SpecError) else FAILED
+        print(plain(_named(f"meshkit {asked.command.name}", str(error))), file=sys.stderr)
+        return MISUSE if isinstance(error, MISUSED) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     return (0 if answer.ok else FAILED) if _printed(answer.text) else FAILED
+
+
+def _named(command: str, error: str) -> str:
+    """The error behind the command, unless it begins by quoting that."""
+    return error if error.startswith(f"{command} ") else f"{command}: {error}"
 
 
 def _printed(text: str) -> bool:
     """Print an answer; False where nobody reads it, or it cannot be written."""
     try:
         if text:
-            print(plain(text), flush=True)
+            print(plain(text, terminal.lines()), flush=True)
         return True
     except OSError:  # a closed pipe, a full disk; Python would complain once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

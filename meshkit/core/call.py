@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Call:
         inside = {key for value in self.args if isinstance(value, Mapping) for key in value}
         rest = {key: value for key, value in changes.items() if key not in inside}
         kwargs = {**self.kwargs, **rest}
-        return Call(self.name, args, {k: v for k, v in kwargs.items() if v is not None})
+        return replace(self, args=args, kwargs={k: v for k, v in kwargs.items() if v is not None})
 
     @staticmethod
     def _edited(value: object, changes: Mapping[str, object]) -> object:

@@ -80,19 +80,21 @@ def draw_at(
     columns = math.prod(shape[i] for i in across)
     row, column = divmod(here or 0, columns)
     total = math.prod(shape)
-    rows = _kept(total // columns, row, total)
-    shown = _kept(columns, column, total)
+    rows = kept(total // columns, row, total)
+    shown = kept(columns, column, total)
     cells = [
         [_cell(None if r is None or c is None else r * columns + c, at, here) for c in shown]
         for r in rows
     ]
     names, lengths = [axes[i] for i in down], tuple(shape[i] for i in down)
-    labels = [_label(names, lengths, r, width) for r in rows]
+    labels = [row_label(names, lengths, r, width) for r in rows]
     header = [GAP if c is None else f"{axes[i]}={c}" for i in across for c in shown]
-    return "\n".join(title + _table(header, labels, cells, width))
+    return "\n".join(title + table_lines(header, labels, cells, width))
 
 
-def _table(header: list[str], labels: list[str], cells: list[list[str]], width: int) -> list[str]:
+def table_lines(
+    header: list[str], labels: list[str], cells: list[list[str]], width: int
+) -> list[str]:
     """The rows of the picture, with the header where the columns fit side by side."""
     lead = max(map(len, labels))
     pad = max(len(cell) for line in cells for cell in line)
@@ -105,7 +107,7 @@ def _table(header: list[str], labels: list[str], cells: list[list[str]], width: 
     return [line for lines in wrapped for line in lines]
 
 
-def _kept(count: int, here: int, total: int) -> list[int | None]:
+def kept(count: int, here: int, total: int) -> list[int | None]:
     """Indices to draw; None is a gap."""
     if total <= SHOWN or count <= 2 * EDGE + 1:
         return list(range(count))
@@ -118,7 +120,8 @@ def _kept(count: int, here: int, total: int) -> list[int | None]:
     return kept
 
 
-def _label(down: list[str], shape: tuple[int, ...], row: int | None, width: int) -> str:
+def row_label(down: list[str], shape: tuple[int, ...], row: int | None, width: int) -> str:
+    """The coordinate of a row along the axes that run down; a gap for None."""
     if row is None:
         return GAP
     places = np.unravel_index(row, shape) if shape else ()

@@ -1,0 +1,51 @@
+"""``meshkit plan``: a job before it runs: its axes, its grid by node, its groups and batches."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from ..core.overview import Overview
+from ..core.plan import GroupPlan
+from ..core.sheet import sheet
+from . import Answer, Command, terminal
+from .grid import add_batch, add_grid, batch_of, layout_of, nodes_of, sizes_of, typed
+
+
+def run(asked: Namespace) -> Answer:
+    """Lay out the job that was asked for. Pure: no torch, no processes.
+
+    Args:
+        asked: ``sizes``, words such as ``dp=4``; the options of a grid and of a batch; ``groups``.
+
+    Raises:
+        SpecError: where names, sizes, order, world and nodes do not fit together.
+        UnknownAxisError: for an axis in ``groups`` that there is not.
+        BatchError: for a batch that does not divide.
+    """
+    overview = overview_of(asked)
+    if asked.json:
+        return Answer(json.dumps(overview.as_dict()))
+    return Answer(sheet(overview, width=terminal.width(), ascii=not terminal.lines()))
+
+
+def overview_of(asked: Namespace) -> Overview:
+    """The overview of what was typed. Raises as :func:`run`."""
+    sizes = sizes_of(asked.sizes, "meshkit plan")
+    call = typed(asked, sizes)
+    layout = layout_of(call, sizes, asked.order, asked.world)
+    plan = GroupPlan.of(layout, asked.groups, call=call)
+    nodes = nodes_of(call, layout, asked.nodes)
+    return Overview.of(plan, nodes, batch_of(call, layout, asked), call=call)
+
+
+def _add(parser: ArgumentParser) -> None:
+    text = "the size of each axis: dp=4; one may be -1"
+    parser.add_argument("sizes", nargs="+", metavar="AXIS=SIZE", help=text)
+    add_grid(parser)
+    add_batch(parser)
+    more = 'axes of one more group, as "dp tp"; may be given several times'
+    parser.add_argument("--groups", action="append", default=[], metavar="AXES", help=more)
+
+
+PLAN = Command("plan", "lay out a job before it runs: axes, nodes, groups, batches", _add, run)

@@ -1,0 +1,75 @@
+"""A job before it runs, as text: its axes, its grid by node, its groups and its batch."""
+
+from __future__ import annotations
+
+from .boxes import boxes
+from .overview import AxisRow, Overview
+from .table import few, items, table
+from .words import count
+
+HEADER = ("axis", "size", "stride", "groups", "first group")
+
+
+def sheet(overview: Overview, *, width: int = 80, ascii: bool = False) -> str:
+    """All of an overview. Pure.
+
+    Args:
+        overview: what there is to say.
+        width: columns to fit into. At least 40 are used; a number is never cut.
+        ascii: whether to draw with ASCII characters only.
+
+    Returns:
+        Lines without a final newline.
+    """
+    placed = overview.nodes is not None
+    header = [*HEADER, *["crosses nodes"] * placed]
+    axes = table(header, [_row(row) for row in overview.axes], width=width, ascii=ascii)
+    parts = [headline(overview), axes, _grid(overview, width, ascii)]
+    return "\n\n".join([*parts, items(_facts(overview), width=width)])
+
+
+def headline(overview: Overview) -> str:
+    """The sizes, the ranks and the nodes in a line.
+
+    Example:
+        >>> from .layout import Layout
+        >>> from .plan import GroupPlan
+        >>> headline(Overview.of(GroupPlan.of(Layout(dp=4, sp=2))))
+        'dp=4 sp=2: 8 ranks'
+    """
+    layout = overview.layout
+    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
+    return f"{sizes}: {count(layout.num_ranks, 'rank')}{on_nodes(overview.node_sizes)}"
+
+
+def on_nodes(sizes: tuple[int, ...]) -> str:
+    """How many nodes there are and of how many ranks; nothing where they are not known.
+
+    Example:
+        >>> on_nodes((8, 8)), on_nodes((7, 8))
+        (' on 2 nodes of 8', ' on 2 nodes of 7 to 8')
+    """
+    if not sizes:
+        return ""
+    least, most = min(sizes), max(sizes)
+    return f" on {count(len(sizes), 'node')} of {least if least == most else f'{least} to {most}'}"
+
+
+def _row(row: AxisRow) -> list[str]:
+    numbers = [str(row.size), str(row.stride), str(row.groups)]
+    crosses = [] if row.crossing is None else ["yes" if row.crossing else "no"]
+    return [row.axis, *numbers, few(row.first_group), *crosses]
+
+
+def _grid(overview: Overview, width: int, ascii: bool) -> str:
+    if overview.nodes is None:
+        return overview.layout.draw(width=width).partition("\n")[2]  # the sizes stand above
+    return boxes(overview.layout, overview.nodes, width=width, ascii=ascii)
+
+
+def _facts(overview: Overview) -> list[tuple[str, str]]:
+    """Groups, batch and warnings, by name."""
+    mine = f"{overview.groups_per_rank} on each rank, the default group included"
+    facts = [("groups", f"{mine}; {overview.groups} in all")]
+    facts += [("batch", str(overview.batch))] if overview.batch else []
+    return facts + [("warning", text) for text in overview.warnings]
