@@ -111,7 +111,7 @@ def typed(asked: Namespace, sizes: Mapping[str, int], *before: object) -> Typed:
         *before: what stands before the sizes.
     """
     names = ("world", "order", "nodes", *BATCH, "groups", "seq", "seed", "all")
-    said = given(**{name: getattr(asked, name, None) or None for name in names})
+    said = given(**{name: getattr(asked, name, None) for name in names})
     if isinstance(said.get("nodes"), tuple):
         said["nodes"] = ",".join(map(str, asked.nodes))
     return Typed(f"meshkit {asked.command.name}", (*before, dict(sizes)), said)

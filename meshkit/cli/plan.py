@@ -34,7 +34,7 @@ def overview_of(asked: Namespace) -> Overview:
     sizes = sizes_of(asked.sizes, "meshkit plan")
     call = typed(asked, sizes)
     layout = layout_of(call, sizes, asked.order, asked.world)
-    plan = GroupPlan.of(layout, asked.groups, call=call)
+    plan = GroupPlan.of(layout, asked.groups or (), call=call)
     nodes = nodes_of(call, layout, asked.nodes)
     return Overview.of(plan, nodes, batch_of(call, layout, asked), call=call)
 
@@ -45,7 +45,7 @@ def _add(parser: ArgumentParser) -> None:
     add_grid(parser)
     add_batch(parser)
     more = 'axes of one more group, as "dp tp"; may be given several times'
-    parser.add_argument("--groups", action="append", default=[], metavar="AXES", help=more)
+    parser.add_argument("--groups", action="append", metavar="AXES", help=more)
 
 
 PLAN = Command("plan", "lay out a job before it runs: axes, nodes, groups, batches", _add, run)

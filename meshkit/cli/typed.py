@@ -21,11 +21,16 @@ OPTIONS = frozenset(
 class Typed(Call):
     """A :class:`Call` whose text is a command line: sizes in a mapping, options as keywords.
 
+    Attributes:
+        quoted: whether the sizes are one word of the command.
+
     Example:
         >>> typed = Typed("meshkit plan", ({"dp": 4, "sp": 2},), {"world": 6})
         >>> print(typed.but(dp=None, order="sp dp"))
         meshkit plan sp=2 --world 6 --order 'sp dp'
     """
+
+    quoted: bool = False
 
     def __str__(self) -> str:
         return " ".join([self.name, *self._words()])
@@ -35,8 +40,9 @@ class Typed(Call):
         added = {name: size for name, size in self.kwargs.items() if name not in OPTIONS}
         for value in self.args:
             if isinstance(value, Mapping):
-                value = " ".join(f"{axis}={size}" for axis, size in {**value, **added}.items())
-            yield from [str(value)] * bool(value)
+                words = " ".join(f"{axis}={size}" for axis, size in {**value, **added}.items())
+                value = f'"{words}"' if self.quoted else words
+            yield from [str(value)] * (value != "")
         for name, value in self.kwargs.items():
             if name in OPTIONS:
                 yield from option(name, value)

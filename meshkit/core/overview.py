@@ -93,7 +93,7 @@ class Overview:
         # an axis set whose axes of size 1 are left out names its groups: see GroupPlan.key
         keys = {plan.key(axes) for axes in plan.asked}
         groups = sum(layout.num_ranks // _size(layout, key) for key in keys)
-        sizes = () if nodes is None else tuple(int(n) for n in np.bincount(nodes) if n)
+        sizes = node_sizes(nodes)
         warnings = tuple(_warnings(call, layout, rows, sizes))
         return cls(layout, sizes, nodes, rows, len(keys), groups, batch, warnings)
 
@@ -133,6 +133,11 @@ def node_counts(layout: Layout, nodes: Ints, axis: str) -> Ints:
     placed = np.moveaxis(nodes.reshape(layout.shape), layout.axes.index(axis), -1)
     ordered = np.sort(placed.reshape(-1, layout.sizes[axis]), axis=1)
     return np.asarray(1 + (np.diff(ordered, axis=1) != 0).sum(axis=1), dtype=np.int64)
+
+
+def node_sizes(nodes: Ints | None) -> tuple[int, ...]:
+    """How many ranks each node holds; nothing where nodes are not known."""
+    return () if nodes is None else tuple(int(n) for n in np.bincount(nodes) if n)
 
 
 def _rows(layout: Layout, nodes: Ints | None) -> Iterator[AxisRow]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .boxes import boxes
+from .layout import Layout
 from .overview import AxisRow, Overview
 from .table import few, items, table
 from .words import count
@@ -24,35 +27,24 @@ def sheet(overview: Overview, *, width: int = 80, ascii: bool = False) -> str:
     placed = overview.nodes is not None
     header = [*HEADER, *["crosses nodes"] * placed]
     axes = table(header, [_row(row) for row in overview.axes], width=width, ascii=ascii)
-    parts = [headline(overview), axes, _grid(overview, width, ascii)]
+    parts = [headline(overview.layout, overview.node_sizes), axes, _grid(overview, width, ascii)]
     return "\n\n".join([*parts, items(_facts(overview), width=width)])
 
 
-def headline(overview: Overview) -> str:
-    """The sizes, the ranks and the nodes in a line.
+def headline(layout: Layout, node_sizes: Sequence[int] = ()) -> str:
+    """The sizes, the ranks and, where they are known, the nodes in a line.
 
     Example:
-        >>> from .layout import Layout
-        >>> from .plan import GroupPlan
-        >>> headline(Overview.of(GroupPlan.of(Layout(dp=4, sp=2))))
-        'dp=4 sp=2: 8 ranks'
+        >>> headline(Layout(dp=4, sp=2), [4, 4]), headline(Layout(dp=15), [7, 8])
+        ('dp=4 sp=2: 8 ranks on 2 nodes of 4', 'dp=15: 15 ranks on 2 nodes of 7 to 8')
     """
-    layout = overview.layout
     sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
-    return f"{sizes}: {count(layout.num_ranks, 'rank')}{on_nodes(overview.node_sizes)}"
-
-
-def on_nodes(sizes: tuple[int, ...]) -> str:
-    """How many nodes there are and of how many ranks; nothing where they are not known.
-
-    Example:
-        >>> on_nodes((8, 8)), on_nodes((7, 8))
-        (' on 2 nodes of 8', ' on 2 nodes of 7 to 8')
-    """
-    if not sizes:
-        return ""
-    least, most = min(sizes), max(sizes)
-    return f" on {count(len(sizes), 'node')} of {least if least == most else f'{least} to {most}'}"
+    line = f"{sizes}: {count(layout.num_ranks, 'rank')}"
+    if not node_sizes:
+        return line
+    least, most = min(node_sizes), max(node_sizes)
+    each = str(least) if least == most else f"{least} to {most}"
+    return f"{line} on {count(len(node_sizes), 'node')} of {each}"
 
 
 def _row(row: AxisRow) -> list[str]:

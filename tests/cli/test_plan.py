@@ -8,14 +8,16 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from meshkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
+
+Answers = Callable[[str], tuple[int, str, str]]
 
 
 def run(command: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -29,17 +31,6 @@ def run(command: str, **environ: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
-
-
-@pytest.fixture
-def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def ask(command: str) -> tuple[int, str, str]:
-        code = main(shlex.split(command))
-        return code, *capsys.readouterr()
-
-    return ask
 
 
 SHEET = """\
@@ -85,7 +76,7 @@ BATCH = "--global-batch 1024 --micro-batch 4"
 BIG = "--global-batch 5000 --micro-batch 1"
 
 
-def test_the_sheet_of_a_job_word_for_word(answer: Any) -> None:
+def test_the_sheet_of_a_job_word_for_word(answer: Answers) -> None:
     assert answer(f"plan dp=4 sp=2 tp=1 --nodes 2 {BATCH}") == (0, SHEET, "")
 
 
@@ -94,7 +85,7 @@ def test_its_ascii_twin_on_a_terminal_that_draws_no_lines() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, TWIN, "")
 
 
-def test_the_fix_of_the_warning_warns_no_more(answer: Any) -> None:
+def test_the_fix_of_the_warning_warns_no_more(answer: Answers) -> None:
     for first in ("plan tp=4 dp=2 --order 'tp dp' --nodes 2", "plan dp=2 tp=8 --nodes 4"):
         _, text, _ = answer(first)
         fix = text.rpartition("Fix: meshkit ")[2].strip().removesuffix(".")
@@ -113,7 +104,7 @@ def test_nothing_is_coloured_and_the_columns_are_kept() -> None:
     assert max(map(len, wide.splitlines())) > 80
 
 
-def test_without_nodes_it_is_the_grid_alone(answer: Any) -> None:
+def test_without_nodes_it_is_the_grid_alone(answer: Answers) -> None:
     code, text, _ = answer("plan dp=2 sp=2")
     assert code == 0
     assert text == (
@@ -127,7 +118,7 @@ def test_without_nodes_it_is_the_grid_alone(answer: Any) -> None:
     )
 
 
-def test_the_json(answer: Any) -> None:
+def test_the_json(answer: Answers) -> None:
     code, text, _ = answer(f"plan dp=-1 tp=2 --world 8 --nodes 2 --groups 'dp tp' --json {BATCH}")
     assert code == 0
     told = json.loads(text)
@@ -150,13 +141,13 @@ def test_the_json(answer: Any) -> None:
     }
 
 
-def test_sizes_are_nested_and_inferred_as_in_build_mesh(answer: Any) -> None:
+def test_sizes_are_nested_and_inferred_as_in_build_mesh(answer: Answers) -> None:
     assert answer("plan tp=2 sp=2 --world 12")[1].startswith("dp=3 sp=2 tp=2: 12 ranks\n")
     assert answer("plan tp=2 sp=2")[1].startswith("dp=1 sp=2 tp=2: 4 ranks\n")
     assert answer("plan tp=2 dp=-1 --world 4 --order 'tp dp'")[1].startswith("tp=2 dp=2: 4 ranks\n")
 
 
-def test_nodes_that_differ(answer: Any) -> None:
+def test_nodes_that_differ(answer: Answers) -> None:
     _, text, _ = answer("plan dp=15 --nodes 7,8")
     assert text.startswith("dp=15: 15 ranks on 2 nodes of 7 to 8\n")
 
@@ -240,7 +231,9 @@ def test_nodes_that_differ(answer: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_one_message_and_misuse(answer: Any, command: str, error: str) -> None:
+def test_what_cannot_be_is_one_message_and_misuse(
+    answer: Answers, command: str, error: str
+) -> None:
     assert answer(command) == (2, "", error + "\n")
 
 
@@ -263,7 +256,14 @@ print(code, 'numpy' in sys.modules, 'torch' in sys.modules)
 """
 
 
-@pytest.mark.parametrize("command", ["plan dp=4 --nodes 2 --json"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan dp=4 --nodes 2 --json",
+        "explain 1 dp=4 --nodes 2 --json --seed 1 --seq 8",
+        "diff dp=4 dp=2 --json",
+    ],
+)
 def test_no_torch_is_imported(command: str) -> None:
     code = PURE.format(shlex.split(command))
     done = subprocess.run(
@@ -272,7 +272,7 @@ def test_no_torch_is_imported(command: str) -> None:
     assert done.stdout.splitlines()[-1] == "0 True False", done.stderr
 
 
-def test_a_hundred_thousand_ranks(answer: Any) -> None:
+def test_a_hundred_thousand_ranks(answer: Answers) -> None:
     began = time.process_time()
     code, text, _ = answer(f"plan pp=10 dp=1250 tp=8 --nodes 12500 {BIG}")
     assert time.process_time() - began < 1  # 0.05 where nothing else runs

@@ -1,0 +1,146 @@
+"""``meshkit explain``: all about one rank, or about all of them, before the job runs."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable
+
+from ..core.about import about_text, abouts, ranks_text, sequence_axes
+from ..core.call import Call
+from ..core.errors import CoordinateError, SpecError, told
+from ..core.layout import Layout
+from ..core.overview import node_sizes
+from ..core.sequence import SequencePlan, sequence_plan
+from ..core.sheet import headline
+from . import Answer, Command, terminal
+from .grid import (
+    INTEGER,
+    add_batch,
+    add_grid,
+    batch_of,
+    layout_of,
+    nodes_of,
+    number,
+    sizes_of,
+    typed,
+)
+
+MOST = 10**7  # numbers in one answer about all ranks: some seconds
+
+
+def run(asked: Namespace) -> Answer:
+    """Say all about the rank that was asked for. Pure: no torch, no processes.
+
+    Args:
+        asked: ``words``, a rank and sizes; the options of a grid and of a batch; ``seq``, ``seed``
+            and ``all``.
+
+    Raises:
+        SpecError: as :func:`meshkit.cli.plan.run`; for no rank, or one beside ``--all``.
+        CoordinateError: for a rank that there is not.
+        BatchError: for a batch that does not divide.
+    """
+    rank, words = _rank_of(asked)
+    sizes = sizes_of(words, f"meshkit explain{'' if rank is None else f' {rank}'}")
+    call = typed(asked, sizes, *([] if rank is None else [rank]))
+    layout = layout_of(call, sizes, asked.order, asked.world)
+    ranks = _ranks(call, layout, rank, asked)
+    nodes = nodes_of(call, layout, asked.nodes)
+    batch, sequence = batch_of(call, layout, asked), _sequence_of(call, layout, asked.seq)
+    found = abouts(layout, ranks, nodes, batch, sequence, asked.seed)
+    if asked.json:
+        said = [about.as_dict() for about in found]
+        return Answer(json.dumps({"ranks": said} if rank is None else said[0]))
+    width, ascii = terminal.width(), not terminal.lines()
+    if rank is None:
+        return Answer(ranks_text(found, width=width, ascii=ascii))
+    job = headline(layout, node_sizes(nodes))
+    return Answer(about_text(next(found), layout, job, width=width, ascii=ascii))
+
+
+def _rank_of(asked: Namespace) -> tuple[int | None, list[str]]:
+    """The rank, or None for all, and the sizes among the words that were typed.
+
+    Raises:
+        SpecError: where there is no rank, or one beside ``--all``.
+    """
+    first, *rest = asked.words
+    line = f"meshkit explain {' '.join(asked.words)}"
+    ranked = bool(INTEGER.fullmatch(first)) and first[0] != "-"
+    if asked.all:
+        if ranked:
+            text = told(f"{line} --all: one rank, or all of them?", fix="leave out one of the two.")
+            raise SpecError(text)
+        return None, asked.words
+    if not ranked or not rest:
+        fix = f"meshkit explain 0 {' '.join(rest or asked.words)}, or --all."
+        if ranked:
+            fix = f"meshkit explain {first} dp=4 sp=2, say."
+        raise SpecError(told(f"{line}: no {'size' if ranked else 'rank'} is given.", fix=fix))
+    return int(first), rest
+
+
+def _ranks(call: Call, layout: Layout, rank: int | None, asked: Namespace) -> Iterable[int]:
+    """The ranks to explain.
+
+    Raises:
+        CoordinateError: for one that there is not.
+        SpecError: for more than can be written.
+    """
+    ranks = layout.num_ranks
+    if rank is None:
+        many = ranks * sum(layout.shape)
+        if asked.json and many > MOST:
+            line = f"{call}: the groups of {ranks} ranks have {many} members together."
+            raise SpecError(told(line, fix="explain one rank; or leave out --json."))
+        return layout.ranks
+    if rank >= ranks:
+        text = told(
+            f"{call}: there is no rank {rank}.",
+            f"There are {ranks}, counted from 0.",
+            fix=f"a rank from 0 to {ranks - 1}.",
+        )
+        raise CoordinateError(text, index=rank, size=ranks)
+    return [rank]
+
+
+def _sequence_of(call: Call, layout: Layout, length: int | None) -> SequencePlan | None:
+    """The plan of the sequence that was asked for, over cp and sp.
+
+    Raises:
+        SpecError: for a length that does not divide.
+    """
+    if length is None:
+        return None
+    axes = sequence_axes(layout)
+    cut = " x ".join(f"{axis} {layout.sizes[axis]}" for axis in axes)
+    parts = layout.size(*axes) if axes else 1
+    try:
+        return sequence_plan(call, length, parts, "contiguous", False, cut)
+    except SpecError as error:
+        head = str(error).rpartition("Fix: ")[0]
+        near = [f"--seq {n}" for n in (error.below, error.above) if n]
+        raise SpecError(f"{head}Fix: {', or '.join(near)}.", **vars(error)) from None
+
+
+def _add(parser: ArgumentParser) -> None:
+    text = "a rank, and the size of each axis: 5 dp=4 sp=2"
+    parser.add_argument("words", nargs="+", metavar="WORD", help=text)
+    parser.add_argument(
+        "--all", action="store_true", default=None, help="all ranks, in place of one"
+    )
+    add_grid(parser)
+    add_batch(parser)
+    length = "tokens of a sequence, cut over cp and sp"
+    parser.add_argument("--seq", type=number, metavar="N", help=length)
+    parser.add_argument("--seed", type=_seed, metavar="N", help="the seed of the job")
+
+
+def _seed(text: str) -> int:
+    if INTEGER.fullmatch(text):
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is not a whole number")
+
+
+EXPLAIN = Command("explain", "all about one rank: its place, peers, samples, seeds", _add, run)

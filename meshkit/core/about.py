@@ -1,0 +1,210 @@
+"""About: all that follows for one rank from the grid it is in, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .batch import BatchPlan
+from .layout import Layout
+from .runs import runs
+from .seats import Ints
+from .sequence import SequencePlan
+from .streams import stream_seed
+from .table import few, items, table
+
+SEQUENCE = ("cp", "sp")  # the axes that divide a sequence, those of them that are present
+
+
+@dataclass(frozen=True)
+class AxisOf:
+    """One axis as a rank sees it.
+
+    Attributes:
+        axis: its name.
+        index: the coordinate of the rank.
+        peers: the ranks of its group in order, itself among them.
+        before: the neighbour one index lower, around the end; None where the rank is alone.
+        after: the neighbour one index higher.
+        seed: of a stream that varies along this axis alone; None where no seed was given.
+    """
+
+    axis: str
+    index: int
+    peers: tuple[int, ...]
+    before: int | None
+    after: int | None
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class About:
+    """One rank. Made by :func:`abouts`.
+
+    Attributes:
+        rank: which.
+        coordinate: axis name to index.
+        node: on which node it sits; None where nodes are not known.
+        slot: its place among the ranks of that node, from 0; None likewise.
+        axes: what it sees along each axis.
+        samples: int64 (micro batches, micro_batch) of step 0, or None where no batch was given.
+        tokens: the runs of positions of a sequence that it holds, or None likewise.
+        seed: of a stream that is the same on all ranks, or None likewise.
+    """
+
+    rank: int
+    coordinate: Mapping[str, int]
+    node: int | None
+    slot: int | None
+    axes: tuple[AxisOf, ...]
+    samples: Ints | None
+    tokens: tuple[range, ...] | None
+    seed: int | None
+
+    def as_dict(self) -> dict[str, object]:
+        """All of it as what JSON can hold; of a run of tokens its first and last."""
+        axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
+        samples = None if self.samples is None else self.samples.tolist()
+        tokens = self.tokens and [[run[0], run[-1]] for run in self.tokens]
+        more = {"axes": axes, "samples": samples, "tokens": tokens}
+        return {**vars(self), "coordinate": dict(self.coordinate), **more}
+
+
+def abouts(
+    layout: Layout,
+    ranks: Iterable[int],
+    nodes: Ints | None = None,
+    batch: BatchPlan | None = None,
+    sequence: SequencePlan | None = None,
+    seed: int | None = None,
+) -> Iterator[About]:
+    """What is to be said of some ranks. Pure, O(num_ranks) once, then O(axes x size) each.
+
+    Args:
+        layout: the grid.
+        ranks: of whom to say it.
+        nodes: int64 (num_ranks,), the node of the rank at each position, or None.
+        batch: a plan over the axis dp, or None.
+        sequence: a plan whose parts are the coordinates along cp and sp, or None.
+        seed: the seed of the job, or None.
+
+    Raises:
+        CoordinateError: for a rank that is not in the grid.
+
+    Example:
+        >>> [about.coordinate for about in abouts(Layout(dp=2, tp=2), [0, 3])]
+        [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
+    """
+    places = {} if nodes is None else _places(layout, nodes)
+    for rank in ranks:
+        here = layout.coordinate(rank)
+        node, slot = places.get(rank, (None, None))
+        yield About(
+            rank,
+            here,
+            node,
+            slot,
+            tuple(_axis(layout, rank, axis, here[axis], seed) for axis in layout.axes),
+            None if batch is None else batch.samples(0, here["dp"]),
+            None if sequence is None else sequence.ranges(part_of(layout, here)),
+            None if seed is None else stream_seed(seed),
+        )
+
+
+def part_of(layout: Layout, coordinate: Mapping[str, int]) -> int:
+    """Which part of a sequence a coordinate holds: its index along cp and sp, the last fastest.
+
+    Example:
+        >>> part_of(Layout(cp=2, sp=4), {"cp": 1, "sp": 2})
+        6
+    """
+    part = 0
+    for axis in sequence_axes(layout):
+        part = part * layout.sizes[axis] + coordinate[axis]
+    return part
+
+
+def sequence_axes(layout: Layout) -> tuple[str, ...]:
+    """The axes of a grid that divide a sequence: those of cp and sp that it has."""
+    return tuple(axis for axis in SEQUENCE if axis in layout.axes)
+
+
+def ranks_text(found: Iterable[About], *, width: int = 80, ascii: bool = False) -> str:
+    """Many ranks as text, a row each: where each of them sits. As :func:`about_text`."""
+    rows = []
+    for about in found:
+        place = ["-" if part is None else str(part) for part in (about.node, about.slot)]
+        rows.append([str(about.rank), *place, *map(str, about.coordinate.values())])
+    axes = list(about.coordinate)
+    return table(["rank", "node", "slot", *axes], rows, width=width, ascii=ascii)
+
+
+def about_text(
+    about: About, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
+) -> str:
+    """One rank as text. Pure.
+
+    Args:
+        about: what there is to say.
+        layout: the grid.
+        job: the grid and its nodes in words, for the first line.
+        width: columns to fit into. At least 40 are used; a number is never cut.
+        ascii: whether to draw with ASCII characters only.
+
+    Returns:
+        Lines without a final newline.
+    """
+    seeded = about.seed is not None
+    header = ["axis", "index", "before", "after", "group", *["seed"] * seeded]
+    rows = [_row(axis, layout.sizes[axis.axis]) for axis in about.axes]
+    drawn = table(header, rows, width=width, ascii=ascii)
+    facts = items(list(_facts(about, layout)), width=width)
+    return "\n\n".join([f"rank {about.rank} of {job}", facts, drawn])
+
+
+def _axis(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> AxisOf:
+    alone = layout.sizes[axis] == 1
+    return AxisOf(
+        axis,
+        index,
+        tuple(layout.peers(rank, axis).tolist()),
+        None if alone else layout.neighbor(rank, axis, -1),
+        None if alone else layout.neighbor(rank, axis, 1),
+        None if seed is None else stream_seed(seed, **{axis: index}),
+    )
+
+
+def _places(layout: Layout, nodes: Ints) -> dict[int, tuple[int, int]]:
+    """The node of each rank, and its place among the ranks there, the lowest first."""
+    found: dict[int, tuple[int, int]] = {}
+    filled = dict.fromkeys(nodes.tolist(), 0)
+    order = np.argsort(layout.ranks)
+    ranks = np.asarray(layout.ranks)[order]
+    for rank, node in zip(ranks.tolist(), nodes[order].tolist(), strict=True):
+        found[rank] = node, filled[node]
+        filled[node] += 1
+    return found
+
+
+def _row(axis: AxisOf, size: int) -> list[str]:
+    near = ["-" if rank is None else str(rank) for rank in (axis.before, axis.after)]
+    seed = [] if axis.seed is None else [str(axis.seed)]
+    return [axis.axis, f"{axis.index} of {size}", *near, few(axis.peers), *seed]
+
+
+def _facts(about: About, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Where the rank sits and what it reads, by name."""
+    yield "coordinate", " ".join(f"{axis}={index}" for axis, index in about.coordinate.items())
+    if about.node is not None:
+        yield "node", f"{about.node}, slot {about.slot}"
+    if about.samples is not None:
+        steps = [runs(row) for row in about.samples.tolist()]
+        yield "samples", f"{few(steps)} in step 0, a run for each micro batch"
+    if about.tokens is not None:
+        over = " ".join(sequence_axes(layout)) or "no axis"
+        held = ", ".join(f"{run[0]}-{run[-1]}" for run in about.tokens)
+        yield "tokens", f"{held} of each sequence, which is cut over {over}"
+    if about.seed is not None:
+        yield "seed", f"{about.seed} on all ranks; by axis below"

@@ -1,0 +1,105 @@
+"""``meshkit diff``: two grids compared, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Answers = Callable[[str], tuple[int, str, str]]
+
+
+def test_two_grids_word_for_word(answer: Answers) -> None:
+    assert answer("diff 'dp=4 sp=2' 'dp=2 sp=2 tp=2'") == (
+        0,
+        "before  dp=4 sp=2: 8 ranks\n"
+        "after   dp=2 sp=2 tp=2: 8 ranks\n"
+        "\n"
+        "axis  before  after  whose group changes\n"
+        "────  ──────  ─────  ───────────────────\n"
+        "dp         4      2  8 ranks: 0-7\n"
+        "sp         2      2  8 ranks: 0-7\n"
+        "tp         -      2  8 ranks: 0-7\n"
+        "\n"
+        "data      dp 4 -> 2; 8 ranks: 0-7 own other samples of a step\n"
+        "weights   1 part -> 2 parts (weights are cut by pp and tp, all other axes hold\n"
+        "            copies)\n"
+        "          8 ranks: 0-7 hold all of what they need\n"
+        "to fetch  nothing\n",
+        "",
+    )
+
+
+def test_the_json(answer: Answers) -> None:
+    code, text, _ = answer("diff 'dp=2 tp=2' 'dp=4' --json")
+    assert code == 0
+    assert json.loads(text) == {
+        "before": {"dp": 2, "tp": 2},
+        "after": {"dp": 4},
+        "groups": {"dp": [0, 1, 2, 3], "tp": [0, 1, 2, 3]},
+        "data": [0, 1, 2, 3],
+        "checkpoint": {
+            "parts_before": 2,
+            "parts_after": 1,
+            "held": {"1/2": [0, 1, 2, 3]},
+            "total": "2",
+            "lost": 0,
+        },
+    }
+
+
+def test_a_batch_says_who_really_reads_otherwise(answer: Answers) -> None:
+    batch = "--global-batch 8 --accumulation-steps 1 --json"
+    assert json.loads(answer("diff dp=4 dp=8 --json")[1])["data"] == [0, 1, 2, 3]
+    assert json.loads(answer(f"diff dp=4 dp=8 {batch}")[1])["data"] == []
+
+
+def test_a_size_is_inferred_where_it_is_open(answer: Answers) -> None:
+    text = answer("diff dp=2 'sp=2 dp=-1' --world 8")[1]
+    assert text.startswith("before  dp=2: 2 ranks\nafter   dp=4 sp=2: 8 ranks\n")
+
+
+def test_axes_without_a_standard_place_stand_as_written(answer: Answers) -> None:
+    text = answer("diff 'tp=2 dp=4' 'tp=2 shard=4'")[1]
+    assert text.startswith("before  dp=4 tp=2: 8 ranks\nafter   tp=2 shard=4: 8 ranks\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (
+            "diff x=2 y=-1",
+            'meshkit diff "x=2" "y=-1": there is nothing to infer y from.\n'
+            '  Fix: meshkit diff "x=2" "y=-1" --world 8, say.',
+        ),
+        (
+            "diff 'dp=-1 tp=4' dp=2 --world 6",
+            'meshkit diff "dp=-1 tp=4" "dp=2" --world 6 needs a multiple of 4 ranks, '
+            "the world has 6.\n"
+            "  tp 4 = 4; --world 6.\n"
+            "  Fix: start 4 or 8 ranks.",
+        ),
+        (
+            "diff dp=2 ''",
+            "meshkit diff: one of the two grids has no sizes.\n"
+            '  Fix: meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2", say.',
+        ),
+        (
+            "diff dp=2 dp=3 --global-batch 4",
+            'meshkit diff "dp=2" "dp=3" --global-batch 4: '
+            "1 of global_batch, micro_batch, accumulation_steps given.\n"
+            "  Any two of the three give the third.\n"
+            '  Fix: meshkit diff "dp=2" "dp=3" --global-batch 4 --accumulation-steps 1.',
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_message_and_misuse(
+    answer: Answers, command: str, error: str
+) -> None:
+    assert answer(command) == (2, "", error + "\n")
+
+
+def test_what_a_fix_says_works(answer: Answers) -> None:
+    assert answer('diff "x=2" "y=-1" --world 8')[0] == 0
+    assert answer('diff "dp=4 sp=2" "dp=2 sp=2 tp=2"')[0] == 0

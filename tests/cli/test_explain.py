@@ -1,0 +1,152 @@
+"""``meshkit explain``: one rank, all ranks, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from meshkit import BatchPlan, Layout, stream_seed
+from meshkit.cli.main import main
+
+Answers = Callable[[str], tuple[int, str, str]]
+
+BATCH = "--global-batch 64 --micro-batch 4"
+
+
+def test_one_rank(answer: Answers) -> None:
+    code, text, _ = answer(f"explain 5 dp=4 sp=2 tp=1 --nodes 2 {BATCH} --seq 8192 --seed 7")
+    assert code == 0
+    assert text == (
+        "rank 5 of dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4\n"
+        "\n"
+        "coordinate  dp=2 sp=1 tp=0\n"
+        "node        1, slot 1\n"
+        "samples     8-11, 24-27, 40-43, 56-59 in step 0, a run for each micro batch\n"
+        "tokens      4096-8191 of each sequence, which is cut over sp\n"
+        "seed        4232173327378486640 on all ranks; by axis below\n"
+        "\n"
+        "axis  index   before  after  group                      seed\n"
+        "────  ──────  ──────  ─────  ──────────  ───────────────────\n"
+        "dp    2 of 4       3      7  1, 3, 5, 7  5226965292822398527\n"
+        "sp    1 of 2       4      4  4, 5         579700634850306452\n"
+        "tp    0 of 1       -      -  5           5736562324411063986\n"
+    )
+
+
+def test_one_rank_as_json(answer: Answers) -> None:
+    code, text, _ = answer(f"explain 5 sp=2 --world 8 --nodes 2 {BATCH} --seq 16 --seed 0 --json")
+    assert code == 0
+    told = json.loads(text)
+    plan = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
+    assert told.pop("samples") == plan.samples(0, 2).tolist()
+    assert [axis.pop("peers") for axis in told["axes"]] == [[1, 3, 5, 7], [4, 5]]
+    assert told == {
+        "rank": 5,
+        "coordinate": {"dp": 2, "sp": 1},
+        "node": 1,
+        "slot": 1,
+        "axes": [
+            {"axis": "dp", "index": 2, "before": 3, "after": 7, "seed": stream_seed(0, dp=2)},
+            {"axis": "sp", "index": 1, "before": 4, "after": 4, "seed": stream_seed(0, sp=1)},
+        ],
+        "tokens": [[8, 15]],
+        "seed": stream_seed(0),
+    }
+
+
+def test_all_ranks_as_json(answer: Answers) -> None:
+    code, text, _ = answer("explain --all dp=4 sp=2 --nodes 2 --json")
+    assert code == 0
+    told = json.loads(text)["ranks"]
+    layout = Layout(dp=4, sp=2)
+    assert [one["rank"] for one in told] == [*range(8)]
+    assert [one["coordinate"] for one in told] == [layout.coordinate(rank) for rank in range(8)]
+    assert [(one["node"], one["slot"]) for one in told] == [divmod(rank, 4) for rank in range(8)]
+
+
+def test_all_ranks_as_a_table(answer: Answers) -> None:
+    assert answer("explain dp=2 sp=2 --nodes 2 --all") == (
+        0,
+        "rank  node  slot  dp  sp\n"
+        "────  ────  ────  ──  ──\n"
+        "   0     0     0   0   0\n"
+        "   1     0     1   0   1\n"
+        "   2     1     0   1   0\n"
+        "   3     1     1   1   1\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (
+            "explain 9 dp=4 --seed 0",
+            "meshkit explain 9 dp=4 --seed 0: there is no rank 9.\n"
+            "  There are 4, counted from 0.\n"
+            "  Fix: a rank from 0 to 3.",
+        ),
+        (
+            "explain 8 dp=4 sp=2",
+            "meshkit explain 8 dp=4 sp=2: there is no rank 8.\n"
+            "  There are 8, counted from 0.\n"
+            "  Fix: a rank from 0 to 7.",
+        ),
+        (
+            "explain dp=4",
+            "meshkit explain dp=4: no rank is given.\n  Fix: meshkit explain 0 dp=4, or --all.",
+        ),
+        (
+            "explain -1 dp=4",
+            "meshkit explain -1 dp=4: no rank is given.\n  Fix: meshkit explain 0 dp=4, or --all.",
+        ),
+        (
+            "explain 5",
+            "meshkit explain 5: no size is given.\n  Fix: meshkit explain 5 dp=4 sp=2, say.",
+        ),
+        (
+            "explain 5 dp=4 --all",
+            "meshkit explain 5 dp=4 --all: one rank, or all of them?\n"
+            "  Fix: leave out one of the two.",
+        ),
+        (
+            "explain 1 dp=4 sp=2 cp=2 --seq 7",
+            "meshkit explain 1 dp=4 sp=2 cp=2 --seq 7: 7 is not a multiple of cp 2 x sp 2 = 4.\n"
+            "  Nearest lengths: 4 and 8.\n"
+            "  Fix: --seq 4, or --seq 8.",
+        ),
+        (
+            "explain --all dp=100000 --json",
+            "meshkit explain dp=100000 --all: "
+            "the groups of 100000 ranks have 10000000000 members together.\n"
+            "  Fix: explain one rank; or leave out --json.",
+        ),
+        (
+            "explain 5 dp=4 sp=2 --world 6",
+            "meshkit explain 5 dp=4 sp=2 --world 6 needs 8 ranks, the world has 6.\n"
+            "  dp 4 x sp 2 = 8; --world 6.\n"
+            "  Fix: start 8 ranks, or meshkit explain 5 sp=2 --world 6, which gives dp=3.",
+        ),
+        (
+            "explain 5 four",
+            "meshkit explain 5 four: 'four' is no size of an axis.\n"
+            "  Fix: meshkit explain 5 dp=4 sp=2, say: an axis, = and its size.",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_message_and_misuse(
+    answer: Answers, command: str, error: str
+) -> None:
+    assert answer(command) == (2, "", error + "\n")
+
+
+def test_a_seed_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["explain", "0", "dp=4", "--seed", "x"])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "meshkit explain: error: argument --seed: 'x' is not a whole number"
+    )
+    assert main(["explain", "0", "dp=4", "--seed=-3"]) == 0

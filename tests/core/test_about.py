@@ -1,0 +1,120 @@
+"""What is said of one rank, against the layout and the plans it comes from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, stream_seed
+from meshkit.core.about import about_text, abouts, part_of, ranks_text
+from meshkit.testing import layouts
+
+LAYOUT = Layout(dp=4, sp=2, tp=1)
+NODES = np.repeat([0, 1], 4)
+BATCH = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
+ALL = (NODES, BATCH, SequencePlan(8192, 2), 7)
+
+
+def test_one_rank_word_for_word() -> None:
+    (about,) = abouts(LAYOUT, [5], *ALL)
+    text = about_text(about, LAYOUT, "dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4")
+    assert text == (
+        "rank 5 of dp=4 sp=2 tp=1: 8 ranks on 2 nodes of 4\n"
+        "\n"
+        "coordinate  dp=2 sp=1 tp=0\n"
+        "node        1, slot 1\n"
+        "samples     8-11, 24-27, 40-43, 56-59 in step 0, a run for each micro batch\n"
+        "tokens      4096-8191 of each sequence, which is cut over sp\n"
+        "seed        4232173327378486640 on all ranks; by axis below\n"
+        "\n"
+        "axis  index   before  after  group                      seed\n"
+        "────  ──────  ──────  ─────  ──────────  ───────────────────\n"
+        "dp    2 of 4       3      7  1, 3, 5, 7  5226965292822398527\n"
+        "sp    1 of 2       4      4  4, 5         579700634850306452\n"
+        "tp    0 of 1       -      -  5           5736562324411063986"
+    )
+    assert about_text(about, LAYOUT, "x", ascii=True).isascii()
+
+
+def test_what_was_not_asked_for_is_left_out() -> None:
+    (about,) = abouts(Layout(dp=2), [1])
+    assert about_text(about, Layout(dp=2), "dp=2: 2 ranks", ascii=True) == (
+        "rank 1 of dp=2: 2 ranks\n"
+        "\n"
+        "coordinate  dp=1\n"
+        "\n"
+        "axis  index   before  after  group\n"
+        "----  ------  ------  -----  -----\n"
+        "dp    1 of 2       0      0  0, 1"
+    )
+    assert about.as_dict() == {
+        **{"rank": 1, "coordinate": {"dp": 1}, "node": None, "slot": None},
+        **{"samples": None, "tokens": None, "seed": None},
+        "axes": [
+            {"axis": "dp", "index": 1, "peers": [0, 1], "before": 0, "after": 0, "seed": None}
+        ],
+    }
+
+
+def test_the_dict() -> None:
+    (about,) = abouts(LAYOUT, [5], *ALL)
+    told = about.as_dict()
+    assert told["samples"] == BATCH.samples(0, 2).tolist()
+    assert told["tokens"] == [[4096, 8191]]
+    assert (told["node"], told["slot"], told["seed"]) == (1, 1, stream_seed(7))
+    assert [axis.seed for axis in about.axes] == [
+        stream_seed(7, dp=2),
+        stream_seed(7, sp=1),
+        stream_seed(7, tp=0),
+    ]
+
+
+@given(layouts(with_ranks=True), st.data())
+def test_each_rank_is_told_what_the_layout_tells(layout: Layout, data: st.DataObject) -> None:
+    dealt = st.lists(st.integers(0, 3), min_size=layout.num_ranks, max_size=layout.num_ranks)
+    nodes = np.array(data.draw(dealt))
+    ranks = [int(rank) for rank in layout.ranks]
+    slots = set()
+    for position, about in enumerate(abouts(layout, ranks, nodes)):
+        assert about.coordinate == layout.coordinate(ranks[position])
+        assert about.node == nodes[position]
+        mates = sorted(r for r, n in zip(ranks, nodes, strict=True) if n == about.node)
+        assert mates[about.slot or 0] == about.rank
+        slots.add((about.node, about.slot))
+        for axis in about.axes:
+            assert list(axis.peers) == layout.peers(about.rank, axis.axis).tolist()
+            assert axis.peers[axis.index] == about.rank
+            if len(axis.peers) > 1:
+                assert axis.before == axis.peers[axis.index - 1]
+                assert axis.after == axis.peers[(axis.index + 1) % len(axis.peers)]
+            else:
+                assert (axis.before, axis.after) == (None, None)
+    assert len(slots) == layout.num_ranks
+
+
+def test_the_part_of_a_sequence_is_the_place_along_cp_and_sp() -> None:
+    layout = Layout(dp=2, cp=2, sp=3, tp=2)
+    for rank in range(layout.num_ranks):
+        group = layout.peers(rank, "cp", "sp").tolist()
+        assert group[part_of(layout, layout.coordinate(rank))] == rank
+    assert part_of(Layout(dp=2), {"dp": 1}) == 0
+
+
+def test_many_ranks() -> None:
+    found = abouts(Layout(dp=2, sp=2), range(4), np.array([0, 1, 0, 1]))
+    assert ranks_text(found, ascii=True) == (
+        "rank  node  slot  dp  sp\n"
+        "----  ----  ----  --  --\n"
+        "   0     0     0   0   0\n"
+        "   1     1     0   0   1\n"
+        "   2     0     1   1   0\n"
+        "   3     1     1   1   1"
+    )
+    assert ranks_text(abouts(Layout(dp=1), [0])).splitlines()[-1] == "   0     -     -   0"
+
+
+def test_a_rank_that_is_not_there() -> None:
+    with pytest.raises(CoordinateError):
+        list(abouts(Layout(dp=2), [2]))

@@ -1,0 +1,67 @@
+"""Sheets, character by character."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from meshkit import BatchPlan, GroupPlan, Layout
+from meshkit.core.overview import Overview
+from meshkit.core.sheet import headline, sheet
+
+
+def test_a_narrow_sheet_and_its_twin() -> None:
+    layout = Layout(dp=2, sp=2, tp=2)
+    batch = BatchPlan.solve(dp=2, global_batch=1024, micro_batch=4)
+    overview = Overview.of(GroupPlan.of(layout), np.repeat([0, 1], [3, 5]), batch)
+    text = sheet(overview, width=56)
+    assert text == (
+        "dp=2 sp=2 tp=2: 8 ranks on 2 nodes of 3 to 5\n"
+        "\n"
+        "axis  size  stride  groups  first group  crosses nodes\n"
+        "────  ────  ──────  ──────  ───────────  ─────────────\n"
+        "dp       2       4       4  0, 4         yes\n"
+        "sp       2       2       4  0, 2         yes\n"
+        "tp       2       1       4  0, 1         yes\n"
+        "\n"
+        "┌ node 0 ───────────────┐\n"
+        "│            tp=0  tp=1 │\n"
+        "│ dp=0 sp=0     0     1 │\n"
+        "│ dp=0 sp=1     2       │\n"
+        "└───────────────────────┘\n"
+        "┌ node 1 ───────────────┐\n"
+        "│            tp=0  tp=1 │\n"
+        "│ dp=0 sp=1           3 │\n"
+        "│ dp=1 sp=0     4     5 │\n"
+        "│ dp=1 sp=1     6     7 │\n"
+        "└───────────────────────┘\n"
+        "\n"
+        "groups   5 on each rank, the default group included; 15\n"
+        "           in all\n"
+        "batch    global_batch 1024 = micro_batch 4 x\n"
+        "           accumulation_steps 128 x dp 2\n"
+        "warning  tp crosses nodes: 1 of 4 groups span 2 nodes.\n"
+        "           tp talks in every layer, and must sit on the\n"
+        "             nearest wires.\n"
+        "           Fix: a tp that divides 1, and nodes of equal\n"
+        "             size."
+    )
+    twin = text.translate(str.maketrans("┌─┐│└┘", "+-+|++"))
+    table, _, rest = twin.partition("\n\n+")
+    assert sheet(overview, width=56, ascii=True) == f"{table}\n\n+{rest}"
+
+
+@pytest.mark.parametrize("width", [1, 40, 61, 80])
+@pytest.mark.parametrize("ascii", [False, True])
+def test_a_sheet_fits(width: int, ascii: bool) -> None:
+    layout = Layout(pp=16, dp=128, tp=8)
+    overview = Overview.of(GroupPlan.of(layout), np.repeat(np.arange(2048), 8))
+    drawn = sheet(overview, width=width, ascii=ascii)
+    assert drawn.isascii() is ascii
+    # five columns of numbers are 55 wide, and no number is cut
+    assert max(map(len, drawn.splitlines())) <= max(width, 55)
+
+
+def test_headlines() -> None:
+    assert headline(Layout(dp=1)) == "dp=1: 1 rank"
+    assert headline(Layout(dp=2), [2]) == "dp=2: 2 ranks on 1 node of 2"
