@@ -10,7 +10,6 @@ from ..core.about import about_text, abouts, ranks_text, sequence_axes
 from ..core.call import Call
 from ..core.errors import CoordinateError, SpecError, told
 from ..core.layout import Layout
-from ..core.overview import node_sizes
 from ..core.sequence import SequencePlan, sequence_plan
 from ..core.sheet import headline
 from . import Answer, Command, terminal
@@ -20,9 +19,9 @@ from .grid import (
     add_grid,
     batch_of,
     layout_of,
-    nodes_of,
     number,
     sizes_of,
+    topology_of,
     typed,
 )
 
@@ -46,16 +45,16 @@ def run(asked: Namespace) -> Answer:
     call = typed(asked, sizes, *([] if rank is None else [rank]))
     layout = layout_of(call, sizes, asked.order, asked.world)
     ranks = _ranks(call, layout, rank, asked)
-    nodes = nodes_of(call, layout, asked.nodes)
+    topology = topology_of(call, layout, asked.nodes)
     batch, sequence = batch_of(call, layout, asked), _sequence_of(call, layout, asked.seq)
-    found = abouts(layout, ranks, nodes, batch, sequence, asked.seed)
+    found = abouts(layout, ranks, topology, batch, sequence, asked.seed)
     if asked.json:
         said = [about.as_dict() for about in found]
         return Answer(json.dumps({"ranks": said} if rank is None else said[0]))
     width, ascii = terminal.width(), not terminal.lines()
     if rank is None:
         return Answer(ranks_text(found, width=width, ascii=ascii))
-    job = headline(layout, node_sizes(nodes))
+    job = headline(layout, topology)
     return Answer(about_text(next(found), layout, job, width=width, ascii=ascii))
 
 

@@ -7,20 +7,19 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from ..core.axes import infer
 from ..core.batch import BatchPlan
 from ..core.call import Call, given
 from ..core.errors import BatchError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
-from ..core.seats import Ints
 from ..core.solve import solved
+from ..core.topology import Topology
 from ..core.words import count
 from .typed import Typed, flagged
 
 MOST = 2**24  # ranks: beyond that an answer takes seconds
+SHOWN = 8  # nodes whose sizes are written out
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 BATCH = ("global_batch", "micro_batch", "accumulation_steps")
 
@@ -139,36 +138,39 @@ def layout_of(
     return Layout(ranks=None, **infer(call, nested, ranks, f"--world {ranks}"))
 
 
-def nodes_of(call: Call, layout: Layout, sizes: Sequence[int] | None) -> Ints | None:
-    """The node of the rank at each position, nodes in blocks of ranks: int64 (num_ranks,).
+def topology_of(call: Call, layout: Layout, sizes: Sequence[int] | None) -> Topology | None:
+    """The nodes that were asked for, each with consecutive ranks; None where none were.
 
     Args:
         call: the command, for errors.
         layout: the grid.
-        sizes: how many nodes there are, alone, or the ranks of each; None where nodes are not
-            known.
+        sizes: how many nodes there are, alone, or the ranks of each.
 
     Raises:
-        SpecError: where they do not hold the ranks.
+        SpecError: where they do not hold the ranks of the grid, neither more nor fewer.
     """
+    ranks = layout.num_ranks
     if sizes is None:
         return None
-    ranks, each = layout.num_ranks, sizes
     if len(sizes) == 1:
-        nodes = sizes[0]
-        if ranks % nodes:
-            few, more = divmod(ranks, nodes)
-            uneven = [few + 1] * more + [few] * (nodes - more)
-            ways = [f"{call.but(nodes=','.join(map(str, uneven)))}"] if few and nodes < 9 else []
-            near = max(n for n in range(1, min(nodes, ranks) + 1) if ranks % n == 0)
-            line = f"{call}: {count(ranks, 'rank')} do not divide over {nodes} nodes."
-            fix = ", or ".join([f"{call.but(nodes=near)}", *ways])
-            raise SpecError(told(line, fix=f"{fix}."))
-        each = [ranks // nodes] * nodes
-    if sum(each) != ranks:
-        line = f"{call}: the nodes hold {sum(each)} ranks, the grid has {ranks}."
+        if ranks % sizes[0]:
+            raise _indivisible(call, ranks, sizes[0])
+        return Topology.even(ranks, nodes=sizes[0])
+    if sum(sizes) != ranks:
+        line = f"{call}: the nodes hold {sum(sizes)} ranks, the grid has {ranks}."
         raise SpecError(told(line, fix=f"nodes whose sizes add up to {ranks}, or --nodes 1."))
-    return np.repeat(np.arange(len(each), dtype=np.int64), each)
+    return Topology.of_sizes(sizes)
+
+
+def _indivisible(call: Call, ranks: int, nodes: int) -> SpecError:
+    """Nodes that would differ in size, with the fewer that do not and the sizes they would have."""
+    each, more = divmod(ranks, nodes)
+    uneven = [each + 1] * more + [each] * (nodes - more)
+    near = max(n for n in range(1, min(nodes, ranks) + 1) if ranks % n == 0)
+    ways = [f"{call.but(nodes=near)}"]
+    ways += [f"{call.but(nodes=','.join(map(str, uneven)))}"] if each and nodes <= SHOWN else []
+    line = f"{call}: {count(ranks, 'rank')} do not divide over {nodes} nodes."
+    return SpecError(told(line, fix=f"{', or '.join(ways)}."))
 
 
 def batch_of(call: Call, layout: Layout, asked: Namespace) -> BatchPlan | None:

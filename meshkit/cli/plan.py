@@ -9,7 +9,7 @@ from ..core.overview import Overview
 from ..core.plan import GroupPlan
 from ..core.sheet import sheet
 from . import Answer, Command, terminal
-from .grid import add_batch, add_grid, batch_of, layout_of, nodes_of, sizes_of, typed
+from .grid import add_batch, add_grid, batch_of, layout_of, sizes_of, topology_of, typed
 
 
 def run(asked: Namespace) -> Answer:
@@ -35,8 +35,8 @@ def overview_of(asked: Namespace) -> Overview:
     call = typed(asked, sizes)
     layout = layout_of(call, sizes, asked.order, asked.world)
     plan = GroupPlan.of(layout, asked.groups or (), call=call)
-    nodes = nodes_of(call, layout, asked.nodes)
-    return Overview.of(plan, nodes, batch_of(call, layout, asked), call=call)
+    topology = topology_of(call, layout, asked.nodes)
+    return Overview.of(plan, topology, batch_of(call, layout, asked), call=call)
 
 
 def _add(parser: ArgumentParser) -> None:

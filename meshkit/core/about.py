@@ -14,6 +14,7 @@ from .seats import Ints
 from .sequence import SequencePlan
 from .streams import stream_seed
 from .table import few, items, table
+from .topology import Topology
 
 SEQUENCE = ("cp", "sp")  # the axes that divide a sequence, those of them that are present
 
@@ -75,32 +76,31 @@ class About:
 def abouts(
     layout: Layout,
     ranks: Iterable[int],
-    nodes: Ints | None = None,
+    topology: Topology | None = None,
     batch: BatchPlan | None = None,
     sequence: SequencePlan | None = None,
     seed: int | None = None,
 ) -> Iterator[About]:
-    """What is to be said of some ranks. Pure, O(num_ranks) once, then O(axes x size) each.
+    """What is to be said of some ranks. Pure, O(axes x size) each, and O(size of a node).
 
     Args:
         layout: the grid.
         ranks: of whom to say it.
-        nodes: int64 (num_ranks,), the node of the rank at each position, or None.
+        topology: where the ranks sit, or None.
         batch: a plan over the axis dp, or None.
         sequence: a plan whose parts are the coordinates along cp and sp, or None.
         seed: the seed of the job, or None.
 
     Raises:
-        CoordinateError: for a rank that is not in the grid.
+        CoordinateError: for a rank that is not in the grid, or not in the topology.
 
     Example:
         >>> [about.coordinate for about in abouts(Layout(dp=2, tp=2), [0, 3])]
         [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
     """
-    places = {} if nodes is None else _places(layout, nodes)
     for rank in ranks:
         here = layout.coordinate(rank)
-        node, slot = places.get(rank, (None, None))
+        node, slot = (None, None) if topology is None else _place(topology, rank)
         yield About(
             rank,
             here,
@@ -164,6 +164,12 @@ def about_text(
     return "\n\n".join([f"rank {about.rank} of {job}", facts, drawn])
 
 
+def _place(topology: Topology, rank: int) -> tuple[int, int]:
+    """The node of a rank, and its place among the ranks there, the lowest first."""
+    node = int(topology.node_of(rank))
+    return node, int(np.searchsorted(topology.ranks_of(node), rank))
+
+
 def _axis(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> AxisOf:
     alone = layout.sizes[axis] == 1
     return AxisOf(
@@ -174,18 +180,6 @@ def _axis(layout: Layout, rank: int, axis: str, index: int, seed: int | None) ->
         None if alone else layout.neighbor(rank, axis, 1),
         None if seed is None else stream_seed(seed, **{axis: index}),
     )
-
-
-def _places(layout: Layout, nodes: Ints) -> dict[int, tuple[int, int]]:
-    """The node of each rank, and its place among the ranks there, the lowest first."""
-    found: dict[int, tuple[int, int]] = {}
-    filled = dict.fromkeys(nodes.tolist(), 0)
-    order = np.argsort(layout.ranks)
-    ranks = np.asarray(layout.ranks)[order]
-    for rank, node in zip(ranks.tolist(), nodes[order].tolist(), strict=True):
-        found[rank] = node, filled[node]
-        filled[node] += 1
-    return found
 
 
 def _row(axis: AxisOf, size: int) -> list[str]:

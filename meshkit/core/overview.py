@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from .batch import BatchPlan
 from .call import Call
+from .crossing import Crossing, crossings
 from .errors import told
 from .layout import Layout
 from .plan import GroupPlan
-from .seats import Ints
-from .words import count
+from .remedy import remedy
+from .topology import Topology
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ class Overview:
 
     Attributes:
         layout: the grid.
-        node_sizes: how many ranks each node has; empty where nodes are not known.
-        nodes: int64 (num_ranks,), the node of the rank at each position; None likewise.
+        topology: where its ranks sit; None where that is not known.
         axes: a row for each axis.
         groups_per_rank: how many process groups a rank is in, the default group included.
         groups: how many there are in all, the default group included.
@@ -56,8 +56,7 @@ class Overview:
     """
 
     layout: Layout
-    node_sizes: tuple[int, ...]
-    nodes: Ints | None
+    topology: Topology | None
     axes: tuple[AxisRow, ...]
     groups_per_rank: int
     groups: int
@@ -68,19 +67,21 @@ class Overview:
     def of(
         cls,
         plan: GroupPlan,
-        nodes: Ints | None = None,
+        topology: Topology | None = None,
         batch: BatchPlan | None = None,
         *,
         call: Call | None = None,
     ) -> Overview:
-        """The overview of a plan. Pure, O(axes x num_ranks) with nodes, O(axes) without.
+        """The overview of a plan. Pure, O(axes x num_ranks) with a topology, else O(axes).
 
         Args:
             plan: the grid, and the groups to make.
-            nodes: int64 (num_ranks,), the node of the rank at each position; None where they are
-                not known.
+            topology: where the ranks sit; None where that is not known.
             batch: how a step is cut.
             call: the call that a fix is a change of.
+
+        Raises:
+            CoordinateError: where a rank of the grid is not in the topology.
 
         Example:
             >>> overview = Overview.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
@@ -89,13 +90,13 @@ class Overview:
         """
         layout = plan.layout
         call = call or Call("build_mesh", kwargs=layout.sizes)
-        rows = tuple(_rows(layout, nodes))
+        crossing = {} if topology is None else crossings(layout, topology)
+        rows = tuple(_rows(layout, crossing))
         # an axis set whose axes of size 1 are left out names its groups: see GroupPlan.key
         keys = {plan.key(axes) for axes in plan.asked}
-        groups = sum(layout.num_ranks // _size(layout, key) for key in keys)
-        sizes = node_sizes(nodes)
-        warnings = tuple(_warnings(call, layout, rows, sizes))
-        return cls(layout, sizes, nodes, rows, len(keys), groups, batch, warnings)
+        groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
+        warnings = () if topology is None else tuple(_warnings(call, layout, topology, crossing))
+        return cls(layout, topology, rows, len(keys), groups, batch, warnings)
 
     def as_dict(self) -> dict[str, object]:
         """The overview as what JSON can hold. O(axes x size), and O(nodes)."""
@@ -103,7 +104,7 @@ class Overview:
         return {
             "world_size": self.layout.num_ranks,
             "sizes": self.layout.sizes,
-            "node_sizes": list(self.node_sizes),
+            "node_sizes": [] if self.topology is None else self.topology.sizes.tolist(),
             "axes": axes,
             "groups_per_rank": self.groups_per_rank,
             "groups": self.groups,
@@ -118,70 +119,39 @@ def batch_dict(batch: BatchPlan) -> dict[str, object]:
     return {name: getattr(batch, name) for name in names}
 
 
-def node_counts(layout: Layout, nodes: Ints, axis: str) -> Ints:
-    """How many nodes each group of an axis has ranks on: int64 (num_groups,). O(num_ranks log).
-
-    Args:
-        layout: the grid.
-        nodes: int64 (num_ranks,), the node of the rank at each position.
-        axis: the axis.
-
-    Example:
-        >>> node_counts(Layout(dp=2, tp=2), np.array([0, 0, 1, 1]), "dp").tolist()
-        [2, 2]
-    """
-    placed = np.moveaxis(nodes.reshape(layout.shape), layout.axes.index(axis), -1)
-    ordered = np.sort(placed.reshape(-1, layout.sizes[axis]), axis=1)
-    return np.asarray(1 + (np.diff(ordered, axis=1) != 0).sum(axis=1), dtype=np.int64)
-
-
-def node_sizes(nodes: Ints | None) -> tuple[int, ...]:
-    """How many ranks each node holds; nothing where nodes are not known."""
-    return () if nodes is None else tuple(int(n) for n in np.bincount(nodes) if n)
-
-
-def _rows(layout: Layout, nodes: Ints | None) -> Iterator[AxisRow]:
+def _rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[AxisRow]:
     stride = layout.num_ranks
     first = int(layout.ranks[0])
     for axis, size in layout.sizes.items():
         stride //= size
-        spans = None if nodes is None else node_counts(layout, nodes, axis)
+        found = crossing.get(axis)
         yield AxisRow(
             axis,
             size,
             stride,
             layout.num_ranks // size,
             tuple(layout.peers(first, axis).tolist()),
-            None if spans is None else int((spans > 1).sum()),
-            None if spans is None else int(spans.max()),
+            None if found is None else found.crossing_groups,
+            None if found is None else found.most,
         )
 
 
-def _size(layout: Layout, axes: Sequence[str]) -> int:
-    return layout.size(*axes) if axes else 1
-
-
 def _warnings(
-    call: Call, layout: Layout, rows: Sequence[AxisRow], sizes: Sequence[int]
+    call: Call, layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
 ) -> Iterator[str]:
     """Whether tp leaves a node, though it talks in every layer, with what keeps it inside."""
-    for row in rows:
-        if row.axis != "tp" or not row.crossing:
-            continue
-        line = f"tp crosses nodes: {row.crossing} of {count(row.groups, 'group')} span "
-        line += f"{'up to ' if row.spans and row.spans > 2 else ''}{row.spans} nodes."
+    if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
-        yield told(line, why, fix=_kept_inside(call, layout, sizes))
+        yield told(f"{crossing['tp']}.", why, fix=_kept_inside(call, layout, topology))
 
 
-def _kept_inside(call: Call, layout: Layout, sizes: Sequence[int]) -> str:
-    """The call that keeps tp inside a node: tp innermost, and no more of it than nodes share."""
-    tp, inner = layout.sizes["tp"], math.gcd(*sizes)
-    fits = math.gcd(tp, inner)
-    if fits == tp and layout.axes[-1] != "tp":
-        return f"{call.but(order=' '.join([*(a for a in layout.axes if a != 'tp'), 'tp']))}."
-    if "dp" not in layout.sizes or fits == 1:
-        return f"a tp that divides {inner}, and nodes of equal size."
-    order = [*(axis for axis in layout.axes if axis != "tp"), "tp"]
-    said = {} if layout.axes[-1] == "tp" else {"order": " ".join(order)}
-    return f"{call.but(tp=fits, dp=layout.sizes['dp'] * tp // fits, **said)}."
+def _kept_inside(call: Call, layout: Layout, topology: Topology) -> str:
+    """The call that keeps tp inside a node: innermost, and no more of it than nodes share."""
+    if (np.diff(topology.node_of(layout.grid.ravel())) < 0).any():  # ranks dealt round
+        return remedy(layout, topology, "tp")
+    tp, outer = layout.sizes["tp"], [axis for axis in layout.axes if axis != "tp"]
+    fits = math.gcd(tp, *topology.sizes.tolist())
+    sizes = {"tp": fits, "dp": layout.sizes.get("dp", 1) * tp // fits} if fits < tp else {}
+    order = [*["dp"][: "dp" in sizes and "dp" not in outer], *outer, "tp"]
+    moved = {} if tuple(order) == layout.axes else {"order": " ".join(order)}
+    return f"{call.but(**sizes, **moved)}."

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .boxes import boxes
 from .layout import Layout
 from .overview import AxisRow, Overview
 from .table import few, items, table
+from .topology import Topology
 from .words import count
 
 HEADER = ("axis", "size", "stride", "groups", "first group")
@@ -24,27 +23,22 @@ def sheet(overview: Overview, *, width: int = 80, ascii: bool = False) -> str:
     Returns:
         Lines without a final newline.
     """
-    placed = overview.nodes is not None
+    placed = overview.topology is not None
     header = [*HEADER, *["crosses nodes"] * placed]
     axes = table(header, [_row(row) for row in overview.axes], width=width, ascii=ascii)
-    parts = [headline(overview.layout, overview.node_sizes), axes, _grid(overview, width, ascii)]
+    parts = [headline(overview.layout, overview.topology), axes, _grid(overview, width, ascii)]
     return "\n\n".join([*parts, items(_facts(overview), width=width)])
 
 
-def headline(layout: Layout, node_sizes: Sequence[int] = ()) -> str:
+def headline(layout: Layout, topology: Topology | None = None) -> str:
     """The sizes, the ranks and, where they are known, the nodes in a line.
 
     Example:
-        >>> headline(Layout(dp=4, sp=2), [4, 4]), headline(Layout(dp=15), [7, 8])
-        ('dp=4 sp=2: 8 ranks on 2 nodes of 4', 'dp=15: 15 ranks on 2 nodes of 7 to 8')
+        >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
+        ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
     """
     sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
-    line = f"{sizes}: {count(layout.num_ranks, 'rank')}"
-    if not node_sizes:
-        return line
-    least, most = min(node_sizes), max(node_sizes)
-    each = str(least) if least == most else f"{least} to {most}"
-    return f"{line} on {count(len(node_sizes), 'node')} of {each}"
+    return f"{sizes}: {count(layout.num_ranks, 'rank') if topology is None else topology}"
 
 
 def _row(row: AxisRow) -> list[str]:
@@ -54,9 +48,11 @@ def _row(row: AxisRow) -> list[str]:
 
 
 def _grid(overview: Overview, width: int, ascii: bool) -> str:
-    if overview.nodes is None:
-        return overview.layout.draw(width=width).partition("\n")[2]  # the sizes stand above
-    return boxes(overview.layout, overview.nodes, width=width, ascii=ascii)
+    layout, topology = overview.layout, overview.topology
+    if topology is None:
+        return layout.draw(width=width).partition("\n")[2]  # the sizes stand above
+    nodes = topology.node_of(layout.grid.ravel())
+    return boxes(layout, nodes, width=width, ascii=ascii)
 
 
 def _facts(overview: Overview) -> list[tuple[str, str]]:

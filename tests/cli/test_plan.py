@@ -149,7 +149,7 @@ def test_sizes_are_nested_and_inferred_as_in_build_mesh(answer: Answers) -> None
 
 def test_nodes_that_differ(answer: Answers) -> None:
     _, text, _ = answer("plan dp=15 --nodes 7,8")
-    assert text.startswith("dp=15: 15 ranks on 2 nodes of 7 to 8\n")
+    assert text.startswith("dp=15: 15 ranks on 2 nodes of 7 and 8\n")
 
 
 @pytest.mark.parametrize(

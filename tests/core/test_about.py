@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, stream_seed
 from meshkit.core.about import about_text, abouts, part_of, ranks_text
+from meshkit.core.topology import Topology
 from meshkit.testing import layouts
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)
-NODES = np.repeat([0, 1], 4)
+NODES = Topology.even(8, nodes=2)
 BATCH = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
 ALL = (NODES, BATCH, SequencePlan(8192, 2), 7)
 
@@ -71,13 +71,14 @@ def test_the_dict() -> None:
     ]
 
 
-@given(layouts(with_ranks=True), st.data())
+@given(layouts(), st.data())
 def test_each_rank_is_told_what_the_layout_tells(layout: Layout, data: st.DataObject) -> None:
     dealt = st.lists(st.integers(0, 3), min_size=layout.num_ranks, max_size=layout.num_ranks)
-    nodes = np.array(data.draw(dealt))
+    topology = Topology.of_hosts(data.draw(dealt))
+    nodes = topology.node_of(range(layout.num_ranks))
     ranks = [int(rank) for rank in layout.ranks]
     slots = set()
-    for position, about in enumerate(abouts(layout, ranks, nodes)):
+    for position, about in enumerate(abouts(layout, ranks, topology)):
         assert about.coordinate == layout.coordinate(ranks[position])
         assert about.node == nodes[position]
         mates = sorted(r for r, n in zip(ranks, nodes, strict=True) if n == about.node)
@@ -103,7 +104,7 @@ def test_the_part_of_a_sequence_is_the_place_along_cp_and_sp() -> None:
 
 
 def test_many_ranks() -> None:
-    found = abouts(Layout(dp=2, sp=2), range(4), np.array([0, 1, 0, 1]))
+    found = abouts(Layout(dp=2, sp=2), range(4), Topology.of_hosts("abab"[i] for i in range(4)))
     assert ranks_text(found, ascii=True) == (
         "rank  node  slot  dp  sp\n"
         "----  ----  ----  --  --\n"

@@ -10,31 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, GroupPlan, Layout
-from meshkit.core.overview import Overview, node_counts, node_sizes
+from meshkit.core.overview import Overview
+from meshkit.core.topology import Topology
 from meshkit.testing import layouts
 
 
-def even(layout: Layout, nodes: int) -> np.ndarray:
-    return np.repeat(np.arange(nodes), layout.num_ranks // nodes)
-
-
-@given(layouts(max_ranks=48, with_ranks=True), st.data())
+@given(layouts(max_ranks=48), st.data())
 def test_rows_are_those_of_groups_made_one_by_one(layout: Layout, data: st.DataObject) -> None:
     dealt = st.lists(st.integers(0, 3), min_size=layout.num_ranks, max_size=layout.num_ranks)
-    nodes = np.array(data.draw(dealt))
-    where = dict(zip([int(rank) for rank in layout.ranks], nodes, strict=True))
-    overview = Overview.of(GroupPlan.of(layout), nodes)
-    assert sum(overview.node_sizes) == layout.num_ranks
+    hosts = data.draw(dealt)
+    overview = Overview.of(GroupPlan.of(layout), Topology.of_hosts(hosts))
     for row in overview.axes:
         groups = layout.groups(row.axis).tolist()
-        spans = [len({where[rank] for rank in group}) for group in groups]
-        assert node_counts(layout, nodes, row.axis).tolist() == spans
+        spans = [len({hosts[rank] for rank in group}) for group in groups]
         assert (row.size, row.groups) == (len(groups[0]), len(groups))
         assert row.first_group == tuple(groups[0])
         assert (row.crossing, row.spans) == (sum(n > 1 for n in spans), max(spans))
         if row.size > 1:
-            positions = [list(layout.ranks).index(rank) for rank in groups[0][:2]]
-            assert row.stride == positions[1] - positions[0]
+            assert row.stride == groups[0][1] - groups[0][0]
 
 
 @given(layouts(max_ranks=48), st.booleans())
@@ -43,12 +36,16 @@ def test_groups_are_as_many_as_the_plan_makes(layout: Layout, more: bool) -> Non
     overview = Overview.of(plan)
     assert overview.groups == sum(len(step.members) for step in plan.steps)
     assert overview.groups_per_rank == len(plan.steps)
-    assert overview.nodes is None
+    assert overview.topology is None
     assert {(row.crossing, row.spans) for row in overview.axes} == {(None, None)}
 
 
-def warned(layout: Layout, nodes: np.ndarray) -> list[str]:
-    return list(Overview.of(GroupPlan.of(layout), nodes).warnings)
+def warned(layout: Layout, topology: Topology) -> list[str]:
+    return list(Overview.of(GroupPlan.of(layout), topology).warnings)
+
+
+def even(layout: Layout, nodes: int) -> Topology:
+    return Topology.even(layout.num_ranks, nodes=nodes)
 
 
 WHY = "\n  tp talks in every layer, and must sit on the nearest wires.\n  Fix: "
@@ -58,7 +55,7 @@ def test_tp_within_a_node_is_no_warning() -> None:
     layout = Layout(dp=2, tp=4)
     assert warned(layout, even(layout, 2)) == []
     assert warned(layout, even(layout, 1)) == []
-    assert warned(Layout(dp=8), np.arange(8)) == []
+    assert warned(Layout(dp=8), Topology.even(8, nodes=8)) == []
 
 
 @pytest.mark.parametrize(
@@ -79,26 +76,26 @@ def test_tp_within_a_node_is_no_warning() -> None:
         (
             Layout(dp=2, tp=8),
             8,
-            "tp crosses nodes: 2 of 2 groups span up to 4 nodes.",
+            "tp crosses nodes: 2 of 2 groups span 4 nodes.",
             "build_mesh(dp=8, tp=2).",
         ),
         (
             Layout(tp=8, dp=2),
             4,
-            "tp crosses nodes: 2 of 2 groups span up to 4 nodes.",
+            "tp crosses nodes: 2 of 2 groups span 4 nodes.",
             "build_mesh(tp=4, dp=4, order='dp tp').",
         ),
         (
             Layout(tp=2),
             2,
-            "tp crosses nodes: 1 of 1 group span 2 nodes.",
-            "a tp that divides 1, and nodes of equal size.",
+            "tp crosses nodes: 1 of 1 groups span 2 nodes.",
+            "build_mesh(tp=1, dp=2, order='dp tp').",
         ),
         (
             Layout(dp=2, tp=3),
             3,
             "tp crosses nodes: 2 of 2 groups span 2 nodes.",
-            "a tp that divides 2, and nodes of equal size.",
+            "build_mesh(dp=6, tp=1).",
         ),
     ],
 )
@@ -107,13 +104,30 @@ def test_tp_that_leaves_a_node_is_told(layout: Layout, nodes: int, said: str, fi
 
 
 def test_some_groups_of_tp_that_leave_a_node() -> None:
-    (text,) = warned(Layout(dp=4, tp=2), np.repeat([0, 1], [3, 5]))
+    (text,) = warned(Layout(dp=4, tp=2), Topology.of_sizes([3, 5]))
     assert text.startswith("tp crosses nodes: 1 of 4 groups span 2 nodes.\n")
 
 
-def test_node_sizes() -> None:
-    assert node_sizes(None) == ()
-    assert node_sizes(np.array([1, 1, 3])) == (2, 1)
+def test_ranks_dealt_round_are_to_be_started_in_blocks() -> None:
+    (text,) = warned(Layout(dp=2, tp=4), Topology.of_hosts("abababab"[i] for i in range(8)))
+    assert text.endswith(
+        "  Fix: start the ranks in blocks, node by node (srun --distribution=block); or place=True."
+    )
+
+
+@given(layouts(max_ranks=24), st.sampled_from([2, 3, 4]))
+def test_the_fix_of_a_warning_is_a_grid_of_as_many_ranks_that_is_not_warned_of(
+    layout: Layout, nodes: int
+) -> None:
+    sizes = [len(part) for part in np.array_split(np.arange(layout.num_ranks), nodes) if len(part)]
+    topology = Topology.of_sizes(sizes)
+    for text in warned(layout, topology):
+        said = text.rpartition("Fix: ")[2].removesuffix(".")
+        asked = eval(said, {"build_mesh": dict})
+        order = asked.pop("order", " ".join(asked)).split()
+        fixed = Layout(**{axis: asked[axis] for axis in order})
+        assert fixed.num_ranks == layout.num_ranks
+        assert warned(fixed, topology) == []
 
 
 def test_the_dict_is_what_json_can_hold() -> None:
