@@ -99,18 +99,10 @@ def difference_text(found: Difference, *, width: int = 80, ascii: bool = False) 
 def _regrouped(before: Layout, after: Layout, axis: str) -> Ints:
     """The ranks whose group over an axis is another, and those of one grid only."""
     stay, most = _ends(before, after)
-    ranks = np.arange(stay, dtype=np.int64)
-    changed = np.zeros(stay, dtype=bool)
-    for one, other in zip(_group(before, axis, ranks), _group(after, axis, ranks), strict=True):
-        changed |= one != other
-    return np.concatenate([np.flatnonzero(changed), np.arange(stay, most)])
-
-
-def _group(layout: Layout, axis: str, ranks: Ints) -> tuple[Ints, int, int]:
-    """What tells the group of each rank: its first rank, its size, and its stride."""
-    steps = layout.strides(axis) if axis in layout.axes else ()
-    ((size, stride),) = steps or ((1, 0),)
-    return ranks - index(layout, axis, ranks) * stride, size, stride
+    one, other = (layout.strides(axis) if axis in layout.axes else () for layout in (before, after))
+    return np.arange(
+        stay if one == other else 0, most, dtype=np.int64
+    )  # equal for all, or for none
 
 
 def _reading(before: Layout, after: Layout, batch: BatchPlan | None) -> Ints:

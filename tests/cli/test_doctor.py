@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from meshkit.cli import doctor
+from meshkit.launch import network
 from meshkit.launch.finding import Finding
 from meshkit.launch.launchers import LAUNCHERS
 
@@ -73,6 +74,10 @@ def test_the_json() -> None:
         "advice": "echo",
     }
     assert json.loads(doctor.as_json(FINDINGS[:1]))["ok"] is True
+
+
+def test_the_deadline_is_that_of_the_network() -> None:
+    assert doctor.DEADLINE == network.DEADLINE
 
 
 def test_a_real_run_looks_at_everything_promised() -> None:

@@ -177,6 +177,11 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "  Fix: meshkit plan dp=4 --nodes 4.",
         ),
         (
+            "plan dp=20 --nodes 9",
+            "meshkit plan dp=20 --nodes 9: 20 ranks do not divide over 9 nodes.\n"
+            "  Fix: meshkit plan dp=20 --nodes 5.",
+        ),
+        (
             "plan dp=4 --nodes 7,8",
             "meshkit plan dp=4 --nodes 7,8: the nodes hold 15 ranks, the grid has 4.\n"
             "  Fix: nodes whose sizes add up to 4, or --nodes 1.",

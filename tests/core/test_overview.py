@@ -86,6 +86,12 @@ def test_tp_within_a_node_is_no_warning() -> None:
             "build_mesh(tp=4, dp=4, order='dp tp').",
         ),
         (
+            Layout(tp=4, sp=2),
+            2,
+            "tp crosses nodes: 2 of 2 groups span 2 nodes.",
+            "build_mesh(tp=4, sp=2, order='sp tp').",
+        ),
+        (
             Layout(tp=2),
             2,
             "tp crosses nodes: 1 of 1 groups span 2 nodes.",
