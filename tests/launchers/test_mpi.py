@@ -123,7 +123,7 @@ def test_a_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
     command = [*OPEN_MPI, PYTHON[0], "-c", code]
     began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    assert time.monotonic() - began < 20  # nobody waits for rank 0 in MPI_Finalize
+    assert time.monotonic() - began < 38  # nobody waits for rank 0 in MPI_Finalize
     assert done.stdout == (
         "(0,) True init(arrival_timeout=2): rank 0 did not tell rank 1 where to meet within 2 s.\n"
         "  It tells through mpi4py, in its own init().\n"

@@ -1,4 +1,7 @@
-"""What the ranks of test_loop.py run. No pytest here: every child imports this."""
+"""What the ranks of test_loop.py run. No pytest here: every child imports this.
+
+Whole rooms of torch are imported where they are used: eight ranks on two cores feel each of them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
@@ -41,8 +42,10 @@ def lengths(samples: int) -> Tensor:
     return torch.arange(samples) * 7 % (LONGEST + 1)
 
 
-def sharded(model: nn.Module) -> FSDPModule:
+def sharded(model: nn.Module) -> nn.Module:
     """FSDP2 over every part and the whole."""
+    from torch.distributed.fsdp import fully_shard
+
     for part in model.children():
         fully_shard(part)
     return fully_shard(model)
@@ -81,6 +84,8 @@ def averaged(mesh: meshkit.Mesh, model: nn.Module) -> None:
 
 def run(mesh: meshkit.Mesh, plan: Any, wrap: Callable[[Any], Any], samples: int) -> tuple[Any, ...]:
     """One step by the loop of the docstring: the gap, and what was communicated after which."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
     model, data = fresh(samples)
     wrapped, sent = wrap(model), []
     for micro in plan.micro_batches(0):
@@ -89,12 +94,12 @@ def run(mesh: meshkit.Mesh, plan: Any, wrap: Callable[[Any], Any], samples: int)
             (loss * micro.weight).backward()
         counts = {str(op).rpartition(".")[2]: n for op, n in comm.get_comm_counts().items()}
         sent.append(sum(n for op, n in counts.items() if "reduce" in op))
-    if wrapped is model and not isinstance(model, FSDPModule):
+    if type(wrapped) is Model:  # neither DDP nor FSDP2, which makes it one of its own
         averaged(mesh, model)
     return gap(wrapped, per_sample(samples)), sent, plan.own_steps(plan.data_index)
 
 
-def steps_of_every_wrapper(samples: int) -> Any:
+def steps_of_every_wrapper(samples: int, compiled: bool) -> Any:
     """DDP, FSDP2 and nothing, over as many ranks as there are; uneven where it must be."""
     with meshkit.build_mesh(dp=-1) as mesh:
         plan = mesh.batch(global_batch=samples, micro_batch=2, uneven=True)
@@ -102,11 +107,15 @@ def steps_of_every_wrapper(samples: int) -> Any:
             "ddp": lambda m: DistributedDataParallel(m, process_group=mesh.group("dp")),
             "fsdp2": sharded,
             "none": lambda m: m,
-            "compiled": lambda m: torch.compile(
-                DistributedDataParallel(m, process_group=mesh.group("dp")), backend="eager"
-            ),
         }
+        if compiled:
+            wraps["compiled"] = lambda m: torch.compile(wraps["ddp"](m), backend="eager")
         return {name: run(mesh, plan, wrap, samples) for name, wrap in wraps.items()}
+
+
+def of_eight() -> Any:
+    """What is asked of eight ranks, in one job."""
+    return {8: by_tokens(8), 6: by_tokens(6), "plans": plans()}
 
 
 def by_tokens(samples: int) -> Any:

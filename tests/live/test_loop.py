@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import meshkit
 from meshkit.live import create
 
 from . import loop_jobs as jobs
+
+
+@pytest.fixture(scope="module")
+def eight() -> list[Any]:
+    """What eight ranks say."""
+    return meshkit.spawn(jobs.of_eight, 8, timeout=120)
 
 
 @pytest.mark.skipif(not create.KEEPS_ORDER, reason="FSDP2 on the cpu: torch 2.13 and newer")
@@ -17,7 +25,8 @@ def test_gradients_are_those_of_one_process_and_are_synchronised_once(
 ) -> None:
     """Even; 32 micro batches over 7; and 3 micro batches over 4, one of which only fills."""
     steps = -(-samples // 2 // ranks)
-    found = meshkit.spawn(jobs.steps_of_every_wrapper, ranks, (samples,), timeout=60)
+    compiled = ranks == 2  # which takes seconds a rank
+    found = meshkit.spawn(jobs.steps_of_every_wrapper, ranks, (samples, compiled), timeout=120)
     assert sum(row["none"][2] for row in found) == samples // 2
     for row in found:
         for name, (gap, sent, _) in row.items():
@@ -27,12 +36,14 @@ def test_gradients_are_those_of_one_process_and_are_synchronised_once(
         assert row["ddp"][1][-1] == 1  # one bucket
         assert row["fsdp2"][1][-1] == 2  # a reduce-scatter a layer; the root has nothing of its own
         assert row["none"][1][-1] == 0
-        assert row["compiled"][1][-1] == 1
+        assert not compiled or row["compiled"][1][-1] == 1
 
 
 @pytest.mark.parametrize("samples", [8, 6])
-def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(samples: int) -> None:
-    found = meshkit.spawn(jobs.by_tokens, 8, (samples,), timeout=60)
+def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(
+    samples: int, eight: list[Any]
+) -> None:
+    found = [one[samples] for one in eight]
     total = int(jobs.lengths(samples).sum())
     assert sum(sum(weights) for _, weights, _ in found) == pytest.approx(4 * 2)
     for rank, (gap, weights, refused) in enumerate(found):
@@ -51,8 +62,8 @@ def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(samples: int
         assert refused == [bad, bad, mine, mine, none + "  Fix: leave this step out on all ranks."]
 
 
-def test_a_plan_of_a_mesh_knows_whose_share_it_is() -> None:
-    found = meshkit.spawn(jobs.plans, 8, timeout=60)
+def test_a_plan_of_a_mesh_knows_whose_share_it_is(eight: list[Any]) -> None:
+    found = [one["plans"] for one in eight]
     for rank, (same, shares, shard, own, grown, resized, told) in enumerate(found):
         dp, sp = rank // 4, rank // 2 % 2
         assert same
