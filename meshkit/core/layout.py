@@ -26,6 +26,7 @@ from .pattern import rearranged
 from .render import draw_at
 from .seats import Ints, Seats
 from .strides import Strides, first, merged, moved, offsets, picked, strided
+from .svg import shown
 
 
 class Layout:
@@ -90,10 +91,7 @@ class Layout:
         return grid
 
     def size(self, *axes: str) -> int:
-        """The product of the sizes of the axes; without axes, of the whole grid.
-
-        Raises UnknownAxisError for an axis it does not have.
-        """
+        """The product of the sizes of the axes, none meaning all; UnknownAxisError for others."""
         self._check("layout.size", axes)
         return math.prod(size for axis, size, _ in self._strided if axis in axes or not axes)
 
@@ -284,6 +282,8 @@ class Layout:
 
     def __str__(self) -> str:
         return self.draw()
+
+    _repr_html_ = shown  # in a notebook
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
         """The grid as text, one rank in brackets; see :mod:`meshkit.core.render`."""

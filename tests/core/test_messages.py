@@ -49,6 +49,7 @@ from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
 from meshkit.core.streams import varied
+from meshkit.core.svg import svg
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -1421,6 +1422,26 @@ the ramp does not lead to the plan.
         factor_world(8, within={'tp': -1}) leaves across dp and within tp open.
           Only one size can be inferred; dp is, across nodes, where it is left out.
           Fix: a size for within tp.
+        """,
+        {},
+    ),
+    # ------------------------------------------------------------ svg.py
+    "a picture of too many ranks": Said(
+        lambda: svg(Layout(pp=4, dp=12_500, tp=8)),
+        SpecError,
+        """
+        svg(Layout(pp=4, dp=12500, tp=8)): 400000 ranks are too many for a picture.
+          Up to 16384 are drawn, each as a cell of its own.
+          Fix: svg(Layout(pp=1, dp=2048, tp=8)), the first 16384; or print(layout), which shows the edges.
+        """,  # noqa: E501
+        {"sizes": {"pp": 4, "dp": 12_500, "tp": 8}},
+    ),
+    "nodes of another number of ranks": Said(
+        lambda: svg(Layout(dp=4), np.array([0, 0, 1])),
+        SpecError,
+        """
+        svg(Layout(dp=4), [0, 0, 1]): nodes has shape (3,), the layout 4 ranks.
+          Fix: a node for the rank at each position, in one row.
         """,
         {},
     ),
