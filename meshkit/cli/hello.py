@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from ..core.errors import LaunchError, MeshkitError, SpawnError, told
+from ..core.errors import SpawnError
 from ..core.runs import runs
 from ..core.words import count
 from . import Answer, Command, seconds
+from .local import ENDING, failed, in_words, ranks, shared_device
 
 ROW = 1024  # bytes of a greeting: a host name has 253 at most
-ENDING = 10.0  # seconds beyond --timeout after which ranks that do not end are ended
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,9 @@ def greet(device: str | None, timeout: float) -> Greeting:
     """
     from ..launch.join import init
 
-    with _in_words("joining the job"):
+    with in_words("joining the job"):
         world = init(device=device, timeout=timeout)
-    with _in_words(f"the all-reduce of rank {world.rank} of {world.world_size}"):
+    with in_words(f"the all-reduce of rank {world.rank} of {world.world_size}"):
         heard = _hears_all(world.rank, world.world_size, str(world.device))
     return Greeting(
         rank=world.rank,
@@ -110,15 +109,7 @@ def greet_beside(device: str | None, timeout: float) -> Greeting:
         device: where to compute, or None.
         timeout: as for :func:`greet`.
     """
-    import torch
-
-    from ..launch.device import accelerator, visible_devices
-    from ..launch.environment import detect
-
-    kind = accelerator()
-    if device is None and kind and visible_devices(torch.device(kind)) < detect().world_size:
-        device = "cpu"
-    return greet(device, timeout)
+    return greet(shared_device(device), timeout)
 
 
 def _hears_all(rank: int, world_size: int, device: str) -> bool:
@@ -130,23 +121,6 @@ def _hears_all(rank: int, world_size: int, device: str) -> bool:
     seen[rank] = 1
     dist.all_reduce(seen)
     return bool((seen == 1).all())
-
-
-@contextmanager
-def _in_words(what: str) -> Iterator[None]:
-    """Say in words what torch raises, which is always a RuntimeError.
-
-    Raises:
-        LaunchError: in its place.
-    """
-    try:
-        yield
-    except MeshkitError:
-        raise
-    except RuntimeError as error:
-        line = str(error).partition("\n")[0]
-        fix = "meshkit doctor, on the machines of the job."
-        raise LaunchError(told(f"{what} broke.", line, fix=fix)) from error
 
 
 def _gathered(mine: Greeting) -> list[Greeting]:
@@ -162,7 +136,7 @@ def _gathered(mine: Greeting) -> list[Greeting]:
     row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     row = row.to(mine.device)
     rows = [torch.empty_like(row) for _ in range(mine.world_size)]
-    with _in_words(f"telling rank {mine.rank}'s greeting"):
+    with in_words(f"telling rank {mine.rank}'s greeting"):
         dist.all_gather(rows, row)
     return [Greeting(**json.loads(bytes(one.tolist()).rstrip(b"\0"))) for one in rows]
 
@@ -178,22 +152,7 @@ def _started(n: int, device: str | None, timeout: float) -> list[Greeting]:
     try:
         return spawn(greet_beside, n, (device, timeout), timeout=timeout + ENDING)
     except SpawnError as error:
-        raise SpawnError(_failed(n, error), errors=error.errors) from error
-
-
-def _failed(n: int, error: SpawnError) -> str:
-    """What the rank that failed first said, with its own fix where it has one."""
-    cause = error.__cause__
-    first = next((rank for rank, other in error.errors.items() if other is cause), 0)
-    others = sorted(error.errors.keys() - {first})
-    also = f"; failed too: {runs(others)}" if others else ""
-    line = f"rank {first} of {n} failed first{also}."
-    words = f"{type(cause).__name__}: {cause}".splitlines()
-    if isinstance(cause, MeshkitError):
-        return "\n  ".join([line, *(word.strip() for word in words)])
-    return told(
-        line, *words, fix="meshkit doctor; or --device cpu, which asks less of the machine."
-    )
+        raise failed(n, error) from error
 
 
 def _answer(greetings: Sequence[Greeting], *, as_json: bool) -> Answer:
@@ -224,16 +183,9 @@ def as_text(greetings: Sequence[Greeting]) -> str:
     return "\n".join([*lines, end])
 
 
-def _count(text: str) -> int:
-    """A number of processes as typed."""
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a number of processes, 1 or more")
-
-
 def _add(parser: ArgumentParser) -> None:
     start = "start this many local processes; without it, this one greets under its launcher"
-    parser.add_argument("-n", type=_count, metavar="N", help=start)
+    parser.add_argument("-n", type=ranks, metavar="N", help=start)
     where = "cpu, cuda, ... (default: the accelerator; the cpu with fewer of them than -n)"
     parser.add_argument("--device", help=where)
     wait = "how long ranks wait for each other (default 60)"

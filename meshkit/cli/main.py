@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
 from . import Answer, Command, plain, terminal
+from .check import CHECK
 from .diff import DIFF
 from .doctor import DOCTOR
 from .explain import EXPLAIN
 from .hello import HELLO
 from .plan import PLAN
 
-COMMANDS: tuple[Command, ...] = (PLAN, EXPLAIN, DIFF, DOCTOR, HELLO)
+COMMANDS: tuple[Command, ...] = (PLAN, EXPLAIN, DIFF, CHECK, DOCTOR, HELLO)
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was typed cannot be

@@ -18,7 +18,6 @@ import torch.distributed as dist
 import meshkit
 from meshkit.cli import hello
 from meshkit.cli.hello import Greeting
-from meshkit.core.errors import LaunchError, RankTimeoutError, SpawnError
 from meshkit.launch.launchers import LAUNCHERS
 
 ROOT = Path(__file__).parents[2]
@@ -169,39 +168,6 @@ def test_no_torch_is_one_message(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "meshkit hello: no libtorch.so\n")
 
 
-def failing(errors: dict[int, BaseException], first: int) -> SpawnError:
-    error = SpawnError("long, with a traceback", errors=errors)
-    error.__cause__ = errors[first]
-    return error
-
-
-def test_the_words_of_the_rank_that_failed_first() -> None:
-    died = RuntimeError("the process ended by itself, with signal SIGKILL")
-    late = RankTimeoutError("2 of 4 did not come.\n  Fix: look.", missing_ranks=(1, 3))
-    assert hello._failed(4, failing({0: late, 1: died, 2: late}, 1)) == (
-        "rank 1 of 4 failed first; failed too: 0, 2.\n"
-        "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
-        "  Fix: meshkit doctor; or --device cpu, which asks less of the machine."
-    )
-    assert hello._failed(4, failing({0: late}, 0)) == (
-        "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 did not come.\n  Fix: look."
-    )
-
-
-def test_what_torch_raises_is_told() -> None:
-    with pytest.raises(LaunchError) as told, hello._in_words("the all-reduce of rank 1 of 4"):
-        raise RuntimeError("Connection closed by peer\nException raised from x")
-    assert str(told.value) == (
-        "the all-reduce of rank 1 of 4 broke.\n"
-        "  Connection closed by peer\n"
-        "  Fix: meshkit doctor, on the machines of the job."
-    )
-    late = RankTimeoutError("late")
-    with pytest.raises(RankTimeoutError) as kept, hello._in_words("x"):
-        raise late
-    assert kept.value is late
-
-
 # ---------------------------------------------------------------- what is said
 
 
@@ -242,27 +208,11 @@ def test_the_check_can_fail() -> None:
     assert meshkit.spawn(missing_one, 2, timeout=60) == [(True, False)] * 2
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "seen", "taken"),
-    [
-        (None, None, 0, None),
-        (None, "cuda", 4, None),
-        (None, "cuda", 3, "cpu"),
-        ("cuda", "cuda", 3, "cuda"),
-    ],
-)
-def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
+def test_ranks_that_share_a_machine_greet_from_a_device_they_can_share(
     monkeypatch: pytest.MonkeyPatch,
-    asked: str | None,
-    kind: str | None,
-    seen: int,
-    taken: str | None,
 ) -> None:
-    monkeypatch.setattr("meshkit.launch.device.accelerator", lambda: kind)
-    monkeypatch.setattr("meshkit.launch.device.visible_devices", lambda _: seen)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
     called = []
+    monkeypatch.setattr(hello, "shared_device", lambda device: f"shared {device}")
     monkeypatch.setattr(hello, "greet", lambda *arguments: called.append(arguments))
-    hello.greet_beside(asked, 5.0)
-    assert called == [(taken, 5.0)]
+    hello.greet_beside("cuda", 5.0)
+    assert called == [("shared cuda", 5.0)]

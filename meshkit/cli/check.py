@@ -1,0 +1,248 @@
+"""``meshkit check``: build a mesh of real ranks, prove each of its groups, and say what it took."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.axes import infer
+from ..core.call import Call, given
+from ..core.errors import SpawnError, SpecError, told
+from ..core.factor import nested_sizes
+from ..core.layout import Layout
+from ..core.plan import GroupPlan
+from ..core.runs import runs
+from ..core.verification import Checked, Verification
+from ..core.words import count
+from ..launch.environment import detect
+from . import Answer, Command, seconds
+from .local import ENDING, failed, in_words, ranks, shared_device
+
+SIZE = re.compile(r"-?[0-9]{1,18}")
+STAGES = 3  # that may take --timeout each: joining, building, one collective
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one rank knows when every group has been proved; but for ``rank`` all know the same.
+
+    Attributes:
+        rank: who says so.
+        sizes: axis name to size, the outermost first.
+        launcher: who started the ranks.
+        device: what kind they compute on.
+        backend: what the groups run on.
+        found: what the check of the groups took.
+        built: seconds for joining the job and building the mesh.
+        checked: seconds for all checks.
+    """
+
+    rank: int
+    sizes: Mapping[str, int]
+    launcher: str
+    device: str
+    backend: str
+    found: Verification
+    built: float
+    checked: float
+
+
+def run(asked: Namespace) -> Answer:
+    """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective.
+
+    Args:
+        asked: ``sizes``, axes with their sizes; ``n``, how many ranks to start, or None;
+            ``order``, ``groups``, ``device``, ``timeout`` and ``json``.
+
+    Returns:
+        What was found; nothing to print on ranks other than 0.
+
+    Raises:
+        SpecError: where sizes, order and ranks do not fit together, before a rank is started.
+        UnknownAxisError: for an axis in ``groups`` that there is not.
+        LaunchError: where this rank could not join.
+        DisagreementError: where ranks ask for different meshes.
+        RankTimeoutError: where ranks did not arrive in time; or, as CollectiveError, did not come
+            through a collective.
+        MeshkitError: where a group holds other ranks than the mesh says.
+        SpawnError: any of these, where the ranks were started here.
+    """
+    sizes = _sizes(asked)
+    call = Call("build_mesh", (), {**sizes, **given(order=asked.order, groups=asked.groups)})
+    nested = nested_sizes(call, sizes, asked.order)
+    if asked.n is None:
+        _check_company(asked, nested)
+        return _answer(_here(call.kwargs, asked.device, asked.timeout), as_json=asked.json)
+    layout = Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
+    GroupPlan.of(layout, asked.groups or (), call=call)
+    report = _started(asked.n, call.kwargs, asked.device, asked.timeout)
+    return _answer(report, as_json=asked.json)
+
+
+def checked(request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
+    """Join the job, build the mesh, prove its groups, close it. Collective.
+
+    Args:
+        request: the arguments of ``build_mesh``.
+        device: where to compute; None takes the accelerator, else the cpu.
+        timeout: seconds that ranks wait for each other, and that one collective may take.
+    """
+    from ..launch.join import init
+    from ..live.build import build_mesh
+
+    began = time.monotonic()
+    with in_words("joining the job"):
+        world = init(device=device, timeout=timeout)
+    here = f"the check on rank {world.rank} of {world.world_size}"
+    with in_words(here), build_mesh(**request) as mesh:
+        built = time.monotonic()
+        found = mesh.verify(timeout=timeout)
+        ended = time.monotonic()
+    kind = world.device.type if world.device is not None else "cpu"
+    about = world.launcher, kind, str(world.backend)
+    return Report(world.rank, mesh.layout.sizes, *about, found, built - began, ended - built)
+
+
+def checked_beside(request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
+    """:func:`checked` for ranks that share a machine: on the cpu where it has too few devices."""
+    return checked(request, shared_device(device), timeout)
+
+
+def _here(request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
+    """:func:`checked`, and then the job is left."""
+    from ..launch.join import shutdown
+
+    try:
+        return checked(request, device, timeout)
+    finally:
+        shutdown()
+
+
+def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
+    """The report of ``n`` ranks started here: that of rank 0.
+
+    Raises:
+        SpawnError: with the words of the rank that failed first, and no traceback.
+    """
+    from ..launch.spawn import spawn
+
+    limit = STAGES * timeout + ENDING
+    try:
+        return spawn(checked_beside, n, (request, device, timeout), timeout=limit)[0]
+    except SpawnError as error:
+        raise failed(n, error) from error
+
+
+def _check_company(asked: Namespace, sizes: Mapping[str, int]) -> None:
+    """Refuse a mesh of several ranks where this is one process and nobody started others."""
+    needed = math.prod(size for size in sizes.values() if size != -1)
+    if needed > 1 and detect().launcher == "single":
+        typed = _words(asked) + (f" --order {shlex.quote(asked.order)}" if asked.order else "")
+        fix = f"meshkit check {typed} -n {needed}, which starts them; or this under a launcher."
+        line = f"{typed} needs {count(needed, 'rank')}, and here is one process."
+        raise SpecError(told(line, fix=fix), sizes=dict(sizes), world_size=1)
+
+
+def _answer(report: Report, *, as_json: bool) -> Answer:
+    """What to print, on rank 0 only."""
+    if report.rank:
+        return Answer("")
+    return Answer(_as_json(report) if as_json else as_text(report))
+
+
+def as_text(report: Report) -> str:
+    """A report as a person reads it: a line for each set of groups, then the sum.
+
+    Example:
+        >>> one = Checked(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
+        >>> found = Verification((one,), 1, 0.0001, "dp=1 tp=0")
+        >>> print(as_text(Report(0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo", found, 0.5, 0.25)))
+        dp=2 tp=1: 2 ranks, launcher spawn, device cpu, backend gloo; joined and built in 0.50 s
+        OK  dp  1 group of 2   2 members met in 0.400 ms, at most 0.500 ms on ranks 0-1
+        OK  tp  2 groups of 1  nothing to meet
+        OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
+    """
+    found, total = report.found, math.prod(report.sizes.values())
+    sizes = " ".join(f"{axis}={size}" for axis, size in report.sizes.items())
+    head = f"{sizes}: {count(total, 'rank')}, launcher {report.launcher}, device {report.device}, "
+    head += f"backend {report.backend}; joined and built in {report.built:.2f} s"
+    rows = [(" ".join(one.axes), one.num_groups, one.group_size, _met(one)) for one in found.groups]
+    rows += [(a, total, 1, "nothing to meet") for a, size in report.sizes.items() if size == 1]
+    cells = [(name, f"{count(n, 'group')} of {size}", said) for name, n, size, said in rows]
+    wide = [max((len(cell[i]) for cell in cells), default=0) for i in (0, 1)]
+    lines = [f"OK  {name:{wide[0]}}  {what:{wide[1]}}  {said}" for name, what, said in cells]
+    groups = sum(one.num_groups for one in found.groups)
+    last = f"OK: {count(groups, 'group')} checked in {report.checked:.2f} s"
+    if found.slowest_rank is not None:
+        slowest = f"rank {found.slowest_rank} ({found.coordinate})"
+        last += f"; {slowest} came last, by {found.waited * 1e3:.3f} ms"
+    return "\n".join([head, *lines, last])
+
+
+def _met(one: Checked) -> str:
+    """How the members of the groups over some axes met."""
+    members = count(one.num_groups * one.group_size, "member")
+    took = f"{one.seconds * 1e3:.3f} ms, at most {one.slowest_seconds * 1e3:.3f} ms"
+    return f"{members} met in {took} on ranks {runs(sorted(one.slowest))}"
+
+
+def _as_json(report: Report) -> str:
+    """A report for a program, in one line; times in seconds."""
+    said = asdict(report)
+    del said["rank"], said["found"]
+    found = asdict(report.found)
+    for one in found["groups"]:
+        one["members"] = one["num_groups"] * one["group_size"]
+    return json.dumps({"ok": True, **said, **found})
+
+
+def _sizes(asked: Namespace) -> dict[str, int]:
+    """Axis name to size.
+
+    Raises:
+        SpecError: for an axis that is given twice.
+    """
+    sizes: dict[str, int] = {}
+    for axis, size in asked.sizes:
+        if axis in sizes:
+            line = f"{_words(asked)}: {axis} has two sizes."
+            raise SpecError(told(line, fix=f"give {axis} once."))
+        sizes[axis] = size
+    return sizes
+
+
+def _words(asked: Namespace) -> str:
+    return " ".join(f"{axis}={size}" for axis, size in asked.sizes)
+
+
+def _size(text: str) -> tuple[str, int]:
+    """An axis and its size as typed; whether they can be is seen later."""
+    axis, _, size = text.partition("=")
+    if axis and SIZE.fullmatch(size):
+        return axis, int(size)
+    raise ArgumentTypeError(f"{text!r} is not an axis and its size, such as dp=4")
+
+
+def _add(parser: ArgumentParser) -> None:
+    what = "an axis and its size, as for build_mesh; one size may be -1"
+    parser.add_argument("sizes", nargs="+", type=_size, metavar="AXIS=SIZE", help=what)
+    start = "start this many local ranks; without it, this is a rank under its launcher"
+    parser.add_argument("-n", type=ranks, metavar="N", help=start)
+    order = "axes from the outside in (default: pp dp ep cp sp tp)"
+    parser.add_argument("--order", metavar="AXES", help=order)
+    more = 'axes of one more group, as "dp tp"; may be given several times'
+    parser.add_argument("--groups", action="append", metavar="AXES", help=more)
+    where = "cpu, cuda, ... (default: the accelerator; the cpu with fewer of them than -n)"
+    parser.add_argument("--device", help=where)
+    wait = "how long ranks wait for each other, and a collective may take (default 60)"
+    parser.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help=wait)
+
+
+CHECK = Command("check", "build a mesh of real ranks, and prove every group", _add, run)
