@@ -21,7 +21,7 @@ from .seats import Ints
 PAGE = 1.6  # width to height of a page
 BOX = 6.0  # and of one box of several
 UNEVEN = 0.7  # what a last row that is not full counts, in powers of e of the wanted shape
-ACROSS = 0.3  # what a row that cuts through the innermost axis counts
+ACROSS = 0.6  # what a row that cuts through the innermost axis counts
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def shade(axis: int, index: int, size: int) -> Rgb:
         >>> [written(shade(0, index, 3)) for index in range(3)]
         ['#b2d5e8', '#0072b2', '#004267']
     """
-    level = index * (min(size, SHADES) - 1) // (size - 1) if size > SHADES else index
+    level = index * (min(size, SHADES) - 1) // (size - 1)
     at = 2 * level / (min(size, SHADES) - 1) - 1  # -1 light, 0 the hue, 1 dark
     end, share = (255, -at * LIGHT) if at < 0 else (0, at * DARK)
     return _mixed(HUES[axis % len(HUES)], end, share)

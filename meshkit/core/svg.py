@@ -17,6 +17,7 @@ anything outside; the colours of the page follow the reader's light or dark them
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -124,11 +125,11 @@ def escaped(text: str) -> str:
 
 def _too_many(call: Call, layout: Layout) -> SpecError:
     """The error of a grid that is too large, with its first ranks as a grid that is not."""
-    sizes, inner, drawn = layout.sizes, layout.num_ranks, 1
+    sizes, inner = layout.sizes, layout.num_ranks
     for axis, size in sizes.items():
         inner //= size
-        sizes[axis] = max(1, min(size, MOST // (inner * drawn)))
-        drawn *= sizes[axis]
+        sizes[axis] = max(1, min(size, MOST // inner))  # where cut, all inside it fits
+    drawn = math.prod(sizes.values())
     part = type(layout)(ranks=layout.ranks[:drawn], **sizes)
     text = told(
         f"{call}: {layout.num_ranks} ranks are too many for a picture.",

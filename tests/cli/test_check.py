@@ -10,12 +10,14 @@ import subprocess
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshkit import Layout
 from meshkit.cli import check
 from meshkit.cli.check import Report
 from meshkit.cli.main import main
@@ -306,6 +308,30 @@ def test_the_json_key_by_key() -> None:
         "members": 4,
     }
     assert (told["built"], told["checked"], told["slowest_rank"]) == (1.25, 0.5, 3)
+
+
+def test_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Namespace(rank=3, world_size=4, launcher="slurm", device=None, backend="gloo")
+    made = nullcontext(Namespace(verify=lambda timeout: REPORT.found, layout=Layout(dp=4)))
+    clock = iter([10.0, 11.25, 11.75])
+    monkeypatch.setattr(check, "time", Namespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("meshkit.launch.join.init", lambda device, timeout: world)
+    monkeypatch.setattr("meshkit.live.build.build_mesh", lambda dp: made)
+    report = check.checked({"dp": 4}, None, 5.0)
+    wanted = {"rank": 3, "sizes": {"dp": 4}, "device": "cpu", "backend": "gloo"}
+    assert report == replace(REPORT, **wanted)
+
+
+def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+
+    def spawn(*given: object, timeout: float) -> list[Report]:
+        called.append((*given, timeout))
+        return [REPORT, replace(REPORT, rank=1)]
+
+    monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
+    assert check._started(2, {"dp": 2}, "cpu", 5.0) is REPORT
+    assert called == [(check.checked_beside, 2, ({"dp": 2}, "cpu", 5.0), 25.0)]
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -77,6 +77,7 @@ def test_one_box_has_the_innermost_axis_in_its_rows() -> None:
         (100, (1, 1), 4.0, 1, 20),
         (12, (1, 1), 1.1, 1, 4),
         (12, (1, 1), 1.1, 6, 3),  # 3 divides 6, 4 would cut it
+        (10, (1, 1), 1.1, 1, 5),  # two full rows, though 4, 4 and 2 come nearer
         (997, (1, 1), 1.6, 1, 40),  # a prime has no full rows
     ],
 )

@@ -229,6 +229,22 @@ def test_a_long_name_is_cut_at_its_beginning_and_the_title_wrapped() -> None:
     )
 
 
+def test_the_longest_number_widens_all_cells() -> None:
+    edges = cells(parsed(svg(Layout(dp=2, ranks=[3, 10**12]))))
+    widths = {right - left for left, _, right, _ in edges.values()}
+    assert len(widths) == 1
+    assert widths.pop() > 13 * 15 * 0.6
+
+
+def test_rows_of_one_box_hold_the_innermost_axis_whole() -> None:
+    layout = Layout(dp=8, tp=9)  # as near a square, rows of 12 would cut it
+    edges = cells(parsed(svg(layout)))
+    left = min(edge[0] for edge in edges.values())
+    starts = [rank for rank, edge in edges.items() if edge[0] == left]
+    assert len(starts) > 1
+    assert {layout.coordinate(rank)["tp"] for rank in starts} == {0}
+
+
 # ---------------------------------------------------------------- what it is
 
 
