@@ -107,10 +107,12 @@ def shown(layout: Layout) -> str:
 
     Example:
         >>> from meshkit import Layout
-        >>> shown(Layout(dp=4))[:4], shown(Layout(dp=100_000))[:9]
-        ('<svg', '<pre>dp=1')
+        >>> shown(Layout(dp=4))[:36], shown(Layout(dp=100_000))[:9]
+        ('<div style="overflow-x:auto"><svg xm', '<pre>dp=1')
     """
-    return svg(layout) if layout.num_ranks <= NOTEBOOK else f"<pre>{escaped(str(layout))}</pre>"
+    if layout.num_ranks > NOTEBOOK:
+        return f"<pre>{escaped(str(layout))}</pre>"
+    return f'<div style="overflow-x:auto">{svg(layout)}</div>'
 
 
 def escaped(text: str) -> str:
@@ -158,7 +160,7 @@ def _page(title: str, axes: list[tuple[str, int]], where: Arrangement, drawn: li
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="meshkit" width="{width}"'
-            f' height="{height}" viewBox="0 0 {width} {height}" style="max-width:100%;height:auto"'
+            f' height="{height}" viewBox="0 0 {width} {height}"'
             f' role="img" aria-label="{escaped(title)}">',
             f"<style>{STYLE}</style>",
             f'<rect class="page" width="{width}" height="{height}" rx="8"/>',
