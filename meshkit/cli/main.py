@@ -20,8 +20,9 @@ from .doctor import DOCTOR
 from .explain import EXPLAIN
 from .hello import HELLO
 from .plan import PLAN
+from .search import SEARCH
 
-COMMANDS: tuple[Command, ...] = (PLAN, EXPLAIN, DIFF, CHECK, DOCTOR, HELLO)
+COMMANDS: tuple[Command, ...] = (PLAN, EXPLAIN, DIFF, SEARCH, CHECK, DOCTOR, HELLO)
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was typed cannot be
@@ -29,7 +30,7 @@ MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was t
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line, with one sub-parser a command."""
-    text = "Lay out a distributed PyTorch job: see who is there before it runs."
+    text = "Lay out a distributed PyTorch job: see it before it runs, then check it."
     top = _plain(argparse.ArgumentParser(prog="meshkit", description=text, allow_abbrev=False))
     top.add_argument("--version", action="version", version=f"meshkit {VERSION}")
     commands = top.add_subparsers(required=True, metavar="command", title="commands")

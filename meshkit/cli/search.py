@@ -1,0 +1,174 @@
+"""``meshkit search``: the layouts that fit a model and a world, ranked by predicted step time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from ..core.call import Call
+from ..core.cost import Job
+from ..core.errors import SpecError, told
+from ..core.links import LINKS
+from ..core.model import ModelShape
+from ..core.search import Found, Ranked, search
+from ..core.words import count
+from . import Answer, Command
+
+PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
+
+
+def run(asked: Namespace) -> Answer:
+    """Rank the layouts that fit. Local, without torch; a second at most for 16,384 ranks.
+
+    Args:
+        asked: ``world``, ``nodes``, ``model``, ``global_batch``, ``seq``, ``links``, ``memory`` (or
+            None), ``top`` and ``json``.
+
+    Returns:
+        The best, the terms that decide and what was excluded; not ok where none fits.
+
+    Raises:
+        SpecError: where a file cannot be read, or what was asked for cannot be.
+    """
+    model = ModelShape.of(_read("model", asked.model))
+    known = LINKS.get(asked.links)
+    links = known or LINKS["h100"].but(_read("links", asked.links))
+    links = links.but({"memory": asked.memory}) if asked.memory else links
+    job = Job(asked.world, asked.nodes, asked.global_batch, asked.seq, links)
+    found = search(model, job, asked.top)
+    if asked.json:
+        said = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
+        text = json.dumps({"ok": bool(found.best), **said, **asdict(found), "note": PROMISE})
+        return Answer(text, bool(found.best))
+    title = f"{Path(asked.model).name}: {model.parameters / 1e9:.2f} billion weights"
+    text = as_text(found, job, title, shutil.get_terminal_size().columns)
+    return Answer(text, bool(found.best))
+
+
+def as_text(found: Found, job: Job, title: str, width: int = 80) -> str:
+    """The ranking as a person reads it.
+
+    Args:
+        found: what was found.
+        job: for what.
+        title: the model, in words.
+        width: columns to fit into; 60 are used at least.
+    """
+    ranks, nodes, links = count(job.world, "rank"), count(job.nodes, "node"), job.links
+    on = f"{ranks} on {nodes}, {job.global_batch} samples of {job.seq} tokens a step"
+    lines = [
+        f"{title}; {on}.",
+        f"A rank: {links.memory:g} GB, {links.flops / 1e12:.0f} TFLOP/s attained, "
+        f"{links.inside:g} GB/s in a node, {links.across:g} GB/s out of it.",
+    ]
+    if found.best:
+        lines += ["", "     step s     GB  layout"]
+        lines += [_row(place, one) for place, one in enumerate(found.best, 1)]
+    total = found.fits + sum(one.count for one in found.excluded)
+    lines += ["", f"{found.fits} of {count(total, 'layout')} fit."]
+    lines += [f"{one.count:7} out: {one.reason}: {_spaced(one.example)}" for one in found.excluded]
+    if found.best:
+        lines += ["", *typed(found.best[0], job), PROMISE]
+    return "\n".join(_wrapped(line, max(width, 60)) for line in lines)
+
+
+def _row(place: int, one: Ranked) -> str:
+    """A layout: what it takes and holds, how it is run, and the terms that decide."""
+    parts = f" virtual={one.virtual}" if one.virtual > 1 else ""
+    again = " recompute" if one.recompute else ""
+    run = f"{one.shard}{parts}{again}, {one.accumulation_steps} x {one.micro_batch}"
+    shares = sorted(((value / one.step, name) for name, value in one.terms.items()), reverse=True)
+    terms = ", ".join(f"{name} {share:.0%}" for share, name in shares if share >= 0.005)
+    head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {_spaced(one.sizes)}; {run}; {terms}"
+    return f"{head}; across nodes: {' '.join(one.crossing) or 'none'}"
+
+
+def _wrapped(line: str, width: int) -> str:
+    hang = " " * (20 if line.startswith(" ") else 4)
+    lines = textwrap.wrap(
+        line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines)
+
+
+def typed(one: Ranked, job: Job) -> list[str]:
+    r"""What to type for a layout: in a trainer, and to see it first.
+
+    Example:
+        >>> one = Ranked({"dp": 8, "tp": 8}, ("dp",), 2, 64, 1, "fsdp", False, 1.0, {}, 9.0)
+        >>> print(*typed(one, Job(64, 8, 1024, 8192, LINKS["h100"])), sep="\n")
+        mesh = meshkit.build_mesh(dp=8, tp=8)
+        plan = mesh.batch(global_batch=1024, micro_batch=2)
+        meshkit plan dp=8 tp=8 --nodes 8
+    """
+    data = {"data": ("dp", "ep")} if "ep" in one.sizes else {}
+    batch = {"global_batch": job.global_batch, "micro_batch": one.micro_batch, **data}
+    return [
+        f"mesh = {Call('meshkit.build_mesh', kwargs=one.sizes)}",
+        f"plan = {Call('mesh.batch', kwargs=batch)}",
+        f"meshkit plan {_spaced(one.sizes)} --nodes {job.nodes}",
+    ]
+
+
+def _spaced(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{axis}={size}" for axis, size in sizes.items())
+
+
+def _read(option: str, path: str) -> Mapping[str, object]:
+    """A JSON object in a file.
+
+    Raises:
+        SpecError: where there is none.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        found = str(error)
+    if isinstance(found, dict):
+        return found
+    why = found if isinstance(found, str) else "It holds no JSON object."
+    fix = {"model": "the config.json of a model.", "links": f"{', '.join(LINKS)}, or a JSON file."}
+    raise SpecError(told(f"--{option} {path} cannot be read.", why, fix=fix[option]))
+
+
+def _whole(text: str) -> int:
+    """A number as typed, 1 or more."""
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if 0 < found < 1e6:
+        return found
+    raise ArgumentTypeError(f"{text!r} is not a number of GB above zero")
+
+
+def _add(parser: ArgumentParser) -> None:
+    numbers = {
+        "world": "ranks",
+        "nodes": "equal nodes that they lie on, in blocks",
+        "global-batch": "samples in one optimizer step",
+        "seq": "tokens of a sample",
+    }
+    for name, text in numbers.items():
+        parser.add_argument(f"--{name}", type=_whole, required=True, metavar="N", help=text)
+    text = "the config.json of the model, as the Hugging Face Hub has it"
+    parser.add_argument("--model", required=True, metavar="FILE", help=text)
+    text = f"{', '.join(LINKS)}, or a JSON file of measured figures (default h100)"
+    parser.add_argument("--links", default="h100", metavar="NAME", help=text)
+    text = "1e9 bytes of one device that a job may fill (default: the device's)"
+    parser.add_argument("--memory", type=_gigabytes, metavar="GB", help=text)
+    parser.add_argument("--top", type=_whole, default=10, metavar="N", help="how many to show")
+
+
+SEARCH = Command("search", "rank the layouts that fit a model", _add, run)

@@ -1,0 +1,208 @@
+"""What an optimizer step would take: an alpha-beta model with contention. It ranks; no promise.
+
+A collective that sends so many bytes from a rank takes ``steps x wait + max over links of bytes /
+bandwidth`` (alpha-beta; Thakur, Rabenseifner and Gropp, 2005). Ranks lie on nodes in blocks and
+axes nest ``pp dp ep cp sp tp``; of a group of g ranks, k share a node. A ring leaves the node once
+in k hops, so 1/k of its bytes cross; an all-to-all sends (g - k) / (g - 1) of them across.
+
+Of a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.14509, 2310.01889)::
+
+    compute  2 (weights met + seq x heads x head_dim) t operations forward, twice that backward
+    weights  12 bytes each from and to memory: read twice, their gradients added to in fp32
+    tp       4 all-gathers or reduce-scatters of t x hidden a layer and pass
+    sp       4 all-to-alls a layer and pass: q, k, v, output
+    cp       a ring of k and v: once forward, twice backward
+    ep       2 all-to-alls of top_k x t x hidden a layer and pass
+    pp       v sends of t x hidden each way
+    bubble   (pp - 1) / v micro batches, once a step
+    dp       8 bytes a weight with ddp, 6 with zero1, once a step; with fsdp 8, every micro batch
+
+A pass is the forward, the backward, and the forward again where it is recomputed. What stands
+above the bubble is on the critical path. dp overlaps with one micro batch, under fsdp with all; what
+is left shows. And no step is shorter than what a link has to carry: t >= max over links of all
+bytes that cross it / its bandwidth; ``links`` is what that adds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .call import Call
+from .errors import SpecError, told
+from .integers import integer
+from .links import Links
+from .memory import Choice, Floats, stage_layers, stage_weights
+from .model import ModelShape
+from .seats import Ints
+
+AXES = Choice._fields[:6]
+LIMITS = {"world": 2**20, "nodes": 2**20, "global_batch": 2**40, "seq": 2**40}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be run, and on what.
+
+    Attributes:
+        world: ranks.
+        nodes: equal nodes that they lie on, in blocks.
+        global_batch: samples in one optimizer step.
+        seq: tokens of a sample.
+        links: devices and wires.
+    """
+
+    world: int
+    nodes: int
+    global_batch: int
+    seq: int
+    links: Links
+
+    def __post_init__(self) -> None:
+        for name, most in LIMITS.items():
+            number = integer(value := getattr(self, name))
+            if number is None or not 1 <= number <= most:
+                call = Call("Job", kwargs={name: value})
+                fix = f"a whole number from 1 to {most}."
+                raise SpecError(told(f"{call}: {name} is {value!r}.", fix=fix))
+            object.__setattr__(self, name, number)
+        if self.world % self.nodes:
+            call = Call("Job", kwargs={"world": self.world, "nodes": self.nodes})
+            fit = min(divisors(self.world), key=lambda n: abs(n - self.nodes))
+            text = f"{call}: {self.world} ranks do not divide over {self.nodes} nodes."
+            raise SpecError(told(text, fix=f"nodes={fit}, say."))
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, in ascending order.
+
+    Example:
+        >>> divisors(12)
+        [1, 2, 3, 4, 6, 12]
+    """
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+class Traffic(NamedTuple):
+    """What one rank sends: bytes in its node, bytes out of it, and s of waiting."""
+
+    inside: Floats
+    across: Floats
+    wait: Floats
+
+
+def near(job: Job, c: Choice, *axes: str) -> tuple[Ints, Ints]:
+    """How many ranks a group over some axes has, and how many of them share a node.
+
+    Of groups that straddle nodes unevenly, none counts as sharing: the slowest group decides.
+    """
+    size, close, stride, node = np.int64(1), np.int64(1), np.int64(1), job.world // job.nodes
+    for axis in reversed(AXES):
+        extent = getattr(c, axis)
+        if axis in axes:
+            whole, spans = node % (stride * extent) == 0, stride * extent % node == 0
+            part = np.where(spans & (node % stride == 0), node // stride, 1)
+            size, close = size * extent, close * np.where(whole, extent, part)
+        stride = stride * extent
+    return size, close
+
+
+def sent(
+    job: Job, among: tuple[Ints, Ints], amount: Floats, steps: Floats, *, ring: bool = True
+) -> Traffic:
+    """Bytes that each rank of a group sends in some steps, by the links they take."""
+    size, close = among
+    share = 1 / close if ring else (size - close) / np.maximum(size - 1, 1)
+    leaves = close < size
+    wait = np.where(leaves, job.links.wait_across, job.links.wait_inside)
+    across = np.where(leaves, share, 0) * amount
+    return Traffic(amount - across, across, steps * wait)
+
+
+def seconds(links: Links, traffic: Traffic) -> Floats:
+    """How long it takes where nothing else is sent."""
+    busiest = np.maximum(traffic.inside / links.inside, traffic.across / links.across)
+    return np.asarray(busiest / 1e9 + traffic.wait)
+
+
+def predicted(model: ModelShape, job: Job, c: Choice) -> dict[str, Floats]:
+    """The terms of one optimizer step, in s; their sum is the step. Pure, O(choices).
+
+    Args:
+        model: the sizes of the model.
+        job: what is to be run.
+        c: ways to run it that fit.
+
+    Returns:
+        compute, weights, tp, sp, cp, ep, pp, bubble, dp and links, an array each, as long as ``c``.
+    """
+    micros = job.global_batch // (c.dp * c.ep * c.micro_batch)
+    path, grads = _on_path(model, job, c), _gradients(model, job, c, micros)
+    read = 12 * sum(stage_weights(model, c)) / job.links.reads / 1e9
+    one = {"compute": _compute(model, job, c), "weights": read}
+    one |= {axis: seconds(job.links, traffic) for axis, traffic in path.items()}
+    busy = sum(one.values())
+    hidden = busy * np.where(np.asarray(c.shard) == 2, micros, 1)
+    dp = np.maximum(seconds(job.links, grads) - hidden, 0)
+    inside, across = (
+        micros * sum(traffic[i] for traffic in path.values()) + grads[i] for i in (0, 1)
+    )
+    carried = np.maximum(inside / job.links.inside, across / job.links.across) / 1e9
+    terms = {name: micros * value for name, value in one.items()}
+    terms |= {"bubble": (c.pp - 1) / c.virtual * busy, "dp": dp}
+    return {**terms, "links": np.maximum(carried - micros * busy - dp, 0)}
+
+
+def _compute(model: ModelShape, job: Job, c: Choice) -> Floats:
+    """Seconds that the slowest stage computes for one micro batch."""
+    tokens = c.micro_batch * job.seq / (c.cp * c.sp * c.tp)
+    layer = model.met / model.layers + job.seq * model.heads * model.head_dim  # causal: half of it
+    longest = stage_layers(model, c.pp)
+    last = longest - (model.layers % c.pp != 0)
+    passes = 3 + np.asarray(c.recompute)
+    most = np.maximum(last * layer * passes + 3 * model.embedding, longest * layer * passes)
+    return np.asarray(2 * tokens * most / job.links.flops)
+
+
+def _on_path(model: ModelShape, job: Job, c: Choice) -> dict[str, Traffic]:
+    """What a rank sends for one micro batch while its layers wait."""
+    layers, passes = stage_layers(model, c.pp), 2 + np.asarray(c.recompute)
+    tokens = c.micro_batch * job.seq / (c.cp * c.sp)
+    kv = 2 * tokens * 2 * model.kv_heads * model.head_dim / c.tp  # bytes; bf16
+    q = 2 * tokens * 2 * model.heads * model.head_dim / c.tp  # and the output
+    stream = 2 * tokens * model.hidden
+    routed = layers * (1 - model.dense_layers / model.layers)
+    total = {  # bytes of the whole group's tensor, and how many times it goes around
+        "tp": (stream, 4 * passes * layers),
+        "sp": ((q + kv) / 4, 4 * passes * layers),
+        "cp": (kv * c.cp, (passes + 1) * layers),
+        "ep": (stream * model.top_k / c.tp, 2 * passes * routed),
+    }
+    path = {}
+    for axis, (amount, times) in total.items():
+        size = getattr(c, axis)
+        amount = amount * times * (size - 1) / size
+        ring = axis in ("tp", "cp")
+        path[axis] = sent(job, near(job, c, axis), amount, times * (size - 1), ring=ring)
+    hops = 2 * c.virtual * (c.pp > 1)
+    return {**path, "pp": sent(job, near(job, c, "pp"), hops * stream / c.tp, hops)}
+
+
+def _gradients(model: ModelShape, job: Job, c: Choice, micros: Ints) -> Traffic:
+    """What a rank sends in a step to keep the weights of its copies equal."""
+    fsdp = np.asarray(c.shard) == 2
+    rounds = np.where(fsdp, micros, 1)
+    each = np.where(np.asarray(c.shard) == 1, 6, 8) * rounds
+    calls = np.where(fsdp, 3, 2) * rounds * stage_layers(model, c.pp)
+    total = []
+    for weights, axes in zip(
+        stage_weights(model, c), (("dp", "ep", "cp", "sp"), ("dp", "cp", "sp")), strict=True
+    ):
+        among = near(job, c, *axes)
+        amount = each * weights * (among[0] - 1) / among[0]
+        total.append(sent(job, among, amount, calls * (among[0] - 1.0) * (weights > 0)))
+    return Traffic(*(shared + routed for shared, routed in zip(*total, strict=True)))

@@ -1,0 +1,93 @@
+"""Links: what a device computes and what its wires carry, by data sheet or as measured.
+
+A table, one row a machine. Figures of data sheets are what cannot be exceeded; a measurement, in
+the same words, ranks better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+from .call import Call
+from .errors import SpecError, told
+
+
+@dataclass(frozen=True)
+class Links:
+    """A device and its wires. Each rank has its own; ranks of a node share what leaves it.
+
+    Attributes:
+        flops: operations a second that matrix products in bf16 attain.
+        memory: GB (1e9 bytes) of one device that a job may fill.
+        reads: GB/s of its memory.
+        inside: GB/s, one direction, from a device to the others of its node.
+        across: GB/s, one direction, out of a node, for each of its devices.
+        wait_inside: s that one step of a collective waits inside a node.
+        wait_across: s that it waits between nodes.
+        source: where the figures are from.
+    """
+
+    flops: float
+    memory: float
+    reads: float
+    inside: float
+    across: float
+    wait_inside: float = 3.4e-6
+    wait_across: float = 14e-6
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for field in fields(self)[:-1]:
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                call = Call("Links", kwargs={field.name: value})
+                text = told(f"{call}: {field.name} is {value!r}.", fix="a number above zero.")
+                raise SpecError(text)
+
+    def but(self, measured: Mapping[str, object]) -> Links:
+        """These figures with some that were measured in their place.
+
+        Args:
+            measured: names of the figures, as above, to their values.
+
+        Raises:
+            SpecError: for a name that is no figure, or a value that is no number above zero.
+
+        Example:
+            >>> LINKS["h100"].but({"inside": 370}).inside
+            370
+        """
+        known = asdict(self)
+        for name in measured:
+            if name not in known:
+                call = Call("links.but", ({name: measured[name]},))
+                fix = f"one of {', '.join(known)}."
+                raise SpecError(told(f"{call}: there is no figure {name!r}.", fix=fix))
+        return Links(**{**known, **measured})
+
+
+# Of the dense bf16 peak, what a trainer attains between its collectives. Llama 3 reports 38 to 43 %
+# with them and the bubble (arXiv 2407.21783, table 4), from which this was chosen.
+ATTAINED = 0.55
+
+_WAITS = "waits: NCCL, src/graph/tuning.cc, hwLat, Ring Simple"
+
+LINKS = {
+    "a100": Links(
+        ATTAINED * 312e12, 80, 2039, 300, 25,
+        source=f"A100 80GB SXM data sheet; DGX A100: one 200 Gb/s HDR port a GPU; {_WAITS}",
+    ),
+    "h100": Links(
+        ATTAINED * 989e12, 80, 3350, 450, 50,
+        source=f"H100 SXM data sheet; DGX H100: one 400 Gb/s NDR port a GPU; {_WAITS}",
+    ),
+    "h200": Links(
+        ATTAINED * 989e12, 141, 4800, 450, 50,
+        source=f"H200 SXM data sheet; DGX H200: one 400 Gb/s NDR port a GPU; {_WAITS}",
+    ),
+    "b200": Links(
+        ATTAINED * 2250e12, 180, 8000, 900, 50,
+        source=f"DGX B200 data sheet: NVLink 1.8 TB/s both ways, one 400 Gb/s port a GPU; {_WAITS}",
+    ),
+}  # fmt: skip
