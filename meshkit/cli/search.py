@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import textwrap
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from ..core.search import Found, Ranked, search
 from ..core.words import count
 from . import Answer, Command
 
+HEADER = "     step s     GB  layout; sharding, micro batches x samples; axes across nodes"
 PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
 
 
@@ -57,43 +57,35 @@ def as_text(found: Found, job: Job, title: str, width: int = 80) -> str:
         found: what was found.
         job: for what.
         title: the model, in words.
-        width: columns to fit into; 60 are used at least.
+        width: columns; what is wider than it goes on in the next line.
     """
-    ranks, nodes, links = count(job.world, "rank"), count(job.nodes, "node"), job.links
-    on = f"{ranks} on {nodes}, {job.global_batch} samples of {job.seq} tokens a step"
+    links, total = job.links, found.fits + sum(one.count for one in found.excluded)
+    ranks, nodes = count(job.world, "rank"), count(job.nodes, "node")
+    rows = [_row(place, one, width) for place, one in enumerate(found.best, 1)]
     lines = [
-        f"{title}; {on}.",
+        f"{title}; {ranks} on {nodes}.",
+        f"A step: {job.global_batch} samples of {job.seq} tokens.",
         f"A rank: {links.memory:g} GB, {links.flops / 1e12:.0f} TFLOP/s attained, "
         f"{links.inside:g} GB/s in a node, {links.across:g} GB/s out of it.",
+        *(["", HEADER, *rows] if rows else []),
+        "",
+        f"{found.fits} of {count(total, 'layout')} fit.",
+        *(f"{one.count:7} out: {one.reason}: {_spaced(one.example)}" for one in found.excluded),
     ]
-    if found.best:
-        lines += ["", "     step s     GB  layout"]
-        lines += [_row(place, one) for place, one in enumerate(found.best, 1)]
-    total = found.fits + sum(one.count for one in found.excluded)
-    lines += ["", f"{found.fits} of {count(total, 'layout')} fit."]
-    lines += [f"{one.count:7} out: {one.reason}: {_spaced(one.example)}" for one in found.excluded]
-    if found.best:
-        lines += ["", *typed(found.best[0], job), PROMISE]
-    return "\n".join(_wrapped(line, max(width, 60)) for line in lines)
+    return "\n".join([*lines, "", *typed(found.best[0], job), PROMISE] if rows else lines)
 
 
-def _row(place: int, one: Ranked) -> str:
+def _row(place: int, one: Ranked, width: int) -> str:
     """A layout: what it takes and holds, how it is run, and the terms that decide."""
     parts = f" virtual={one.virtual}" if one.virtual > 1 else ""
     again = " recompute" if one.recompute else ""
     run = f"{one.shard}{parts}{again}, {one.accumulation_steps} x {one.micro_batch}"
+    crossing = " ".join(one.crossing) or "none"
+    head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {_spaced(one.sizes)}; {run}; {crossing}"
     shares = sorted(((value / one.step, name) for name, value in one.terms.items()), reverse=True)
     terms = ", ".join(f"{name} {share:.0%}" for share, name in shares if share >= 0.005)
-    head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {_spaced(one.sizes)}; {run}; {terms}"
-    return f"{head}; across nodes: {' '.join(one.crossing) or 'none'}"
-
-
-def _wrapped(line: str, width: int) -> str:
-    hang = " " * (20 if line.startswith(" ") else 4)
-    lines = textwrap.wrap(
-        line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
-    )
-    return "\n".join(lines)
+    fits = len(head) + 2 + len(terms) <= width
+    return f"{head}; {terms}" if fits else f"{head}\n{'':20}{terms}"
 
 
 def typed(one: Ranked, job: Job) -> list[str]:

@@ -18,8 +18,8 @@ Of a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.14509
     dp       8 bytes a weight with ddp, 6 with zero1, once a step; with fsdp 8, every micro batch
 
 A pass is the forward, the backward, and the forward again where it is recomputed. What stands
-above the bubble is on the critical path. dp overlaps with one micro batch, under fsdp with all; what
-is left shows. And no step is shorter than what a link has to carry: t >= max over links of all
+above the bubble is on the critical path. dp overlaps with one micro batch, under fsdp with all;
+what is left shows. And no step is shorter than what a link has to carry: t >= max over links of all
 bytes that cross it / its bandwidth; ``links`` is what that adds.
 """
 
@@ -40,7 +40,7 @@ from .model import ModelShape
 from .seats import Ints
 
 AXES = Choice._fields[:6]
-LIMITS = {"world": 2**20, "nodes": 2**20, "global_batch": 2**40, "seq": 2**40}
+LIMITS = {"world": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def predicted(model: ModelShape, job: Job, c: Choice) -> dict[str, Floats]:
     one = {"compute": _compute(model, job, c), "weights": read}
     one |= {axis: seconds(job.links, traffic) for axis, traffic in path.items()}
     busy = sum(one.values())
-    hidden = busy * np.where(np.asarray(c.shard) == 2, micros, 1)
-    dp = np.maximum(seconds(job.links, grads) - hidden, 0)
+    beside = busy * np.where(np.asarray(c.shard) == 2, micros, 1)
+    dp = np.maximum(seconds(job.links, grads) - beside, 0)
     inside, across = (
         micros * sum(traffic[i] for traffic in path.values()) + grads[i] for i in (0, 1)
     )
@@ -175,12 +175,11 @@ def _on_path(model: ModelShape, job: Job, c: Choice) -> dict[str, Traffic]:
     kv = 2 * tokens * 2 * model.kv_heads * model.head_dim / c.tp  # bytes; bf16
     q = 2 * tokens * 2 * model.heads * model.head_dim / c.tp  # and the output
     stream = 2 * tokens * model.hidden
-    routed = layers * (1 - model.dense_layers / model.layers)
     total = {  # bytes of the whole group's tensor, and how many times it goes around
         "tp": (stream, 4 * passes * layers),
         "sp": ((q + kv) / 4, 4 * passes * layers),
         "cp": (kv * c.cp, (passes + 1) * layers),
-        "ep": (stream * model.top_k / c.tp, 2 * passes * routed),
+        "ep": (stream * model.top_k / c.tp, 2 * passes * layers * model.sparse),
     }
     path = {}
     for axis, (amount, times) in total.items():

@@ -67,8 +67,9 @@ class Links:
         return Links(**{**known, **measured})
 
 
-# Of the dense bf16 peak, what a trainer attains between its collectives. Llama 3 reports 38 to 43 %
-# with them and the bubble (arXiv 2407.21783, table 4), from which this was chosen.
+# The share of the dense bf16 peak that a trainer attains between its collectives. Chosen on Llama 3
+# 405B: 430, 400 and 380 TFLOP/s of an H100 all told (arXiv 2407.21783, table 4; 8192, 16,384 ranks,
+# 131,072 tokens). With it core/cost says 424, 398 and 403.
 ATTAINED = 0.55
 
 _WAITS = "waits: NCCL, src/graph/tuning.cc, hwLat, Ring Simple"

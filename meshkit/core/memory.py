@@ -12,11 +12,11 @@ where n is dp x ep x cp x sp, for routed experts dp x cp x sp. A rank has 1/tp o
 1/ep of their experts. (Megatron-core, distributed optimizer; ZeRO, arXiv 1910.02054.)
 
 A layer keeps of each token, in bf16, what is no cheap function of the rest: the inputs of its two
-norms, q, k, v and the output of attention, gate and up: ``2 (4 hidden + 2 kv + 2 ffn) / tp``, as the
-sequence is split over tp where the weights are not. No scores are kept (flash attention); norms and
-activation functions are recomputed. With full recomputation a layer keeps its input alone, and one
-layer is whole at a time. Logits are 6 bytes each. A pipeline holds pp micro batches, interleaved
-``pp + (pp - 1) / v`` (arXiv 2205.05198, 4.2.3).
+norms, q, k, v and the output of attention, gate and up: ``2 (4 hidden + 2 kv + 2 ffn) / tp``, as
+the sequence is split over tp where the weights are not; and a copy of hidden for each routed expert.
+No scores are kept (flash attention); norms and activation functions are recomputed. With full recomputation a layer keeps its input alone, and
+one layer is whole at a time. Logits are 6 bytes each. A pipeline holds pp micro batches, or
+interleaved ``pp + (pp - 1) / v`` (arXiv 2205.05198, 4.2.3).
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def bytes_per_rank(model: ModelShape, c: Choice, global_batch: int, seq: int) ->
 def _activations(model: ModelShape, c: Choice, global_batch: int, seq: int) -> Floats:
     tokens = c.micro_batch * seq / (c.cp * c.sp * c.tp)
     heads = 2 * model.head_dim * (model.heads + model.kv_heads)  # q, the output, k and v
-    whole = 2 * tokens * (2 * model.hidden + heads + 2 * model.width)
+    inputs = 2 + model.top_k * model.sparse  # of the norms, and a copy for each routed expert
+    whole = 2 * tokens * (inputs * model.hidden + heads + 2 * model.width)
     layer = np.where(c.recompute, 2 * tokens * model.hidden, whole)
     micros = global_batch // (c.dp * c.ep * c.micro_batch)
     depth = c.pp + np.where(np.asarray(c.virtual) > 1, (c.pp - 1) / c.virtual, 0)

@@ -182,9 +182,13 @@ class ModelShape:
     @property
     def width(self) -> float:
         """Inner width of the feed-forwards that one token meets in a layer, on average."""
-        sparse = (self.top_k + self.shared_experts) * self.expert_ffn
-        dense = self.dense_layers / self.layers
-        return dense * self.ffn + (1 - dense) * sparse
+        experts = (self.top_k + self.shared_experts) * self.expert_ffn
+        return (1 - self.sparse) * self.ffn + self.sparse * experts
+
+    @property
+    def sparse(self) -> float:
+        """The share of the layers that have experts."""
+        return 1 - self.dense_layers / self.layers
 
 
 def _found(config: Mapping[str, object], names: tuple[str, ...]) -> object:

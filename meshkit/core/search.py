@@ -105,25 +105,26 @@ def search(model: ModelShape, job: Job, top: int = 10) -> Found:
     return Found(best, layouts.shape[1] - len(lost), tuple(excluded))
 
 
-def factorizations(world: int, axes: Iterable[str]) -> Ints:
-    """All ways to write a world as a product over axes: int64 (6, ways); others have size 1.
+def factorizations(world: int, *, experts: bool) -> Ints:
+    """All ways to write a world as a product over the axes: int64 (6, ways); ep only if asked for.
 
     Example:
-        >>> factorizations(4, ["dp", "tp"])[[1, 5]].tolist()
-        [[1, 2, 4], [4, 2, 1]]
+        >>> factorizations(2, experts=False).T.tolist()  # pp dp ep cp sp tp
+        [[1, 1, 1, 1, 1, 2], [1, 1, 1, 1, 2, 1], [1, 1, 1, 2, 1, 1], [1, 2, 1, 1, 1, 1],
+         [2, 1, 1, 1, 1, 1]]
     """
     every = np.array(divisors(world))
-    rows = np.array([[world]])  # (axes so far and what is left, ways)
-    for axis in AXES:
-        sizes = every if axis in axes else every[:1]
+    rows = np.array([[world]])  # (axes so far and what is left, ways); what is left last is tp
+    for axis in AXES[:-1]:
+        sizes = every if experts or axis != "ep" else every[:1]
         way, which = np.nonzero(rows[-1][:, None] % sizes == 0)
         rows = np.vstack([rows[:-1, way], sizes[which], rows[-1, way] // sizes[which]])
-    return rows[:-1, rows[-1] == 1]
+    return rows
 
 
 def _divided(model: ModelShape, job: Job) -> tuple[Ints, list[Excluded]]:
     """The layouts over which everything divides, and the others."""
-    layouts = factorizations(job.world, [axis for axis in AXES if axis != "ep" or model.experts])
+    layouts = factorizations(job.world, experts=model.experts > 0)
     c, excluded = Choice(*layouts), []
     left = np.ones(layouts.shape[1], dtype=bool)
     for reason, fits in _rules(model, job, c).items():
@@ -157,7 +158,7 @@ def _rules(model: ModelShape, job: Job, c: Choice) -> dict[str, NDArray[np.bool_
 def _ways(model: ModelShape, job: Job, layouts: Ints) -> tuple[Ints, Choice]:
     """Every way to run each layout: which layout it is, and the way."""
     layers = stage_layers(model, layouts[0])
-    virtual = sorted({v for length in np.unique(layers) for v in divisors(int(length))})
+    virtual = sorted({1, *(v for length in np.unique(layers) for v in divisors(int(length)))})
     ways = np.array([*itertools.product(virtual, MICRO_BATCHES, range(len(SHARDS)), (0, 1))]).T
     v, micro, shard, _ = ways
     pp, dp, ep, cp, sp, _ = layouts[:, :, None]  # against each way: (layouts, ways)
