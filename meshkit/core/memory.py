@@ -12,11 +12,12 @@ where n is dp x ep x cp x sp, for routed experts dp x cp x sp. A rank has 1/tp o
 1/ep of their experts. (Megatron-core, distributed optimizer; ZeRO, arXiv 1910.02054.)
 
 A layer keeps of each token, in bf16, what is no cheap function of the rest: the inputs of its two
-norms, q, k, v and the output of attention, gate and up: ``2 (4 hidden + 2 kv + 2 ffn) / tp``, as
-the sequence is split over tp where the weights are not; and a copy of hidden for each routed expert.
-No scores are kept (flash attention); norms and activation functions are recomputed. With full recomputation a layer keeps its input alone, and
-one layer is whole at a time. Logits are 6 bytes each. A pipeline holds pp micro batches, or
-interleaved ``pp + (pp - 1) / v`` (arXiv 2205.05198, 4.2.3).
+norms, q, k, v and the output of attention, gate and up, and a copy for each routed expert:
+``2 (4 hidden + 2 kv + 2 ffn + top_k hidden) / tp``, as the sequence is split over tp where the
+weights are not. No scores are kept (flash attention); norms and activation functions are computed
+again. With full recomputation a layer keeps its input alone, and one layer is whole at a time.
+Logits are 6 bytes each. A pipeline holds pp micro batches, or interleaved ``pp + (pp - 1) / v``
+(arXiv 2205.05198, 4.2.3).
 """
 
 from __future__ import annotations
