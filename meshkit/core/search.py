@@ -97,7 +97,7 @@ def search(model: ModelShape, job: Job, top: int = 10) -> Found:
         np.minimum.at(least, which, held)
         nearest = lost[np.argsort(least[lost], kind="stable")]
         reason = (
-            f"{job.links.memory:g} GB do not hold it, however run; one needs {min(least[lost]):.1f}"
+            f"{job.links.memory:g} GB do not hold it, however run; one needs {min(least[lost]):.4g}"
         )
         excluded.append(Excluded(reason, len(lost), _sizes(layouts[:, nearest[0]])))
     fast = Choice(*(column[roomy] for column in c))
