@@ -83,7 +83,7 @@ def _row(place: int, one: Ranked, width: int) -> str:
     crossing = " ".join(one.crossing) or "none"
     head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {_spaced(one.sizes)}; {run}; {crossing}"
     shares = sorted(((value / one.step, name) for name, value in one.terms.items()), reverse=True)
-    terms = ", ".join(f"{name} {share:.0%}" for share, name in shares if share >= 0.005)
+    terms = ", ".join(f"{name} {share:.0%}" for share, name in shares[:6] if share >= 0.005)
     fits = len(head) + 2 + len(terms) <= width
     return f"{head}; {terms}" if fits else f"{head}\n{'':20}{terms}"
 
@@ -117,13 +117,12 @@ def _read(option: str, path: str) -> Mapping[str, object]:
     Raises:
         SpecError: where there is none.
     """
+    why = "It holds no JSON object."
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        if isinstance(found := json.loads(Path(path).read_text(encoding="utf-8")), dict):
+            return found
     except (OSError, ValueError) as error:
-        found = str(error)
-    if isinstance(found, dict):
-        return found
-    why = found if isinstance(found, str) else "It holds no JSON object."
+        why = str(error)
     fix = {"model": "the config.json of a model.", "links": f"{', '.join(LINKS)}, or a JSON file."}
     raise SpecError(told(f"--{option} {path} cannot be read.", why, fix=fix[option]))
 

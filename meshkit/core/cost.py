@@ -99,6 +99,14 @@ def near(job: Job, c: Choice, *axes: str) -> tuple[Ints, Ints]:
     """How many ranks a group over some axes has, and how many of them share a node.
 
     Of groups that straddle nodes unevenly, none counts as sharing: the slowest group decides.
+
+    Args:
+        job: says how many ranks a node has.
+        c: says how the axes nest.
+        axes: of the group, in any order.
+
+    Returns:
+        Both numbers, arrays as long as ``c``.
     """
     size, close, stride, node = np.int64(1), np.int64(1), np.int64(1), job.world // job.nodes
     for axis in reversed(AXES):
@@ -114,7 +122,15 @@ def near(job: Job, c: Choice, *axes: str) -> tuple[Ints, Ints]:
 def sent(
     job: Job, among: tuple[Ints, Ints], amount: Floats, steps: Floats, *, ring: bool = True
 ) -> Traffic:
-    """Bytes that each rank of a group sends in some steps, by the links they take."""
+    """What each rank of a group sends, by the links that it takes.
+
+    Args:
+        job: says what a step waits for.
+        among: the size of the group, and how many of it share a node.
+        amount: bytes that a rank sends in all.
+        steps: messages that wait for each other.
+        ring: whether they go to the next rank, or to each of the others.
+    """
     size, close = among
     share = 1 / close if ring else (size - close) / np.maximum(size - 1, 1)
     leaves = close < size

@@ -95,11 +95,10 @@ def search(model: ModelShape, job: Job, top: int = 10) -> Found:
     if len(lost):
         least = np.full(layouts.shape[1], np.inf)
         np.minimum.at(least, which, held)
-        nearest = lost[np.argsort(least[lost], kind="stable")]
-        reason = (
-            f"{job.links.memory:g} GB do not hold it, however run; one needs {min(least[lost]):.4g}"
-        )
-        excluded.append(Excluded(reason, len(lost), _sizes(layouts[:, nearest[0]])))
+        nearest = lost[np.argmin(least[lost])]
+        room = f"{job.links.memory:g} GB do not hold it, however run"
+        reason = f"{room}; one needs {least[nearest]:.4g}"
+        excluded.append(Excluded(reason, len(lost), _sizes(layouts[:, nearest])))
     fast = Choice(*(column[roomy] for column in c))
     best = _best(model, job, which[roomy], fast, held[roomy], top)
     return Found(best, layouts.shape[1] - len(lost), tuple(excluded))
@@ -139,19 +138,14 @@ def _rules(model: ModelShape, job: Job, c: Choice) -> dict[str, NDArray[np.bool_
     """What must divide what: the words of the contrary, and where it does."""
     parts = np.gcd(model.ffn, model.expert_ffn) if model.experts else model.ffn
     cuts = c.tp * c.sp * np.where(c.cp > 1, 2 * c.cp, 1)  # a ring takes two pieces each, zigzag
+    pp, kv, batch = stage_layers(model, c.pp), model.kv_heads, job.global_batch
     return {
-        f"pp divides neither {model.layers} layers nor {model.layers + 2}": stage_layers(
-            model, c.pp
-        )
-        > 0,
-        f"tp does not divide {model.kv_heads} kv heads and ffn {parts}": (
-            (model.kv_heads % c.tp == 0) & (parts % c.tp == 0)
-        ),
-        f"tp x sp does not divide {model.kv_heads} kv heads": model.kv_heads % (c.tp * c.sp) == 0,
+        f"pp divides neither {model.layers} layers nor {model.layers + 2}": pp > 0,
+        f"tp does not divide {kv} kv heads and ffn {parts}": np.gcd(kv, parts) % c.tp == 0,
+        f"tp x sp does not divide {kv} kv heads": kv % (c.tp * c.sp) == 0,
         f"ep does not divide {model.experts} experts": model.experts % c.ep == 0,
         f"tp x sp x 2 cp does not divide {job.seq} tokens": job.seq % cuts == 0,
-        f"dp x ep does not divide {job.global_batch} samples": job.global_batch % (c.dp * c.ep)
-        == 0,
+        f"dp x ep does not divide {batch} samples": batch % (c.dp * c.ep) == 0,
     }
 
 
@@ -176,7 +170,7 @@ def _best(
     """The fastest way of each layout, the fastest layouts first."""
     terms = predicted(model, job, c)
     step = sum(terms.values(), np.zeros(len(which)))
-    order = np.lexsort((held, step))
+    order = np.lexsort((held, step.astype(np.float32)))  # equal to seven digits is equal
     _, first = np.unique(which[order], return_index=True)
     best = []
     for place in order[np.sort(first)[:top]]:

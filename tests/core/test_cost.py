@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from meshkit import Layout
 from meshkit.core.cost import AXES, Job, divisors, near, predicted, sent
+from meshkit.core.crossing import crossings
 from meshkit.core.links import LINKS
 from meshkit.core.memory import Choice, stage_layers
 from meshkit.core.model import ModelShape
+from meshkit.core.topology import Topology
 
 law = settings(deadline=None, max_examples=60, database=None)
 
@@ -95,6 +97,9 @@ def test_a_group_leaves_its_node_or_not_as_its_ranks_do(
     node = job.world // job.nodes
     crosses = any(len({rank // node for rank in group}) > 1 for group in groups(c, *axes))
     assert bool(close < size) == crosses
+    layout = Layout(**dict(zip(AXES, c[:6], strict=True)))
+    told = crossings(layout, Topology.even(job.world, nodes=job.nodes))[axes[0]]
+    assert bool(close < size) == (told.crossing_groups > 0)
 
 
 POWERS = [(stride, size, node) for stride, size, node in itertools.product((1, 2, 4, 8), repeat=3)]

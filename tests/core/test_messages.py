@@ -38,9 +38,12 @@ from meshkit import (
 )
 from meshkit.core.axes import STANDARD
 from meshkit.core.call import Call, Word
+from meshkit.core.cost import Job
 from meshkit.core.crossing import link_bytes
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
+from meshkit.core.links import LINKS
+from meshkit.core.model import ModelShape
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
@@ -57,6 +60,14 @@ PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
 EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
 LOAD = Call("sampler.load_state_dict", (Word("state"),))
 STATE = state(EPOCH, 1)
+CONFIG = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
 
 
 class Said(NamedTuple):
@@ -1442,6 +1453,80 @@ the ramp does not lead to the plan.
         """
         svg(Layout(dp=4), [0, 0, 1]): nodes has shape (3,), the layout 4 ranks.
           Fix: a node for the rank at each position, in one row.
+        """,
+        {},
+    ),
+    # ------------------------------------------------------------ model.py, links.py, cost.py
+    "a config without a size": Said(
+        lambda: ModelShape.of({k: v for k, v in CONFIG.items() if k != "num_hidden_layers"}),
+        SpecError,
+        """
+        ModelShape.of(config): there is no num_hidden_layers or n_layer.
+          Fix: the config.json of a decoder, as the Hugging Face Hub has it.
+        """,
+        {},
+    ),
+    "a model of latent attention": Said(
+        lambda: ModelShape.of({**CONFIG, "kv_lora_rank": 512}),
+        SpecError,
+        """
+        ModelShape.of(config): kv_lora_rank is 512.
+          Latent attention is not modelled.
+          Fix: leave kv_lora_rank out; plain attention is then counted in its place.
+        """,
+        {},
+    ),
+    "a size of a model that is none": Said(
+        lambda: ModelShape.of({**CONFIG, "hidden_size": "4096"}),
+        SpecError,
+        """
+        ModelShape(hidden='4096'): hidden is '4096'.
+          Fix: a whole number from 1 to 100000000 for hidden_size or n_embd.
+        """,
+        {},
+    ),
+    "kv heads that do not divide the heads": Said(
+        lambda: ModelShape.of({**CONFIG, "num_key_value_heads": 5}),
+        SpecError,
+        """
+        ModelShape(heads=32, kv_heads=5): kv_heads does not divide heads.
+          Fix: num_key_value_heads and num_attention_heads as the model has them.
+        """,
+        {},
+    ),
+    "links without such a figure": Said(
+        lambda: LINKS["h100"].but({"nvlink": 450}),
+        SpecError,
+        """
+        links.but({'nvlink': 450}): there is no figure 'nvlink'.
+          Fix: one of flops, memory, reads, inside, across, wait_inside, wait_across, source.
+        """,
+        {},
+    ),
+    "a figure that is none": Said(
+        lambda: LINKS["h100"].but({"across": 0}),
+        SpecError,
+        """
+        Links(across=0): across is 0.
+          Fix: a number above zero.
+        """,
+        {},
+    ),
+    "a job of no ranks": Said(
+        lambda: Job(0, 1, 8, 64, LINKS["h100"]),
+        SpecError,
+        """
+        Job(world=0): world is 0.
+          Fix: a whole number from 1 to 131072.
+        """,
+        {},
+    ),
+    "a job that does not divide over its nodes": Said(
+        lambda: Job(64, 7, 8, 64, LINKS["h100"]),
+        SpecError,
+        """
+        Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.
+          Fix: nodes=8, say.
         """,
         {},
     ),

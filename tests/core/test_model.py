@@ -203,6 +203,29 @@ def test_sizes_of_numpy_and_of_an_n_inner() -> None:
     assert ModelShape.of(CONFIGS["GPT-2"][0]).ffn == 3072
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"num_experts_per_tok": 0},
+            "ModelShape(experts=8, top_k=0): top_k is not within experts.",
+        ),
+        (
+            {"num_experts_per_tok": 9},
+            "ModelShape(experts=8, top_k=9): top_k is not within experts.",
+        ),
+        (
+            {"first_k_dense_replace": 33},
+            "ModelShape(layers=32, dense_layers=33): dense_layers is not within layers.",
+        ),
+    ],
+)
+def test_experts_that_do_not_fit(changes: dict[str, int], line: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        ModelShape.of({**CONFIGS["Mixtral 8x7B"][0], **changes})
+    assert str(caught.value).splitlines()[0] == line
+
+
 @pytest.mark.parametrize("value", [0, -1, 2.5, "64", True, 10**9])
 def test_a_size_that_is_none(value: object) -> None:
     config = {**CONFIGS["Llama 3 8B"][0], "hidden_size": value}

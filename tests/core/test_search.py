@@ -118,7 +118,7 @@ def test_search_again_by_loops(
             for way in ways(model, job, c):
                 held = float(sum(bytes_per_rank(model, way, batch, seq).values())) / 1e9
                 if held <= memory:
-                    step = float(sum(predicted(model, job, way).values()))
+                    step = float(np.float32(sum(predicted(model, job, way).values())))
                     best[c[:6]] = min(best.get(c[:6], (step, held)), (step, held))
             reason = None if c[:6] in best else f"{memory:g} GB"
         if reason:
@@ -133,7 +133,7 @@ def test_search_again_by_loops(
         assert [out[reason] for reason in mine] == [excluded.count]
     assert sum(e.count for e in found.excluded) == sum(out.values())
     assert found.fits == len(best) == len(found.best)
-    steps = [one.step for one in found.best]
+    steps = [np.float32(one.step) for one in found.best]
     assert steps == sorted(steps)
     for one in found.best:
         way = tuple(one.sizes.get(axis, 1) for axis in AXES)

@@ -1,0 +1,265 @@
+"""``meshkit search``: its table to the letter, its JSON, its refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshkit import factor_world
+from meshkit.cli import main
+from meshkit.cli.search import as_text
+from meshkit.core.cost import Job
+from meshkit.core.links import LINKS
+from meshkit.core.model import ModelShape
+from meshkit.core.search import search
+
+ROOT = Path(__file__).parents[2]
+
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+LLAMA_405B = {
+    **LLAMA_8B,
+    "hidden_size": 16384,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "intermediate_size": 53248,
+}
+MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
+
+ASKED = ["--world", "64", "--nodes", "8", "--global-batch", "1024", "--seq", "8192"]
+
+TABLE = """\
+llama-405b.json: 405.85 billion weights; 16384 ranks on 2048 nodes.
+A step: 2048 samples of 8192 tokens.
+A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
+
+     step s     GB  layout; sharding, micro batches x samples; axes across nodes
+  1   6.488   66.7  pp=16 dp=128 tp=8; zero1 virtual=8, 16 x 1; pp dp
+                    compute 74%, bubble 10%, tp 9%, weights 3%, pp 3%, dp 1%
+  2   6.527   66.7  pp=16 dp=64 cp=2 tp=8; zero1 virtual=8, 16 x 2; pp dp cp
+                    compute 74%, bubble 10%, tp 9%, weights 3%, pp 3%, dp 1%
+
+715 of 3060 layouts fit.
+    210 out: pp divides neither 126 layers nor 128: pp=256 dp=1 tp=64
+    986 out: tp does not divide 8 kv heads and ffn 53248: dp=1 tp=16384
+   1104 out: tp x sp does not divide 8 kv heads: dp=1 sp=2048 tp=8
+     30 out: tp x sp x 2 cp does not divide 8192 tokens: dp=1 cp=2048 tp=8
+     15 out: dp x ep does not divide 2048 samples: dp=4096 tp=4
+
+mesh = meshkit.build_mesh(pp=16, dp=128, tp=8)
+plan = mesh.batch(global_batch=2048, micro_batch=1)
+meshkit plan pp=16 dp=128 tp=8 --nodes 2048
+This ranks layouts by a model of compute and links; it promises no seconds."""
+
+NONE = """\
+llama-405b.json: 405.85 billion weights; 8 ranks on 1 node.
+A step: 2048 samples of 8192 tokens.
+A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
+
+0 of 35 layouts fit.
+     35 out: 80 GB do not hold it, however run; one needs 918.5: dp=1 tp=8"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {"llama-8b": LLAMA_8B, "llama-405b": LLAMA_405B, "mixtral": MIXTRAL}
+    for name, config in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr, in this process."""
+    code = main.main(["search", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# ---------------------------------------------------------------- the table
+
+
+def text(ranks: int, nodes: int, **more: Any) -> str:
+    job = Job(ranks, nodes, 2048, 8192, LINKS["h100"])
+    model = ModelShape.of(LLAMA_405B)
+    title = f"llama-405b.json: {model.parameters / 1e9:.2f} billion weights"
+    return as_text(search(model, job, top=2), job, title, **more)
+
+
+def test_the_table_of_the_largest_job() -> None:
+    assert text(16384, 2048) == TABLE
+    assert max(map(len, TABLE.splitlines())) <= 80
+
+
+def test_a_wide_terminal_has_a_layout_in_a_line() -> None:
+    wide = TABLE.replace("; pp dp\n" + " " * 20, "; pp dp; ").replace(
+        "; pp dp cp\n" + " " * 20, "; pp dp cp; "
+    )
+    assert text(16384, 2048, width=160) == wide
+
+
+def test_nothing_fits() -> None:
+    assert text(8, 1) == NONE
+
+
+def test_the_command_prints_the_table(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    size = ["--world", "16384", "--nodes", "2048", "--global-batch", "2048", "--seq", "8192"]
+    model = ["--model", str(folder / "llama-405b.json"), "--top", "2"]
+    assert run(capsys, *size, *model) == (0, TABLE + "\n", "")
+    size[1], size[3] = "8", "1"
+    assert run(capsys, *size, *model) == (1, NONE + "\n", "")
+
+
+def test_what_it_says_to_type_is_a_mesh_of_that_world(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, *ASKED, "--model", str(folder / "mixtral.json"))
+    mesh, batch, plan, _ = out.splitlines()[-4:]
+    build = {"build_mesh": lambda **sizes: factor_world(64, **sizes)}
+    layout = eval(mesh.removeprefix("mesh = meshkit."), build)
+    assert layout.num_ranks == 64
+    assert layout.sizes["ep"] > 1
+    assert batch.endswith(", data=('dp', 'ep'))")
+    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
+    assert plan == f"meshkit plan {sizes} --nodes 8"
+
+
+# ---------------------------------------------------------------- JSON and options
+
+
+def test_json_says_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "llama-8b.json")
+    code, out, _ = run(capsys, *ASKED, "--model", model, "--json", "--top", "3")
+    said = json.loads(out)
+    assert code == 0
+    assert said["ok"] is True
+    assert said["parameters"] == 8_030_261_248
+    assert said["model"]["kv_heads"] == 8
+    assert said["job"]["links"]["inside"] == 450
+    assert len(said["best"]) == 3
+    assert said["best"][0]["sizes"] == {"dp": 64}
+    assert said["best"][0]["step"] == pytest.approx(sum(said["best"][0]["terms"].values()))
+    assert said["fits"] + sum(one["count"] for one in said["excluded"]) == 210
+    assert "promises no seconds" in said["note"]
+
+
+def test_memory_and_links_are_those_that_were_given(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(folder / "llama-8b.json")]
+    measured = folder / "measured.json"
+    measured.write_text(json.dumps({"inside": 370, "across": 42.5, "source": "a run"}))
+    lines = [
+        run(capsys, *ASKED, *model, *more)[1].splitlines()[2]
+        for more in (["--links", "a100"], ["--links", str(measured)], ["--memory", "40"])
+    ]
+    assert lines == [
+        "A rank: 80 GB, 172 TFLOP/s attained, 300 GB/s in a node, 25 GB/s out of it.",
+        "A rank: 80 GB, 544 TFLOP/s attained, 370 GB/s in a node, 42.5 GB/s out of it.",
+        "A rank: 40 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.",
+    ]
+    tight = json.loads(run(capsys, *ASKED, *model, "--memory", "40", "--json")[1])
+    assert all(one["held"] <= 40 for one in tight["best"])
+
+
+def test_torch_is_not_imported(folder: Path) -> None:
+    asked = ["search", *ASKED, "--model", str(folder / "llama-8b.json")]
+    code = (
+        "import sys\nfrom meshkit.cli.main import main\n"
+        f"code = main({asked!r})\nprint(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "0 False", done.stderr
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(folder / "none.json")
+    told = (
+        f"meshkit search: --model {path} cannot be read.\n"
+        f"  [Errno 2] No such file or directory: {path!r}\n"
+        "  Fix: the config.json of a model.\n"
+    )
+    assert run(capsys, *ASKED, "--model", path) == (2, "", told)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[1]", "It holds no JSON object."),
+        ('"a"', "It holds no JSON object."),
+        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    ],
+)
+def test_a_file_that_holds_something_else(
+    folder: Path, capsys: pytest.CaptureFixture[str], content: str, why: str
+) -> None:
+    path = folder / "links.json"
+    path.write_text(content)
+    told = (
+        f"meshkit search: --links {path} cannot be read.\n  {why}\n"
+        "  Fix: a100, h100, h200, b200, or a JSON file.\n"
+    )
+    model = ["--model", str(folder / "llama-8b.json")]
+    assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", told)
+
+
+def test_a_model_that_is_none_is_misuse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bert.json").write_text(json.dumps({"hidden_size": 768}))
+    code, out, err = run(capsys, *ASKED, "--model", str(folder / "bert.json"))
+    assert (code, out) == (2, "")
+    assert err == (
+        "meshkit search: ModelShape.of(config): there is no num_hidden_layers or n_layer.\n"
+        "  Fix: the config.json of a decoder, as the Hugging Face Hub has it.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "last"),
+    [
+        ("--world", "0", "argument --world: '0' is not a whole number of 1 or more"),
+        ("--seq", "8k", "argument --seq: '8k' is not a whole number of 1 or more"),
+        ("--memory", "-1", "argument --memory: '-1' is not a number of GB above zero"),
+        ("--memory", "nan", "argument --memory: 'nan' is not a number of GB above zero"),
+        ("--memory", "80GB", "argument --memory: '80GB' is not a number of GB above zero"),
+    ],
+)
+def test_an_option_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, last: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main.main(["search", *ASKED, "--model", "m.json", option, value])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"meshkit search: error: {last}"
+
+
+def test_nodes_that_do_not_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*ASKED, "--nodes", "7", "--model", str(folder / "llama-8b.json")]
+    assert run(capsys, *asked) == (
+        2,
+        "",
+        "meshkit search: Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.\n"
+        "  Fix: nodes=8, say.\n",
+    )
