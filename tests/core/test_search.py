@@ -58,7 +58,8 @@ def test_the_number_of_factorizations(world: int, axes: int, ways: int) -> None:
 # ---------------------------------------------------------------- found again, one at a time
 
 SMALL = ModelShape(64, layers=4, heads=8, vocab=100, ffn=96, kv_heads=4)
-EXPERTS = ModelShape(64, 6, 8, 100, 96, 4, experts=4, top_k=2, expert_ffn=40, dense_layers=2)
+EXPERTS = ModelShape(64, 6, 8, 100, 96, 4, experts=4, top_k=2, expert_ffn=42, dense_layers=2)
+ODD = ModelShape(64, layers=4, heads=8, vocab=100, ffn=90, kv_heads=4)
 
 
 def layers_of(model: ModelShape, pp: int) -> int:
@@ -101,7 +102,7 @@ def ways(model: ModelShape, job: Job, c: Choice) -> Iterator[Choice]:
     ("model", "world", "nodes", "batch", "seq", "memory"),
     [
         (SMALL, 12, 3, 24, 96, 0.0005),
-        (SMALL, 16, 2, 16, 64, 0.0004),
+        (ODD, 16, 2, 16, 64, 0.0004),
         (EXPERTS, 16, 4, 8, 32, 0.0005),
     ],
 )
@@ -110,6 +111,7 @@ def test_search_again_by_loops(
 ) -> None:
     job = Job(world, nodes, batch, seq, replace(H100, memory=memory))
     best: dict[tuple[int, ...], tuple[float, float]] = {}
+    least: dict[tuple[int, ...], float] = {}
     out: Counter[str] = Counter()
     for sizes in factorizations(world, experts=model.experts > 0).T:
         c = Choice(*(int(size) for size in sizes))
@@ -117,6 +119,7 @@ def test_search_again_by_loops(
         if reason is None:
             for way in ways(model, job, c):
                 held = float(sum(bytes_per_rank(model, way, batch, seq).values())) / 1e9
+                least[c[:6]] = min(least.get(c[:6], held), held)
                 if held <= memory:
                     step = float(np.float32(sum(predicted(model, job, way).values())))
                     best[c[:6]] = min(best.get(c[:6], (step, held)), (step, held))
@@ -132,6 +135,10 @@ def test_search_again_by_loops(
         mine = [reason for reason in out if excluded.reason.startswith(reason + " ")]
         assert [out[reason] for reason in mine] == [excluded.count]
     assert sum(e.count for e in found.excluded) == sum(out.values())
+    nearest = tuple(found.excluded[-1].example.get(axis, 1) for axis in AXES)
+    needed = {way: held for way, held in least.items() if way not in best}
+    assert least[nearest] == min(needed.values())
+    assert found.excluded[-1].reason.endswith(f"; one needs {least[nearest]:.4g}")
     assert found.fits == len(best) == len(found.best)
     steps = [np.float32(one.step) for one in found.best]
     assert steps == sorted(steps)
