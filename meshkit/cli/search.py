@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +15,8 @@ from ..core.links import LINKS
 from ..core.model import ModelShape
 from ..core.search import Found, Ranked, search
 from ..core.words import count
-from . import Answer, Command
+from . import Answer, Command, terminal
+from .grid import number
 
 HEADER = "     step s     GB  layout; sharding, micro batches x samples; axes across nodes"
 PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
@@ -46,7 +46,7 @@ def run(asked: Namespace) -> Answer:
         text = json.dumps({"ok": bool(found.best), **said, **asdict(found), "note": PROMISE})
         return Answer(text, bool(found.best))
     title = f"{Path(asked.model).name}: {model.parameters / 1e9:.2f} billion weights"
-    text = as_text(found, job, title, shutil.get_terminal_size().columns)
+    text = as_text(found, job, title, terminal.width())
     return Answer(text, bool(found.best))
 
 
@@ -127,13 +127,6 @@ def _read(option: str, path: str) -> Mapping[str, object]:
     raise SpecError(told(f"--{option} {path} cannot be read.", why, fix=fix[option]))
 
 
-def _whole(text: str) -> int:
-    """A number as typed, 1 or more."""
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-
-
 def _gigabytes(text: str) -> float:
     try:
         found = float(text)
@@ -152,14 +145,14 @@ def _add(parser: ArgumentParser) -> None:
         "seq": "tokens of a sample",
     }
     for name, text in numbers.items():
-        parser.add_argument(f"--{name}", type=_whole, required=True, metavar="N", help=text)
+        parser.add_argument(f"--{name}", type=number, required=True, metavar="N", help=text)
     text = "the config.json of the model, as the Hugging Face Hub has it"
     parser.add_argument("--model", required=True, metavar="FILE", help=text)
     text = f"{', '.join(LINKS)}, or a JSON file of measured figures (default h100)"
     parser.add_argument("--links", default="h100", metavar="NAME", help=text)
     text = "1e9 bytes of one device that a job may fill (default: the device's)"
     parser.add_argument("--memory", type=_gigabytes, metavar="GB", help=text)
-    parser.add_argument("--top", type=_whole, default=10, metavar="N", help="how many to show")
+    parser.add_argument("--top", type=number, default=10, metavar="N", help="how many to show")
 
 
 SEARCH = Command("search", "rank the layouts that fit a model", _add, run)

@@ -135,6 +135,8 @@ def test_what_it_says_to_type_is_a_mesh_of_that_world(
     assert batch.endswith(", data=('dp', 'ep'))")
     sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
     assert plan == f"meshkit plan {sizes} --nodes 8"
+    assert main.main(plan.split()[1:]) == 0
+    assert f"ep       {layout.sizes['ep']}" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- JSON and options
