@@ -6,7 +6,8 @@ next to nothing and torch is loaded only for what is live::
     before any process   factor_world  split_world  Layout  GroupPlan
                          BatchPlan  BatchSchedule  MicroBatch  SequencePlan
                          stream_seed
-    which wires          Topology  placed  Placement
+    which wires          Topology  slurm_topology  crossings  link_bytes
+                         placed  Placement
     who am I             detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     what is refused      MeshkitError and its children, see meshkit.core.errors
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .core.batch import BatchPlan
+    from .core.crossing import crossings, link_bytes
     from .core.errors import (
         BatchError,
         CollectiveError,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from .launch.environment import detect
     from .launch.join import init, shutdown
     from .launch.spawn import spawn
+    from .launch.switches import slurm_topology
     from .launch.world import World
     from .live.build import build_mesh
     from .live.data import MicroBatchSampler
@@ -82,11 +85,14 @@ __all__ = [
     "UnplacedAxisError",
     "World",
     "build_mesh",
+    "crossings",
     "detect",
     "factor_world",
     "init",
+    "link_bytes",
     "placed",
     "shutdown",
+    "slurm_topology",
     "spawn",
     "split_world",
     "stream_seed",
@@ -94,6 +100,7 @@ __all__ = [
 
 _ROOMS = {
     "core.batch": ("BatchPlan",),
+    "core.crossing": ("crossings", "link_bytes"),
     "core.factor": ("factor_world",),
     "core.layout": ("Layout",),
     "core.micro": ("MicroBatch",),
@@ -107,6 +114,7 @@ _ROOMS = {
     "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),
     "launch.spawn": ("spawn",),
+    "launch.switches": ("slurm_topology",),
     "launch.world": ("World",),
     "live.build": ("build_mesh",),
     "live.data": ("MicroBatchSampler",),

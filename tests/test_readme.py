@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import meshkit
+from meshkit.cli import terminal
+from meshkit.cli.main import main
 from meshkit.core.disagree import disagreement
 from meshkit.live.agree import ABOUT
 
@@ -35,9 +38,27 @@ def test_python_blocks_print_what_follows_them(tmp_path: Path, code: str, output
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    "block", [body for kind, body in BLOCKS if kind == "text" and body.startswith("$ meshkit ")]
+)
+def test_what_a_command_prints(
+    block: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, _, output = block.partition("\n")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(terminal, "lines", lambda: terminal.LINES)
+    assert main(shlex.split(command.removeprefix("$ meshkit"))) == 0
+    assert capsys.readouterr().out == output
+
+
+def test_three_commands_are_shown() -> None:
+    assert sum(body.startswith("$ meshkit ") for _, body in BLOCKS) == 3
+
+
 def test_there_are_python_blocks_and_the_example_is_eight_lines_of_code() -> None:
     codes = followed_by_text("python")
-    assert len(codes) == 4
+    assert len(codes) == 5
     assert len([line for line in codes[0][0].splitlines() if line.strip()]) == 8
 
 

@@ -45,7 +45,7 @@ def run(asked: Namespace) -> Answer:
     call = typed(asked, sizes, *([] if rank is None else [rank]))
     layout = layout_of(call, sizes, asked.order, asked.world)
     ranks = _ranks(call, layout, rank, asked)
-    topology = topology_of(call, layout, asked.nodes)
+    topology = topology_of(call, layout, asked)
     batch, sequence = batch_of(call, layout, asked), _sequence_of(call, layout, asked.seq)
     found = abouts(layout, ranks, topology, batch, sequence, asked.seed)
     if asked.json:

@@ -6,6 +6,7 @@ import math
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ..core.axes import infer
 from ..core.batch import BatchPlan
@@ -13,6 +14,7 @@ from ..core.call import Call, given
 from ..core.errors import BatchError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
+from ..core.rankfile import rankfile
 from ..core.solve import solved
 from ..core.topology import Topology
 from ..core.words import count
@@ -31,7 +33,10 @@ def add_grid(parser: ArgumentParser) -> None:
     order = 'axes from the outside in (default: "pp dp ep cp sp tp", those given)'
     parser.add_argument("--order", metavar="AXES", help=order)
     nodes = "how many nodes of one size, or the ranks of each: 2, or 7,8"
-    parser.add_argument("--nodes", type=numbers, metavar="N", help=nodes)
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--nodes", type=numbers, metavar="N", help=nodes)
+    hosts = "a file with a line for each rank: its host, then its rack where that is known"
+    where.add_argument("--hosts", metavar="FILE", help=hosts)
 
 
 def add_batch(parser: ArgumentParser) -> None:
@@ -109,10 +114,12 @@ def typed(asked: Namespace, sizes: Mapping[str, int], *before: object) -> Typed:
         sizes: its sizes.
         *before: what stands before the sizes.
     """
-    names = ("world", "order", "nodes", *BATCH, "groups", "seq", "seed", "all")
+    names = ("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place")
     said = given(**{name: getattr(asked, name, None) for name in names})
     if isinstance(said.get("nodes"), tuple):
         said["nodes"] = ",".join(map(str, asked.nodes))
+    if not said.get("place"):
+        said.pop("place", None)
     return Typed(f"meshkit {asked.command.name}", (*before, dict(sizes)), said)
 
 
@@ -138,18 +145,22 @@ def layout_of(
     return Layout(ranks=None, **infer(call, nested, ranks, f"--world {ranks}"))
 
 
-def topology_of(call: Call, layout: Layout, sizes: Sequence[int] | None) -> Topology | None:
-    """The nodes that were asked for, each with consecutive ranks; None where none were.
+def topology_of(call: Call, layout: Layout, asked: Namespace) -> Topology | None:
+    """The nodes that were asked for; None where none were.
 
     Args:
         call: the command, for errors.
         layout: the grid.
-        sizes: how many nodes there are, alone, or the ranks of each.
+        asked: ``nodes``, how many nodes of consecutive ranks there are, alone, or the ranks of
+            each; or ``hosts``, a file as :func:`meshkit.core.rankfile.rankfile` reads it.
 
     Raises:
-        SpecError: where they do not hold the ranks of the grid, neither more nor fewer.
+        SpecError: where they do not hold the ranks of the grid, neither more nor fewer; for a file
+            that cannot be read.
     """
-    ranks = layout.num_ranks
+    ranks, sizes = layout.num_ranks, asked.nodes
+    if asked.hosts is not None:
+        return _from_file(call, asked.hosts, ranks)
     if sizes is None:
         return None
     if len(sizes) == 1:
@@ -160,6 +171,20 @@ def topology_of(call: Call, layout: Layout, sizes: Sequence[int] | None) -> Topo
         line = f"{call}: the nodes hold {sum(sizes)} ranks, the grid has {ranks}."
         raise SpecError(told(line, fix=f"nodes whose sizes add up to {ranks}, or --nodes 1."))
     return Topology.of_sizes(sizes)
+
+
+def _from_file(call: Call, path: str, ranks: int) -> Topology:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: no text
+        reason = getattr(error, "strerror", None) or "it is no text"
+        line = f"{call}: {path} cannot be read: {reason}."
+        raise SpecError(told(line, fix="a text file with a line for each rank.")) from error
+    topology = rankfile(text)
+    if topology.world_size != ranks:
+        line = f"{call}: {path} has {topology}, the grid has {ranks}."
+        raise SpecError(told(line, fix=f"{count(ranks, 'line')}, one a rank."))
+    return topology
 
 
 def _indivisible(call: Call, ranks: int, nodes: int) -> SpecError:

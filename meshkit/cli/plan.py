@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
+from ..core.call import Call
+from ..core.errors import SpecError, told
+from ..core.layout import Layout
 from ..core.overview import Overview
+from ..core.placement import Placement, placed
 from ..core.plan import GroupPlan
 from ..core.sheet import sheet
+from ..core.topology import Topology
 from . import Answer, Command, terminal
 from .grid import add_batch, add_grid, batch_of, layout_of, sizes_of, topology_of, typed
+from .picture import add_svg, draw_into
 
 
 def run(asked: Namespace) -> Answer:
     """Lay out the job that was asked for. Pure: no torch, no processes.
 
     Args:
-        asked: ``sizes``, words such as ``dp=4``; the options of a grid and of a batch; ``groups``.
+        asked: ``sizes``, words such as ``dp=4``; the options of a grid and of a batch; ``groups``,
+            ``place`` and ``svg``.
 
     Raises:
         SpecError: where names, sizes, order, world and nodes do not fit together.
@@ -24,6 +31,7 @@ def run(asked: Namespace) -> Answer:
         BatchError: for a batch that does not divide.
     """
     overview = overview_of(asked)
+    draw_into(asked.svg, overview.layout, overview.nodes)
     if asked.json:
         return Answer(json.dumps(overview.as_dict()))
     return Answer(sheet(overview, width=terminal.width(), ascii=not terminal.lines()))
@@ -34,9 +42,19 @@ def overview_of(asked: Namespace) -> Overview:
     sizes = sizes_of(asked.sizes, "meshkit plan")
     call = typed(asked, sizes)
     layout = layout_of(call, sizes, asked.order, asked.world)
+    topology = topology_of(call, layout, asked)
+    placement = _placed(call, layout, topology) if asked.place else None
+    layout = layout if placement is None else placement.layout
     plan = GroupPlan.of(layout, asked.groups or (), call=call)
-    topology = topology_of(call, layout, asked.nodes)
-    return Overview.of(plan, topology, batch_of(call, layout, asked), call=call)
+    batch = batch_of(call, layout, asked)
+    return Overview.of(plan, topology, batch, placement=placement, call=call)
+
+
+def _placed(call: Call, layout: Layout, topology: Topology | None) -> Placement:
+    if topology is None:
+        line = f"{call}: nothing says where ranks sit."
+        raise SpecError(told(line, fix=f"{call.but(nodes=2)}, say, or --hosts FILE."))
+    return placed(layout, topology)
 
 
 def _add(parser: ArgumentParser) -> None:
@@ -46,6 +64,9 @@ def _add(parser: ArgumentParser) -> None:
     add_batch(parser)
     more = 'axes of one more group, as "dp tp"; may be given several times'
     parser.add_argument("--groups", action="append", metavar="AXES", help=more)
+    near = "put ranks on the nearest wires, as build_mesh(place=True) does"
+    parser.add_argument("--place", action="store_true", help=near)
+    add_svg(parser)
 
 
 PLAN = Command("plan", "lay out a job before it runs: axes, nodes, groups, batches", _add, run)

@@ -12,6 +12,7 @@ from ..core.call import Call
 OPTIONS = frozenset(
     {
         *("order", "world", "nodes", "groups", "seq", "seed", "all", "json"),
+        *("hosts", "place", "svg"),
         *("global_batch", "micro_batch", "accumulation_steps"),
     }
 )

@@ -25,7 +25,7 @@ from .seats import Ints
 from .words import count
 
 NODES = 16  # nodes drawn one by one; of more, the first and the last ones
-EDGE = 4
+EDGE = 2
 NARROW = 40  # columns that are always used
 BETWEEN = 2  # blanks from one box to the next
 UNICODE, ASCII = tuple("┌─┐│└┘"), tuple("+-+|++")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,11 @@ from numpy.typing import NDArray
 from .axes import check_known
 from .call import Call
 from .errors import SpecError, told
-from .layout import Layout
 from .seats import Ints
 from .topology import NODE, Topology
+
+if TYPE_CHECKING:  # Layout has a method of placement, which needs this file
+    from .layout import Layout
 from .words import plural
 
 Floats = NDArray[np.float64]
@@ -46,6 +49,7 @@ class Crossing:
         crossing_pairs: how many of them are in two domains.
 
     Example:
+        >>> from meshkit import Layout
         >>> print(crossings(Layout(dp=2, tp=4), Topology.even(8, nodes=4))["tp"])
         tp crosses nodes: 2 of 2 groups span 2 nodes
     """
@@ -90,6 +94,7 @@ def crossings(layout: Layout, topology: Topology, *, level: str = NODE) -> dict[
         SpecError: for a level that there is not.
 
     Example:
+        >>> from meshkit import Layout
         >>> cyclic = Topology.of_hosts(["a", "b"] * 4)
         >>> found = crossings(Layout(dp=2, tp=4), cyclic)
         >>> found["tp"].crossing_pairs, found["dp"].crosses
@@ -152,6 +157,7 @@ def link_bytes(
         CoordinateError: where a rank of the layout is not in the topology.
 
     Example:
+        >>> from meshkit import Layout
         >>> link_bytes(Layout(dp=2, tp=4), Topology.even(8, nodes=2), {"dp": 10, "tp": 1000})
         array([40., 40.])
     """

@@ -23,6 +23,7 @@ from .call import Call, given
 from .indices import check_index, check_integer, check_integers, check_none_left_out, not_inside
 from .integers import integer
 from .pattern import rearranged
+from .placement import placed_layout
 from .render import draw_at
 from .seats import Ints, Seats
 from .strides import Strides, first, merged, moved, offsets, picked, strided
@@ -227,15 +228,12 @@ class Layout:
         return np.roll(self.peers(rank, axis), -self.coordinate(rank)[axis])
 
     def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
-        """The grid, rearranged by einops.
+        """The grid, rearranged by einops: int64, in the shape that the pattern says.
 
         Args:
             pattern: an einops pattern whose left side is the axes in their order, split where
                 wanted: ``"dp sp tp -> (dp sp) tp"``, ``"(outer inner) sp tp -> ..."``.
             **sizes: sizes of the names that the pattern splits axes into.
-
-        Returns:
-            An int64 array of ranks in the shape that the pattern says.
 
         Raises:
             SpecError: where einops refuses the pattern, or an axis stands in another axis' place.
@@ -283,6 +281,7 @@ class Layout:
     def __str__(self) -> str:
         return self.draw()
 
+    placed = placed_layout
     _repr_html_ = shown  # in a notebook
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:

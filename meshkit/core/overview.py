@@ -13,8 +13,10 @@ from .call import Call
 from .crossing import Crossing, crossings
 from .errors import told
 from .layout import Layout
+from .placement import Placement
 from .plan import GroupPlan
 from .remedy import remedy
+from .seats import Ints
 from .topology import Topology
 
 
@@ -53,6 +55,7 @@ class Overview:
         groups: how many there are in all, the default group included.
         batch: how a step is cut, or None.
         warnings: what is likely to be slow, each with its fix.
+        placement: why its ranks are where they are; None where nobody placed them.
     """
 
     layout: Layout
@@ -62,6 +65,7 @@ class Overview:
     groups: int
     batch: BatchPlan | None
     warnings: tuple[str, ...]
+    placement: Placement | None = None
 
     @classmethod
     def of(
@@ -70,6 +74,7 @@ class Overview:
         topology: Topology | None = None,
         batch: BatchPlan | None = None,
         *,
+        placement: Placement | None = None,
         call: Call | None = None,
     ) -> Overview:
         """The overview of a plan. Pure, O(axes x num_ranks) with a topology, else O(axes).
@@ -78,6 +83,7 @@ class Overview:
             plan: the grid, and the groups to make.
             topology: where the ranks sit; None where that is not known.
             batch: how a step is cut.
+            placement: that of the grid, where it was placed.
             call: the call that a fix is a change of.
 
         Raises:
@@ -96,7 +102,13 @@ class Overview:
         keys = {plan.key(axes) for axes in plan.asked}
         groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
         warnings = () if topology is None else tuple(_warnings(call, layout, topology, crossing))
-        return cls(layout, topology, rows, len(keys), groups, batch, warnings)
+        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement)
+
+    @property
+    def nodes(self) -> Ints | None:
+        """The node of the rank at each position: int64 (num_ranks,); None where not known."""
+        ranks = self.layout.grid.ravel()
+        return None if self.topology is None else self.topology.node_of(ranks)
 
     def as_dict(self) -> dict[str, object]:
         """The overview as what JSON can hold. O(axes x size), and O(nodes)."""
@@ -110,7 +122,15 @@ class Overview:
             "groups": self.groups,
             "batch": self.batch and batch_dict(self.batch),
             "warnings": list(self.warnings),
+            "placement": self.placement and placement_dict(self.placement),
         }
+
+
+def placement_dict(placement: Placement) -> dict[str, object]:
+    """A placement as what JSON can hold. O(num_ranks)."""
+    said = {name: getattr(placement, name) for name in ("reason", "runner_up")}
+    costs = {"cost": dict(placement.cost), "before": dict(placement.before)}
+    return {**said, **costs, "ranks": [int(rank) for rank in placement.layout.ranks]}
 
 
 def batch_dict(batch: BatchPlan) -> dict[str, object]:

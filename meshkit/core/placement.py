@@ -16,15 +16,18 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .assignment import Assignment, Chain, Sizes, assignments, dealt
 from .call import Call
 from .crossing import Floats, checked_traffic, leaving
-from .layout import Layout
 from .seats import Ints
 from .topology import Topology
+
+if TYPE_CHECKING:  # Layout has a method of this file
+    from .layout import Layout
 
 Cost = tuple[float, ...]  # what leaves the busiest domain of each level, the outermost first
 
@@ -93,6 +96,7 @@ def placed(
         UnknownAxisError: for traffic along an axis that the layout does not have.
 
     Example:
+        >>> from meshkit import Layout
         >>> found = placed(Layout(dp=2, tp=4), Topology.of_hosts(["a", "b"] * 4))
         >>> found.layout.groups("tp").tolist()
         [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -110,12 +114,34 @@ def placed(
     cost = best.cost if moved else before
     reason = _reason(topology.levels, best.words if moved else "", cost, before, unit)
     return Placement(
-        Layout(ranks=ranks, **layout.sizes),
+        type(layout)(ranks=ranks, **layout.sizes),
         dict(zip(topology.levels, cost, strict=True)),
         dict(zip(topology.levels, before, strict=True)),
         reason,
         f"{following.words}; {_sends(topology.levels, following.cost, unit)}" if following else "",
     )
+
+
+def placed_layout(
+    layout: Layout, topology: Topology, traffic: Mapping[str, float] | None = None
+) -> Layout:
+    """The same axes with the ranks on the nearest wires; :func:`meshkit.placed` says why, too.
+
+    Args:
+        layout: the axes, and the ranks that are to be placed.
+        topology: where the ranks sit.
+        traffic: bytes that a rank sends along each axis in a step; None means each axis 64 times
+            what the axis outside it does.
+
+    Raises:
+        CoordinateError, SpecError, UnknownAxisError: as :func:`meshkit.placed`.
+
+    Example:
+        >>> from meshkit import Layout
+        >>> Layout(dp=2, tp=4).placed(Topology.of_hosts(["a", "b"] * 4)).groups("tp").tolist()
+        [[0, 2, 4, 6], [1, 3, 5, 7]]
+    """
+    return placed(layout, topology, traffic).layout
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,11 +48,10 @@ def _row(row: AxisRow) -> list[str]:
 
 
 def _grid(overview: Overview, width: int, ascii: bool) -> str:
-    layout, topology = overview.layout, overview.topology
-    if topology is None:
-        return layout.draw(width=width).partition("\n")[2]  # the sizes stand above
-    nodes = topology.node_of(layout.grid.ravel())
-    return boxes(layout, nodes, width=width, ascii=ascii)
+    nodes = overview.nodes
+    if nodes is None:
+        return overview.layout.draw(width=width).partition("\n")[2]  # the sizes stand above
+    return boxes(overview.layout, nodes, width=width, ascii=ascii)
 
 
 def _facts(overview: Overview) -> list[tuple[str, str]]:
@@ -60,4 +59,5 @@ def _facts(overview: Overview) -> list[tuple[str, str]]:
     mine = f"{overview.groups_per_rank} on each rank, the default group included"
     facts = [("groups", f"{mine}; {overview.groups} in all")]
     facts += [("batch", str(overview.batch))] if overview.batch else []
+    facts += [("placed", str(overview.placement))] if overview.placement else []
     return facts + [("warning", text) for text in overview.warnings]

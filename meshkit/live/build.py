@@ -8,8 +8,9 @@ from typing import Any
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import MeshkitError, SpecError
+from ..core.errors import MeshkitError, SpecError, told
 from ..core.factor import merged_sizes, nested_sizes
+from ..core.hybrid import check_alone, hybrid
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.policies import check_policies
@@ -38,6 +39,8 @@ def build_mesh(
     order: str | Iterable[str] | None = None,
     groups: str | Sequence[str | Iterable[str]] | None = None,
     ranks: Sequence[int] | Ints | None = None,
+    within: Mapping[str, int] | None = None,
+    across: Mapping[str, int] | None = None,
     place: Topology | bool = False,
     crossing: Mapping[str, str] | None = None,
     timeout: Time | Mapping[str, Time] | None = None,
@@ -60,6 +63,8 @@ def build_mesh(
             sp that are present together.
         ranks: the world's ranks that form the mesh, by grid position; None means all in order.
             Ranks outside take part in the call and get a mesh of which they are no part.
+        within: instead of axes: axis to its size on one node, as in :func:`factor_world`.
+        across: axis to its size over nodes; an axis may have both.
         place: True puts the ranks so that the axes that talk most, the innermost, sit on the
             nearest wires, by the hosts from which ranks checked in: eight store operations more.
             A :class:`Topology` says itself where ranks sit. See :meth:`Layout.placed`.
@@ -94,6 +99,8 @@ def build_mesh(
         order=order,
         groups=groups,
         ranks=ranks,
+        within=within,
+        across=across,
         place=place or None,
         crossing=crossing,
         timeout=timeout,
@@ -103,8 +110,11 @@ def build_mesh(
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options})
     world = peek()
     try:
-        nested = nested_sizes(call, merged_sizes(call, sizes, axes), order)
-        layout = _layout(call, nested, ranks, world)
+        asked = merged_sizes(call, sizes, axes)
+        if within is None and across is None:
+            layout = _layout(call, nested_sizes(call, asked, order), ranks, world)
+        else:
+            layout = _hybrid(call, asked, ranks, within, across, order, world)
         plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
         times = _checked(call, plan, options)
         policies = check_policies(call, layout, crossing)
@@ -125,6 +135,8 @@ def build_mesh(
 
 def _placed(call: Call, plan: GroupPlan, record: Joined, place: Topology | bool) -> GroupPlan:
     """The plan with its ranks on the nearest wires, if asked for. Collective then."""
+    if place is False:
+        return plan
     try:
         layout = placed_live(call, plan.layout, record, place)
         moved = GroupPlan.of(layout, plan.extra, call=call)
@@ -156,3 +168,20 @@ def _layout(
     check_in_world(call, int(seats.array().max()), world)
     sizes = infer(call, nested, len(seats), f"ranks has {len(seats)}", whose="ranks=")
     return Layout(ranks=seats.ranks, **sizes)
+
+
+def _hybrid(
+    call: Call,
+    sizes: Mapping[str, object],
+    ranks: object,
+    within: Mapping[str, int] | None,
+    across: Mapping[str, int] | None,
+    order: str | Iterable[str] | None,
+    world: World,
+) -> Layout:
+    """The layout of sizes within and across nodes, on the whole world."""
+    check_alone(call, sizes)
+    if ranks is not None:
+        fix = f"{call.but(ranks=None)}, or axes by size beside ranks."
+        raise SpecError(told(f"{call} gives ranks beside within and across.", fix=fix))
+    return hybrid(call, world.world_size, within, across, order)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from meshkit.cli import terminal
 from meshkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +139,7 @@ def test_the_json(answer: Answers) -> None:
         "groups_per_rank": 3,
         "groups": 7,
         "warnings": [],
+        "placement": None,
     }
 
 
@@ -255,6 +257,7 @@ def test_a_number_that_is_none_is_misuse(capsys: pytest.CaptureFixture[str]) -> 
 
 PURE = """
 import sys
+from meshkit.cli import terminal
 from meshkit.cli.main import main
 code = main({0!r})
 print(code, 'numpy' in sys.modules, 'torch' in sys.modules)
@@ -284,5 +287,66 @@ def test_a_hundred_thousand_ranks(answer: Answers) -> None:
     assert code == 0
     assert len(text.splitlines()) < 60
     assert "pp=10 dp=1250 tp=8: 100000 ranks on 12500 nodes of 8\n" in text
-    assert "... 12492 nodes more ...\n" in text
+    assert "... 12496 nodes more ...\n" in text
     assert "99999" in text
+
+
+DEALT = "a\nb\n" * 4
+
+PLACED = """\
+dp=2 tp=4: 8 ranks on 2 nodes of 4, not in blocks: node 0 has ranks 0, 2, 4, 6
+
+axis  size  stride  groups  first group  crosses nodes
+----  ----  ------  ------  -----------  -------------
+dp       2       4       4  0, 1         yes
+tp       4       1       2  0, 2, 4, 6   no
+
++ node 0 ----------------------+  + node 1 ----------------------+
+|       tp=0  tp=1  tp=2  tp=3 |  |       tp=0  tp=1  tp=2  tp=3 |
+| dp=0     0     2     4     6 |  | dp=1     1     3     5     7 |
++------------------------------+  +------------------------------+
+
+groups  3 on each rank, the default group included; 7 in all
+placed  a node holds tp=4; a step sends 4 x dp out of the busiest node, 256 x dp
+          as it was
+          next best: a node holds dp=2 tp=2; a step sends 128 x dp out of the
+            busiest node
+"""
+
+
+def test_hosts_from_a_file_and_ranks_placed_on_them(
+    answer: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, picture = tmp_path / "hosts", tmp_path / "grid.svg"
+    file.write_text(DEALT)
+    command = f"plan dp=2 tp=4 --hosts {file}"
+    monkeypatch.setattr(terminal, "lines", lambda: "")
+    _, said, _ = answer(command)
+    assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in said
+    assert answer(f"{command} --place --svg {picture}") == (0, PLACED, "")
+    assert "<title>rank 2\ndp=0 tp=1\nnode 0<" in picture.read_text()
+    _, said, _ = answer(f"{command} --place --json")
+    placement = json.loads(said)["placement"]
+    assert placement["ranks"] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert (placement["cost"], placement["before"]) == ({"node": 4.0}, {"node": 256.0})
+
+
+def test_what_cannot_be_of_hosts(answer: Answers, tmp_path: Path) -> None:
+    file, none = tmp_path / "hosts", tmp_path / "none"
+    file.write_text(DEALT)
+    assert answer("plan dp=2 tp=4 --place") == (
+        2,
+        "",
+        "meshkit plan dp=2 tp=4 --place: nothing says where ranks sit.\n"
+        "  Fix: meshkit plan dp=2 tp=4 --place --nodes 2, say, or --hosts FILE.\n",
+    )
+    line = f"meshkit plan dp=16 --hosts {file}: {file} has 8 ranks on 2 nodes of 4, "
+    assert answer(f"plan dp=16 --hosts {file}") == (
+        2,
+        "",
+        f"{line}not in blocks: node 0 has ranks 0, 2, 4, 6, the grid has 16.\n"
+        "  Fix: 16 lines, one a rank.\n",
+    )
+    code, _, said = answer(f"plan dp=16 --hosts {none}")
+    assert code == 2
+    assert f"{none} cannot be read: No such file or directory." in said

@@ -48,6 +48,7 @@ from meshkit.core.named import named
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
 from meshkit.core.policies import check_policies
+from meshkit.core.rankfile import rankfile
 from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
@@ -1241,6 +1242,34 @@ the ramp does not lead to the plan.
           Fix: use one of dp, sp, tp.
         """,
         {"axis": "pp", "axes": ("dp", "sp", "tp"), "suggestion": None},
+    ),
+    # ------------------------------------------------------------ rankfile.py
+    "a file of hosts without a host": Said(
+        lambda: rankfile("# nothing\n"),
+        SpecError,
+        """
+        rankfile(text) has no line that names a host.
+          Fix: a line for each rank: its host, and its rack where that is known.
+        """,
+        {},
+    ),
+    "a file of hosts with a line too short": Said(
+        lambda: rankfile("a r1\n\nb\n"),
+        SpecError,
+        """
+        rankfile(text): line 3 has 1 word, line 1 has 2.
+          Fix: a host in each line, then its rack, row and hall.
+        """,
+        {},
+    ),
+    "a host in two racks": Said(
+        lambda: rankfile("a r1\nb r1\na r2\n"),
+        SpecError,
+        """
+        rankfile(text): a is in r1 in line 1, in r2 in line 3.
+          Fix: one rack for a.
+        """,
+        {},
     ),
     # ------------------------------------------------------------ policies.py
     "crossing is no mapping": Said(

@@ -78,6 +78,23 @@ def test_a_topology_says_itself_where_ranks_sit() -> None:
     assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
 
 
+def test_sizes_within_and_across_nodes() -> None:
+    told = built(BLOCKS, within={"tp": 2}, across={"dp": 2}, crossing={"tp": "error"})
+    assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
+    told = built(BLOCKS, within={"dp": 2}, across={"tp": 2}, crossing={"tp": "allow"})
+    assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
+    assert [one["sum"] for one in told] == [101, 1010, 101, 1010]
+
+
+def test_sizes_within_nodes_beside_ranks() -> None:
+    with pytest.raises(meshkit.SpecError) as caught:
+        meshkit.build_mesh(within={"tp": 1}, ranks=[0])
+    assert str(caught.value) == (
+        "build_mesh(ranks=[0], within={'tp': 1}) gives ranks beside within and across.\n"
+        "  Fix: build_mesh(within={'tp': 1}), or axes by size beside ranks."
+    )
+
+
 def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
     told = built(["x", *CYCLIC], dp=2, tp=2, ranks=range(1, 5), place=True)
     assert told[1]["ranks"] == [1, 3, 2, 4]
@@ -102,6 +119,13 @@ def test_ranks_that_differ_about_place_are_told() -> None:
             {"crossing": "tp"},
             "build_mesh(dp=1, tp=1, crossing='tp'): crossing is 'tp', a str.\n"
             "  Fix: build_mesh(dp=1, tp=1, crossing={'tp': 'error'}), say.",
+        ),
+        (
+            {"within": {"tp": 1}, "ranks": [0]},
+            "build_mesh(dp=1, tp=1, ranks=[0], within={'tp': 1}) gives dp, tp beside within and "
+            "across.\n"
+            "  Fix: build_mesh(ranks=[0], within={'tp': 1}, across={'dp': 1, 'tp': 1}); or within, "
+            "on a node.",
         ),
         (
             {"place": "near"},
