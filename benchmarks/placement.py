@@ -79,8 +79,8 @@ def timed(mesh: meshkit.Mesh) -> float:
 def rank(repeats: int) -> None:
     """One rank of the job; rank 0 prints what was found."""
     meshkit.init(timeout=WAIT)
-    plain = meshkit.build_mesh(dp=2, tp=4, crossing={"tp": "allow"})
-    near = meshkit.build_mesh(dp=2, tp=4, place=True, crossing={"tp": "error"})
+    plain = meshkit.build_mesh(dp=2, tp=-1, crossing={"tp": "allow"})
+    near = meshkit.build_mesh(dp=2, tp=-1, place=True, crossing={"tp": "error"})
     for mesh in (plain, near):
         timed(mesh)  # connections, buffers
     pairs = [(timed(plain), timed(near)) for _ in range(repeats)]
@@ -95,15 +95,15 @@ def rank(repeats: int) -> None:
     meshkit.shutdown()
 
 
-def measure(repeats: int = REPEATS) -> Found:
-    """Two hosts, a job of four ranks on each, and what its rank 0 found.
+def measure(repeats: int = REPEATS, ranks: int = RANKS) -> Found:
+    """Two hosts, a job with half of the ranks on each, and what its rank 0 found.
 
     Raises:
         NoHostsError: where this machine forbids network namespaces.
         RuntimeError: where the job failed.
     """
     with tempfile.TemporaryDirectory() as folder, two_hosts(Path(folder), *NAMES, rate=RATE) as two:
-        started = [_started(two, number, repeats) for number in range(RANKS)]
+        started = [_started(two, number, ranks, repeats) for number in range(ranks)]
         try:
             said, _ = started[0].communicate(timeout=WAIT)
         finally:
@@ -115,11 +115,11 @@ def measure(repeats: int = REPEATS) -> Found:
     return Found(**json.loads(said))
 
 
-def _started(hosts: Sequence[Host], number: int, repeats: int) -> subprocess.Popen[str]:
+def _started(hosts: Sequence[Host], number: int, ranks: int, repeats: int) -> subprocess.Popen[str]:
     host = hosts[number % len(hosts)]
-    local = {"LOCAL_RANK": str(number // len(hosts)), "LOCAL_WORLD_SIZE": str(RANKS // len(hosts))}
+    local = {"LOCAL_RANK": str(number // len(hosts)), "LOCAL_WORLD_SIZE": str(ranks // len(hosts))}
     where = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": "29778"}
-    who = {"RANK": str(number), "WORLD_SIZE": str(RANKS), **local, **where}
+    who = {"RANK": str(number), "WORLD_SIZE": str(ranks), **local, **where}
     own = {"GLOO_SOCKET_IFNAME": host.namespace, "OMP_NUM_THREADS": "1"}
     command = host.command(sys.executable, "-m", "benchmarks.placement", "--rank", str(repeats))
     environ = {**os.environ, **who, **own}

@@ -10,11 +10,11 @@ from benchmarks.two_hosts import NoHostsError
 
 def test_tp_is_faster_on_near_wires() -> None:
     try:
-        found = measure(repeats=1)
+        found = measure(repeats=1, ranks=4)
     except NoHostsError as error:
         pytest.skip(str(error))
-    assert found.tp_as_dealt == [0, 1, 2, 3]
-    assert found.tp_placed == [0, 2, 4, 6]  # the even ranks are on one host
+    assert found.tp_as_dealt == [0, 1]
+    assert found.tp_placed == [0, 2]  # the even ranks are on one host
     assert found.ratio > 1, found
 
 
