@@ -21,6 +21,8 @@ TRAIN = Path(train.__file__)
 # every micro batch that divides the global batch of 8, over one process
 ALONE = ["--micro-batch 1", "--micro-batch 2", "--micro-batch 4", "--micro-batch 8"]
 OTHER_SEED = "--micro-batch 8 --seed 1"
+TWO_HEADS = "--heads 2 --micro-batch 8"
+TWO_HEADS_IN_A_RING = "--heads 2 --dp 1 --sp 4 --tp 2 --micro-batch 8 --attention ring"
 MESHES = [
     "--dp 8 --micro-batch 1",
     "--dp 4 --sp 2 --micro-batch 1",
@@ -40,7 +42,8 @@ Losses = dict[str, list[list[float]]]
 def losses() -> Losses:
     """Those of each row, rank by rank."""
     found: Losses = {}
-    for ranks, rows in ((1, [*ALONE, OTHER_SEED]), (8, MESHES)):
+    alone, together = [*ALONE, OTHER_SEED, TWO_HEADS], [*MESHES, TWO_HEADS_IN_A_RING]
+    for ranks, rows in ((1, alone), (8, together)):
         by_rank = meshkit.spawn(jobs.trained, ranks, (rows,), timeout=600)
         found |= {row: [one[row] for one in by_rank] for row in rows}
     return found
@@ -64,13 +67,10 @@ def test_the_losses_do_not_depend_on_the_mesh(
         assert mine == pytest.approx(reference, rel=1e-9, abs=0)
 
 
-def test_a_ring_needs_no_heads_for_sp() -> None:
-    small = [*jobs.SMALL, "--heads=2", "--micro-batch=8"]
-    (alone,) = meshkit.spawn(train.main, 1, (small,), timeout=300)
-    ring = [*small, "--dp=1", "--sp=4", "--tp=2", "--attention=ring"]
-    results = meshkit.spawn(train.main, 8, (ring,), timeout=300)
-    assert results == [results[0]] * 8
-    assert results[0] == pytest.approx(alone, rel=1e-9, abs=0)
+def test_a_ring_needs_no_heads_for_sp(losses: Losses) -> None:
+    (alone,), ring = losses[TWO_HEADS], losses[TWO_HEADS_IN_A_RING]
+    assert ring == [ring[0]] * 8
+    assert ring[0] == pytest.approx(alone, rel=1e-9, abs=0)
 
 
 def test_it_learns(reference: list[float]) -> None:
