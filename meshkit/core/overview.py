@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from .batch import BatchPlan
 from .call import Call
@@ -162,16 +159,4 @@ def _warnings(
     """Whether tp leaves a node, though it talks in every layer, with what keeps it inside."""
     if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
-        yield told(f"{crossing['tp']}.", why, fix=_kept_inside(call, layout, topology))
-
-
-def _kept_inside(call: Call, layout: Layout, topology: Topology) -> str:
-    """The call that keeps tp inside a node: innermost, and no more of it than nodes share."""
-    if (np.diff(topology.node_of(layout.grid.ravel())) < 0).any():  # ranks dealt round
-        return remedy(layout, topology, "tp")
-    tp, outer = layout.sizes["tp"], [axis for axis in layout.axes if axis != "tp"]
-    fits = math.gcd(tp, *topology.sizes.tolist())
-    sizes = {"tp": fits, "dp": layout.sizes.get("dp", 1) * tp // fits} if fits < tp else {}
-    order = [*["dp"][: "dp" in sizes and "dp" not in outer], *outer, "tp"]
-    moved = {} if tuple(order) == layout.axes else {"order": " ".join(order)}
-    return f"{call.but(**sizes, **moved)}."
+        yield told(f"{crossing['tp']}.", why, fix=remedy(layout, topology, "tp", call=call))

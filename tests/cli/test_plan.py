@@ -323,6 +323,7 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(
     monkeypatch.setattr(terminal, "lines", lambda: "")
     _, said, _ = answer(command)
     assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in said
+    assert f"or meshkit {command} --place." in " ".join(said.split())  # what is typed next
     assert answer(f"{command} --place --svg {picture}") == (0, PLACED, "")
     assert "<title>rank 2\ndp=0 tp=1\nnode 0<" in picture.read_text()
     _, said, _ = answer(f"{command} --place --json")

@@ -117,7 +117,8 @@ def test_some_groups_of_tp_that_leave_a_node() -> None:
 def test_ranks_dealt_round_are_to_be_started_in_blocks() -> None:
     (text,) = warned(Layout(dp=2, tp=4), Topology.of_hosts("abababab"[i] for i in range(8)))
     assert text.endswith(
-        "  Fix: start the ranks in blocks, node by node (srun --distribution=block); or place=True."
+        "  Fix: start the ranks in blocks, node by node (srun --distribution=block); "
+        "or build_mesh(dp=2, tp=4, place=True)."
     )
 
 
@@ -128,12 +129,13 @@ def test_the_fix_of_a_warning_is_a_grid_of_as_many_ranks_that_is_not_warned_of(
     sizes = [len(part) for part in np.array_split(np.arange(layout.num_ranks), nodes) if len(part)]
     topology = Topology.of_sizes(sizes)
     for text in warned(layout, topology):
-        said = text.rpartition("Fix: ")[2].removesuffix(".")
-        asked = eval(said, {"build_mesh": dict})
-        order = asked.pop("order", " ".join(asked)).split()
-        fixed = Layout(**{axis: asked[axis] for axis in order})
-        assert fixed.num_ranks == layout.num_ranks
-        assert warned(fixed, topology) == []
+        for said in text.rpartition("Fix: ")[2].removesuffix(".").split("; or "):
+            asked = eval(said, {"build_mesh": dict})
+            place = asked.pop("place", False)
+            order = asked.pop("order", " ".join(asked)).split()
+            fixed = Layout(**{axis: asked[axis] for axis in order})
+            assert fixed.num_ranks == layout.num_ranks
+            assert warned(fixed.placed(topology) if place else fixed, topology) == []
 
 
 def test_the_dict_is_what_json_can_hold() -> None:

@@ -36,7 +36,7 @@ def test_an_axis_that_is_not_there() -> None:
             CYCLIC,
             "start the ranks in blocks, node by node (srun --distribution=block); or place=True.",
         ),
-        (Topology.even(8, nodes=4), "tp=2, as a node holds 2 ranks."),
+        (Topology.even(8, nodes=4), "dp=4, tp=2, as a node holds 2 ranks."),
     ],
 )
 def test_the_fix_is_one_that_helps(topology: Topology, fix: str) -> None:
@@ -48,7 +48,7 @@ def test_several_axes_are_told_together() -> None:
     said = judged(CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}).error
     assert said.splitlines()[0] == "build_mesh(dp=2, tp=4): dp, tp cross nodes."
     assert said.splitlines()[-1] == (
-        "  Fix: dp: dp=1, as a node holds 1 rank. tp: tp=1, as a node holds 1 rank. "
+        "  Fix: dp: dp=1, tp=8, as a node holds 1 rank. tp: dp=8, tp=1, as a node holds 1 rank. "
         "Or crossing={'dp': 'allow', 'tp': 'allow'}, if it is meant."
     )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, Topology, UnknownAxisError
+from meshkit.core.call import Call
 from meshkit.core.crossing import crossings
 from meshkit.core.placement import placed
 from meshkit.core.remedy import remedy
@@ -25,22 +24,26 @@ BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
         (Layout(dp=2, tp=4), Topology.of_hosts(["a", "b"] * 4), f"{BLOCKS}; or place=True."),
         (Layout(tp=4, dp=2), Topology.even(8, nodes=2), "order='dp tp'."),
         (Layout(tp=4, dp=2), Topology.of_sizes([4, 4]), "order='dp tp'."),
-        (Layout(dp=1, tp=8), Topology.even(8, nodes=2), "tp=4, as a node holds 4 ranks."),
-        (Layout(tp=12), Topology.of_sizes([7, 5]), "tp=6, as a node holds at most 7 ranks."),
+        (Layout(dp=1, tp=8), Topology.even(8, nodes=2), "dp=2, tp=4, as a node holds 4 ranks."),
+        (
+            Layout(tp=12),
+            Topology.of_sizes([7, 5]),
+            "dp=12, tp=1, order='dp tp', as 1 divides the ranks of every node.",
+        ),
         (
             Layout(dp=3, tp=4),
             Topology.of_sizes([6, 6]),
-            "tp=2, which divides every node; no order of these ranks keeps tp=4.",
+            "dp=6, tp=2, as 2 divides the ranks of every node.",
         ),
         (
             Layout(dp=3, tp=5),
             Topology.of_sizes([7, 8]),
-            "tp=1, which divides every node; no order of these ranks keeps tp=5.",
+            "dp=15, tp=1, as 1 divides the ranks of every node.",
         ),
         (
             Layout(dp=3, tp=4),
             Topology.of_sizes([2, 8, 2]),
-            "tp=2, which divides every node; no order of these ranks keeps tp=4.",
+            "dp=6, tp=2, as 2 divides the ranks of every node.",
         ),
         (
             Layout(dp=2, tp=4, ranks=[0, 4, 1, 5, 2, 6, 3, 7]),
@@ -63,7 +66,7 @@ def test_advised_for_racks() -> None:
     topology = Topology.of_hosts([name for name in names for _ in range(2)])
     topology = topology.within("rack", [int(name[4:]) // 4 for name in names])
     assert remedy(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
-    text = "tp=8, as a rack holds 8 ranks."
+    text = "dp=4, tp=8, place=True, as a rack holds 8 ranks."
     assert remedy(Layout(dp=2, tp=16), topology, "tp", level="rack") == text
 
 
@@ -83,24 +86,36 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
 
 
 @law
+@given(grounds(), st.sampled_from(["dp", "sp", "tp"]), st.booleans())
+def test_what_is_advised_works(ground: tuple[Layout, Topology], axis: str, written: bool) -> None:
+    layout, topology = ground
+    call = Call("build_mesh", kwargs=layout.sizes) if written else None
+    text = remedy(layout, topology, axis, call=call)
+    assert (text != "") == crossings(layout, topology)[axis].crosses
+    for way in filter(None, text.removesuffix(".").split("; or ")):
+        if way == BLOCKS:
+            blocks = Topology.of_sizes(topology.sizes)
+            assert not crossings(layout, blocks)[axis].crosses
+            continue
+        said = way if written else f"build_mesh({way.partition(', as ')[0]})"
+        asked = {**layout.sizes, **eval(said, {"build_mesh": dict})}
+        place, order = asked.pop("place", False), asked.pop("order", " ".join(layout.axes)).split()
+        fixed = Layout(**{name: asked[name] for name in order})
+        assert fixed.num_ranks == layout.num_ranks
+        found = placed(fixed, topology).layout if place else fixed
+        assert not crossings(found, topology)[axis].crosses
+
+
+@law
 @given(grounds(), st.sampled_from(["dp", "sp", "tp"]))
-def test_what_is_advised_works(ground: tuple[Layout, Topology], axis: str) -> None:
+def test_a_size_is_cut_where_nothing_else_keeps_it(
+    ground: tuple[Layout, Topology], axis: str
+) -> None:
     layout, topology = ground
     text = remedy(layout, topology, axis)
-    assert (text != "") == crossings(layout, topology)[axis].crosses
-    if "blocks" in text:
-        blocks = Topology.of_sizes(topology.sizes)
-        assert not crossings(layout, blocks)[axis].crosses
-    order = re.search("order='([^']*)'", text)
-    nested = {name: layout.sizes[name] for name in (order[1].split() if order else layout.axes)}
-    if order and ", place" not in text:
-        assert not crossings(Layout(**nested), topology)[axis].crosses
-    if "place=True" in text:
-        kept = Layout(**nested) if ", place" in text else layout
-        assert not crossings(placed(kept, topology).layout, topology)[axis].crosses
-    if found := re.search(rf"^{axis}=(\d+), ", text):
-        size = int(found[1])
-        assert layout.sizes[axis] % size == 0
-        assert size < layout.sizes[axis]
-        whole = sum(held // layout.sizes[axis] for held in topology.sizes.tolist())
-        assert whole < layout.num_ranks // layout.sizes[axis]  # no order could
+    outer = [name for name in layout.axes if name != axis]
+    inner = Layout(**{name: layout.sizes[name] for name in (*outer, axis)})
+    divides = all(held % layout.sizes[axis] == 0 for held in topology.sizes.tolist())
+    assert not (", as " in text and divides)
+    if ", as " in text and layout.sizes[axis] <= topology.sizes.max():
+        assert crossings(placed(inner, topology).layout, topology)[axis].crosses

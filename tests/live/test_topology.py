@@ -49,7 +49,8 @@ def test_an_error_is_the_same_on_every_rank_and_nothing_is_made(foreign: bool) -
         "SpecError: build_mesh(dp=1, tp=4, crossing={'tp': 'error'}): tp crosses nodes.\n"
         "  tp crosses nodes: 1 of 1 groups span 2 nodes; ranks 0-3 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 1 and 3.\n"
-        "  Fix: tp=2, as a node holds at most 3 ranks. Or crossing={'tp': 'allow'}, if it is meant."
+        "  Fix: dp=4, tp=1, as 1 divides the ranks of every node. Or crossing={'tp': 'allow'}, "
+        "if it is meant."
     ] * 4
     assert [one["groups"] for one in told] == [0] * 4
 
