@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import shlex
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,9 +21,9 @@ from ..core.verification import Checked, Verification
 from ..core.words import count
 from ..launch.environment import detect
 from . import Answer, Command, seconds
-from .local import ENDING, failed, in_words, ranks, shared_device
+from .grid import number, sizes_of, typed
+from .local import ENDING, failed, in_words, shared_device
 
-SIZE = re.compile(r"-?[0-9]{1,18}")
 STAGES = 3  # that may take --timeout each: joining, building, one collective
 
 
@@ -58,7 +56,7 @@ def run(asked: Namespace) -> Answer:
     """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective.
 
     Args:
-        asked: ``sizes``, axes with their sizes; ``n``, how many ranks to start, or None;
+        asked: ``sizes``, words such as ``dp=4``; ``n``, how many ranks to start, or None;
             ``order``, ``groups``, ``device``, ``timeout`` and ``json``.
 
     Returns:
@@ -74,11 +72,11 @@ def run(asked: Namespace) -> Answer:
         MeshkitError: where a group holds other ranks than the mesh says.
         SpawnError: any of these, where the ranks were started here.
     """
-    sizes = _sizes(asked)
+    sizes = sizes_of(asked.sizes, "meshkit check")
     call = Call("build_mesh", (), {**sizes, **given(order=asked.order, groups=asked.groups)})
     nested = nested_sizes(call, sizes, asked.order)
     if asked.n is None:
-        _check_company(asked, nested)
+        _check_company(asked, sizes)
         return _answer(_here(call.kwargs, asked.device, asked.timeout), as_json=asked.json)
     layout = Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
     GroupPlan.of(layout, asked.groups or (), call=call)
@@ -144,9 +142,9 @@ def _check_company(asked: Namespace, sizes: Mapping[str, int]) -> None:
     """Refuse a mesh of several ranks where this is one process and nobody started others."""
     needed = math.prod(size for size in sizes.values() if size != -1)
     if needed > 1 and detect().launcher == "single":
-        typed = _words(asked) + (f" --order {shlex.quote(asked.order)}" if asked.order else "")
-        fix = f"meshkit check {typed} -n {needed}, which starts them; or this under a launcher."
-        line = f"{typed} needs {count(needed, 'rank')}, and here is one process."
+        call = typed(asked, sizes)
+        fix = f"{call} -n {needed}, which starts them; or this under a launcher."
+        line = f"{call} needs {count(needed, 'rank')}, and here is one process."
         raise SpecError(told(line, fix=fix), sizes=dict(sizes), world_size=1)
 
 
@@ -203,38 +201,11 @@ def _as_json(report: Report) -> str:
     return json.dumps({"ok": True, **said, **found})
 
 
-def _sizes(asked: Namespace) -> dict[str, int]:
-    """Axis name to size.
-
-    Raises:
-        SpecError: for an axis that is given twice.
-    """
-    sizes: dict[str, int] = {}
-    for axis, size in asked.sizes:
-        if axis in sizes:
-            line = f"{_words(asked)}: {axis} has two sizes."
-            raise SpecError(told(line, fix=f"give {axis} once."))
-        sizes[axis] = size
-    return sizes
-
-
-def _words(asked: Namespace) -> str:
-    return " ".join(f"{axis}={size}" for axis, size in asked.sizes)
-
-
-def _size(text: str) -> tuple[str, int]:
-    """An axis and its size as typed; whether they can be is seen later."""
-    axis, _, size = text.partition("=")
-    if axis and SIZE.fullmatch(size):
-        return axis, int(size)
-    raise ArgumentTypeError(f"{text!r} is not an axis and its size, such as dp=4")
-
-
 def _add(parser: ArgumentParser) -> None:
     what = "an axis and its size, as for build_mesh; one size may be -1"
-    parser.add_argument("sizes", nargs="+", type=_size, metavar="AXIS=SIZE", help=what)
+    parser.add_argument("sizes", nargs="+", metavar="AXIS=SIZE", help=what)
     start = "start this many local ranks; without it, this is a rank under its launcher"
-    parser.add_argument("-n", type=ranks, metavar="N", help=start)
+    parser.add_argument("-n", type=number, metavar="N", help=start)
     order = "axes from the outside in (default: pp dp ep cp sp tp)"
     parser.add_argument("--order", metavar="AXES", help=order)
     more = 'axes of one more group, as "dp tp"; may be given several times'

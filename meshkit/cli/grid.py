@@ -49,7 +49,7 @@ def add_batch(parser: ArgumentParser) -> None:
 
 
 def number(text: str) -> int:
-    """A number as typed, 1 or more.
+    """A number of ranks, nodes, samples or the like as typed, 1 or more.
 
     Raises:
         ArgumentTypeError: where it is none.
@@ -100,7 +100,7 @@ def sizes_of(words: Sequence[str], command: str) -> dict[str, int]:
         if axis in sizes:
             raise SpecError(told(f"{line}{axis} has two sizes.", fix=f"give {axis} once."))
         if not INTEGER.fullmatch(size) or not (int(size) >= 1 or int(size) == -1):
-            fix = f"{axis}=4, say: 1 or more; or -1 for the one that --world gives."
+            fix = f"{axis}=4, say: 1 or more; or -1 for the one to be inferred."
             raise SpecError(told(f"{line}the size of {axis} is {size!r}.", fix=fix))
         sizes[axis] = int(size)
     return sizes

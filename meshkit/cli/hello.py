@@ -13,7 +13,8 @@ from ..core.errors import SpawnError
 from ..core.runs import runs
 from ..core.words import count
 from . import Answer, Command, seconds
-from .local import ENDING, failed, in_words, ranks, shared_device
+from .grid import number
+from .local import ENDING, failed, in_words, shared_device
 
 ROW = 1024  # bytes of a greeting: a host name has 253 at most
 
@@ -185,7 +186,7 @@ def as_text(greetings: Sequence[Greeting]) -> str:
 
 def _add(parser: ArgumentParser) -> None:
     start = "start this many local processes; without it, this one greets under its launcher"
-    parser.add_argument("-n", type=ranks, metavar="N", help=start)
+    parser.add_argument("-n", type=number, metavar="N", help=start)
     where = "cpu, cuda, ... (default: the accelerator; the cpu with fewer of them than -n)"
     parser.add_argument("--device", help=where)
     wait = "how long ranks wait for each other (default 60)"

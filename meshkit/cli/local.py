@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,21 +9,6 @@ from ..core.errors import LaunchError, MeshkitError, SpawnError, told
 from ..core.runs import runs
 
 ENDING = 10.0  # seconds beyond --timeout after which ranks that do not end are ended
-
-
-def ranks(text: str) -> int:
-    """A number of processes as typed.
-
-    Raises:
-        ArgumentTypeError: where it is none.
-
-    Example:
-        >>> ranks("8")
-        8
-    """
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a number of processes, 1 or more")
 
 
 def shared_device(device: str | None) -> str | None:

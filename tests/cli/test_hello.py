@@ -106,7 +106,7 @@ def test_no_number_of_processes(text: str) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1] == (
-        f"meshkit hello: error: argument -n: {text!r} is not a number of processes, 1 or more"
+        f"meshkit hello: error: argument -n: {text!r} is not a whole number of 1 or more"
     )
 
 

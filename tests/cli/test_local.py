@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
-
 import pytest
 
 from meshkit.cli import local
@@ -43,13 +41,6 @@ def test_what_torch_raises_is_told() -> None:
     with pytest.raises(RankTimeoutError) as kept, local.in_words("x"):
         raise late
     assert kept.value is late
-
-
-@pytest.mark.parametrize("text", ["0", "x", "-1", "2.5", "", "\u0662"])
-def test_no_number_of_processes(text: str) -> None:
-    with pytest.raises(ArgumentTypeError) as error:
-        local.ranks(text)
-    assert str(error.value) == f"{text!r} is not a number of processes, 1 or more"
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
             (
                 f"plan dp={size}",
                 f"meshkit plan dp={size}: the size of dp is '{size}'.\n"
-                "  Fix: dp=4, say: 1 or more; or -1 for the one that --world gives.",
+                "  Fix: dp=4, say: 1 or more; or -1 for the one to be inferred.",
             )
             for size in ("four", "0", "-2", "4.0", "1_0")
         ),
