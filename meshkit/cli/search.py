@@ -11,12 +11,13 @@ from pathlib import Path
 from ..core.call import Call
 from ..core.cost import Job
 from ..core.errors import SpecError, told
-from ..core.links import LINKS
+from ..core.links import LINKS, Links
 from ..core.model import ModelShape
 from ..core.search import Found, Ranked, search
 from ..core.words import count
 from . import Answer, Command, terminal
 from .grid import number
+from .typed import flagged
 
 HEADER = "     step s     GB  layout; sharding, micro batches x samples; axes across nodes"
 PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
@@ -39,7 +40,7 @@ def run(asked: Namespace) -> Answer:
     known = LINKS.get(asked.links)
     links = known or LINKS["h100"].but(_read("links", asked.links))
     links = links.but({"memory": asked.memory}) if asked.memory else links
-    job = Job(asked.world, asked.nodes, asked.global_batch, asked.seq, links)
+    job = _job(asked, links)
     found = search(model, job, asked.top)
     if asked.json:
         said = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
@@ -109,6 +110,14 @@ def typed(one: Ranked, job: Job) -> list[str]:
 
 def _spaced(sizes: Mapping[str, int]) -> str:
     return " ".join(f"{axis}={size}" for axis, size in sizes.items())
+
+
+def _job(asked: Namespace, links: Links) -> Job:
+    """What was asked for. Raises as :class:`Job`, with options in the fix."""
+    try:
+        return Job(asked.world, asked.nodes, asked.global_batch, asked.seq, links)
+    except SpecError as error:
+        raise SpecError(flagged(str(error)), **vars(error)) from None
 
 
 def _read(option: str, path: str) -> Mapping[str, object]:

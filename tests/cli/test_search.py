@@ -263,5 +263,5 @@ def test_nodes_that_do_not_divide(folder: Path, capsys: pytest.CaptureFixture[st
         2,
         "",
         "meshkit search: Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.\n"
-        "  Fix: nodes=8, say.\n",
+        "  Fix: --nodes 8, say.\n",
     )
