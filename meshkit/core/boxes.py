@@ -4,7 +4,7 @@
 
     ┌ node 0 ──────────┐  ┌ node 1 ──────────┐
     │       sp=0  sp=1 │  │       sp=0  sp=1 │
-    │ dp=0     0     1 │  │ dp=2     4   [5] │
+    │ dp=0     0     1 │  │ dp=2     4     5 │
     │ dp=1     2     3 │  │ dp=3     6     7 │
     └──────────────────┘  └──────────────────┘
 
@@ -31,15 +31,12 @@ BETWEEN = 2  # blanks from one box to the next
 UNICODE, ASCII = tuple("┌─┐│└┘"), tuple("+-+|++")
 
 
-def boxes(
-    layout: Layout, nodes: Ints, *, mark: int | None = None, width: int = 80, ascii: bool = False
-) -> str:
+def boxes(layout: Layout, nodes: Ints, *, width: int = 80, ascii: bool = False) -> str:
     """The grid by node. Pure; draws 16 nodes at most, the first and the last of more.
 
     Args:
         layout: the grid.
         nodes: int64 (num_ranks,), the node of the rank at each position.
-        mark: a rank to put in brackets, or None; its node is always drawn.
         width: columns to fit into. At least 40 are used; a rank is never cut.
         ascii: whether to draw with ASCII characters only.
 
@@ -54,12 +51,12 @@ def boxes(
         +------------------+  +------------------+
     """
     width, names = max(width, NARROW), np.unique(nodes)
-    drawing = _Drawing(layout, nodes, mark, ASCII if ascii else UNICODE)
-    shown = _shown(names, None if mark is None else drawing.node_of(mark))
-    lines: list[str] = []
-    for run, left_out in shown:
-        lines += _flowed([drawing.box(node, width) for node in run], width)
-        lines += [f"{GAP} {count(left_out, 'node')} more {GAP}"] if left_out else []
+    drawing = _Drawing(layout, nodes, ASCII if ascii else UNICODE)
+    many = len(names) > NODES
+    first, last = (names[:EDGE], names[-EDGE:]) if many else (names, names[:0])
+    lines = drawing.flowed(first, width)
+    lines += [f"{GAP} {count(len(names) - 2 * EDGE, 'node')} more {GAP}"] if many else []
+    lines += drawing.flowed(last, width)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -69,11 +66,18 @@ class _Drawing:
 
     layout: Layout
     nodes: Ints
-    mark: int | None
     edges: tuple[str, ...]
 
-    def node_of(self, rank: int) -> int:
-        return int(self.nodes[np.asarray(self.layout.ranks) == rank][0])
+    def flowed(self, names: Ints, width: int) -> list[str]:
+        """Nodes side by side, as many as fit into the width."""
+        lines: list[str] = []
+        waiting: list[list[str]] = []
+        for box in (self.box(int(node), width) for node in names):
+            if waiting and sum(len(one[0]) + BETWEEN for one in waiting) + len(box[0]) > width:
+                lines += _beside(waiting)
+                waiting = []
+            waiting.append(box)
+        return lines + (_beside(waiting) if waiting else [])
 
     def box(self, node: int, width: int) -> list[str]:
         """One node as lines of one length."""
@@ -93,7 +97,7 @@ class _Drawing:
         columns = math.prod(shape[i] for i in across)
         rows = [int(row) for row in np.unique(positions // columns)]
         at = [int(column) for column in np.unique(positions % columns)]
-        here, own = len(positions), {int(p): self._cell(int(p)) for p in positions}
+        here, own = len(positions), {int(p): str(int(layout.ranks[p])) for p in positions}
         shown_rows = [None if i is None else rows[i] for i in kept(len(rows), 0, here)]
         shown = [None if i is None else at[i] for i in kept(len(at), 0, here)]
         cells = [
@@ -104,37 +108,6 @@ class _Drawing:
         labels = [row_label(names, lengths, row, width) for row in shown_rows]
         header = [GAP if c is None else f"{layout.axes[i]}={c}" for i in across for c in shown]
         return table_lines(header, labels, cells, width)
-
-    def _cell(self, position: int) -> str:
-        rank = int(self.layout.ranks[position])
-        return f"[{rank}]" if rank == self.mark else str(rank)
-
-
-def _shown(names: Ints, here: int | None) -> list[tuple[list[int], int]]:
-    """Runs of nodes to draw, each with how many are left out after it."""
-    nodes = [int(name) for name in names]
-    if len(nodes) <= NODES:
-        return [(nodes, 0)]
-    own = [] if here is None else [nodes.index(here)]
-    near = sorted({*range(EDGE), *own, *range(len(nodes) - EDGE, len(nodes))})
-    runs: list[tuple[list[int], int]] = []
-    for index, after in zip(near, [*near[1:], len(nodes)], strict=True):
-        if not runs or runs[-1][1]:
-            runs.append(([], 0))
-        runs[-1] = ([*runs[-1][0], nodes[index]], after - index - 1)
-    return runs
-
-
-def _flowed(drawn: Sequence[list[str]], width: int) -> list[str]:
-    """Boxes side by side, as many as fit into the width."""
-    lines: list[str] = []
-    waiting: list[list[str]] = []
-    for box in drawn:
-        if waiting and sum(len(one[0]) + BETWEEN for one in waiting) + len(box[0]) > width:
-            lines += _beside(waiting)
-            waiting = []
-        waiting.append(box)
-    return lines + _beside(waiting)
 
 
 def _beside(row: Sequence[list[str]]) -> list[str]:
