@@ -35,9 +35,9 @@ from .call import Call
 from .errors import SpecError, told
 from .integers import integer
 from .links import Links
-from .memory import Choice, Floats, stage_layers, stage_weights
+from .memory import Choice, stage_layers, stage_weights
 from .model import ModelShape
-from .seats import Ints
+from .seats import Floats, Ints
 
 AXES = Choice._fields[:6]
 LIMITS = {"world": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}

@@ -17,19 +17,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .axes import check_known
 from .call import Call
 from .errors import SpecError, told
-from .seats import Ints
+from .seats import Floats, Ints
 from .topology import NODE, Topology
+from .words import plural
 
 if TYPE_CHECKING:  # Layout has a method of placement, which needs this file
     from .layout import Layout
-from .words import plural
-
-Floats = NDArray[np.float64]
 
 FARTHER = 64  # how much more an axis talks than the one outside it, where nobody says
 

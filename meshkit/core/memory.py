@@ -25,12 +25,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .model import ModelShape
-from .seats import Ints
-
-Floats = NDArray[np.float64]
+from .seats import Floats, Ints
 
 SHARDS = ("ddp", "zero1", "fsdp")
 BYTES = {"weights": 2, "gradients": 4, "optimizer": 12}

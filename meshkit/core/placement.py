@@ -22,8 +22,8 @@ import numpy as np
 
 from .assignment import Assignment, Chain, Sizes, assignments, dealt
 from .call import Call
-from .crossing import Floats, checked_traffic, leaving
-from .seats import Ints
+from .crossing import checked_traffic, leaving
+from .seats import Floats, Ints
 from .topology import Topology
 
 if TYPE_CHECKING:  # Layout has a method of this file

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cost import AXES, Job, divisors, near, predicted
-from .memory import SHARDS, Choice, Floats, bytes_per_rank, stage_layers
+from .memory import SHARDS, Choice, bytes_per_rank, stage_layers
 from .model import ModelShape
-from .seats import Ints
+from .seats import Floats, Ints
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 

@@ -22,6 +22,7 @@ from .integers import integer
 from .words import count
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 MAX_RANK = 2**63 - 2  # so that a range that ends after it still fits int64
 

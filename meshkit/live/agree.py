@@ -57,7 +57,7 @@ def agree(
         RankTimeoutError: where ranks did not come.
     """
     asked = request(call, plan, record, terms, shared)
-    return _meet(Matter(call, asked, ABOUT, (), placed(plan.layout)), record)
+    return _meet(Matter(call, asked, ABOUT, (), coordinates_of(plan.layout)), record)
 
 
 def on_all(
@@ -70,7 +70,7 @@ def on_all(
 ) -> Made:
     """Make the groups of a mesh on all ranks or on none. Collective. See :func:`together`."""
     request = {"call": f"{call.name}, made"}
-    matter = Matter(call, request, UNMADE, (), placed(layout), "the end of ")
+    matter = Matter(call, request, UNMADE, (), coordinates_of(layout), "the end of ")
     party = None if record.store is None else Party.of(record.store, record.world)
     return together(matter, party, record.arrival_timeout, make, undo, waits=waits)
 
@@ -99,7 +99,9 @@ def agree_value(layout: Layout, record: Joined, number: int, what: str, value: o
         RankTimeoutError: where ranks did not come.
     """
     call = Call("mesh.agree", (what, value))
-    matter = Matter(call, {what: repr(value)}, f"ranks disagree about {what}.", (), placed(layout))
+    matter = Matter(
+        call, {what: repr(value)}, f"ranks disagree about {what}.", (), coordinates_of(layout)
+    )
     _meet_in_mesh(matter, layout, record, number)
 
 
@@ -108,7 +110,7 @@ def agree_close(layout: Layout, record: Joined, number: int, built: Call) -> Non
     call = Call("mesh.close")
     about = "ranks disagree about the end of a mesh."
     said = {"call": "mesh.close", "mesh": f"{built}, number {number}"}
-    matter = Matter(call, said, about, (), placed(layout))
+    matter = Matter(call, said, about, (), coordinates_of(layout))
     if layout.num_ranks > 1 and record.world.rank in layout:
         _meet_in_mesh(matter, layout, record, number)
 
@@ -162,7 +164,7 @@ def _seats(layout: Layout) -> str:
     return f"{written(ranks)} ({hashlib.sha256(ranks.tobytes()).hexdigest()[:8]})"
 
 
-def placed(layout: Layout) -> Callable[[int], str]:
+def coordinates_of(layout: Layout) -> Callable[[int], str]:
     """A rank's coordinate in words."""
 
     def place(rank: int) -> str:

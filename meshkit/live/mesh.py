@@ -20,7 +20,7 @@ from ..launch.meet import Party
 from ..launch.record import Joined
 from ..launch.times import Time, duration
 from .adopt import adopted, call_of, given_groups, of_device_mesh
-from .agree import agree_close, agree_value, give_up, placed
+from .agree import agree_close, agree_value, coordinates_of, give_up
 from .assemble import assemble
 from .barrier import barrier
 from .create import abort, destroy, ends_together
@@ -163,7 +163,9 @@ class Mesh(Workload):
         self._check_here(call)
         group = self.group(*axes)
         limit = duration(call, "timeout", timeout) or timeout_of(group)
-        barrier(call, self._party(axes), group, limit, self._device_ids(), placed(self.layout))
+        barrier(
+            call, self._party(axes), group, limit, self._device_ids(), coordinates_of(self.layout)
+        )
 
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
         """Tell the failure of a collective inside in coordinates: who is behind, who is gone.

@@ -30,7 +30,7 @@ from ..launch.record import Joined
 from ..launch.seat import Holder, holders
 from ..launch.store import hosted_by_rank_0, lost
 from ..launch.verdict import as_words, from_words
-from .agree import placed
+from .agree import coordinates_of
 
 ANSWER = 3.0  # seconds for the answers, beside two looks of those who watch
 LOOK = 0.5  # seconds between two looks at the store, at least
@@ -230,7 +230,7 @@ def _gathered(site: Site, keys: dist.Store, error: str, number: int) -> Collecti
     places = {**left, **answers}
     why = {rank: _why(known.get(rank)) for rank in silent if rank not in left}
     what = error or f"rank {site.rank} begins no collective."
-    return hang(site.call, what, site.layout, places, why, placed(site.layout))
+    return hang(site.call, what, site.layout, places, why, coordinates_of(site.layout))
 
 
 def _why(holder: Holder | None) -> str:
@@ -244,4 +244,6 @@ def _why(holder: Holder | None) -> str:
 def _alone(site: Site, error: str, mine: Place, gone: Sequence[int]) -> CollectiveError:
     """The report of a rank that reaches nobody."""
     silent = dict.fromkeys(gone, "it hosted the store, which does not answer")
-    return hang(site.call, error, site.layout, {mine.rank: mine}, silent, placed(site.layout))
+    return hang(
+        site.call, error, site.layout, {mine.rank: mine}, silent, coordinates_of(site.layout)
+    )
