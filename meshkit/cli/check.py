@@ -18,7 +18,7 @@ from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.runs import runs
 from ..core.verification import Checked, Verification
-from ..core.words import count
+from ..core.words import count, pairs
 from ..launch.environment import detect
 from . import Answer, Command, seconds
 from .grid import number, sizes_of, typed
@@ -168,9 +168,9 @@ def as_text(report: Report) -> str:
         OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
     """
     found, total = report.found, math.prod(report.sizes.values())
-    sizes = " ".join(f"{axis}={size}" for axis, size in report.sizes.items())
-    head = f"{sizes}: {count(total, 'rank')}, launcher {report.launcher}, device {report.device}, "
-    head += f"backend {report.backend}; joined and built in {report.built:.2f} s"
+    head = f"{pairs(report.sizes)}: {count(total, 'rank')}, launcher {report.launcher}, "
+    head += f"device {report.device}, backend {report.backend}; "
+    head += f"joined and built in {report.built:.2f} s"
     rows = [(" ".join(one.axes), one.num_groups, one.group_size, _met(one)) for one in found.groups]
     rows += [(a, total, 1, "nothing to meet") for a, size in report.sizes.items() if size == 1]
     cells = [(name, f"{count(n, 'group')} of {size}", said) for name, n, size, said in rows]

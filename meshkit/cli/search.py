@@ -14,7 +14,7 @@ from ..core.errors import SpecError, told
 from ..core.links import LINKS, Links
 from ..core.model import ModelShape
 from ..core.search import Found, Ranked, search
-from ..core.words import count
+from ..core.words import count, pairs
 from . import Answer, Command, terminal
 from .grid import number
 from .typed import flagged
@@ -71,7 +71,7 @@ def as_text(found: Found, job: Job, title: str, width: int = 80) -> str:
         *(["", HEADER, *rows] if rows else []),
         "",
         f"{found.fits} of {count(total, 'layout')} fit.",
-        *(f"{one.count:7} out: {one.reason}: {_spaced(one.example)}" for one in found.excluded),
+        *(f"{one.count:7} out: {one.reason}: {pairs(one.example)}" for one in found.excluded),
     ]
     return "\n".join([*lines, "", *typed(found.best[0], job), PROMISE] if rows else lines)
 
@@ -82,7 +82,7 @@ def _row(place: int, one: Ranked, width: int) -> str:
     again = " recompute" if one.recompute else ""
     run = f"{one.shard}{parts}{again}, {one.accumulation_steps} x {one.micro_batch}"
     crossing = " ".join(one.crossing) or "none"
-    head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {_spaced(one.sizes)}; {run}; {crossing}"
+    head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {pairs(one.sizes)}; {run}; {crossing}"
     shares = sorted(((value / one.step, name) for name, value in one.terms.items()), reverse=True)
     terms = ", ".join(f"{name} {share:.0%}" for share, name in shares[:6] if share >= 0.005)
     fits = len(head) + 2 + len(terms) <= width
@@ -104,12 +104,8 @@ def typed(one: Ranked, job: Job) -> list[str]:
     return [
         f"mesh = {Call('meshkit.build_mesh', kwargs=one.sizes)}",
         f"plan = {Call('mesh.batch', kwargs=batch)}",
-        f"meshkit plan {_spaced(one.sizes)} --nodes {job.nodes}",
+        f"meshkit plan {pairs(one.sizes)} --nodes {job.nodes}",
     ]
-
-
-def _spaced(sizes: Mapping[str, int]) -> str:
-    return " ".join(f"{axis}={size}" for axis, size in sizes.items())
 
 
 def _job(asked: Namespace, links: Links) -> Job:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..core.call import Call
+from ..core.words import pairs
 
 OPTIONS = frozenset(
     {
@@ -41,7 +42,7 @@ class Typed(Call):
         added = {name: size for name, size in self.kwargs.items() if name not in OPTIONS}
         for value in self.args:
             if isinstance(value, Mapping):
-                words = " ".join(f"{axis}={size}" for axis, size in {**value, **added}.items())
+                words = pairs({**value, **added})
                 value = f'"{words}"' if self.quoted else words
             yield from [str(value)] * (value != "")
         for name, value in self.kwargs.items():

@@ -15,6 +15,7 @@ from .sequence import SequencePlan
 from .streams import stream_seed
 from .table import few, items, table
 from .topology import Topology
+from .words import pairs
 
 SEQUENCE = ("cp", "sp")  # the axes that divide a sequence, those of them that are present
 
@@ -190,7 +191,7 @@ def _row(axis: AxisOf, size: int) -> list[str]:
 
 def _facts(about: About, layout: Layout) -> Iterator[tuple[str, str]]:
     """Where the rank sits and what it reads, by name."""
-    yield "coordinate", " ".join(f"{axis}={index}" for axis, index in about.coordinate.items())
+    yield "coordinate", pairs(about.coordinate)
     if about.node is not None:
         yield "node", f"{about.node}, slot {about.slot}"
     if about.samples is not None:

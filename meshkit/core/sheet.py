@@ -7,7 +7,7 @@ from .layout import Layout
 from .overview import AxisRow, Overview
 from .table import few, items, table
 from .topology import Topology
-from .words import count
+from .words import count, pairs
 
 HEADER = ("axis", "size", "stride", "groups", "first group")
 
@@ -37,8 +37,8 @@ def headline(layout: Layout, topology: Topology | None = None) -> str:
         >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
         ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
     """
-    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
-    return f"{sizes}: {count(layout.num_ranks, 'rank') if topology is None else topology}"
+    where = count(layout.num_ranks, "rank") if topology is None else topology
+    return f"{pairs(layout.sizes)}: {where}"
 
 
 def _row(row: AxisRow) -> list[str]:

@@ -31,7 +31,7 @@ from .errors import SpecError, told
 from .indices import check_integers
 from .palette import ink, shade, written
 from .seats import Ints
-from .words import count
+from .words import count, pairs
 
 if TYPE_CHECKING:
     from .layout import Layout
@@ -98,8 +98,8 @@ def svg(layout: Layout, nodes: Ints | None = None) -> str:
         *_numbers(ranks, where, cells),
     ]
     on = "" if nodes is None else f" on {count(len(where.nodes), 'node')}"
-    title = f"{' '.join(f'{a}={n}' for a, n in layout.sizes.items())}: "
-    return _page(f"{title}{count(len(ranks), 'rank')}{on}", axes, where, drawn)
+    title = f"{pairs(layout.sizes)}: {count(len(ranks), 'rank')}{on}"
+    return _page(title, axes, where, drawn)
 
 
 def shown(layout: Layout) -> str:

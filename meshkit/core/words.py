@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def article(noun: str) -> str:
     """The noun with its article.
@@ -31,3 +33,13 @@ def plural(noun: str) -> str:
         ('racks', 'switches')
     """
     return f"{noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def pairs(sizes: Mapping[str, object]) -> str:
+    """Names with their numbers, such as axes with their sizes or indices.
+
+    Example:
+        >>> pairs({"dp": 4, "sp": 2})
+        'dp=4 sp=2'
+    """
+    return " ".join(f"{name}={number}" for name, number in sizes.items())

@@ -20,6 +20,7 @@ from ..core.errors import MeshkitError
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.version import VERSION
+from ..core.words import pairs
 from ..launch.meet import Matter, Party, arrive, refuse
 from ..launch.record import Joined, joined
 from ..launch.rendezvous import give_up as give_up_joining
@@ -136,10 +137,10 @@ def request(
     layout = plan.layout
     return {
         "call": call.name,
-        "sizes": " ".join(f"{axis}={size}" for axis, size in layout.sizes.items()),
+        "sizes": pairs(layout.sizes),
         "ranks": _seats(layout),
         "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
-        "crossing": " ".join(f"{axis}={policy}" for axis, policy in terms.crossing.items()),
+        "crossing": pairs(terms.crossing),
         "backend": terms.backend or str(record.world.backend),
         "timeout": str(terms.limits),
         "arrival_timeout": in_words(record.arrival_timeout),
@@ -170,7 +171,7 @@ def coordinates_of(layout: Layout) -> Callable[[int], str]:
     def place(rank: int) -> str:
         if rank not in layout:
             return "outside"
-        return " ".join(f"{axis}={index}" for axis, index in layout.coordinate(rank).items())
+        return pairs(layout.coordinate(rank))
 
     return place
 
