@@ -13,7 +13,9 @@ import pytest
 import meshkit
 from meshkit.cli import terminal
 from meshkit.cli.main import main
+from meshkit.core.call import Call
 from meshkit.core.disagree import disagreement
+from meshkit.core.policies import judged
 from meshkit.live.agree import ABOUT
 
 ROOT = Path(__file__).parent.parent
@@ -87,6 +89,12 @@ def test_the_disagreement_shown_is_the_one_raised() -> None:
     requests = {rank: other if rank == 4 else mine for rank in range(8)}
     told = disagreement(ABOUT, requests, {4: "host b, pid 311"}, [])
     assert f"DisagreementError: {told}" in README
+
+
+def test_the_warning_shown_is_the_one_given() -> None:
+    call, layout = Call("build_mesh", kwargs={"dp": 2, "tp": 2}), meshkit.Layout(dp=2, tp=2)
+    found = judged(call, layout, meshkit.Topology.of_hosts(["a", "b"] * 2), {"tp": "warn"})
+    assert f"RuntimeWarning: {found.warning}\n" in README
 
 
 def test_the_files_named_exist() -> None:

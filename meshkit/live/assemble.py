@@ -33,9 +33,12 @@ def assemble(
         DisagreementError: the same on every rank; nothing is made.
         SpecError: where an axis crosses nodes that must not; the same on every rank.
         RankTimeoutError: where ranks did not come in time; what was made is destroyed.
+        RuntimeWarning: on rank 0, where warnings are errors; the others are told.
     """
 
     def make(connect: timedelta) -> Groups:
+        if fatal is not None:
+            raise fatal
         groups = create(plan, record.world.rank, replace(terms, connect=connect), shared)
         try:
             check_same(call, record, number, shared)
@@ -45,7 +48,7 @@ def assemble(
         return groups
 
     number = agree(call, plan, record, terms, shared)
-    check_crossing(call, plan.layout, record, number, terms.crossing)
+    fatal = check_crossing(call, plan.layout, record, number, terms.crossing)
     groups = on_all(
         call,
         plan.layout,

@@ -53,7 +53,8 @@ def build_mesh(
     Collective: every rank calls it with equal arguments, which all ranks compare before a group is
     made. The request is checked whole before the job is joined; where there is no default group
     yet, :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for
-    the default group, which ``shutdown`` destroys. Twelve store operations a rank.
+    the default group, which ``shutdown`` destroys. Twelve store operations a rank, and two or
+    three more of rank 0 where it looks which axes cross nodes.
 
     Args:
         sizes: axis name to size, as from a config; the same as ``**axes``.
@@ -69,8 +70,8 @@ def build_mesh(
             nearest wires, by the hosts from which ranks checked in: eight store operations more.
             A :class:`Topology` says itself where ranks sit. See :meth:`Layout.placed`.
         crossing: what to do where groups of an axis cross nodes, by the hosts from which ranks
-            checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Only tp is warned of where
-            nothing is said, once, on rank 0.
+            checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Axes left out may cross,
+            but tp is warned of. ``"error"`` costs each rank one store operation more.
         timeout: how long a collective may take, in seconds or as a timedelta; None is that of
             ``init``. It sets ``arrival_timeout`` too. ``{"tp": 30, "dp sp": 600}`` says it for the
             groups over these axes; all others keep that of ``init``.
@@ -85,15 +86,16 @@ def build_mesh(
 
     Raises:
         SpecError: where names, sizes, order, ranks or times cannot be. The other ranks are told.
+            Where an axis crosses nodes that must not: the same on every rank, no group is made.
         DisagreementError: where ranks ask for different things, or one of them was refused; the
             same on every rank, with who asked for what.
         UnplacedAxisError: for an axis without a standard place and without ``order``.
-        UnknownAxisError: for an axis in ``groups`` that the mesh does not have.
+        UnknownAxisError: for an axis in ``groups`` or ``crossing`` that the mesh does not have.
         LaunchError: where the launcher's variables, the device or the backend are not right.
         RankTimeoutError: where ranks did not arrive in time, with their coordinates.
 
     Warns:
-        RuntimeWarning: on rank 0, where the groups of an axis cross nodes.
+        RuntimeWarning: on rank 0, where tp crosses nodes, or another axis that was to be warned of.
     """
     options = given(
         order=order,

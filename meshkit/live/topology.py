@@ -22,6 +22,7 @@ from ..core.topology import Topology
 from ..launch.heard import heard
 from ..launch.meet import Matter, Party, arrive
 from ..launch.record import Joined
+from ..launch.store import SILENCE, asked
 from ..launch.verdict import present
 from ..launch.world import World
 
@@ -69,7 +70,7 @@ def check_place(call: Call, place: object, world: World) -> None:
 
 def check_crossing(
     call: Call, layout: Layout, record: Joined, number: int, policies: Mapping[str, str]
-) -> None:
+) -> RuntimeWarning | None:
     """Refuse or tell that axes cross nodes. Collective where one is to be refused, else local.
 
     Args:
@@ -79,8 +80,13 @@ def check_crossing(
         number: that of the meeting in which the mesh was agreed upon.
         policies: what to do, by axis.
 
+    Returns:
+        The warning where Python was told to make an error of it, for the caller to raise where the
+        other ranks hear of it; else None.
+
     Raises:
         SpecError: the same on every rank.
+        RankTimeoutError: where rank 0, or the store, says nothing.
 
     Warns:
         RuntimeWarning: on rank 0.
@@ -88,17 +94,21 @@ def check_crossing(
     world, store = record.world, record.store
     watched = {axis for axis in policies if layout.sizes[axis] > 1}
     if store is None or not watched:
-        return
-    found = Finding()
+        return None
+    found, fatal = Finding(), None
     if world.rank == 0:
-        hosts = _hosts(record, store, number)
+        hosts = _hosts(call, record, store, number)
         found = judged(call, layout, Topology.of_hosts(hosts), policies)
-        if found.warning:
-            warnings.warn(found.warning, RuntimeWarning, stacklevel=4)
+        try:
+            if found.warning:  # told of the line that calls build_mesh
+                warnings.warn(found.warning, RuntimeWarning, stacklevel=5)
+        except RuntimeWarning as refused:  # python -W error
+            fatal = refused
     if any(policies[axis] == "error" for axis in watched):
         error = _heard(call, record, store, f"crossing/{number}", lambda: found.error)
         if error:
             raise SpecError(error, sizes=layout.sizes)
+    return fatal
 
 
 def _checked_in(call: Call, record: Joined) -> Topology:
@@ -111,7 +121,7 @@ def _checked_in(call: Call, record: Joined) -> Topology:
     number = arrive(matter, Party.of(store, record.world), record.arrival_timeout)
 
     def say() -> str:
-        hosts = _hosts(record, store, number)
+        hosts = _hosts(call, record, store, number)
         return json.dumps([(host, len([*ranks])) for host, ranks in groupby(hosts)])
 
     said = json.loads(_heard(call, record, store, f"hosts/{number}", say))
@@ -125,8 +135,14 @@ def _heard(call: Call, record: Joined, store: dist.Store, key: str, say: Callabl
     return heard(call, store, record.world, key, say, wait, what=what, fix=fix)
 
 
-def _hosts(record: Joined, store: dist.Store, number: int) -> list[str]:
-    """The host of each rank that came to a meeting of the world. Two store operations."""
-    ranks = range(record.world.world_size)
-    came = present(dist.PrefixStore(f"meeting/{number}", store), ranks)
+def _hosts(call: Call, record: Joined, store: dist.Store, number: int) -> list[str]:
+    """The host of each rank that came to a meeting of the world.
+
+    Two store operations; one for each rank where they met in a file.
+
+    Raises:
+        RankTimeoutError: where the store does not answer.
+    """
+    ranks, meeting = range(record.world.world_size), dist.PrefixStore(f"meeting/{number}", store)
+    came = asked(call, record.world, SILENCE, lambda: present(meeting, ranks))
     return [came[rank].host for rank in ranks]

@@ -30,6 +30,18 @@ def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
         "or place=True. Or crossing={'tp': 'allow'}, if it is meant."
     ]
     assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
+    assert told[0]["files"] == ["topology_jobs.py"]  # the line that calls build_mesh
+
+
+def test_a_warning_that_is_an_error_is_told_to_the_others_as_groups_that_cannot_be_made() -> None:
+    told = meshkit.spawn(jobs.strict, 4, (CYCLIC,), timeout=60)
+    assert told[0][0].startswith(
+        "RuntimeWarning: build_mesh(dp=2, tp=2, arrival_timeout=10): tp crosses"
+    )
+    assert [said.partition(":")[0] for said, _, _ in told[1:]] == ["DisagreementError"] * 3
+    assert all("tp crosses nodes." in said for said, _, _ in told)
+    assert max(seconds for _, seconds, _ in told) < 10
+    assert [groups for _, _, groups in told] == [0] * 4
 
 
 def test_nothing_is_said_of_what_stays_inside_or_is_allowed() -> None:

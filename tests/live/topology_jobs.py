@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import time
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +34,23 @@ def built(hosts: Sequence[str], request: dict[str, Any], foreign: bool) -> Told:
                 told = _told(mesh)
         except MeshkitError as error:
             told = {"error": f"{type(error).__name__}: {error}", "groups": _open()}
-    return {**told, "warnings": [str(one.message) for one in caught]}
+    files = [Path(one.filename).name for one in caught]
+    return {**told, "warnings": [str(one.message) for one in caught], "files": files}
+
+
+def strict(hosts: Sequence[str]) -> tuple[str, float, int]:
+    """What is raised where warnings are errors, after how many seconds, and the groups left."""
+    rank = meshkit.detect().rank
+    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    meshkit.init()
+    began = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            meshkit.build_mesh(dp=2, tp=2, arrival_timeout=10)
+        except (RuntimeWarning, MeshkitError) as error:
+            return f"{type(error).__name__}: {error}", time.monotonic() - began, _open()
+    return "", 0.0, 0
 
 
 def two_calls(hosts: Sequence[str]) -> str:
