@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .axes import check_known
@@ -32,8 +32,16 @@ class Finding:
     warning: str = ""
 
 
-def check_policies(call: Call, layout: Layout, crossing: object) -> dict[str, str]:
-    """What to do by axis, where it is not to be left alone: those asked for, and tp.
+def check_policies(
+    call: Call, layout: Layout, crossing: object, *, within: Iterable[str] = ()
+) -> dict[str, str]:
+    """What to do by axis, where it is not to be left alone.
+
+    Args:
+        call: the call to quote.
+        layout: the grid.
+        crossing: what was asked for.
+        within: axes that were said to be on one node: they are told of, as tp is.
 
     Raises:
         SpecError: for anything but a mapping of axes to ``"error"``, ``"warn"`` or ``"allow"``.
@@ -48,7 +56,7 @@ def check_policies(call: Call, layout: Layout, crossing: object) -> dict[str, st
         if policy not in POLICIES:
             fix = f"{call.but(crossing={**asked, axis: 'error'})}, or 'warn', or 'allow'."
             raise SpecError(told(f"{call}: crossing of {axis} is {policy!r}.", fix=fix))
-    both = {**USUAL, **asked}
+    both = {**USUAL, **dict.fromkeys(within, "warn"), **asked}
     return {axis: str(both[axis]) for axis in layout.axes if both.get(axis, "allow") != "allow"}
 
 

@@ -19,6 +19,7 @@ from ..core.call import Call, written
 from ..core.errors import MeshkitError
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
+from ..core.topology import Topology
 from ..core.version import VERSION
 from ..core.words import pairs
 from ..launch.meet import Matter, Party, arrive, refuse
@@ -138,6 +139,7 @@ def request(
     return {
         "call": call.name,
         "sizes": pairs(layout.sizes),
+        "place": _place(terms.place),
         "ranks": _seats(layout),
         "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
         "crossing": pairs(terms.crossing),
@@ -155,6 +157,14 @@ def _there(shared: Shared) -> dict[str, str]:
     """What is there already, in words: open views, and for which members a user lends groups."""
     views = {"open": shared.in_words()} if shared.users else {}
     return {**views, **({"lent": shared.lends} if shared.lends else {})}
+
+
+def _place(place: Topology | bool) -> str:
+    """Where ranks were said to sit, with a digest, as words do not tell all."""
+    if isinstance(place, bool):
+        return str(place)
+    nodes = place.node_of(range(place.world_size))
+    return f"{place} ({hashlib.sha256(nodes.tobytes()).hexdigest()[:8]})"
 
 
 def _seats(layout: Layout) -> str:

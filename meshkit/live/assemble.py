@@ -48,7 +48,7 @@ def assemble(
         return groups
 
     number = agree(call, plan, record, terms, shared)
-    fatal = check_crossing(call, plan.layout, record, number, terms.crossing)
+    fatal = check_crossing(call, plan.layout, record, number, terms)
     groups = on_all(
         call,
         plan.layout,

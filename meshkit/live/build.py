@@ -69,9 +69,10 @@ def build_mesh(
         place: True puts the ranks so that the axes that talk most, the innermost, sit on the
             nearest wires, by the hosts from which ranks checked in: eight store operations more.
             A :class:`Topology` says itself where ranks sit. See :meth:`Layout.placed`.
-        crossing: what to do where groups of an axis cross nodes, by the hosts from which ranks
-            checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Axes left out may cross,
-            but tp is warned of. ``"error"`` costs each rank one store operation more.
+        crossing: what to do where groups of an axis cross nodes, those of ``place`` or the hosts
+            from which ranks checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Axes left
+            out may cross, but tp is warned of, and so are axes ``within`` nodes only.
+            ``"error"`` costs each rank one store operation more.
         timeout: how long a collective may take, in seconds or as a timedelta; None is that of
             ``init``. It sets ``arrival_timeout`` too. ``{"tp": 30, "dp sp": 600}`` says it for the
             groups over these axes; all others keep that of ``init``.
@@ -119,7 +120,7 @@ def build_mesh(
             layout = _hybrid(call, asked, ranks, within, across, order, world)
         plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
         times = _checked(call, plan, options)
-        policies = check_policies(call, layout, crossing)
+        policies = check_policies(call, layout, crossing, within=_inside(within, across))
         check_place(call, place, world)
     except MeshkitError as error:
         give_up(call, world, error)
@@ -131,22 +132,26 @@ def build_mesh(
     limits = Limits.of(call, plan, timeout, job.timeout)
     wait = times.get("arrival_timeout", job.arrival_timeout)
     record = replace(job, timeout=limits.usual, arrival_timeout=wait)
-    plan = _placed(call, plan, record, place)
-    return Mesh(call, plan, record, Terms(own, limits, job.default, policies), Shared())
+    terms, shared = Terms(own, limits, job.default, policies, place), Shared()
+    plan = plan if place is False else _placed(call, plan, record, terms, shared)
+    return Mesh(call, plan, record, terms, shared)
 
 
-def _placed(call: Call, plan: GroupPlan, record: Joined, place: Topology | bool) -> GroupPlan:
-    """The plan with its ranks on the nearest wires, if asked for. Collective then."""
-    if place is False:
-        return plan
+def _placed(call: Call, plan: GroupPlan, record: Joined, terms: Terms, shared: Shared) -> GroupPlan:
+    """The plan with its ranks on the nearest wires. Collective, but for a given topology."""
     try:
-        layout = placed_live(call, plan.layout, record, place)
+        layout = placed_live(call, plan, record, terms, shared)
         moved = GroupPlan.of(layout, plan.extra, call=call)
         check_orders(call, moved)
     except SpecError as error:
         give_up(call, record.world, error)
         raise
     return moved
+
+
+def _inside(within: Mapping[str, int] | None, across: Mapping[str, int] | None) -> list[str]:
+    """The axes that were said to be on one node."""
+    return [axis for axis in within or {} if axis not in (across or {})]
 
 
 def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.plan import Axes
+from ..core.topology import Topology
 from ..launch.inside import connects_apart, default_timeout
 from ..launch.world import World
 from .limits import Limits
@@ -25,6 +26,8 @@ class Terms:
         limits: how long a collective of each group may take.
         world: the timeout of the default group, which stands for a whole mesh of equal timeout.
         crossing: what to do by axis where its groups cross nodes; axes left out may.
+        place: where ranks were said to sit when they were placed; True means where they checked in
+            from, False that they were not placed.
         connect: how long a group may take to connect to a peer, where making it means that.
     """
 
@@ -32,6 +35,7 @@ class Terms:
     limits: Limits
     world: timedelta | None
     crossing: Mapping[str, str] = field(default_factory=dict)
+    place: Topology | bool = False
     connect: timedelta = timedelta(0)
 
     @property

@@ -17,6 +17,7 @@ from ..core.call import Call, Word
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
 from ..core.placement import placed
+from ..core.plan import GroupPlan
 from ..core.policies import Finding, judged
 from ..core.topology import Topology
 from ..launch.heard import heard
@@ -25,30 +26,34 @@ from ..launch.record import Joined
 from ..launch.store import SILENCE, asked
 from ..launch.verdict import present
 from ..launch.world import World
+from .agree import ABOUT, request
+from .shared import Shared
+from .terms import Terms
 
-ABOUT = "ranks disagree about the mesh; no process group was created."
 
-
-def placed_live(call: Call, layout: Layout, record: Joined, place: Topology | bool) -> Layout:
+def placed_live(
+    call: Call, plan: GroupPlan, record: Joined, terms: Terms, shared: Shared
+) -> Layout:
     """The layout with its ranks on the nearest wires; the same on every rank.
 
     Collective over the world where the nodes are to be found out, local where they are given.
 
     Args:
         call: the call to quote.
-        layout: the grid.
+        plan: the grid and the groups that are asked for.
         record: what is known of the default group.
-        place: where ranks sit; True means where they have checked in from.
+        terms: on what terms, and where ranks sit.
+        shared: the groups that are there already.
 
     Raises:
         SpecError: where the ranks cannot be placed, or there is no store to tell where they are.
-        DisagreementError: where a rank makes another call.
+        DisagreementError: where a rank asks for something else.
         RankTimeoutError: where ranks did not come.
     """
-    if place is False:
-        return layout
-    topology = _checked_in(call, record) if place is True else place
-    return placed(layout, topology).layout
+    if isinstance(terms.place, Topology):
+        return placed(plan.layout, terms.place).layout
+    asked_for = request(call, plan, record, terms, shared)
+    return placed(plan.layout, _checked_in(call, record, asked_for)).layout
 
 
 def check_place(call: Call, place: object, world: World) -> None:
@@ -69,7 +74,7 @@ def check_place(call: Call, place: object, world: World) -> None:
 
 
 def check_crossing(
-    call: Call, layout: Layout, record: Joined, number: int, policies: Mapping[str, str]
+    call: Call, layout: Layout, record: Joined, number: int, terms: Terms
 ) -> RuntimeWarning | None:
     """Refuse or tell that axes cross nodes. Collective where one is to be refused, else local.
 
@@ -78,47 +83,53 @@ def check_crossing(
         layout: the grid.
         record: what is known of the default group.
         number: that of the meeting in which the mesh was agreed upon.
-        policies: what to do, by axis.
+        terms: what to do, by axis; and where ranks sit, if that was said.
 
     Returns:
         The warning where Python was told to make an error of it, for the caller to raise where the
         other ranks hear of it; else None.
 
     Raises:
-        SpecError: the same on every rank.
+        SpecError: the same on every rank; where an error is asked for, and nothing tells the nodes.
         RankTimeoutError: where rank 0, or the store, says nothing.
 
     Warns:
         RuntimeWarning: on rank 0.
     """
-    world, store = record.world, record.store
+    world, store, policies = record.world, record.store, terms.crossing
     watched = {axis for axis in policies if layout.sizes[axis] > 1}
+    strict = any(policies[axis] == "error" for axis in watched)
+    if store is None and strict:
+        fix = f"{call.but(crossing=None)}."
+        raise SpecError(told(f"{call}: no store tells where ranks are.", fix=fix))
     if store is None or not watched:
         return None
     found, fatal = Finding(), None
     if world.rank == 0:
-        hosts = _hosts(call, record, store, number)
-        found = judged(call, layout, Topology.of_hosts(hosts), policies)
+        topology = terms.place
+        if not isinstance(topology, Topology):
+            topology = Topology.of_hosts(_hosts(call, record, store, number))
+        found = judged(call, layout, topology, policies)
         try:
             if found.warning:  # told of the line that calls build_mesh
                 warnings.warn(found.warning, RuntimeWarning, stacklevel=5)
         except RuntimeWarning as refused:  # python -W error
             fatal = refused
-    if any(policies[axis] == "error" for axis in watched):
+    if strict:
         error = _heard(call, record, store, f"crossing/{number}", lambda: found.error)
         if error:
             raise SpecError(error, sizes=layout.sizes)
     return fatal
 
 
-def _checked_in(call: Call, record: Joined) -> Topology:
+def _checked_in(call: Call, record: Joined, request: Mapping[str, str]) -> Topology:
     """Where ranks have checked in from, on every rank. Collective: eight store operations."""
     store = record.store
     if store is None:
         fix = f"{call.but(place=Word('meshkit.Topology.of_hosts([...])'))}, a host for each rank."
         raise SpecError(told(f"{call}: no store tells where ranks are.", fix=fix))
-    matter = Matter(call, {"call": f"{call.name} to be placed"}, ABOUT)
-    number = arrive(matter, Party.of(store, record.world), record.arrival_timeout)
+    party = Party.of(store, record.world)
+    number = arrive(Matter(call, request, ABOUT), party, record.arrival_timeout)
 
     def say() -> str:
         hosts = _hosts(call, record, store, number)

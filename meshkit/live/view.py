@@ -77,7 +77,7 @@ def view_terms(
     else:  # one time for all, the wait included
         wait = wait or limits.usual
     times = replace(record, timeout=limits.usual, arrival_timeout=wait or record.arrival_timeout)
-    return times, replace(terms, limits=limits, crossing={})
+    return times, replace(terms, limits=limits, crossing={}, place=False)
 
 
 def _inherited(plan: GroupPlan, terms: Terms, whole: GroupPlan) -> dict[Axes, timedelta]:

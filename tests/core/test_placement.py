@@ -144,9 +144,9 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
 @law
 @given(grounds())
 def test_the_same_axes_and_ranks_at_the_cost_that_is_said_and_never_worse(
-    ground: tuple[Layout, Topology],
+    problem: tuple[Layout, Topology],
 ) -> None:
-    layout, topology = ground
+    layout, topology = problem
     found = placed(layout, topology)
     assert found.layout.sizes == layout.sizes
     assert sorted(found.layout.grid.flat) == sorted(layout.grid.flat)
@@ -160,8 +160,8 @@ def test_the_same_axes_and_ranks_at_the_cost_that_is_said_and_never_worse(
 
 @law
 @given(grounds())
-def test_placed_once_is_placed_for_good(ground: tuple[Layout, Topology]) -> None:
-    layout, topology = ground
+def test_placed_once_is_placed_for_good(problem: tuple[Layout, Topology]) -> None:
+    layout, topology = problem
     found = placed(layout, topology)
     again = placed(found.layout, topology)
     assert again.layout == found.layout
@@ -174,9 +174,9 @@ def test_placed_once_is_placed_for_good(ground: tuple[Layout, Topology]) -> None
 @law
 @given(grounds(), st.integers(0, 2**16))
 def test_the_order_in_which_ranks_were_dealt_does_not_matter(
-    ground: tuple[Layout, Topology], seed: int
+    problem: tuple[Layout, Topology], seed: int
 ) -> None:
-    layout, topology = ground
+    layout, topology = problem
     ranks = np.random.default_rng(seed).permutation(layout.grid.ravel())
     shuffled = placed(Layout(ranks=ranks, **layout.sizes), topology)
     assert shuffled.cost == pytest.approx(placed(layout, topology).cost)

@@ -22,6 +22,8 @@ def test_tp_is_warned_of_where_nothing_is_said() -> None:
     assert check_policies(CALL, LAYOUT, {"dp": "error"}) == {"dp": "error", "tp": "warn"}
     assert check_policies(CALL, LAYOUT, {"tp": "allow"}) == {}
     assert check_policies(Call("build_mesh"), Layout(dp=8), None) == {}
+    both = check_policies(CALL, LAYOUT, {"tp": "error"}, within=["dp", "tp"])
+    assert both == {"dp": "warn", "tp": "error"}
 
 
 def test_an_axis_that_is_not_there() -> None:

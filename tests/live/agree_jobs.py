@@ -26,6 +26,7 @@ PASSED: dict[str, dict[str, Any]] = {
     "ranks": {"ranks": "reversed"},
     "groups": {"groups": ["sp dp"]},
     "crossing": {"crossing": {"sp": "warn"}},
+    "place": {"place": "one node"},
     "backend": {"backend": "cpu:gloo"},
     "timeout": {"timeout": 77, "arrival_timeout": 60},
     "arrival_timeout": {"arrival_timeout": 50},
@@ -77,6 +78,8 @@ def each_field_on_each_rank(odd_ranks: list[int]) -> Any:
                 asked |= PASSED.get(field, {})
             if asked.get("ranks") == "reversed":
                 asked["ranks"] = list(reversed(range(size)))
+            if "place" in asked:
+                asked["place"] = meshkit.Topology.even(size, nodes=1)
             undo = alter(field) if rank == odd and field in ALTERED else lambda: None
             told[field, odd] = caught(lambda asked=asked: meshkit.build_mesh(**asked))
             undo()
@@ -102,6 +105,8 @@ def without_each_comparison(odd: int) -> Any:
             asked |= PASSED.get(field, {})
         if asked.get("ranks") == "reversed":
             asked["ranks"] = list(reversed(range(dist.get_world_size())))
+        if "place" in asked:
+            asked["place"] = meshkit.Topology.even(dist.get_world_size(), nodes=1)
         undo = alter(field) if dist.get_rank() == odd and field in ALTERED else lambda: None
         compared = agree.request
 

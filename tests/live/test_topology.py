@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 import meshkit
+from meshkit.core.call import Call
+from meshkit.launch.record import Joined
+from meshkit.live.limits import Limits
+from meshkit.live.terms import Terms
+from meshkit.live.topology import check_crossing
 
 from . import topology_jobs as jobs
 
@@ -85,9 +93,9 @@ def test_place_puts_tp_on_one_node(foreign: bool) -> None:
 
 
 def test_a_topology_says_itself_where_ranks_sit() -> None:
-    told = built(
-        BLOCKS, dp=2, tp=2, place=meshkit.Topology.of_hosts(CYCLIC), crossing={"tp": "allow"}
-    )
+    topology = meshkit.Topology.of_hosts(CYCLIC)
+    told = built(BLOCKS, dp=2, tp=2, place=topology, crossing={"tp": "error"})
+    assert [one.get("error") for one in told] == [None] * 4  # by what was said, not by the hosts
     assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
 
 
@@ -114,10 +122,59 @@ def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
 
 
 def test_ranks_that_differ_about_place_are_told() -> None:
-    told = meshkit.spawn(jobs.two_calls, 4, (CYCLIC,), timeout=60)
+    plain = {"dp": 2, "tp": 2}
+    requests = [{**plain, "place": rank != 1} for rank in range(4)]
+    told = meshkit.spawn(jobs.each_its_own, 4, (CYCLIC, requests), timeout=60)
     assert len(set(told)) == 1
-    assert told[0].startswith("ranks disagree about the mesh; no process group was created.\n")
-    assert "build_mesh to be placed" in told[0]
+    first, asked, odd, fix = told[0].splitlines()
+    assert first == (
+        "DisagreementError: ranks disagree about the mesh; no process group was created."
+    )
+    assert asked == "  ranks 0 and 2-3:  dp=2 tp=2, place=True"
+    assert re.fullmatch(r"  rank 1 \(host b, pid \d+\):  dp=2 tp=2, place=False", odd)
+    assert fix == "  Fix: pass equal place on every rank."
+
+
+def test_ranks_that_differ_about_a_topology_are_told() -> None:
+    requests = [
+        {"dp": 2, "tp": 2, "place": meshkit.Topology.of_hosts(BLOCKS if rank else CYCLIC)}
+        for rank in range(4)
+    ]
+    told = meshkit.spawn(jobs.each_its_own, 4, (CYCLIC, requests), timeout=60)
+    assert len(set(told)) == 1
+    assert "place=4 ranks on 2 nodes of 2 (" in told[0]
+    assert told[0].endswith("Fix: pass equal place and ranks on every rank.")
+
+
+@pytest.mark.parametrize(
+    "request_", [{"dp": 2, "tp": 2, "place": True}, {"tp": 4, "crossing": {"tp": "error"}}]
+)
+def test_a_rank_0_that_says_nothing_is_named(request_: dict[str, Any]) -> None:
+    told = meshkit.spawn(jobs.rank_0_says_nothing, 4, (request_,), timeout=60)
+    for error, seconds in told[1:]:
+        assert error.startswith("RankTimeoutError: build_mesh("), error
+        assert "did not hear where ranks are." in error
+        assert 2 <= seconds < 2 + 5 + 3  # three for a busy machine
+    assert told[0][0]  # it finds nobody any more
+
+
+def test_an_axis_that_was_said_to_be_on_a_node_is_watched() -> None:
+    told = built(["a", "b", "c", "d"], within={"sp": 2}, across={"dp": 2})
+    assert "sp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
+
+
+def test_where_no_store_tells_hosts_an_error_is_no_promise() -> None:
+    record = Joined(meshkit.detect({}), None, None, timedelta(seconds=1), 0, None)
+    layout, call = meshkit.Layout(tp=2), Call("build_mesh", kwargs={"tp": 2})
+    terms = Terms(None, Limits(None), None, {"tp": "warn"})
+    assert check_crossing(call, layout, record, 0, terms) is None
+    call = call.but(crossing={"tp": "error"})
+    with pytest.raises(meshkit.SpecError) as caught:
+        check_crossing(call, layout, record, 0, replace(terms, crossing={"tp": "error"}))
+    assert str(caught.value) == (
+        "build_mesh(tp=2, crossing={'tp': 'error'}): no store tells where ranks are.\n"
+        "  Fix: build_mesh(tp=2)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.errors import MeshkitError
+from meshkit.live import topology
 
 Told = dict[str, Any]
 
@@ -53,15 +54,28 @@ def strict(hosts: Sequence[str]) -> tuple[str, float, int]:
     return "", 0.0, 0
 
 
-def two_calls(hosts: Sequence[str]) -> str:
-    """Rank 1 asks for another place than the others."""
+def each_its_own(hosts: Sequence[str], requests: Sequence[dict[str, Any]]) -> str:
+    """What a rank is told where each asks for something else."""
     rank = meshkit.detect().rank
     socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
     try:
-        meshkit.build_mesh(dp=2, tp=2, place=rank != 1)
-    except meshkit.DisagreementError as error:
-        return str(error)
+        meshkit.build_mesh(**requests[rank])
+    except meshkit.MeshkitError as error:
+        return f"{type(error).__name__}: {error}"
     return ""
+
+
+def rank_0_says_nothing(request: dict[str, Any]) -> tuple[str, float]:
+    """What is raised, and when, where rank 0 takes its time over the nodes."""
+    meshkit.init()
+    began = time.monotonic()
+    if dist.get_rank() == 0:
+        topology._hosts = lambda *_: time.sleep(12) or []  # type: ignore[assignment,func-returns-value]
+    try:
+        meshkit.build_mesh(**request, arrival_timeout=2)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+    return "", 0.0
 
 
 def _told(mesh: meshkit.Mesh) -> Told:
