@@ -49,6 +49,32 @@ def test_the_grid_is_that_of_jax(sizes: tuple[dict[str, int], dict[str, int]]) -
     assert layout.grid.tolist() == kronecker(within, across, layout.axes).tolist()
 
 
+# (within, across, what create_hybrid_device_mesh of jax 0.10.2 made of them), recorded
+RECORDED = [
+    (
+        {"dp": 2, "tp": 2},
+        {"dp": 2, "tp": 2},
+        [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]],
+    ),
+    (
+        {"dp": 2, "sp": 1, "tp": 3},
+        {"dp": 1, "sp": 2, "tp": 2},
+        [
+            [[0, 1, 2, 6, 7, 8], [12, 13, 14, 18, 19, 20]],
+            [[3, 4, 5, 9, 10, 11], [15, 16, 17, 21, 22, 23]],
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("within", "across", "grid"), RECORDED)
+def test_what_jax_itself_made(
+    within: dict[str, int], across: dict[str, int], grid: list[object]
+) -> None:
+    world = math.prod([*within.values(), *across.values()])
+    assert factor_world(world, within=within, across=across).grid.tolist() == grid
+
+
 @law
 @given(parts())
 def test_the_inner_part_is_on_the_node_and_the_outer_one_says_which(
