@@ -13,6 +13,9 @@ from .call import Call
 from .errors import SpecError, told
 
 
+LEAST, MOST = 1e-9, 1e18  # so that no prediction leaves the range of a float
+
+
 @dataclass(frozen=True)
 class Links:
     """A device and its wires. Each rank has its own; ranks of a node share what leaves it.
@@ -40,9 +43,11 @@ class Links:
     def __post_init__(self) -> None:
         for field in fields(self)[:-1]:
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not LEAST <= value <= MOST:
                 call = Call("Links", kwargs={field.name: value})
-                text = told(f"{call}: {field.name} is {value!r}.", fix="a number above zero.")
+                fix = f"a number from {LEAST:g} to {MOST:g}."
+                text = told(f"{call}: {field.name} is {value!r}.", fix=fix)
                 raise SpecError(text)
 
     def but(self, measured: Mapping[str, object]) -> Links:
@@ -52,7 +57,7 @@ class Links:
             measured: names of the figures, as above, to their values.
 
         Raises:
-            SpecError: for a name that is no figure, or a value that is no number above zero.
+            SpecError: for a name that is no figure, or a value that is no such number.
 
         Example:
             >>> LINKS["h100"].but({"inside": 370}).inside
