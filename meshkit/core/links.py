@@ -13,7 +13,7 @@ from .call import Call
 from .errors import SpecError, told
 
 
-LEAST, MOST = 1e-9, 1e18  # so that no prediction leaves the range of a float
+LEAST, MOST = 1e-30, 1e30  # so that no prediction leaves the range of a float
 
 
 @dataclass(frozen=True)

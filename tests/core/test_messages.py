@@ -1537,7 +1537,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         Links(across=0): across is 0.
-          Fix: a number from 1e-09 to 1e+18.
+          Fix: a number from 1e-30 to 1e+30.
         """,
         {},
     ),
