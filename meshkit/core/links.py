@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, fields
 from .call import Call
 from .errors import SpecError, told
 
-
 LEAST, MOST = 1e-30, 1e30  # so that no prediction leaves the range of a float
 
 
