@@ -1,0 +1,51 @@
+"""Two sides of the same work, timed in turns."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+Work = Callable[[], object]
+Times = tuple[list[float], list[float]]
+
+
+def in_turns(ours: Work, theirs: Work, repeats: int, *, least: float = 0.002) -> Times:
+    """Seconds of one call of each, one a repetition.
+
+    Both are called once beforehand, uncounted. A repetition times so many calls in a row that they
+    take ``least`` seconds, and the side that begins changes from repetition to repetition, so that
+    a machine that slows down does so to both. Garbage is collected before, and not meanwhile.
+
+    Args:
+        ours: the work by meshkit.
+        theirs: the same work by a peer.
+        repeats: how many repetitions, 1 or more.
+        least: seconds a repetition of one side lasts at the least.
+    """
+    sides = (ours, theirs)
+    calls = [calls_for(work, least) for work in sides]
+    times: Times = ([], [])
+    for repeat in range(repeats):
+        for which in (0, 1) if repeat % 2 == 0 else (1, 0):
+            times[which].append(seconds(sides[which], calls[which]))
+    return times
+
+
+def calls_for(work: Work, least: float) -> int:
+    """How many calls in a row take about ``least`` seconds: 1 or more."""
+    seconds(work, 1)
+    return max(1, round(least / max(seconds(work, 1), 1e-7)))
+
+
+def seconds(work: Work, calls: int) -> float:
+    """Seconds of one call, from several in a row."""
+    gc.collect()
+    gc.disable()
+    try:
+        began = time.perf_counter()
+        for _ in range(calls):
+            work()
+        return (time.perf_counter() - began) / calls
+    finally:
+        gc.enable()
