@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 Work = Callable[[], object]
 Times = tuple[list[float], list[float]]
@@ -15,7 +16,8 @@ def in_turns(ours: Work, theirs: Work, repeats: int, *, least: float = 0.002) ->
 
     Both are called once beforehand, uncounted. A repetition times so many calls in a row that they
     take ``least`` seconds, and the side that begins changes from repetition to repetition, so that
-    a machine that slows down does so to both. Garbage is collected before, and not meanwhile.
+    a machine that slows down does so to both. Garbage is collected before the first, and not
+    meanwhile.
 
     Args:
         ours: the work by meshkit.
@@ -24,12 +26,24 @@ def in_turns(ours: Work, theirs: Work, repeats: int, *, least: float = 0.002) ->
         least: seconds a repetition of one side lasts at the least.
     """
     sides = (ours, theirs)
-    calls = [calls_for(work, least) for work in sides]
     times: Times = ([], [])
-    for repeat in range(repeats):
-        for which in (0, 1) if repeat % 2 == 0 else (1, 0):
-            times[which].append(seconds(sides[which], calls[which]))
+    with no_garbage():
+        calls = [calls_for(work, least) for work in sides]
+        for repeat in range(repeats):
+            for which in (0, 1) if repeat % 2 == 0 else (1, 0):
+                times[which].append(seconds(sides[which], calls[which]))
     return times
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Collect garbage now, and not in the block."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def calls_for(work: Work, least: float) -> int:
@@ -40,12 +54,7 @@ def calls_for(work: Work, least: float) -> int:
 
 def seconds(work: Work, calls: int) -> float:
     """Seconds of one call, from several in a row."""
-    gc.collect()
-    gc.disable()
-    try:
-        began = time.perf_counter()
-        for _ in range(calls):
-            work()
-        return (time.perf_counter() - began) / calls
-    finally:
-        gc.enable()
+    began = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return (time.perf_counter() - began) / calls

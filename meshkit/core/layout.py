@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import einops
 import numpy as np
@@ -26,7 +26,7 @@ from .pattern import rearranged
 from .placement import placed_layout
 from .render import draw_at
 from .seats import Ints, Seats
-from .strides import Strides, first, merged, moved, offsets, picked, strided
+from .strides import Strides, first, indices, merged, moved, offsets, picked, strided
 from .svg import shown
 
 
@@ -49,20 +49,21 @@ class Layout:
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
 
-    __slots__ = ("_seats", "_strided")
+    __slots__ = ("_axes", "_seats", "_strided")
 
     def __init__(self, /, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
         call = Call("Layout", kwargs={**sizes, **given(ranks=ranks)})
         checked = check_sizes(call, sizes)
         check_complete(call, checked)
         num_ranks = math.prod(checked.values())
+        self._axes = tuple(checked)
         self._strided = strided(checked, num_ranks)
         self._seats = Seats.of(call, range(num_ranks) if ranks is None else ranks, num_ranks)
 
     @property
     def axes(self) -> tuple[str, ...]:
         """Axis names, the outermost first."""
-        return tuple(axis for axis, _, _ in self._strided)
+        return self._axes
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -118,10 +119,8 @@ class Layout:
         call = Call("layout.rank", kwargs=coordinate)
         check_known(call, coordinate, self.axes)
         check_none_left_out(call, coordinate, self.axes)
-        position = 0
-        for axis, size, stride in self._strided:
-            position += check_index(call, axis, coordinate[axis], size) * stride
-        return self._seats.at(position)
+        places = [check_index(call, axis, coordinate[axis], n) * s for axis, n, s in self._strided]
+        return self._seats.at(sum(places))
 
     def coordinates(self, ranks: ArrayLike) -> Ints:
         """The coordinates of many ranks at once.
@@ -137,10 +136,9 @@ class Layout:
         """
         array = check_integers("layout.coordinates", "ranks", ranks)
         positions = self._seats.find_all(array)
-        outside = (positions < 0) | (positions >= self.num_ranks)
-        if outside.any():
+        if (outside := positions < 0).any():
             raise not_inside("layout.coordinates", int(array[outside].flat[0]), self, self._seats)
-        return np.stack(np.unravel_index(positions, self.shape), axis=-1)
+        return indices(positions, self._strided)
 
     def groups(self, *axes: str) -> Ints:
         """All groups over the listed axes.
@@ -289,8 +287,9 @@ class Layout:
         here = None if mark is None else self._seats.find(mark)
         return draw_at(self.axes, self.shape, self._seats.at, here=here, width=width)
 
-    def _check(self, name: str, axes: Iterable[str]) -> None:
-        check_known(Call(name, tuple(axes)), axes, self.axes)
+    def _check(self, name: str, axes: tuple[str, ...]) -> None:
+        if len(axes) != 1 or axes[0] not in self._axes:  # a call in words takes its time
+            check_known(Call(name, axes), axes, self._axes)
 
     def _position(self, name: str, rank: int) -> int:
         found = self._seats.find(check_integer(name, "rank", rank))

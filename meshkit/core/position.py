@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from .axes import check_known
 from .call import Call
 from .errors import CoordinateError, told
@@ -52,7 +54,11 @@ class Position:
         Raises:
             CoordinateError: on a rank outside the mesh (``mesh.inside`` tells).
         """
-        return self.layout.coordinate(self.rank)
+        return self._coordinate.copy()
+
+    @cached_property
+    def _coordinate(self) -> dict[str, int]:
+        return self._layout.coordinate(self._rank)
 
     @property
     def inside(self) -> bool:

@@ -23,6 +23,8 @@ from .seats import Ints
 Strided = tuple[tuple[str, int, int], ...]  # axis, size, stride; the outermost first
 Strides = tuple[tuple[int, int], ...]  # size, stride; the outermost first
 
+BLOCK = 8192  # positions at once: 64 KiB of int64
+
 
 def strided(sizes: Mapping[str, int], num_ranks: int) -> Strided:
     """Each axis with its size and its stride in row-major order.
@@ -41,7 +43,7 @@ def strided(sizes: Mapping[str, int], num_ranks: int) -> Strided:
 def picked(axes: Strided, names: Iterable[str]) -> Strides:
     """Size and stride of some axes, in the order of the names."""
     known = {axis: (size, stride) for axis, size, stride in axes}
-    return tuple(known[name] for name in names)
+    return tuple([known[name] for name in names])
 
 
 def merged(steps: Strides) -> Strides:
@@ -81,6 +83,27 @@ def offsets(steps: Strides) -> Ints:
 def first(position: int, steps: Strides) -> int:
     """The position at which the group of a position begins: index 0 on each of its axes."""
     return position - sum(position // stride % size * stride for size, stride in steps)
+
+
+def indices(positions: Ints, axes: Strided) -> Ints:
+    """The index along each axis of many positions: int64 (*positions.shape, num_axes).
+
+    Faster than numpy's ``unravel_index``: a whole block is divided by one number, and blocks are so
+    short that what lies between stays in the cache.
+
+    Example:
+        >>> indices(np.array([5, 7]), strided({"dp": 4, "sp": 2}, 8)).tolist()
+        [[2, 1], [3, 1]]
+    """
+    flat = positions.reshape(-1)
+    found = np.empty((len(flat), len(axes)), dtype=np.int64)
+    for start in range(0, len(flat), BLOCK):
+        rest, block = flat[start : start + BLOCK], found[start : start + BLOCK]
+        for place, (_, _, stride) in enumerate(axes):
+            index = rest // stride
+            block[:, place] = index
+            rest = rest - index * stride
+    return found.reshape(*positions.shape, len(axes))
 
 
 def moved(position: int, steps: Strides, shift: int, *, wrap: bool) -> int | None:

@@ -46,6 +46,7 @@ class Grouped(Position):
         self._plan = plan
         self._joined = joined
         self._groups = groups
+        self._held: dict[tuple[str, ...], dist.ProcessGroup] = {}  # those asked for; open only
         self._shared = shared
         self._number = number
         name = " ".join(f"{axis}={size}" for axis, size in plan.layout.sizes.items())
@@ -65,13 +66,19 @@ class Grouped(Position):
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
         """
+        try:
+            if not self._gone():
+                return self._held[axes]
+        except (KeyError, TypeError):  # not asked for until now; or no str
+            pass
         call = Call("mesh.group", axes)
         check_known(call, axes, self.layout.axes)
         self._check_open(call)
         if not self._plan.has(axes):
             raise not_built(call, self._call, self._plan, axes)
         self._check_here(call)
-        return self._groups.by_key[self._plan.key(axes)]
+        self._held[axes] = self._groups.by_key[self._plan.key(axes)]
+        return self._held[axes]
 
     def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
         """These groups as torch's ``DeviceMesh``, for FSDP2, DTensor, DDP and the rest. Local.
@@ -114,11 +121,15 @@ class Grouped(Position):
         check_inside(call, self.layout, self.rank)
 
     def _check_open(self, call: Call) -> None:
-        left = self._world is None or self._world() is not dist.group.WORLD
+        left = self._gone()
         if self._closed or left:
             why = "the mesh is closed" if self._closed else "the job it was built in has been left"
             again = self._call if self._shared.users and not left else self._shared.call
             raise MeshkitError(told(f"{call}: {why}.", fix=f"{again} again."))
+
+    def _gone(self) -> bool:
+        """Whether the job the mesh was built in has been left."""
+        return self._world is None or self._world() is not dist.group.WORLD
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.layout.sizes.items())

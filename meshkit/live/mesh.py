@@ -254,6 +254,7 @@ class Mesh(Workload):
         # torch frees descriptors and threads with the last reference
         together = ends_together(self._groups.by_key.values())
         made, self._groups, self._closed = self._shared.release(self._birth), NONE, True
+        self._held.clear()
         if not together:
             return destroy(made)
         try:

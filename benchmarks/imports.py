@@ -1,0 +1,84 @@
+"""Import: what a first use costs, in processes of their own.
+
+``import meshkit`` beside ``import torch``, and beside the start of Python itself; ``meshkit plan``
+from the shell's prompt to its last line. Each import is timed inside a fresh process, after Python
+has started; the files have been read once before.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from .rows import Goal, Row, alone, compared
+
+TENTH, INSTANT = Goal("ratio", "<=", 0.1), Goal("ours", "<=", 0.3)
+PLAN = (
+    "plan",
+    "dp=64",
+    "sp=2",
+    "tp=8",
+    "--nodes",
+    "128",
+    "--global-batch",
+    "1024",
+    "--micro-batch",
+    "4",
+)
+TIMED = "import time; began = time.perf_counter(); import {0}; print(time.perf_counter() - began)"
+LOADED = "import {0}, sys; print(*sys.modules)"
+
+
+def run(quick: bool) -> list[Row]:
+    """The imports, and the command line."""
+    repeats = 3 if quick else 15
+    imports = in_turns(lambda: importing("meshkit"), lambda: importing("torch"), repeats)
+    counts = ([float(modules("meshkit"))], [float(modules("torch"))])
+    commands = in_turns(lambda: starting(*command()), lambda: starting("-c", "pass"), repeats)
+    return [
+        compared("import", 1, "import torch", "s", imports, TENTH),
+        compared("modules that an import loads", 1, "import torch", "modules", counts),
+        alone("meshkit plan, from start to end", 1024, "s", commands[0], INSTANT),
+        compared("meshkit plan, from start to end", 1024, "python -c pass", "s", commands),
+    ]
+
+
+def command() -> list[str]:
+    """What is typed after ``python``."""
+    return ["-m", "meshkit", *PLAN]
+
+
+def in_turns(
+    ours: Callable[[], float], theirs: Callable[[], float], repeats: int
+) -> tuple[list[float], list[float]]:
+    """What each side measured, repetition by repetition; the first of each is not counted."""
+    pairs = [(ours(), theirs()) for _ in range(1 + repeats)][1:]
+    return [mine for mine, _ in pairs], [other for _, other in pairs]
+
+
+def importing(module: str) -> float:
+    """Seconds of an import in a fresh process."""
+    return float(python("-c", TIMED.format(module)))
+
+
+def modules(module: str) -> int:
+    """How many modules an import loads that Python's start did not."""
+    bare = set(python("-c", LOADED.format("sys")).split())
+    return len(set(python("-c", LOADED.format(module)).split()) - bare)
+
+
+def starting(*arguments: str) -> float:
+    """Seconds from the start of a process to its end."""
+    began = time.perf_counter()
+    python(*arguments)
+    return time.perf_counter() - began
+
+
+def python(*arguments: str) -> str:
+    """What a fresh process of this Python prints."""
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
