@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 
 import numpy as np
@@ -37,7 +37,7 @@ def run(quick: bool) -> list[Row]:
     steps, repeats = (1, 2) if quick else (4, 15)
     rows = []
     for wrapper, name in WRAPPERS.items():
-        found = meshkit.spawn(job, RANKS, (wrapper, steps, repeats), timeout=600)
+        found = meshkit.spawn(job, RANKS, (SIZES, wrapper, steps, repeats), timeout=600)
         check(name, *(losses for losses in found[0][:2]))
         rows.append(row(wrapper, [times for _, _, times in found], steps))
     return rows
@@ -55,28 +55,30 @@ def check(name: str, ours: Losses, theirs: Losses) -> None:
 
 def row(wrapper: str, by_rank: list[Times], steps: int) -> Row:
     """Tokens/s of the slowest rank."""
-    args = options()
+    args = options(SIZES)
     tokens = steps * args.global_batch * args.seq
     ours, theirs = (tokens / np.max(by_rank, axis=0)).tolist()
     what, peer = "training, dp=4 sp=2 tp=1", WRAPPERS[wrapper]
     return compared(what, RANKS, peer, "tokens/s", (ours, theirs), AT_LEAST[wrapper])
 
 
-def options() -> argparse.Namespace:
+def options(sizes: Mapping[str, int]) -> argparse.Namespace:
     """Those of the example, on the host."""
-    args = example.parse([f"--{axis}={size}" for axis, size in SIZES.items()])
+    args = example.parse([f"--{axis}={size}" for axis, size in sizes.items()])
     args.device = torch.device("cpu")
     return args
 
 
-def job(wrapper: str, steps: int, repeats: int) -> tuple[Losses, Losses, Times]:
+def job(
+    sizes: Mapping[str, int], wrapper: str, steps: int, repeats: int
+) -> tuple[Losses, Losses, Times]:
     """What one rank does: the losses of both, and seconds of ``steps`` of each, in turns."""
-    args = options()
+    args = options(sizes)
     meshkit.init(device="cpu", seed=args.seed)
-    with meshkit.build_mesh(SIZES) as mesh:
+    with meshkit.build_mesh(sizes) as mesh:
         data = example.Windows(example.read_text(None), args.seq)
         ours = example.Trainer(mesh, args, data)
-        theirs = torch_trainer(mesh, args, ours, data, wrapper, steps * (1 + repeats))
+        theirs = torch_trainer(args, ours, data, wrapper, steps * (1 + repeats))
         turn = ours.steps()
         sides = (lambda: our_step(ours, turn), theirs.step)
         losses: tuple[Losses, Losses] = ([], [])
@@ -95,7 +97,6 @@ def our_step(trainer: example.Trainer, steps: Iterator[list[example.Pair]]) -> f
 
 
 def torch_trainer(
-    mesh: meshkit.Mesh,
     args: argparse.Namespace,
     ours: example.Trainer,
     data: example.Windows,
@@ -108,8 +109,7 @@ def torch_trainer(
     samples = [
         [m.samples.tolist() for m in ours.sampler.micro_batches(step)] for step in range(steps)
     ]
-    dp, sp = SIZES["dp"], SIZES["sp"]
-    return torch_gpt.Trainer(dp, sp, sizes, weights, data, samples, args.lr, wrapper)
+    return torch_gpt.Trainer(args.dp, args.sp, sizes, weights, data, samples, args.lr, wrapper)
 
 
 def seconds(step: Callable[[], float], steps: int, losses: Losses) -> float:
