@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from meshkit import Layout, UnknownAxisError
-from meshkit.core.strides import first, merged, moved, offsets, picked, strided
+from meshkit.core.strides import BLOCK, first, indices, merged, moved, offsets, picked, strided
 
 AXES = strided({"pp": 2, "dp": 3, "sp": 1, "tp": 4}, 24)
 
@@ -52,6 +53,20 @@ def test_positions() -> None:
     assert offsets(()).tolist() == [0]
     assert first(12 + 8 + 3, steps) == 12 + 2
     assert merged(((1, 9),)) == ()
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+def test_indices_of_many_positions_are_numpys(count: int) -> None:
+    positions = np.arange(count)[::-1] * 7 % 24  # not contiguous, not ascending
+    expected = np.stack(np.unravel_index(positions, (2, 3, 1, 4)), axis=-1)
+    assert np.array_equal(indices(positions, AXES), expected)
+    assert positions.tolist() == (np.arange(count)[::-1] * 7 % 24).tolist(), "changed its input"
+
+
+def test_indices_keep_the_shape() -> None:
+    assert indices(np.array([[23], [4]]), AXES).tolist() == [[[1, 2, 0, 3]], [[0, 1, 0, 0]]]
+    assert indices(np.array(5), AXES).tolist() == [0, 1, 0, 1]
+    assert indices(np.zeros((0, 3), dtype=np.int64), AXES).shape == (0, 3, 4)
 
 
 def test_moving_along_an_axis() -> None:

@@ -62,7 +62,8 @@ def getters(folder: str) -> Any:
                 time.sleep(0.01)
             return None
         before = live_groups()
-        groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "sp"))]
+        asked: list[tuple[str, ...]] = [(), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
+        groups = [mesh.group(*axes) for axes in asked]
         world = dist.group.WORLD
         answers = {
             "coordinate": mesh.coordinate,
@@ -76,6 +77,11 @@ def getters(folder: str) -> Any:
             ],
             "steps": mesh.batch(global_batch=1024, micro_batch=4).accumulation_steps,
             "is_world": [group is world for group in groups],
+            "again": [
+                mesh.group(*axes) is group for axes, group in zip(asked, groups, strict=True)
+            ],
+            "own": mesh.coordinate is not mesh.coordinate,
+            "a list": refusal(mesh, ["dp", "sp"]),
             "tp_ranks": dist.get_process_group_ranks(mesh.group("tp")),
             "repr": repr(mesh),
             "str": str(mesh),
@@ -95,6 +101,15 @@ def singletons() -> Any:
         alone = mesh.group("tp")
         shared = all(mesh.group(axis) is alone for axis in ("sp", "tp", "pp"))
         return shared, one_hot_sum(mesh, "sp"), live_groups() - before
+
+
+def refusal(mesh: meshkit.Mesh, axis: Any) -> str:
+    """The first line of what ``mesh.group`` says, or that it said nothing."""
+    try:
+        mesh.group(axis)
+    except meshkit.MeshkitError as error:
+        return str(error).partition("\n")[0]
+    return "nothing was raised"
 
 
 def closing(times: int) -> Any:
@@ -126,6 +141,7 @@ def threads() -> int:
 
 def closed_mesh() -> str:
     mesh = meshkit.build_mesh(dp=2)
+    mesh.group("dp")  # what was handed out once is not handed out for ever
     mesh.close()
     try:
         mesh.group("dp")
@@ -366,6 +382,7 @@ def dry_run(rank: int, count: int) -> Any:
 def after_shutdown() -> list[str]:
     """What a mesh says when its job has been left, also when another was joined."""
     mesh = meshkit.build_mesh(dp=2)
+    mesh.group("dp")  # what was handed out once is not handed out for ever
     told = []
     for _ in range(2):
         meshkit.shutdown()

@@ -1,0 +1,40 @@
+"""Imports and the command line, in processes of their own: what is compared, never how fast."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from benchmarks import imports
+
+
+def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([9.0, 9.0, 0.1, 2.0, 0.3, 2.0, 0.2, 2.0])  # the first two are not counted
+    monkeypatch.setattr(imports, "importing", lambda module: next(seconds))
+    monkeypatch.setattr(imports, "modules", {"meshkit": 30, "torch": 1200}.__getitem__)
+    monkeypatch.setattr(imports, "starting", lambda *arguments: len(arguments) / 10)
+    first, loaded, plan, beside = imports.run(quick=True)
+    assert (first.ours, first.theirs, first.met) == (0.2, 2.0, True)
+    assert (loaded.ours, loaded.theirs) == (30, 1200)
+    assert plan.ours == len(imports.command()) / 10
+    assert (plan.met, plan.theirs) == (False, None)
+    assert (beside.ours, beside.theirs) == (plan.ours, 0.2)
+
+
+def test_an_import_is_timed_and_counted_in_a_fresh_process() -> None:
+    assert 0 < imports.importing("json") < 30
+    assert imports.modules("sys") == 0
+    assert imports.modules("json") < imports.modules("meshkit") < 100
+
+
+def test_the_command_line_is_one_that_works() -> None:
+    plan = json.loads(imports.python(*imports.command(), "--json"))
+    assert json.dumps(plan).count("1024") >= 2  # its ranks and its batch
+    assert imports.starting("-c", "pass") > 0
+
+
+def test_a_command_that_fails_is_not_timed() -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        imports.starting("-c", "raise SystemExit(3)")
