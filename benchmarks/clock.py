@@ -11,7 +11,7 @@ Work = Callable[[], object]
 Times = tuple[list[float], list[float]]
 
 
-def in_turns(ours: Work, theirs: Work, repeats: int, *, least: float = 0.002) -> Times:
+def in_turns(ours: Work, theirs: Work, repeats: int, *, least: float = 0.005) -> Times:
     """Seconds of one call of each, one a repetition.
 
     Both are called once beforehand, uncounted. A repetition times so many calls in a row that they

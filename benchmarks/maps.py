@@ -23,13 +23,12 @@ import meshkit
 
 from .clock import in_turns
 from .peers import EVERY, Groups, Peer, Place
-from .rows import Goal, Row, compared, missing
+from .rows import ITSELF, Goal, Row, compared, missing
 
 SCALES = (8, 64, 1024, 65_536, 1_048_576)
 QUICK = (8, 64)
 BULK = PEERS_UP_TO = 65_536
 FLOOR, PEERS, FLAT = Goal("ratio", "<=", 1.5), Goal("ratio", "<=", 0.01), Goal("ratio", "<=", 1.5)
-ITSELF = "itself on 8 ranks"
 ASKED = 16  # ranks that one question is asked about, spread over all
 Ask = Callable[[], object]
 Question = Callable[..., Any]  # of a peer
@@ -208,7 +207,7 @@ def flat_rows(scales: Sequence[int], repeats: int) -> list[Row]:
     """Each question on many ranks, beside the same on 8."""
     small = questions(layout_of(8))
     return [
-        compared(what, ranks, ITSELF, "s", in_turns(ask, small[what], repeats), FLAT)
+        compared(what, ranks, ITSELF, "s", in_turns(ask, small[what], 3 * repeats), FLAT)
         for what in small
         for ranks in scales
         for ask in [questions(layout_of(ranks))[what]]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .rows import INSTALL, Row
+from .rows import INSTALL, ITSELF, Row
+
+COLUMNS = 3  # of pictures in a file
 
 
 def draw(found: Mapping[str, Sequence[Row]], folder: Path) -> str:
@@ -28,9 +30,11 @@ def draw(found: Mapping[str, Sequence[Row]], folder: Path) -> str:
     names = [name for name, rows in found.items() if curves(rows)]
     for name in names:
         works = curves(found[name])
-        figure = Figure(figsize=(6.4 * len(works), 4.8), layout="constrained")
+        columns = min(COLUMNS, len(works))
+        lines_of = -(-len(works) // columns)
+        figure = Figure(figsize=(5.0 * columns, 4.0 * lines_of), layout="constrained")
         for place, (what, lines) in enumerate(works.items(), start=1):
-            axes = figure.add_subplot(1, len(works), place)
+            axes = figure.add_subplot(lines_of, columns, place)
             for who, points in lines.items():
                 axes.loglog(*zip(*points, strict=True), marker="o", label=who)
             axes.set(title=what, xlabel="ranks", ylabel=unit_of(found[name], what))
@@ -44,9 +48,12 @@ Lines = dict[str, list[tuple[int, float]]]
 
 
 def curves(rows: Sequence[Row]) -> dict[str, Lines]:
-    """What is drawn: work to who did it to (ranks, figure), for works at three scales or more."""
+    """What is drawn: work to who did it to (ranks, figure), for works at three scales or more.
+
+    What is compared with itself has no curve: it is to stay as it is.
+    """
     works: dict[str, Lines] = {}
-    for row in rows:
+    for row in (row for row in rows if row.peer != ITSELF):
         lines = works.setdefault(row.what, {})
         for who, value in (("meshkit", row.ours), (row.peer, row.theirs)):
             points = lines.setdefault(who, [])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+ITSELF = "itself on 8 ranks"  # the peer of what may not grow
 INSTALL = "pip install -c constraints.txt -e '.[bench]'"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import maps, peers
 from benchmarks.peers import DEEPSPEED, DEVICE_MESH, EVERY, MEGATRON, NUMPY, Peer
-from benchmarks.rows import Row
+from benchmarks.rows import ITSELF, Row
 
 SIZES = {"dp": 3, "sp": 2, "tp": 4}  # unequal, so that no two axes can be mistaken
 GRID = np.arange(24).reshape(3, 2, 4)
@@ -87,8 +87,8 @@ def test_every_work_has_a_row_for_every_peer() -> None:
             ("sizes -> my coordinate and my groups", p.name)
             for p in (MEGATRON, DEEPSPEED, DEVICE_MESH)
         ),
-        *((what, maps.ITSELF) for what in maps.questions(maps.layout_of(8))),
-        ("memory of a layout that has answered", maps.ITSELF),
+        *((what, ITSELF) for what in maps.questions(maps.layout_of(8))),
+        ("memory of a layout that has answered", ITSELF),
     }
     for row in found:
         assert (row.ratio is None) == (row.lacks is not None)

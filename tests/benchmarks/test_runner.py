@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import __main__ as runner
 from benchmarks import clock, machine, plots
-from benchmarks.rows import Goal, Row, compared, missing
+from benchmarks.rows import ITSELF, Goal, Row, compared, missing
 
 ROOT = Path(__file__).parents[2]
 SCALES = (8, 64, 512)
@@ -103,6 +103,8 @@ def test_what_has_three_scales_is_drawn() -> None:
     }
     assert plots.unit_of(some_rows(True), "a map") == "s"
     assert plots.curves(some_rows(True)[1:]) == {}
+    alike = [compared("a map", n, ITSELF, "s", ([1.0], [1.0])) for n in SCALES]
+    assert plots.curves(alike) == {}
 
 
 def test_without_matplotlib_it_says_what_to_type(
