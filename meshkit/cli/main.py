@@ -9,32 +9,76 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
 from . import Answer, Command, plain, terminal
-from .check import CHECK
-from .diff import DIFF
-from .doctor import DOCTOR
-from .explain import EXPLAIN
-from .hello import HELLO
-from .plan import PLAN
-from .search import SEARCH
 
-COMMANDS: tuple[Command, ...] = (PLAN, EXPLAIN, DIFF, SEARCH, CHECK, DOCTOR, HELLO)
+
+def _plan() -> Command:
+    from .plan import PLAN
+
+    return PLAN
+
+
+def _explain() -> Command:
+    from .explain import EXPLAIN
+
+    return EXPLAIN
+
+
+def _diff() -> Command:
+    from .diff import DIFF
+
+    return DIFF
+
+
+def _search() -> Command:
+    from .search import SEARCH
+
+    return SEARCH
+
+
+def _check() -> Command:
+    from .check import CHECK
+
+    return CHECK
+
+
+def _doctor() -> Command:
+    from .doctor import DOCTOR
+
+    return DOCTOR
+
+
+def _hello() -> Command:
+    from .hello import HELLO
+
+    return HELLO
+
+
+COMMANDS: dict[str, Callable[[], Command]] = {  # read when typed, or for the help of all
+    "plan": _plan,
+    "explain": _explain,
+    "diff": _diff,
+    "search": _search,
+    "check": _check,
+    "doctor": _doctor,
+    "hello": _hello,
+}
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was typed cannot be
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line, with one sub-parser a command."""
+def parser(names: Iterable[str]) -> argparse.ArgumentParser:
+    """The parser of the command line, with a sub-parser for each of some commands."""
     text = "Lay out a distributed PyTorch job: see it before it runs, then check it."
     top = _plain(argparse.ArgumentParser(prog="meshkit", description=text, allow_abbrev=False))
     top.add_argument("--version", action="version", version=f"meshkit {VERSION}")
     commands = top.add_subparsers(required=True, metavar="command", title="commands")
-    for command in COMMANDS:
+    for command in (COMMANDS[name]() for name in names):
         text = command.help
         one = commands.add_parser(command.name, help=text, description=text, allow_abbrev=False)
         _plain(one)
@@ -62,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with 2 where the command line is wrong, with 0 for ``--help`` and ``--version``.
     """
-    asked = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    first = arguments[0] if arguments else None
+    asked = parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)
     try:
         answer: Answer = asked.command.run(asked)
     except (MeshkitError, ImportError) as error:  # ImportError: torch, where there is none

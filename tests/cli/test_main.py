@@ -35,13 +35,14 @@ def test_help_lists_the_commands() -> None:
     done = meshkit("--help", COLUMNS="80", FORCE_COLOR="1")
     assert done.returncode == 0
     assert done.stderr == ""
-    for command in main.COMMANDS:
-        assert f"    {command.name:9} {command.help}\n" in done.stdout
+    for name, read in main.COMMANDS.items():
+        assert f"    {name:9} {read().help}\n" in done.stdout
+        assert read().name == name
     assert done.stdout.isascii()
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("command", ["", *(command.name for command in main.COMMANDS)])
+@pytest.mark.parametrize("command", ["", *main.COMMANDS])
 def test_help_does_not_import_torch(command: str) -> None:
     code = (
         "import sys\nfrom meshkit.cli.main import main\n"
@@ -52,6 +53,17 @@ def test_help_does_not_import_torch(command: str) -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "0 False", done.stderr
+
+
+def test_a_command_is_read_without_the_others() -> None:
+    code = (
+        "import sys\nfrom meshkit.cli.main import COMMANDS, main\nmain(['plan', 'dp=2'])\n"
+        "print([name for name in COMMANDS if f'meshkit.cli.{name}' in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "['plan']", done.stderr
 
 
 def test_the_proof_of_a_light_help_can_fail() -> None:
@@ -104,7 +116,8 @@ def outcome(monkeypatch: pytest.MonkeyPatch, result: Answer | BaseException) -> 
             raise result
         return result
 
-    monkeypatch.setattr(main, "COMMANDS", (Command("try", "try it", lambda _: None, run),))
+    command = Command("try", "try it", lambda _: None, run)
+    monkeypatch.setattr(main, "COMMANDS", {"try": lambda: command})
     return main.main(["try"])
 
 
