@@ -7,11 +7,11 @@ alone, and makes its groups while it is built: here on torch's fake backend, whi
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
-import logging
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,15 @@ class Peer:
         return importlib.util.find_spec(module) is not None
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Import a library without what it has to say of accelerators and of its own age."""
+    words = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(words), redirect_stderr(words):
+        warnings.simplefilter("ignore")
+        yield
+
+
 def mine(groups: Groups, rank: int) -> list[list[int]]:
     """Of each axis the group in which a rank is."""
     return [next(list(one) for one in axis if rank in one) for axis in groups]
@@ -89,8 +98,8 @@ def numpy_rank(sizes: Mapping[str, int]) -> Callable[[Mapping[str, int]], int]:
 
 def megatron_groups(sizes: Mapping[str, int]) -> Callable[[], Groups]:
     """``get_ranks`` of every axis."""
-    from megatron.core.parallel_state import RankGenerator
-
+    with quietly():
+        from megatron.core.parallel_state import RankGenerator
     dp, sp, tp = sizes.values()
     made = RankGenerator(tp=tp, ep=1, dp=dp, pp=1, cp=sp, order="tp-cp-ep-dp-pp")
     return lambda: [made.get_ranks(axis) for axis in ("dp", "cp", "tp")]
@@ -107,8 +116,7 @@ def megatron_place(sizes: Mapping[str, int], rank: int) -> Place:
 
 def topology(sizes: Mapping[str, int]) -> Topology:
     """``ProcessTopology``: a dict of all coordinates."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    with quietly():
         from deepspeed.runtime.pipe.topology import ProcessTopology
     return ProcessTopology(axes=list(sizes), dims=list(sizes.values()))
 
