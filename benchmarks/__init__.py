@@ -1,1 +1,4 @@
-"""Measurements of meshkit, each against plain torch in the same run: ``python -m benchmarks.x``."""
+"""Measurements of meshkit, each against a peer in the same run: ``python -m benchmarks``.
+
+Some stand by themselves too: ``python -m benchmarks.agreement``, ``.collectives``, ``.placement``.
+"""

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("meshkit", "torch", "numpy", "einops", "megatron-core", "deepspeed")
+from meshkit.core.version import VERSION
+
+PACKAGES = ("torch", "numpy", "einops", "megatron-core", "deepspeed")
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Machine:
         processor: its name, as the system tells it.
         system: name and release of the operating system.
         python: the version of Python.
-        packages: name to version, ``"not installed"`` for those that are not there.
+        packages: name to version, meshkit's as in this checkout; ``"not installed"`` for those that are not there.
     """
 
     cores: int
@@ -32,7 +34,7 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         """This one."""
-        packages = {name: version(name) for name in PACKAGES}
+        packages = {"meshkit": VERSION} | {name: version(name) for name in PACKAGES}
         system = f"{platform.system()} {platform.release()}"
         cores = os.cpu_count() or 1
         return cls(cores, processor(), system, platform.python_version(), packages)

@@ -16,6 +16,7 @@ import pytest
 from benchmarks import __main__ as runner
 from benchmarks import clock, machine, plots
 from benchmarks.rows import ITSELF, Goal, Row, compared, missing
+from meshkit.core.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 SCALES = (8, 64, 512)
@@ -134,6 +135,7 @@ def test_a_picture_is_written(tmp_path: Path) -> None:
 def test_the_machine_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PACKAGES", ("numpy", "no-such-package"))
     here = machine.Machine.here()
+    assert here.packages["meshkit"] == VERSION
     assert here.packages["no-such-package"] == "not installed"
     assert here.packages["numpy"][0].isdigit()
     assert str(here).endswith(", no-such-package not installed")
