@@ -22,7 +22,8 @@ class Machine:
         processor: its name, as the system tells it.
         system: name and release of the operating system.
         python: the version of Python.
-        packages: name to version, meshkit's as in this checkout; ``"not installed"`` for those that are not there.
+        packages: name to version, meshkit's as in this checkout; ``"not installed"`` for those
+            that are not there.
     """
 
     cores: int

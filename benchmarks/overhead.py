@@ -23,7 +23,7 @@ from .rows import Goal, Row, Spread, compared
 
 RANKS, SIZES = 4, {"dp": 2, "tp": 2}
 BYTES = (4 * 1024, 1024 * 1024)  # of an array of float32
-CALLS = 20  # in a row
+CALLS = 50  # in a row
 WITHIN_NOISE, FASTER, SHARE = (
     Goal("low", "<=", 1),
     Goal("ratio", "<=", 1),
