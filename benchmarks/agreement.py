@@ -48,11 +48,11 @@ import numpy as np
 import torch
 
 import meshkit
+from meshkit.core.timing import Spread
 
 from .collectives import positive
 from .meetings import Times, measure, sizes_of
 from .store_calls import ALL, Counts, Range, ranges
-from .table import Spread
 
 RANKS = (8, 32, 128)
 STORES = ("file", "tcp")

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.collectives -n 8`` starts eight local ranks; under a launcher such as
 torchrun, leave ``-n`` out. Bandwidths follow nccl-tests' ``doc/PERFORMANCE.md``, see
-:mod:`benchmarks.table`. How a row comes about:
+:mod:`meshkit.core.bandwidth`. How a row comes about:
 
 1. The call is made once on each group, and every element of the result is compared.
 2. A repetition times a few calls in a row on meshkit's group and as many on torch's, after a
@@ -34,9 +34,10 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.core.bandwidth import OPERATIONS, fitted, sweep_sizes
 
 from .measure import CALLS, Bench, Case, Pair
-from .table import PASSES, Report, fitted, sweep_sizes, table
+from .table import Report, table
 
 AXES = ("pp", "dp", "ep", "cp", "sp", "tp")
 RANKS = 8  # started where neither -n nor a launcher says how many
@@ -101,7 +102,7 @@ def cases(pairs: Sequence[Pair], sizes: Sequence[int]) -> list[Case]:
     """All that is measured: operation by operation, axis by axis, size by size."""
     return [
         Case(op, pair, fitted(size, len(pair.members)))
-        for op in PASSES
+        for op in OPERATIONS
         for pair in pairs
         for size in sizes
     ]
@@ -160,14 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sweep(options: argparse.ArgumentParser, asked: argparse.Namespace, launched: bool) -> Sweep:
     """The options checked before any process is started."""
     axes = {axis: getattr(asked, axis) for axis in AXES if getattr(asked, axis)}
-    sizes = sweep_sizes(asked.min_bytes, asked.max_bytes, asked.factor) if asked.factor > 1 else ()
     if launched and asked.n:
         options.error("-n starts local ranks, but a launcher has started this one already")
-    if not sizes:
-        options.error("no size: --min-bytes must not be above --max-bytes, --factor 2 or more")
     if asked.json and not asked.json.absolute().parent.is_dir():
         options.error(f"--json {asked.json}: no such folder")
     try:
+        sizes = sweep_sizes(asked.min_bytes, asked.max_bytes, asked.factor)
         meshkit.factor_world(meshkit.detect().world_size if launched else asked.n or RANKS, **axes)
     except meshkit.MeshkitError as error:
         options.error(str(error))

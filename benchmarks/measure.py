@@ -11,9 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 import meshkit
+from meshkit.bench.calls import checkable, lacking, prepared, run
+from meshkit.bench.measure import settle
+from meshkit.core.bandwidth import ITEM
 
-from .operations import OPERATIONS, Operation, content
-from .table import ITEM, Row, lacking_row, measured
+from .table import Row, lacking_row, measured
 
 CALLS = 5  # timed in a row, so that the skew with which ranks leave a barrier weighs less
 WARM_UP = 1  # repetitions that are not counted
@@ -41,14 +43,9 @@ class Case:
     size: int
 
     @property
-    def operation(self) -> Operation:
-        """The call, and what must come out of it."""
-        return OPERATIONS[self.op]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """How many items the total array has, and how many ranks share them."""
-        return self.size // ITEM, len(self.pair.members)
+    def shape(self) -> tuple[str, list[int], int]:
+        """The operation, the ranks that share the total array, and how many items that has."""
+        return self.op, self.pair.members, self.size // ITEM
 
     @property
     def groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
@@ -100,13 +97,9 @@ class Bench:
 
     def wrong(self, case: Case, group: dist.ProcessGroup) -> int:
         """How many elements this rank gets wrong in one call on a group."""
-        operation, members = case.operation, case.pair.members
-        expected = operation.expected(members, members.index(self.mesh.rank), case.shape[0])
-        source = content(self.mesh.rank, operation.source_items(*case.shape))
-        start = source if operation.in_place else torch.full_like(expected, -1.0)
-        out = start.to(self.device, copy=True)
-        operation.run(out, source.to(self.device), group)
-        return int((out.cpu() != expected).sum())
+        call = checkable(*case.shape, group, self.device)
+        run([call])
+        return call.wrong(self.mesh.rank)
 
     def times(self, cases: Sequence[Case], repeats: int) -> list[list[list[float]]]:
         """Seconds of one call on the slowest rank: (cases, 2, repeats), meshkit's, torch's own."""
@@ -121,25 +114,15 @@ class Bench:
 
     def seconds(self, case: Case, group: dist.ProcessGroup) -> float:
         """Seconds of one call on this rank, from several in a row after a barrier of all ranks."""
-        # zeros: all_reduce adds its own result up again, and must not grow without end
-        source = torch.zeros(case.operation.source_items(*case.shape), device=self.device)
-        out = torch.zeros(case.operation.output_items(*case.shape), device=self.device)
-        case.operation.run(out, source, group)  # touches the memory
+        call = [prepared(*case.shape, group, self.device)]
+        run(call)  # touches the memory
         dist.barrier(self.gate, device_ids=self.device_ids)
         settle(self.device)
         began = time.perf_counter()
         for _ in range(CALLS):
-            case.operation.run(out, source, group)
+            run(call)
         settle(self.device)
         return (time.perf_counter() - began) / CALLS
-
-
-def lacking(error: RuntimeError) -> str:
-    """The line in which a backend says that it has no such operation; any other error goes on."""
-    line = str(error).partition("\n")[0]
-    if isinstance(error, NotImplementedError) or "support" in line or "implement" in line:
-        return line
-    raise error
 
 
 def total(count: int, device: torch.device) -> int:
@@ -154,9 +137,3 @@ def slowest(times: Tensor, group: dist.ProcessGroup, device: torch.device) -> li
     largest = times.to(device, copy=True)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
     return largest.cpu().tolist()
-
-
-def settle(device: torch.device) -> None:
-    """Wait for what was queued on an accelerator; a cpu queues nothing."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

@@ -1,82 +1,16 @@
-"""What a collective's times say: sizes, bandwidths, statistics and their table. Pure: no torch.
+"""What two groups of the same ranks took, beside each other: statistics and their table. Pure.
 
-The words are those of nccl-tests (``doc/PERFORMANCE.md`` of github.com/NVIDIA/nccl-tests). S is the
-size of the total array in bytes, t the time, n the number of ranks, GB are decimal::
-
-    algbw = S / t                       what a caller sees
-    busbw = algbw * factor              what a wire sees, so comparable between numbers of ranks
-    factor: all_reduce 2(n-1)/n         others (n-1)/n
+The words are those of nccl-tests, see :mod:`meshkit.core.bandwidth`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 
-ITEM = 4  # bytes of a float32
-PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-
-
-def busbw_factor(operation: str, ranks: int) -> float:
-    """What takes algbw to busbw.
-
-    Args:
-        operation: a key of ``PASSES``: how often the array goes round a ring.
-        ranks: n, 1 or more; with one rank nothing goes over a wire and the factor is 0.
-
-    Example:
-        >>> busbw_factor("all_reduce", 8), busbw_factor("all_gather", 8)
-        (1.75, 0.875)
-    """
-    return PASSES[operation] * (ranks - 1) / ranks
-
-
-def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
-    """The sizes from ``least`` in steps of a factor of 2 or more, up to ``most`` or just below.
-
-    Example:
-        >>> sweep_sizes(1024, 20_000, 4)
-        (1024, 4096, 16384)
-    """
-    sizes = []
-    while least <= most:
-        sizes.append(least)
-        least *= factor
-    return tuple(sizes)
-
-
-def fitted(size: int, ranks: int) -> int:
-    """The size rounded down so that every rank has the same whole number of items, 1 or more.
-
-    Example:
-        >>> fitted(1024, 3), fitted(4, 8)
-        (1020, 32)
-    """
-    step = ITEM * ranks
-    return max(size // step, 1) * step
-
-
-def gigabytes_per_second(size: int, seconds: float) -> float:
-    """Decimal: 10^9 bytes in a second are 1."""
-    return size / seconds / 1e9
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The middle of several values, and the quartiles below and above it."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of one or more values; a single one is all three."""
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, _, high = quantiles(values, n=4, method="inclusive")
-        return cls(low, median(values), high)
+from meshkit.core.bandwidth import busbw_factor, gigabytes_per_second
+from meshkit.core.timing import Spread
 
 
 @dataclass(frozen=True)
@@ -100,7 +34,7 @@ class Row:
     """One operation over one axis at one size, on meshkit's group and on torch's own.
 
     Attributes:
-        op: a key of ``PASSES``.
+        op: one of ``OPERATIONS``.
         axis: the axis whose group it ran over.
         ranks: how many ranks that group has.
         bytes: of the total array.
@@ -131,7 +65,7 @@ def measured(
     """The row of what was measured.
 
     Args:
-        op: a key of ``PASSES``.
+        op: one of ``OPERATIONS``.
         axis: the axis.
         ranks: how many ranks its group has.
         size: bytes of the total array.

@@ -19,10 +19,12 @@ class Answer:
     Attributes:
         text: what to print on stdout; nothing is printed where it is empty.
         ok: whether every check was passed: exit code 0, else 1.
+        interrupted: whether a Ctrl-C cut it short: exit code 130.
     """
 
     text: str
     ok: bool = True
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from typing import Any
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import SpawnError, SpecError, told
+from ..core.errors import SpawnError
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.runs import runs
 from ..core.verification import Checked, Verification
 from ..core.words import count, pairs
-from ..launch.environment import detect
-from . import Answer, Command, seconds
-from .grid import number, sizes_of, typed
+from . import Answer, Command
+from .grid import sizes_of
+from .grid_asked import add_mesh, check_company
 from .local import ENDING, failed, in_words, shared_device
 
 STAGES = 3  # that may take --timeout each: joining, building, one collective
@@ -76,7 +76,7 @@ def run(asked: Namespace) -> Answer:
     call = Call("build_mesh", (), {**sizes, **given(order=asked.order, groups=asked.groups)})
     nested = nested_sizes(call, sizes, asked.order)
     if asked.n is None:
-        _check_company(asked, sizes)
+        check_company(asked, sizes)
         return _answer(_here(call.kwargs, asked.device, asked.timeout), as_json=asked.json)
     layout = Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
     GroupPlan.of(layout, asked.groups or (), call=call)
@@ -138,16 +138,6 @@ def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: fl
         raise failed(n, error) from error
 
 
-def _check_company(asked: Namespace, sizes: Mapping[str, int]) -> None:
-    """Refuse a mesh of several ranks where this is one process and nobody started others."""
-    needed = math.prod(size for size in sizes.values() if size != -1)
-    if needed > 1 and detect().launcher == "single":
-        call = typed(asked, sizes)
-        fix = f"{call} -n {needed}, which starts them; or this under a launcher."
-        line = f"{call} needs {count(needed, 'rank')}, and here is one process."
-        raise SpecError(told(line, fix=fix), sizes=dict(sizes), world_size=1)
-
-
 def _answer(report: Report, *, as_json: bool) -> Answer:
     """What to print, on rank 0 only."""
     if report.rank:
@@ -202,18 +192,9 @@ def _as_json(report: Report) -> str:
 
 
 def _add(parser: ArgumentParser) -> None:
-    what = "an axis and its size, as for build_mesh; one size may be -1"
-    parser.add_argument("sizes", nargs="+", metavar="AXIS=SIZE", help=what)
-    start = "start this many local ranks; without it, this is a rank under its launcher"
-    parser.add_argument("-n", type=number, metavar="N", help=start)
-    order = "axes from the outside in (default: pp dp ep cp sp tp)"
-    parser.add_argument("--order", metavar="AXES", help=order)
+    add_mesh(parser)
     more = 'axes of one more group, as "dp tp"; may be given several times'
     parser.add_argument("--groups", action="append", metavar="AXES", help=more)
-    where = "cpu, cuda, ... (default: the accelerator; the cpu with fewer of them than -n)"
-    parser.add_argument("--device", help=where)
-    wait = "how long ranks wait for each other, and a collective may take (default 60)"
-    parser.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help=wait)
 
 
 CHECK = Command("check", "build a mesh of real ranks, and prove every group", _add, run)

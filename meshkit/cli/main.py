@@ -7,69 +7,26 @@ interrupted.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
 from . import Answer, Command, plain, terminal
 
-
-def _plan() -> Command:
-    from .plan import PLAN
-
-    return PLAN
-
-
-def _explain() -> Command:
-    from .explain import EXPLAIN
-
-    return EXPLAIN
-
-
-def _diff() -> Command:
-    from .diff import DIFF
-
-    return DIFF
-
-
-def _search() -> Command:
-    from .search import SEARCH
-
-    return SEARCH
-
-
-def _check() -> Command:
-    from .check import CHECK
-
-    return CHECK
-
-
-def _doctor() -> Command:
-    from .doctor import DOCTOR
-
-    return DOCTOR
-
-
-def _hello() -> Command:
-    from .hello import HELLO
-
-    return HELLO
-
-
-COMMANDS: dict[str, Callable[[], Command]] = {  # read when typed, or for the help of all
-    "plan": _plan,
-    "explain": _explain,
-    "diff": _diff,
-    "search": _search,
-    "check": _check,
-    "doctor": _doctor,
-    "hello": _hello,
-}
+# A file each, read when it is typed, or for the help of all.
+COMMANDS = ("plan", "explain", "diff", "search", "check", "bench", "doctor", "hello")
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was typed cannot be
+
+
+def command_of(name: str) -> Command:
+    """The command of a name: the constant of that name in the file of that name."""
+    found: Command = getattr(importlib.import_module(f".{name}", __package__), name.upper())
+    return found
 
 
 def parser(names: Iterable[str]) -> argparse.ArgumentParser:
@@ -78,7 +35,7 @@ def parser(names: Iterable[str]) -> argparse.ArgumentParser:
     top = _plain(argparse.ArgumentParser(prog="meshkit", description=text, allow_abbrev=False))
     top.add_argument("--version", action="version", version=f"meshkit {VERSION}")
     commands = top.add_subparsers(required=True, metavar="command", title="commands")
-    for command in (COMMANDS[name]() for name in names):
+    for command in map(command_of, names):
         text = command.help
         one = commands.add_parser(command.name, help=text, description=text, allow_abbrev=False)
         _plain(one)
@@ -116,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISUSE if isinstance(error, MISUSED) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    return (0 if answer.ok else FAILED) if _printed(answer.text) else FAILED
+    code = FAILED if not answer.ok else INTERRUPTED if answer.interrupted else 0
+    return code if _printed(answer.text) else FAILED
 
 
 def _named(command: str, error: str) -> str:

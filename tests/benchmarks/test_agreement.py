@@ -22,8 +22,8 @@ from benchmarks import agreement, meetings, store_calls
 from benchmarks.agreement import Report, Row, main, row, table, where
 from benchmarks.meetings import TIMED, first_calls, meetings_timed, raw_groups, sizes_of
 from benchmarks.store_calls import LOCAL, counted, ranges
-from benchmarks.table import Spread
 from meshkit.core.plan import GroupPlan
+from meshkit.core.timing import Spread
 from meshkit.launch import meet, together
 from meshkit.live import agree
 

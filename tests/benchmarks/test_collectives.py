@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from benchmarks.operations import OPERATIONS
 
 import meshkit
 from benchmarks import collectives, measure, operations, table
 from benchmarks.collectives import axis_groups, cases, default_sizes, gated, main, paired
 from benchmarks.measure import Bench
-from benchmarks.operations import OPERATIONS
 from benchmarks.table import (
     PASSES,
     Report,

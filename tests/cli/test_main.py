@@ -35,9 +35,10 @@ def test_help_lists_the_commands() -> None:
     done = meshkit("--help", COLUMNS="80", FORCE_COLOR="1")
     assert done.returncode == 0
     assert done.stderr == ""
-    for name, read in main.COMMANDS.items():
-        assert f"    {name:9} {read().help}\n" in done.stdout
-        assert read().name == name
+    for name in main.COMMANDS:
+        command = main.command_of(name)
+        assert f"    {name:9} {command.help}\n" in done.stdout
+        assert command.name == name
     assert done.stdout.isascii()
     assert "\x1b" not in done.stdout
 
@@ -117,7 +118,8 @@ def outcome(monkeypatch: pytest.MonkeyPatch, result: Answer | BaseException) -> 
         return result
 
     command = Command("try", "try it", lambda _: None, run)
-    monkeypatch.setattr(main, "COMMANDS", {"try": lambda: command})
+    monkeypatch.setattr(main, "COMMANDS", ("try",))
+    monkeypatch.setattr(main, "command_of", lambda _: command)
     return main.main(["try"])
 
 

@@ -1,0 +1,120 @@
+"""A mesh for all that is to be measured, and the sweep over it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from ..core.layout import Layout
+from ..core.measured import Measured, cases, modes
+from ..core.measurement import Case
+from ..core.targets import Target, every_target, typed_targets
+from ..launch.join import init
+from ..live.build import build_mesh
+from ..live.mesh import Mesh
+from .interruption import Interruption
+from .progress import Progress
+from .sweep import Sweep, Terms
+
+NAME = 256  # bytes of a host name: it has 253 at most
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for, the same on every rank.
+
+    Attributes:
+        axes: axis name to size, as for ``build_mesh``.
+        order: as for ``build_mesh``.
+        operations: of ``core.bandwidth.OPERATIONS``.
+        targets: as they are typed; None for all of ``every_target``.
+        sizes: bytes of the total array.
+        terms: how to measure.
+        device: where to compute; None takes the accelerator, else the cpu.
+        stop: a file that stands for a Ctrl-C in the process that started the ranks, or None.
+    """
+
+    axes: Mapping[str, int]
+    order: str | None
+    operations: tuple[str, ...]
+    targets: tuple[str, ...] | None
+    sizes: tuple[int, ...]
+    terms: Terms
+    device: str | None = None
+    stop: str | None = None
+
+
+def chosen(layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
+    """The targets that are asked for: those typed, or all. Pure.
+
+    Raises:
+        UnknownAxisError: for an axis that the layout does not have.
+        SpecError: as :func:`meshkit.core.targets.typed_targets`.
+    """
+    return every_target(layout) if names is None else typed_targets(layout, names)
+
+
+def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
+    """Join the job, build the mesh and measure it. Collective; the mesh is closed at the end.
+
+    A Ctrl-C, once the job is joined, ends it between two measurements, on all ranks. Rank 0
+    says on stderr how far it has come.
+
+    Args:
+        request: what to measure.
+        layout: the grid that ``request.axes`` make.
+
+    Returns:
+        This rank, and what was found, the same on every rank.
+
+    Raises:
+        MeshkitError: as ``init``, ``build_mesh`` and ``mesh.guard``.
+    """
+    targets, timeout = chosen(layout, request.targets), request.terms.timeout
+    groups = list(dict.fromkeys(axes for one in targets for axes in one.groups if len(axes) > 1))
+    with Interruption(request.stop) as stop:
+        world = init(device=request.device, timeout=timeout)
+        device = world.device or torch.device("cpu")
+        with build_mesh(request.axes, order=request.order, groups=groups or None) as mesh:
+            began = time.monotonic()
+            hosts = _hosts(mesh, device)
+            todo = cases(layout, request.operations, targets, request.sizes)
+            tell = Progress(layout, todo, sys.stderr) if world.rank == 0 else None
+            sweep = Sweep(mesh, device, request.terms, lambda: bool(stop), tell or _silent)
+            found = sweep.run(todo)
+            if tell is not None:
+                tell.end()
+    return world.rank, Measured(
+        sizes=layout.sizes,
+        launcher=world.launcher,
+        device=device.type,
+        backend=str(world.backend),
+        torch=torch.__version__,
+        hosts=hosts,
+        warm_up=request.terms.warm_up,
+        iters=request.terms.iters,
+        found=tuple(found),
+        planned=sum(len(modes(layout, case.target)) for case in todo),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _silent(case: Case) -> None:
+    """What ranks other than 0 say."""
+
+
+def _hosts(mesh: Mesh, device: torch.device) -> tuple[str, ...]:
+    """The machine of each rank. Collective."""
+    name = socket.gethostname().encode()[:NAME]
+    row = torch.zeros(NAME, dtype=torch.uint8)
+    row[: len(name)] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
+    row = row.to(device)
+    rows = [torch.empty_like(row) for _ in range(mesh.layout.num_ranks)]
+    dist.all_gather(rows, row, group=mesh.group())
+    return tuple(bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in rows)

@@ -1,0 +1,200 @@
+"""The collectives that are measured: the call, what each rank puts in, and what must come out.
+
+The numbers tell ranks and places apart, so a part that went to the wrong rank, came from a rank
+outside the group or lies at the wrong place is a wrong element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def content(rank: int, items: int) -> Tensor:
+    """What a rank holds: (items,) whole numbers that tell ranks and places apart.
+
+    Both numbers are primes, so that no power of two hides a shift. The largest is 7780: a sum
+    over 2,000 ranks is still exact in float32.
+    """
+    return (251 * (rank % 31) + torch.arange(items) % 251).float()
+
+
+def all_reduced(members: Sequence[int], place: int, items: int) -> Tensor:
+    """What the rank at a place in a group gets from all_reduce: (items,), the sum over members."""
+    return sum((content(rank, items) for rank in members), torch.zeros(items))
+
+
+def all_gathered(members: Sequence[int], place: int, items: int) -> Tensor:
+    """What it gets from all_gather: (items,), an equal part from each member."""
+    return torch.cat([content(rank, items // len(members)) for rank in members])
+
+
+def reduce_scattered(members: Sequence[int], place: int, items: int) -> Tensor:
+    """What it gets from reduce_scatter: (items / n,), its part of the sum."""
+    return all_reduced(members, place, items).chunk(len(members))[place]
+
+
+def all_exchanged(members: Sequence[int], place: int, items: int) -> Tensor:
+    """What it gets from all_to_all: (items,), from each member the part meant for this place."""
+    return torch.cat([content(rank, items).chunk(len(members))[place] for rank in members])
+
+
+def broadcasted(members: Sequence[int], place: int, items: int) -> Tensor:
+    """What it gets from broadcast: (items,), what the first member holds."""
+    return content(members[0], items)
+
+
+def received(members: Sequence[int], place: int, items: int) -> Tensor:
+    """What it gets from send_recv: (items,), what the member before it holds."""
+    return content(members[place - 1], items)
+
+
+Works = Sequence[dist.Work | None]
+Begin = Callable[[Tensor, Tensor, dist.ProcessGroup], Works]
+Collective = Callable[..., dist.Work | None]
+
+# Named *_single since torch 2.13, which warns of the older names at every call.
+_all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Collective = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
+
+
+def _all_reduces(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
+    return [dist.all_reduce(out, group=group, async_op=True)]
+
+
+def _gathers(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
+    return [_all_gather(out, source, group=group, async_op=True)]
+
+
+def _scatters(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
+    return [_reduce_scatter(out, source, group=group, async_op=True)]
+
+
+def _exchanges(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
+    return [dist.all_to_all_single(out, source, group=group, async_op=True)]
+
+
+def _broadcasts(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
+    return [dist.broadcast(out, dist.get_global_rank(group, 0), group=group, async_op=True)]
+
+
+def _passes_on(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
+    """Send to the next member and receive from the one before, in a ring."""
+    size, here = group.size(), group.rank()
+    if size == 1:  # torch sends nothing to itself
+        out.copy_(source)
+        return []
+    after, before = (dist.get_global_rank(group, (here + i) % size) for i in (1, -1))
+    sends = dist.P2POp(dist.isend, source, after, group)
+    return dist.batch_isend_irecv([sends, dist.P2POp(dist.irecv, out, before, group)])
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A collective over arrays of (items,), cut in n equal parts on n ranks.
+
+    Attributes:
+        begin: begins the call, with (output, source, group); what it returns can be waited for.
+        expected: what the output must be, from (members, place in the group, items).
+        in_place: whether the output starts as the source, and the call reads no other.
+        from_part: whether the source is one part, rather than the whole array.
+        to_part: whether the output is one part.
+    """
+
+    begin: Begin
+    expected: Callable[[Sequence[int], int, int], Tensor]
+    in_place: bool = False
+    from_part: bool = False
+    to_part: bool = False
+
+    def source_items(self, items: int, ranks: int) -> int:
+        """How many items a rank puts in."""
+        return items // ranks if self.from_part else items
+
+    def output_items(self, items: int, ranks: int) -> int:
+        """How many items a rank gets."""
+        return items // ranks if self.to_part else items
+
+
+CALLS = {
+    "all_reduce": Operation(_all_reduces, all_reduced, in_place=True),
+    "all_gather": Operation(_gathers, all_gathered, from_part=True),
+    "reduce_scatter": Operation(_scatters, reduce_scattered, to_part=True),
+    "all_to_all": Operation(_exchanges, all_exchanged),
+    "broadcast": Operation(_broadcasts, broadcasted, in_place=True),
+    "send_recv": Operation(_passes_on, received),
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call that can be made again and again on one group.
+
+    Attributes:
+        operation: the call.
+        members: the ranks of the group, in its order.
+        items: of the total array.
+        group: where it runs.
+        source: what this rank puts in.
+        out: what it gets.
+    """
+
+    operation: Operation
+    members: Sequence[int]
+    items: int
+    group: dist.ProcessGroup
+    source: Tensor
+    out: Tensor
+
+    def begin(self) -> Works:
+        """Begin the call."""
+        return self.operation.begin(self.out, self.source, self.group)
+
+    def wrong(self, rank: int) -> int:
+        """How many elements this rank got wrong in a call on what :func:`checkable` made."""
+        place = list(self.members).index(rank)
+        expected = self.operation.expected(self.members, place, self.items)
+        return int((self.out.cpu() != expected).sum())
+
+
+def prepared(
+    op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
+) -> Prepared:
+    """A call to be timed: zeros, as all_reduce adds its own result up again. Local."""
+    operation, ranks = CALLS[op], len(members)
+    source = torch.zeros(operation.source_items(items, ranks), device=device)
+    out = torch.zeros(operation.output_items(items, ranks), device=device)
+    return Prepared(operation, members, items, group, source, out)
+
+
+def checkable(
+    op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
+) -> Prepared:
+    """A call whose result tells ranks and places apart, to be made once. Local."""
+    operation, ranks, rank = CALLS[op], len(members), dist.get_rank()
+    source = content(rank, operation.source_items(items, ranks))
+    blank = torch.full((operation.output_items(items, ranks),), -1.0)
+    out = (source if operation.in_place else blank).to(device, copy=True)
+    return Prepared(operation, members, items, group, source.to(device), out)
+
+
+def run(calls: Sequence[Prepared]) -> None:
+    """Begin all calls, then wait for all. Collective over their groups."""
+    works = [work for call in calls for work in call.begin()]
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def lacking(error: RuntimeError) -> str:
+    """The line in which a backend says that it has no such operation; any other error goes on."""
+    line = str(error).partition("\n")[0]
+    if isinstance(error, NotImplementedError) or "support" in line or "implement" in line:
+        return line
+    raise error

@@ -1,0 +1,76 @@
+"""How far a sweep has come, on stderr: one line that is written again, or now and then a new one.
+
+Time left is estimated from the work done: a call counts as its bytes and as much again as a few
+hundred KiB, which is about what a small one costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from ..core.layout import Layout
+from ..core.measured import modes
+from ..core.measured_table import progress
+from ..core.measurement import ALONE, Case
+
+EMPTY = 2**18  # bytes that a call without any counts as
+EVERY = 10.0  # seconds between lines where they cannot be written again
+WIDTH = 79
+
+
+def work(layout: Layout, case: Case) -> float:
+    """What a case costs, in a unit of its own: calls of all its groups and ways. Pure.
+
+    Example:
+        >>> from meshkit.core.targets import every_target
+        >>> layout = Layout(dp=4, sp=2)
+        >>> [work(layout, Case("all_reduce", one, 2**18)) / 2**18 for one in every_target(layout)]
+        [6.0, 10.0, 2.0, 2.0]
+    """
+    groups = layout.num_ranks // layout.size(*case.target.span)
+    runs = sum(groups if mode == ALONE else 1 for mode in modes(layout, case.target))
+    return float(runs * (EMPTY + case.bytes))
+
+
+class Progress:
+    """Tells each case before it is measured.
+
+    Args:
+        layout: the grid.
+        cases: all that is to come, in order.
+        stream: where to write.
+        clock: seconds; another one in tests.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        cases: Sequence[Case],
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work = [work(layout, case) for case in cases]
+        self._stream, self._clock = stream, clock
+        self._began = self._told = clock()
+        self._number = 0
+        self._again = stream.isatty()
+
+    def __call__(self, case: Case) -> None:
+        """Write a line, if it is time for one. Nothing is known before the first case is done."""
+        done, now = sum(self._work[: self._number]), self._clock()
+        self._number += 1
+        if not done or not (self._again or now - self._told >= EVERY):
+            return
+        self._told = now
+        what = f"{case.op} over {case.target.name}, {case.bytes} bytes"
+        line = progress(done, sum(self._work), now - self._began, what)[:WIDTH]
+        self._stream.write(f"\r{line:<{WIDTH}}" if self._again else f"{line}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Leave an empty line where one was written again."""
+        if self._again:
+            self._stream.write(f"\r{'':<{WIDTH}}\r")
+            self._stream.flush()

@@ -1,0 +1,164 @@
+"""A sweep over operations, groups and sizes, each measured alone and in company.
+
+::
+
+    check         every group once, at the same time; every element is compared
+    alone         group after group; the others wait at the gate
+    concurrent    every group at once, as in training
+    overlap       every group of both axes at once
+
+The gate is one gather of a few bytes over the whole mesh. It starts ranks together, and it is where
+they hear of a Ctrl-C. Groups that come through early leave the wires to those that are still at it:
+the spread over groups shows how far apart they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from ..core.bandwidth import ITEM
+from ..core.measured import modes
+from ..core.measurement import ALONE, Case, Measurement, measurement, sizes_of
+from ..core.plan import Axes
+from ..core.verification import Seconds
+from ..live.mesh import Mesh
+from .calls import Prepared, checkable, lacking, prepared, run
+from .measure import seconds, settle
+
+LEAST = 2  # calls that are always counted
+SHARE = 0.25  # of the deadline that one measurement may take, so that those at the gate can wait
+NEITHER = -1.0  # in place of a number of wrong elements: the backend has no such operation
+
+
+class LeftError(Exception):
+    """Every rank leaves the sweep at this gate: one of them was asked to stop."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How to measure.
+
+    Attributes:
+        warm_up: calls before those that count.
+        iters: calls that count; fewer where they would take more than a quarter of ``timeout``.
+        timeout: seconds that a collective may take.
+    """
+
+    warm_up: int
+    iters: int
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A mesh to be measured.
+
+    Attributes:
+        mesh: with groups for all that is measured.
+        device: where tensors lie.
+        terms: how.
+        stop: whether somebody has asked to stop.
+        told: is given each case before it is measured.
+    """
+
+    mesh: Mesh
+    device: torch.device
+    terms: Terms
+    stop: Callable[[], bool]
+    told: Callable[[Case], None]
+
+    def run(self, cases: Sequence[Case]) -> list[Measurement]:
+        """Measure all cases, or those before a Ctrl-C. Collective over the mesh.
+
+        Every rank gets the same. Costs, a case, two collectives over the mesh, and one a group.
+
+        Raises:
+            CollectiveError: where a collective failed or did not come through in time, with who is
+                behind.
+        """
+        found: list[Measurement] = []
+        with self.mesh.guard(timeout=self.terms.timeout):
+            try:
+                for case in cases:
+                    self.told(case)
+                    self._measure(case, found)
+            except LeftError:
+                pass
+        return found
+
+    def _measure(self, case: Case, found: list[Measurement]) -> None:
+        """Check a case, then measure it in every way."""
+        layout = self.mesh.layout
+        wrong, slowest, lacks = self._check(case)
+        if lacks is not None:
+            sizes, ways = sizes_of(layout, case.target), modes(layout, case.target)
+            found.extend(Measurement(case, mode, sizes, lacks=lacks) for mode in ways)
+            return
+        room = SHARE * self.terms.timeout / max(slowest, 1e-9)
+        calls = max(LEAST, min(self.terms.iters, int(room)))
+        ready = self._prepared(prepared, case)
+        for mode in modes(layout, case.target):
+            if mode == ALONE:
+                took = self._alone(case.target.span, ready, calls)
+            else:
+                took = self._at_once(ready, calls)
+            found.append(measurement(layout, case, mode, self._told_all(took), wrong))
+
+    def _check(self, case: Case) -> tuple[int, float, str | None]:
+        """Wrong elements on all ranks, seconds of the slowest, what the backend lacks."""
+        self._gate()
+        ready, lacks = self._prepared(checkable, case), None
+        began = time.perf_counter()
+        try:
+            run(ready)
+            settle(self.device)
+        except RuntimeError as error:
+            lacks = lacking(error)
+        took = time.perf_counter() - began
+        wrong = NEITHER if lacks else sum(call.wrong(self.mesh.rank) for call in ready)
+        rows = self._told_all([wrong, took])
+        return int(rows[:, 0].sum()), float(rows[:, 1].max()), lacks
+
+    def _prepared(self, make: Callable[..., Prepared], case: Case) -> list[Prepared]:
+        items, mesh = case.bytes // ITEM, self.mesh
+        return [
+            make(case.op, mesh.peers(*axes).tolist(), items, mesh.group(*axes), self.device)
+            for axes in case.target.groups
+        ]
+
+    def _at_once(self, ready: Sequence[Prepared], calls: int) -> list[float]:
+        self._gate()
+        return seconds(partial(run, ready), self.terms.warm_up, calls, self.device)
+
+    def _alone(self, axes: Axes, ready: Sequence[Prepared], calls: int) -> list[float]:
+        """The same, while all other groups wait; each rank is in one."""
+        rows = self.mesh.layout.groups(*axes)
+        took: list[float] = []
+        for row in rows:
+            self._gate()
+            if self.mesh.rank in row:
+                took = seconds(partial(run, ready), self.terms.warm_up, calls, self.device)
+        return took
+
+    def _gate(self) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            LeftError: on every rank, where one of them was asked to stop.
+        """
+        settle(self.device)
+        if self._told_all([float(self.stop())]).any():
+            raise LeftError
+
+    def _told_all(self, values: Sequence[float]) -> Seconds:
+        """Some numbers of every rank, (num_ranks, numbers), by position. Collective."""
+        mine = torch.tensor(values, dtype=torch.float64, device=self.device)
+        rows = [torch.empty_like(mine) for _ in range(self.mesh.layout.num_ranks)]
+        dist.all_gather(rows, mine, group=self.mesh.group())
+        return torch.stack(rows).cpu().numpy()

@@ -1,0 +1,240 @@
+"""``meshkit bench``: measure the collectives of a mesh, each axis alone and as in training."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.axes import infer
+from ..core.bandwidth import OPERATIONS, sweep_sizes
+from ..core.call import Call, given
+from ..core.errors import SpawnError, SpecError, told
+from ..core.factor import nested_sizes
+from ..core.layout import Layout
+from ..core.measured import Measured
+from ..core.measured_json import as_fields
+from ..core.measured_table import table
+from ..core.targets import every_target, typed_targets
+from ..launch.environment import detect
+from . import Answer, Command, terminal
+from .grid_asked import add_mesh, check_company, mesh_sizes
+from .local import failed, in_words, shared_device
+
+if TYPE_CHECKING:
+    from ..bench.bench import Request
+
+SIZES = "1K:16M:16"
+FACTOR = 4
+UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # binary, as nccl-tests reads them
+
+
+def run(asked: Namespace) -> Answer:
+    """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective.
+
+    Args:
+        asked: ``sizes``, ``n``, ``order``, ``device`` and ``timeout`` of the mesh; ``bytes``,
+            ``ops``, ``axes``, ``iters``, ``warm_up``, ``plot`` and ``json``.
+
+    Returns:
+        What was found; nothing to print on ranks other than 0. Not ok where an element was wrong.
+
+    Raises:
+        SpecError: where sizes, order and ranks do not fit together, or a picture cannot be
+            written, before a rank is started.
+        UnknownAxisError: for an axis in ``axes`` that the mesh does not have.
+        LaunchError: where this rank could not join.
+        RankTimeoutError: where ranks did not arrive; or, as CollectiveError, did not come through a
+            collective.
+        SpawnError: any of these, where the ranks were started here.
+    """
+    layout = _layout(asked)
+    _check_targets(asked, layout)
+    if asked.plot is not None:
+        from ..bench.plot import check_plot
+
+        check_plot(asked.plot)
+    rank, report = _here(asked, layout) if asked.n is None else _started(asked, layout)
+    text = "" if rank else _said(asked, report)
+    return Answer(text, ok=not report.wrong, interrupted=report.interrupted)
+
+
+def measured_beside(request: Request, layout: Layout) -> tuple[int, Measured] | None:
+    """What rank 0 of ranks that share a machine found: on the cpu where it has too few devices."""
+    from dataclasses import replace
+
+    from ..bench.bench import bench
+
+    with in_words(f"the measurement on rank {detect().rank}"):
+        rank, report = bench(replace(request, device=shared_device(request.device)), layout)
+    return None if rank else (rank, report)
+
+
+def _layout(asked: Namespace) -> Layout:
+    """The grid that is asked for."""
+    sizes = mesh_sizes(asked)
+    call = Call("build_mesh", (), {**sizes, **given(order=asked.order)})
+    nested = nested_sizes(call, sizes, asked.order)
+    if asked.n is not None:
+        return Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
+    check_company("bench", asked, nested)
+    world = detect()
+    return Layout(ranks=None, **infer(call, nested, world.world_size, world.size_evidence))
+
+
+def _check_targets(asked: Namespace, layout: Layout) -> None:
+    """Refuse what cannot be measured.
+
+    Raises:
+        SpecError: where no group has two ranks, or a target has one.
+        UnknownAxisError: for an axis that there is not.
+    """
+    targets = every_target(layout) if asked.axes is None else typed_targets(layout, asked.axes)
+    if not targets:
+        line = f"every axis of {layout!r} has 1 rank: nothing travels."
+        raise SpecError(told(line, fix="meshkit bench dp=2 -n 2, say."))
+
+
+def _request(asked: Namespace, stop: str | None) -> Request:
+    from ..bench.bench import Request
+    from ..bench.sweep import Terms
+
+    terms = Terms(asked.warm_up, asked.iters, asked.timeout)
+    axes = None if asked.axes is None else tuple(asked.axes)
+    mesh = mesh_sizes(asked), asked.order
+    return Request(*mesh, tuple(asked.ops), axes, asked.bytes, terms, asked.device, stop)
+
+
+def _here(asked: Namespace, layout: Layout) -> tuple[int, Measured]:
+    """What this rank under its launcher found, and then the job is left."""
+    from ..bench.bench import bench
+    from ..launch.join import shutdown
+
+    try:
+        with in_words(f"the measurement on rank {detect().rank}"):
+            return bench(_request(asked, None), layout)
+    finally:
+        shutdown()
+
+
+def _started(asked: Namespace, layout: Layout) -> tuple[int, Measured]:
+    """What ``n`` ranks started here found. Ctrl-C ends them together, after what they are at.
+
+    Raises:
+        SpawnError: with the words of the rank that failed first, and no traceback.
+    """
+    from ..bench.interruption import Interruption
+    from ..launch.spawn import spawn
+
+    with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
+        stop = str(Path(folder) / "stop")
+        try:
+            with Interruption(stop):
+                found = spawn(measured_beside, asked.n, (_request(asked, stop), layout))
+        except SpawnError as error:
+            raise failed(asked.n, error) from error
+    return next(one for one in found if one is not None)
+
+
+def _said(asked: Namespace, report: Measured) -> str:
+    """The run as text or as one JSON object; and the picture, where one is asked for."""
+    if asked.plot is not None:
+        from ..bench.plot import plot
+
+        plot(report, asked.plot)
+    if asked.json:
+        return json.dumps(as_fields(report))
+    return table(report, terminal.width())
+
+
+def read_size(text: str) -> int:
+    """Bytes as typed: a number, with K, M or G for 2^10, 2^20 and 2^30.
+
+    Raises:
+        ArgumentTypeError: where it is none.
+
+    Example:
+        >>> read_size("64K"), read_size("100")
+        (65536, 100)
+    """
+    found = re.fullmatch(r"([0-9]{1,12})([KMG]?)", text.upper(), re.ASCII)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not a number of bytes, such as 1024, 64K or 16M")
+    return int(found[1]) << UNITS[found[2]]
+
+
+def read_sizes(text: str) -> tuple[int, ...]:
+    """The sizes of a sweep as typed: one, or the least and the most, and the factor between.
+
+    Raises:
+        ArgumentTypeError: where there are none.
+
+    Example:
+        >>> read_sizes("1K:64K"), read_sizes("1M"), read_sizes("1K:4K:2")
+        ((1024, 4096, 16384, 65536), (1048576,), (1024, 2048, 4096))
+    """
+    parts = text.split(":")
+    if len(parts) > 3 or (len(parts) == 3 and not re.fullmatch("[0-9]{1,6}", parts[2], re.ASCII)):
+        raise ArgumentTypeError(f"{text!r} is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M")
+    least, most = read_size(parts[0]), read_size(parts[-1] if len(parts) == 1 else parts[1])
+    try:
+        return sweep_sizes(least, most, int(parts[2]) if len(parts) == 3 else FACTOR)
+    except SpecError as error:
+        raise ArgumentTypeError(f"{text!r} holds no sizes from 1 byte to 1024G") from error
+
+
+def read_operations(text: str) -> tuple[str, ...]:
+    """Operations as typed, with commas between.
+
+    Raises:
+        ArgumentTypeError: for one that there is not.
+
+    Example:
+        >>> read_operations("broadcast,all_reduce")
+        ('broadcast', 'all_reduce')
+    """
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in OPERATIONS:
+            raise ArgumentTypeError(f"{name!r} is not one of {', '.join(OPERATIONS)}")
+    return names
+
+
+def _count(text: str) -> int:
+    """A number of calls as typed."""
+    if re.fullmatch("[0-9]{1,6}", text, re.ASCII):
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is not a number of calls, 0 to 999999")
+
+
+def _counted(text: str) -> int:
+    """A number of calls of 2 or more as typed: one call has no spread."""
+    if (found := _count(text)) < 2:
+        raise ArgumentTypeError(f"{text!r} is not a number of calls, 2 or more")
+    return found
+
+
+def _add(parser: ArgumentParser) -> None:
+    add_mesh(parser)
+    sizes = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; factor {FACTOR})"
+    default = read_sizes(SIZES)
+    parser.add_argument(
+        "--sizes", dest="bytes", type=read_sizes, default=default, metavar="SIZES", help=sizes
+    )
+    ops = f"operations, with commas between (default: {','.join(OPERATIONS)})"
+    parser.add_argument("--ops", type=read_operations, default=OPERATIONS, help=ops)
+    axes = "over which groups: dp, 'dp sp' for both axes in one, dp+sp for both at once; commas "
+    axes += "between (default: each axis, each two, all, and those that overlap in training)"
+    parser.add_argument("--axes", type=lambda text: text.split(","), metavar="TARGETS", help=axes)
+    iters = "calls that are counted for each row, fewer where they are slow (default 20)"
+    parser.add_argument("--iters", type=_counted, default=20, metavar="CALLS", help=iters)
+    warm = "calls before them (default 3)"
+    parser.add_argument("--warm-up", type=_count, default=3, metavar="CALLS", help=warm)
+    plot = "also draw bandwidth by size into this PNG; needs matplotlib"
+    parser.add_argument("--plot", metavar="FILE", help=plot)
+
+
+BENCH = Command("bench", "measure every collective on a mesh of real ranks", _add, run)

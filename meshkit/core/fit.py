@@ -1,0 +1,119 @@
+"""A line through measured times: what a call costs before its first byte, and by the byte.
+
+The alpha-beta model (R. W. Hockney, The communication challenge for MPP, Parallel Computing 20(3),
+1994)::
+
+    t = alpha + beta * S        S bytes of the total array, 1 / beta bytes a second
+
+The line is the one with the least squares of *relative* residuals, as times of 1 KiB and 64 MiB
+differ by orders of magnitude and weigh alike. Neither term is below zero. It says nothing of sizes
+outside those measured: algorithms and protocols change with the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .call import Call
+from .errors import SpecError, told
+from .measurement import Measurement
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The line of one operation over the groups of one target.
+
+    Attributes:
+        op: the operation.
+        target: over which groups, as it is typed.
+        mode: how they were measured.
+        ranks: in a group.
+        alpha: seconds before the first byte.
+        beta: seconds a byte.
+        sizes: bytes, ascending, that were measured.
+        residuals: (time of the line - time measured) / time measured, by size.
+    """
+
+    op: str
+    target: str
+    mode: str
+    ranks: int
+    alpha: float
+    beta: float
+    sizes: tuple[int, ...]
+    residuals: tuple[float, ...]
+
+    @property
+    def worst(self) -> float:
+        """The largest residual, without its sign."""
+        return max(map(abs, self.residuals))
+
+    def seconds(self, size: int) -> float:
+        """How long a call takes. Pure.
+
+        Args:
+            size: bytes of the total array, no less and no more than what was measured.
+
+        Raises:
+            SpecError: for a size outside those measured.
+
+        Example:
+            >>> fit = Fit("all_reduce", "dp", "alone", 4, 1e-4, 1e-9, (1024, 4096), (0.0, 0.0))
+            >>> fit.seconds(2048)
+            0.000102048
+        """
+        least, most = self.sizes[0], self.sizes[-1]
+        if not least <= size <= most:
+            call = Call("fit.seconds", (size,))
+            what = f"{self.op} over {self.target} was measured from {least} to {most} bytes."
+            why = "Algorithms and protocols change with the size: the line says nothing beyond."
+            fix = f"meshkit bench with --sizes {min(least, size)}:{max(most, size)}."
+            raise SpecError(told(f"{call}: {what}", why, fix=fix))
+        return self.alpha + self.beta * size
+
+
+def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Alpha and beta of the line with the least squares of relative residuals. Pure.
+
+    Args:
+        sizes: in bytes, two different ones at least.
+        seconds: what each took, above zero.
+
+    Returns:
+        Seconds, and seconds a byte; neither is below zero.
+
+    Example:
+        >>> alpha, beta = line([1000, 3000], [3e-3, 5e-3])
+        >>> round(alpha, 9), round(beta, 12)
+        (0.002, 1e-06)
+    """
+    weight = 1 / np.asarray(seconds, dtype=np.float64)
+    columns = np.stack([weight, weight * np.asarray(sizes, dtype=np.float64)])
+    scale = np.linalg.norm(columns, axis=1)
+    found, *_ = np.linalg.lstsq((columns / scale[:, None]).T, np.ones(len(weight)), rcond=None)
+    if (found >= 0).all():
+        return float(found[0] / scale[0]), float(found[1] / scale[1])
+    # one term alone: of the two the one that leaves less
+    alone = [float(c.sum() / (c @ c)) for c in columns]
+    left = [float(((c * one - 1) ** 2).sum()) for c, one in zip(columns, alone, strict=True)]
+    return (alone[0], 0.0) if left[0] <= left[1] else (0.0, alone[1])
+
+
+def fits(found: Sequence[Measurement]) -> tuple[Fit, ...]:
+    """A line for each operation, target and way, where two sizes or more were measured. Pure."""
+    series: dict[tuple[str, str, str, int], dict[int, float]] = {}
+    for one in found:
+        if one.timing is not None and len(one.sizes) == 1:
+            key = one.case.op, one.case.target.name, one.mode, one.sizes[0]
+            series.setdefault(key, {})[one.case.bytes] = one.timing.median
+    return tuple(_fit(key, times) for key, times in series.items() if len(times) > 1)
+
+
+def _fit(key: tuple[str, str, str, int], times: dict[int, float]) -> Fit:
+    sizes = tuple(sorted(times))
+    alpha, beta = line(sizes, [times[size] for size in sizes])
+    residuals = tuple((alpha + beta * size - times[size]) / times[size] for size in sizes)
+    return Fit(*key, alpha, beta, sizes, residuals)

@@ -1,0 +1,157 @@
+"""A whole run of measurements, and what compares one with another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from .bandwidth import fitted
+from .fit import Fit, fits
+from .layout import Layout
+from .measurement import ALONE, CONCURRENT, OVERLAP, Case, GroupTime, Measurement, RankTime
+from .targets import Target
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run found.
+
+    Attributes:
+        sizes: axis name to size, the outermost first.
+        launcher: who started the ranks.
+        device: what kind they compute on.
+        backend: what the collectives ran on.
+        torch: its version.
+        hosts: the machine of each rank.
+        warm_up: calls before those that count.
+        iters: calls that count; fewer where calls are slow.
+        found: the measurements, in the order in which they were made.
+        planned: how many there would be at the end.
+        seconds: that all of it took.
+    """
+
+    sizes: Mapping[str, int]
+    launcher: str
+    device: str
+    backend: str
+    torch: str
+    hosts: tuple[str, ...]
+    warm_up: int
+    iters: int
+    found: tuple[Measurement, ...]
+    planned: int
+    seconds: float
+
+    @property
+    def wrong(self) -> int:
+        """Wrong elements in all results together; a case counts once, however often measured."""
+        return sum({one.case: one.wrong for one in self.found}.values())
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether something that was planned is missing."""
+        return len(self.found) < self.planned
+
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """The lines through the times."""
+        return fits(self.found)
+
+
+def cases(
+    layout: Layout, operations: Sequence[str], targets: Sequence[Target], sizes: Sequence[int]
+) -> list[Case]:
+    """All that is measured: operation by operation, target by target, size by size. Pure.
+
+    Sizes are rounded so that every group of the mesh can share them, and equal ones are one.
+    """
+    shared = dict.fromkeys(fitted(size, layout.num_ranks) for size in sizes)
+    return [Case(op, target, size) for op in operations for target in targets for size in shared]
+
+
+def modes(layout: Layout, target: Target) -> tuple[str, ...]:
+    """The ways in which a target is measured; one group is always alone. Pure.
+
+    Example:
+        >>> modes(Layout(dp=2, tp=2), Target((("dp",),)))
+        ('alone', 'concurrent')
+    """
+    if len(target.groups) > 1:
+        return (OVERLAP,)
+    return (ALONE,) if layout.size(*target.span) == layout.num_ranks else (ALONE, CONCURRENT)
+
+
+def ratios(found: Sequence[Measurement]) -> list[float | None]:
+    """What company costs each measurement: its median over that by itself. Pure.
+
+    ``concurrent`` is compared with ``alone``; ``overlap`` with the slower of its two axes, each
+    with all its groups at once: 1 is free, and 2 is one after the other where both take as long.
+    None where there is nothing to compare with.
+    """
+    known = {
+        (one.case.op, one.case.target.groups, one.case.bytes, one.mode): one.timing.median
+        for one in found
+        if one.timing is not None
+    }
+    return [_ratio(one, known) for one in found]
+
+
+Known = Mapping[tuple[str, tuple[tuple[str, ...], ...], int, str], float]
+
+
+def _ratio(one: Measurement, known: Known) -> float | None:
+    if one.timing is None or one.mode == ALONE:
+        return None
+    op, groups, size = one.case.op, one.case.target.groups, one.case.bytes
+    first = CONCURRENT if one.mode == OVERLAP else ALONE
+    base = [known.get((op, (g,), size, first), known.get((op, (g,), size, ALONE))) for g in groups]
+    there = [seconds for seconds in base if seconds is not None]
+    return one.timing.median / max(there) if len(there) == len(base) else None
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """Which group and which rank were the slowest most often, over the rows of a target and way.
+
+    Attributes:
+        target: as it is typed.
+        mode: how it was measured.
+        rows: how many rows there are.
+        group: the group that was the slowest in most of them, from the last such row.
+        group_rows: in how many.
+        factor: the slowest group's time over the fastest's, the median over all rows.
+        rank: the rank that was.
+        rank_rows: in how many.
+    """
+
+    target: str
+    mode: str
+    rows: int
+    group: GroupTime
+    group_rows: int
+    factor: float
+    rank: RankTime
+    rank_rows: int
+
+
+def slowest(found: Sequence[Measurement]) -> tuple[Slowest, ...]:
+    """The slow ones of each target and way, in the order in which they were measured. Pure."""
+    series: dict[tuple[str, str], list[tuple[GroupTime, GroupTime, RankTime]]] = {}
+    for one in found:
+        if one.slowest is not None and one.fastest is not None and one.rank is not None:
+            rows = series.setdefault((one.case.target.name, one.mode), [])
+            rows.append((one.slowest, one.fastest, one.rank))
+    return tuple(_slowest(*key, rows) for key, rows in series.items())
+
+
+def _slowest(
+    target: str, mode: str, rows: Sequence[tuple[GroupTime, GroupTime, RankTime]]
+) -> Slowest:
+    (ranks, group_rows), *_ = Counter(slow.ranks for slow, _, _ in rows).most_common(1)
+    (number, rank_rows), *_ = Counter(rank.rank for _, _, rank in rows).most_common(1)
+    group = [slow for slow, _, _ in rows if slow.ranks == ranks][-1]
+    rank = [one for _, _, one in rows if one.rank == number][-1]
+    factor = median(slow.seconds / fast.seconds for slow, fast, _ in rows)
+    return Slowest(target, mode, len(rows), group, group_rows, factor, rank, rank_rows)

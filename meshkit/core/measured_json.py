@@ -1,0 +1,99 @@
+"""A run of measurements as a program reads it, with the field names of nccl-tests.
+
+From ``src/util.cu`` of github.com/NVIDIA/nccl-tests, which writes them for its option ``-J``:
+``size, count, type, redop, root, out_of_place, in_place, time, alg_bw, bus_bw, nwrong`` and, for
+single calls, ``min_us, p50_us, p99_us, max_us``. Times are in microseconds, bandwidths in decimal
+GB/s. What nccl-tests does not know, axes, modes, groups and fits, stands beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from .bandwidth import ITEM
+from .measured import Measured, ratios
+from .measurement import GroupTime, Measurement, RankTime
+
+REDUCES = ("all_reduce", "reduce_scatter")
+IN_PLACE = ("all_reduce", "broadcast")
+PARTED = ("all_gather", "reduce_scatter", "all_to_all")  # count is that of one part
+
+
+def as_fields(report: Measured) -> dict[str, Any]:
+    """The whole run as dictionaries, lists, numbers and strings. Pure."""
+    pairs = zip(report.found, ratios(report.found), strict=True)
+    results = [_result(one, ratio) for one, ratio in pairs]
+    speeds = [one.busbw for one in report.found if one.busbw is not None]
+    return {
+        "ok": not report.wrong and not report.interrupted,
+        "sizes": dict(report.sizes),
+        "launcher": report.launcher,
+        "device": report.device,
+        "backend": report.backend,
+        "torch": report.torch,
+        "hosts": list(report.hosts),
+        "config": {"warmup_iterations": report.warm_up, "iterations": report.iters},
+        "planned": report.planned,
+        "interrupted": report.interrupted,
+        "seconds": report.seconds,
+        "results": results,
+        "out_of_bounds": {"count": report.wrong, "okay": not report.wrong},
+        "average_bus_bandwidth": {"bandwidth": sum(speeds) / len(speeds) if speeds else None},
+        "fits": [asdict(fit) for fit in report.fits],
+    }
+
+
+def _result(one: Measurement, ratio: float | None) -> dict[str, Any]:
+    op, place = one.case.op, "in_place" if one.case.op in IN_PLACE else "out_of_place"
+    parts = one.sizes[0] if op in PARTED and len(one.sizes) == 1 else 1
+    return {
+        "op": op,
+        "axes": one.case.target.name,
+        "mode": one.mode,
+        "ranks": list(one.sizes),
+        "size": one.case.bytes,
+        "count": one.case.bytes // ITEM // parts,
+        "type": "float",
+        "redop": "sum" if op in REDUCES else "none",
+        "root": "0" if op == "broadcast" else "-1",
+        "out_of_place": None,
+        "in_place": None,
+        place: _speed(one),
+        f"{place}_per_iter": _calls(one),
+        "actual_iterations": None if one.timing is None else one.timing.calls,
+        "ratio": ratio,
+        "slowest_group": _group(one.slowest),
+        "fastest_group": _group(one.fastest),
+        "slowest_rank": _rank(one.rank),
+        "lacks": one.lacks,
+    }
+
+
+def _speed(one: Measurement) -> dict[str, Any] | None:
+    if one.timing is None:
+        return None
+    time = one.timing.median * 1e6
+    return {"time": time, "alg_bw": one.algbw, "bus_bw": one.busbw, "nwrong": one.wrong}
+
+
+def _calls(one: Measurement) -> dict[str, float] | None:
+    """Single calls, on the slowest rank of each group."""
+    if one.timing is None:
+        return None
+    t = one.timing
+    names = ("min_us", "p25_us", "p50_us", "p75_us", "p99_us", "max_us")
+    values = (t.least, t.spread.low, t.median, t.spread.high, t.p99, t.most)
+    return {name: value * 1e6 for name, value in zip(names, values, strict=True)}
+
+
+def _group(one: GroupTime | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {"ranks": list(one.ranks), "where": one.where, "time": one.seconds * 1e6}
+
+
+def _rank(one: RankTime | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {"rank": one.rank, "where": one.where, "time": one.seconds * 1e6}

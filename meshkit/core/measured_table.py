@@ -1,0 +1,172 @@
+"""A run of measurements as a person reads it: text of a width, and how far it has come.
+
+::
+
+    all_reduce over dp, n = 4
+      mode            bytes         us        p99     algbw     busbw  ratio  #wrong
+      alone            1024      300.0      400.0    0.0034    0.0051              0
+      concurrent       1024      330.0      600.0    0.0031    0.0047   1.10       0
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from .fit import Fit
+from .measured import Measured, Slowest, ratios, slowest
+from .measurement import GroupTime, Measurement
+from .table import few
+from .timing import Spread
+from .words import count
+
+Row = tuple[Measurement, float | None]
+LEGEND = (
+    "us: the median call, on the slowest rank of its group. GB/s decimal, as nccl-tests: "
+    "algbw = bytes / us, busbw = algbw * factor(op, n). ratio: all groups at once over one alone; "
+    "for two axes at once, over the slower of the two."
+)
+
+
+def table(report: Measured, width: int = 80) -> str:
+    """The whole run. Pure; 80 columns are used at least, and more show more.
+
+    Args:
+        report: what was found.
+        width: columns to fit into.
+
+    Returns:
+        Lines without a final newline, and without blanks at their ends.
+    """
+    width = max(width, 80)
+    lines = [*_hung(_machine(report), width), *_rows(report, width), ""]
+    lines += [line for one in slowest(report.found) for line in _hung(_slow(one, report), width)]
+    lines += [*_hung(LEGEND, width), *_hung(_end(report), width)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def progress(done: float, total: float, seconds: float, what: str) -> str:
+    """How far a run has come, in one line. Pure.
+
+    Args:
+        done: the work done, above 0.
+        total: all of it, in the same unit.
+        seconds: that it took so far.
+        what: what is measured now.
+
+    Example:
+        >>> print(progress(25, 100, 30.0, "all_reduce over dp, 1024 bytes"))
+        25 %, 1 min 30 s left: all_reduce over dp, 1024 bytes
+    """
+    left = math.ceil(seconds * (total - done) / done)
+    text = f"{left // 60} min {left % 60} s" if left >= 60 else f"{left} s"
+    return f"{100 * done / total:.0f} %, {text} left: {what}"
+
+
+def _machine(report: Measured) -> str:
+    sizes = " ".join(f"{axis}={size}" for axis, size in report.sizes.items())
+    ranks = count(math.prod(report.sizes.values()), "rank")
+    where = f"{ranks} on {count(len(set(report.hosts)), 'host')}, launcher {report.launcher}"
+    kind = f"{report.backend} on {report.device}, torch {report.torch}"
+    calls = f"{count(report.iters, 'call')} after {report.warm_up} to warm up, float32"
+    return f"{sizes}: {where}; {kind}; {calls}"
+
+
+Column = tuple[str, int, Callable[[Row], str]]
+
+COLUMNS: tuple[Column, ...] = (
+    ("mode", -10, lambda row: row[0].mode),
+    ("bytes", 11, lambda row: str(row[0].case.bytes)),
+    ("us", 11, lambda row: _us(row[0].timing.median) if row[0].timing else ""),
+    ("p99", 11, lambda row: _us(row[0].timing.p99) if row[0].timing else ""),
+    ("algbw", 9, lambda row: _optional(row[0].algbw, 4)),
+    ("busbw", 9, lambda row: _optional(row[0].busbw, 4)),
+    ("ratio", 7, lambda row: _optional(row[1], 2)),
+    ("#wrong", 8, lambda row: str(row[0].wrong)),
+    ("quartiles", 20, lambda row: _quartiles(row[0].timing.spread) if row[0].timing else ""),
+    ("groups", 20, lambda row: _between(row[0].fastest, row[0].slowest)),
+    ("  slowest group, rank", -42, lambda row: _who(row[0])),
+)
+
+
+def _rows(report: Measured, width: int) -> Iterator[str]:
+    """A heading for each operation and target, and its rows."""
+    shown = [column for i, column in enumerate(COLUMNS) if 2 + _wide(i) <= width]
+    rows = zip(report.found, ratios(report.found), strict=True)
+    for (op, target), some in groupby(rows, lambda r: (r[0].case.op, r[0].case.target.name)):
+        block = list(some)
+        yield from ("", f"{op} over {target}, n = {' and '.join(map(str, block[0][0].sizes))}")
+        yield "  " + "".join(_cell(name, size) for name, size, _ in shown)
+        for row in block:
+            if row[0].lacks is not None:
+                yield f"  {row[0].mode:<10}{row[0].case.bytes:>11}  not measured: {row[0].lacks}"
+            else:
+                yield "  " + "".join(_cell(text(row), size) for _, size, text in shown)
+        for one in report.fits:
+            if (one.op, one.target) == (op, target):
+                yield f"  {_fitted(one)}"
+
+
+def _wide(last: int) -> int:
+    """How wide the columns are up to one."""
+    return sum(abs(size) for _, size, _ in COLUMNS[: last + 1])
+
+
+def _cell(text: str, size: int) -> str:
+    """A text in its column: numbers at the right, words at the left."""
+    return f"{text:>{size}}" if size > 0 else f"{text:<{-size}}"
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f}"
+
+
+def _optional(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _quartiles(spread: Spread) -> str:
+    return f"{_us(spread.low)}-{_us(spread.high)}"
+
+
+def _between(fastest: GroupTime | None, slow: GroupTime | None) -> str:
+    if fastest is None or slow is None:
+        return ""
+    return f"{_us(fastest.seconds)}-{_us(slow.seconds)}"
+
+
+def _who(one: Measurement) -> str:
+    if one.slowest is None or one.rank is None:
+        return ""
+    return f"  {one.slowest.where}, rank {one.rank.rank} ({one.rank.where})"
+
+
+def _slow(one: Slowest, report: Measured) -> str:
+    """Who was slow, in a line; of a single group nothing, as it is the fastest too."""
+    where = f"rank {one.rank.rank} ({one.rank.where}, host {report.hosts[one.rank.rank]})"
+    rank = f"{where} in {one.rank_rows} of {count(one.rows, 'row')}"
+    group = f"group {one.group.where} (ranks {few(one.group.ranks)}) in {one.group_rows}, "
+    group += f"{one.factor:.2f}x the fastest in the middle row"
+    single = len(one.group.ranks) == len(report.hosts)
+    return f"Slowest, {one.target} {one.mode}: {rank}{'' if single else f'; {group}'}."
+
+
+def _fitted(fit: Fit) -> str:
+    """A line through times, in a line."""
+    rate = f"bytes at {1e-9 / fit.beta:.4f} GB/s" if fit.beta else "nothing by the byte"
+    return f"fit, {fit.mode}: {_us(fit.alpha)} us + {rate}, within {100 * fit.worst:.0f} %"
+
+
+def _end(report: Measured) -> str:
+    """The verdict."""
+    rows = f"{len(report.found)} of {report.planned}" if report.interrupted else f"{report.planned}"
+    head = "Interrupted" if report.interrupted else "LOOK HERE" if report.wrong else "OK"
+    took = f"{rows} rows in {report.seconds:.1f} s"
+    return f"{head}: {took}; {count(report.wrong, 'wrong element')}."
+
+
+def _hung(text: str, width: int) -> list[str]:
+    """A text in lines, all but the first set in."""
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)

@@ -1,0 +1,162 @@
+"""One measured collective: times over groups and calls, and which group and rank are slow.
+
+::
+
+    seconds       (num_ranks, calls), what each call took on each rank
+    group         the slowest rank of a group, call by call: (num_groups, calls)
+    timing        over all groups and calls
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .bandwidth import busbw_factor, gigabytes_per_second
+from .layout import Layout
+from .targets import Target
+from .timing import Timing
+from .verification import Seconds
+
+ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured.
+
+    Attributes:
+        op: one of ``bandwidth.OPERATIONS``.
+        target: over which groups.
+        bytes: of the total array; of each of the two where two run at once.
+    """
+
+    op: str
+    target: Target
+    bytes: int
+
+
+@dataclass(frozen=True)
+class GroupTime:
+    """A group and the median of its calls.
+
+    Attributes:
+        ranks: its members.
+        where: the coordinates that they share; ``"all"`` for the whole mesh.
+        seconds: of one call on its slowest rank.
+    """
+
+    ranks: tuple[int, ...]
+    where: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """A rank, where it sits, and the median of its calls."""
+
+    rank: int
+    where: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A case, measured in one way.
+
+    Attributes:
+        case: what.
+        mode: ``"alone"``, one group at a time; ``"concurrent"``, all groups at once; ``"overlap"``,
+            all groups of both axes at once.
+        sizes: ranks in a group; of each of the two where two run at once.
+        wrong: how many elements of the result were wrong, over all ranks of the mesh.
+        timing: of a call on the slowest rank of its group, over all groups; None where the backend
+            has no such operation, and so are the next three.
+        slowest: the slowest group.
+        fastest: the fastest.
+        rank: the slowest rank of all: that whose calls took longest.
+        lacks: what the backend said, where it has no such operation.
+    """
+
+    case: Case
+    mode: str
+    sizes: tuple[int, ...]
+    wrong: int = 0
+    timing: Timing | None = None
+    slowest: GroupTime | None = None
+    fastest: GroupTime | None = None
+    rank: RankTime | None = None
+    lacks: str | None = None
+
+    @property
+    def algbw(self) -> float | None:
+        """Decimal GB/s of the median; None for two at once, and where nothing was measured."""
+        if self.timing is None or len(self.sizes) > 1:
+            return None
+        return gigabytes_per_second(self.case.bytes, self.timing.median)
+
+    @property
+    def busbw(self) -> float | None:
+        """What a wire sees of it."""
+        speed = self.algbw
+        return None if speed is None else speed * busbw_factor(self.case.op, self.sizes[0])
+
+
+def sizes_of(layout: Layout, target: Target) -> tuple[int, ...]:
+    """How many ranks a group has; of each of the two where two run at once."""
+    return tuple(layout.size(*axes) for axes in target.groups)
+
+
+def measurement(
+    layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int = 0
+) -> Measurement:
+    """What the times of all ranks say. Pure, O(ranks x calls).
+
+    Args:
+        layout: the grid.
+        case: what was measured.
+        mode: in which way.
+        seconds: (num_ranks, calls), of each call on each rank, by position in the grid.
+        wrong: how many elements were wrong.
+
+    Example:
+        >>> case = Case("all_reduce", Target((("tp",),)), 1024)
+        >>> took = np.array([[1.0], [2.0], [3.0], [3.0]])
+        >>> found = measurement(Layout(dp=2, tp=2), case, CONCURRENT, took)
+        >>> found.slowest, found.fastest.seconds
+        (GroupTime(ranks=(2, 3), where='dp=1', seconds=3.0), 2.0)
+    """
+    rows = layout.groups(*case.target.span)
+    place = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
+    at = np.array([[place[int(rank)] for rank in row] for row in rows])
+    took = seconds[at].max(axis=1)  # (num_groups, calls)
+    middles = np.median(took, axis=1).tolist()
+    groups = [_group(layout, case.target, *one) for one in zip(rows, middles, strict=True)]
+    return Measurement(
+        case,
+        mode,
+        sizes_of(layout, case.target),
+        wrong,
+        Timing.of(took.ravel().tolist()),
+        max(groups, key=lambda one: one.seconds),
+        min(groups, key=lambda one: one.seconds),
+        _slowest_rank(layout, seconds),
+    )
+
+
+def _group(layout: Layout, target: Target, row: Sequence[int], seconds: float) -> GroupTime:
+    """A group, named by the coordinates that its ranks share."""
+    ranks = tuple(int(rank) for rank in row)
+    here = layout.coordinate(ranks[0])
+    shared = [f"{axis}={here[axis]}" for axis in here if axis not in target.span]
+    return GroupTime(ranks, " ".join(shared) or "all", seconds)
+
+
+def _slowest_rank(layout: Layout, seconds: Seconds) -> RankTime:
+    middles = np.median(seconds, axis=1)
+    index = int(middles.argmax())
+    rank = int(layout.grid.flat[index])
+    where = " ".join(f"{axis}={at}" for axis, at in layout.coordinate(rank).items())
+    return RankTime(rank, where, float(middles[index]))
