@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,14 @@ COLUMNS = 3
 
 
 def check_plot(path: str) -> None:
-    """Refuse a picture that cannot be drawn, before anything is measured. Leaves no file behind.
+    """Refuse a picture that cannot be drawn, before anything is measured. Local; writes nothing.
 
     Args:
         path: where it will be written.
 
     Raises:
         MeshkitError: where matplotlib is not installed, with what to type.
-        SpecError: for a name that does not end in .png, or a file that cannot be written.
+        SpecError: for a name that does not end in .png, or a place that cannot be written to.
     """
     if not path.endswith(".png"):
         line = f"--plot {path}: the picture is a PNG."
@@ -35,17 +36,11 @@ def check_plot(path: str) -> None:
         line = f"--plot {path}: matplotlib draws it, and is not installed."
         fix = "pip install 'meshkit[plot]'; or leave --plot out."
         raise MeshkitError(told(line, fix=fix)) from error
-    there = Path(path).exists()
-    try:
-        with open(path, "ab"):
-            pass
-        if not there:
-            Path(path).unlink()
-    except (OSError, ValueError) as error:  # ValueError: a zero byte
-        reason = getattr(error, "strerror", None) or str(error)
-        line = f"--plot {path}: the picture cannot be written: {reason}."
+    folder = Path(path).parent
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        reason = "it is a folder" if Path(path).is_dir() else f"{folder} is no place to write to"
         fix = "a file in a folder that exists and may be written."
-        raise SpecError(told(line, fix=fix)) from error
+        raise SpecError(told(f"--plot {path}: {reason}.", fix=fix))
 
 
 def plot(report: Measured, path: str) -> None:
@@ -54,6 +49,9 @@ def plot(report: Measured, path: str) -> None:
     Args:
         report: what was found.
         path: the file, which is replaced.
+
+    Raises:
+        OSError: where it cannot be written after all.
     """
     from matplotlib.figure import Figure
 
@@ -62,10 +60,10 @@ def plot(report: Measured, path: str) -> None:
     columns = min(COLUMNS, len(operations))
     rows = -(-len(operations) // columns)
     figure = Figure(figsize=(5 * columns, 4 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flat
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel, op in zip(panels, operations, strict=False):
         _panel(panel, op, [one for one in shown if one.case.op == op])
-    for panel in list(panels)[len(operations) :]:
+    for panel in panels[len(operations) :]:
         panel.set_axis_off()
     sizes = " ".join(f"{axis}={size}" for axis, size in report.sizes.items())
     figure.suptitle(f"{sizes}, {report.backend} on {report.device}, torch {report.torch}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
@@ -20,9 +22,10 @@ from ..core.measured_json import as_fields
 from ..core.measured_table import table
 from ..core.targets import every_target, typed_targets
 from ..launch.environment import detect
-from . import Answer, Command, terminal
+from . import Answer, Command, plain, terminal
 from .grid_asked import add_mesh, check_company, mesh_sizes
 from .local import failed, in_words, shared_device
+from .typed import Typed
 
 if TYPE_CHECKING:
     from ..bench.bench import Request
@@ -58,8 +61,11 @@ def run(asked: Namespace) -> Answer:
 
         check_plot(asked.plot)
     rank, report = _here(asked, layout) if asked.n is None else _started(asked, layout)
-    text = "" if rank else _said(asked, report)
-    return Answer(text, ok=not report.wrong, interrupted=report.interrupted)
+    if rank:
+        return Answer("", ok=not report.wrong, interrupted=report.interrupted)
+    drawn = _drawn(asked.plot, report)
+    text = json.dumps(as_fields(report)) if asked.json else table(report, terminal.width())
+    return Answer(text, ok=drawn and not report.wrong, interrupted=report.interrupted)
 
 
 def measured_beside(request: Request, layout: Layout) -> tuple[int, Measured] | None:
@@ -92,8 +98,10 @@ def _check_targets(asked: Namespace, layout: Layout) -> None:
         SpecError: where no group has two ranks, or a target has one.
         UnknownAxisError: for an axis that there is not.
     """
-    targets = every_target(layout) if asked.axes is None else typed_targets(layout, asked.axes)
-    if not targets:
+    if asked.axes is not None:
+        typed = shlex.quote(",".join(asked.axes))
+        typed_targets(layout, asked.axes, Typed(f"meshkit bench --axes {typed}"))
+    elif not every_target(layout):
         line = f"every axis of {layout!r} has 1 rank: nothing travels."
         raise SpecError(told(line, fix="meshkit bench dp=2 -n 2, say."))
 
@@ -139,15 +147,19 @@ def _started(asked: Namespace, layout: Layout) -> tuple[int, Measured]:
     return next(one for one in found if one is not None)
 
 
-def _said(asked: Namespace, report: Measured) -> str:
-    """The run as text or as one JSON object; and the picture, where one is asked for."""
-    if asked.plot is not None:
-        from ..bench.plot import plot
+def _drawn(path: str | None, report: Measured) -> bool:
+    """Draw the picture, if one is asked for; where that fails, say so, as the figures remain."""
+    if path is None:
+        return True
+    from ..bench.plot import plot
 
-        plot(report, asked.plot)
-    if asked.json:
-        return json.dumps(as_fields(report))
-    return table(report, terminal.width())
+    try:
+        plot(report, path)
+    except OSError as error:
+        line = f"meshkit bench: --plot {path}: the picture could not be written: {error.strerror}."
+        print(plain(line), file=sys.stderr)
+        return False
+    return True
 
 
 def read_size(text: str) -> int:

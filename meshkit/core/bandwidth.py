@@ -53,9 +53,9 @@ def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
     """
     if not 1 <= least <= most <= MOST or factor < 2:
         call = Call("sweep_sizes", (least, most, factor))
-        line = f"{call}: no sizes from {least} to {most} bytes by a factor of {factor}."
-        fix = f"a least size of 1 or more, a most of {MOST} or less and no less than it, and 2."
-        raise SpecError(told(line, fix=fix))
+        line = f"{call}: there are no sizes from {least} to {most} bytes by a factor of {factor}."
+        rule = f"The least is 1 or more, the most {MOST} or less, and the factor 2 or more."
+        raise SpecError(told(line, rule, fix="sweep_sizes(1024, 65536, 4), say."))
     sizes = []
     while least <= most:
         sizes.append(least)

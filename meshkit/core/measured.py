@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+
+import numpy as np
 
 from .bandwidth import fitted
 from .fit import Fit, fits
@@ -153,5 +154,5 @@ def _slowest(
     (number, rank_rows), *_ = Counter(rank.rank for _, _, rank in rows).most_common(1)
     group = [slow for slow, _, _ in rows if slow.ranks == ranks][-1]
     rank = [one for _, _, one in rows if one.rank == number][-1]
-    factor = median(slow.seconds / fast.seconds for slow, fast, _ in rows)
+    factor = float(np.median([slow.seconds / fast.seconds for slow, fast, _ in rows]))
     return Slowest(target, mode, len(rows), group, group_rows, factor, rank, rank_rows)

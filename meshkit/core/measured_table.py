@@ -156,7 +156,8 @@ def _slow(one: Slowest, report: Measured) -> str:
 def _fitted(fit: Fit) -> str:
     """A line through times, in a line."""
     rate = f"bytes at {1e-9 / fit.beta:.4f} GB/s" if fit.beta else "nothing by the byte"
-    return f"fit, {fit.mode}: {_us(fit.alpha)} us + {rate}, within {100 * fit.worst:.0f} %"
+    head = f"fit, {fit.mode}, {count(len(fit.sizes), 'size')}"
+    return f"{head}: {_us(fit.alpha)} us + {rate}, within {100 * fit.worst:.0f} %"
 
 
 def _end(report: Measured) -> str:

@@ -67,12 +67,15 @@ def every_target(layout: Layout) -> tuple[Target, ...]:
     return (*(Target((one,)) for one in sets), *both)
 
 
-def typed_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
+def typed_targets(
+    layout: Layout, names: Sequence[str], call: Call | None = None
+) -> tuple[Target, ...]:
     """Targets as they are typed, each once. Pure.
 
     Args:
         layout: the grid.
         names: ``"dp"``, ``"dp sp"`` or ``"dp+sp"``.
+        call: what an error quotes; None is this one.
 
     Raises:
         UnknownAxisError: for an axis that the layout does not have.
@@ -83,11 +86,11 @@ def typed_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
         >>> typed_targets(Layout(dp=2, sp=2), ["dp+sp"])[0].span
         ('dp', 'sp')
     """
-    return tuple(dict.fromkeys(_typed(layout, name) for name in names))
+    quoted = Call("typed_targets", (layout, list(names))) if call is None else call
+    return tuple(dict.fromkeys(_typed(quoted, layout, name) for name in names))
 
 
-def _typed(layout: Layout, name: str) -> Target:
-    call = Call("typed_targets", ([name],))
+def _typed(call: Call, layout: Layout, name: str) -> Target:
     target = Target(tuple(tuple(part.split()) for part in name.split("+")))
     check_known(call, target.span, layout.axes)
     fix = "axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once."

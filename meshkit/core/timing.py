@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """The spread of one or more values; a single one is all three."""
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, _, high = quantiles(values, n=4, method="inclusive")
-        return cls(low, median(values), high)
+        return cls(*np.percentile(values, [25, 50, 75]).tolist())
 
 
 @dataclass(frozen=True)

@@ -4,140 +4,29 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from benchmarks.operations import OPERATIONS
 
 import meshkit
-from benchmarks import collectives, measure, operations, table
+from benchmarks import collectives, measure, table
 from benchmarks.collectives import axis_groups, cases, default_sizes, gated, main, paired
 from benchmarks.measure import Bench
-from benchmarks.table import (
-    PASSES,
-    Report,
-    Row,
-    Speed,
-    Spread,
-    busbw_factor,
-    fitted,
-    gigabytes_per_second,
-    lacking_row,
-    measured,
-    sweep_sizes,
-)
+from benchmarks.table import Report, Row, Speed, lacking_row, measured
+from meshkit.bench.calls import CALLS, Begin
+from meshkit.core.bandwidth import OPERATIONS, busbw_factor
+from meshkit.core.timing import Spread
 
 ROOT = Path(__file__).parents[2]
-RANKS = (1, 2, 3, 4, 5, 8, 64)
-
-# --- busbw factors ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("op", "ranks", "factor"),
-    [
-        ("all_reduce", 2, 1.0),  # 2 * 1/2
-        ("all_reduce", 4, 1.5),  # 2 * 3/4
-        ("all_reduce", 8, 1.75),  # 2 * 7/8
-        ("all_gather", 2, 0.5),
-        ("all_gather", 8, 0.875),
-        ("reduce_scatter", 4, 0.75),
-        ("all_to_all", 4, 0.75),
-        ("all_to_all", 1, 0.0),
-        ("all_reduce", 1, 0.0),
-    ],
-)
-def test_busbw_factor_by_hand(op: str, ranks: int, factor: float) -> None:
-    assert busbw_factor(op, ranks) == factor
-
-
-def parts_gathered(ranks: int) -> list[int]:
-    """How many parts each rank sends in a ring until all have all: what came last goes on."""
-    have, last, sent = [{r} for r in range(ranks)], list(range(ranks)), [0] * ranks
-    while any(len(parts) < ranks for parts in have):
-        last = [last[r - 1] for r in range(ranks)]
-        sent = [count + 1 for count in sent]
-        have = [parts | {part} for parts, part in zip(have, last, strict=True)]
-    return sent
-
-
-def parts_reduced(ranks: int) -> list[int]:
-    """How many parts each rank sends until each part has met all: part p ends on rank p."""
-    sent = [0] * ranks
-    for part in range(ranks):
-        at, summed = (part + 1) % ranks, {(part + 1) % ranks}
-        while len(summed) < ranks:
-            sent[at] += 1
-            at = (at + 1) % ranks
-            summed |= {at}
-        assert at == part
-    return sent
-
-
-def parts_exchanged(ranks: int) -> list[int]:
-    return [sum(other != rank for other in range(ranks)) for rank in range(ranks)]
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_busbw_factor_counts_what_leaves_a_rank(ranks: int) -> None:
-    # busbw * t is what each rank puts on its wire; a part is S / n, so factor = parts sent / n
-    gathered, reduced = parts_gathered(ranks), parts_reduced(ranks)
-    sent = {
-        "all_gather": gathered,
-        "reduce_scatter": reduced,
-        "all_reduce": [a + b for a, b in zip(gathered, reduced, strict=True)],
-        "all_to_all": parts_exchanged(ranks),
-    }
-    assert sent.keys() == PASSES.keys()
-    for op, parts in sent.items():
-        assert {float(Fraction(count, ranks)) for count in parts} == {busbw_factor(op, ranks)}
-
-
-# --- sizes and statistics --------------------------------------------------------------------
-
-
-def test_sizes_go_up_by_the_factor_and_end_at_or_below_the_most() -> None:
-    assert sweep_sizes(1024, 4096, 2) == (1024, 2048, 4096)
-    assert sweep_sizes(1024, 4095, 2) == (1024, 2048)
-    assert sweep_sizes(8, 8, 2) == (8,)
-    assert sweep_sizes(9, 8, 2) == ()
-    assert sweep_sizes(1, 2**40, 2) == tuple(2**i for i in range(41))
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("size", [1, 4, 1000, 1024, 2**20 + 3])
-def test_a_fitted_size_is_the_nearest_below_that_all_ranks_can_share(size: int, ranks: int) -> None:
-    fits = [s for s in range(4 * ranks, size + 1, 4) if s // 4 % ranks == 0] or [4 * ranks]
-    assert fitted(size, ranks) == fits[-1]
-
-
-def test_bandwidth_is_decimal() -> None:
-    assert gigabytes_per_second(10**9, 1.0) == 1.0
-    assert gigabytes_per_second(2**30, 1.0) == 1.073741824
+# --- statistics ------------------------------------------------------------------------------
 
 
 def test_speed_is_that_of_the_median_repetition() -> None:
     # 1,000,000 bytes in 2 ms are 0.5 GB/s; on a wire of 4 ranks 1.5 times as much
     speed = Speed.of("all_reduce", 4, 1_000_000, [0.002, 0.001, 0.007])
     assert speed == Speed(seconds=0.002, algbw=0.5, busbw=0.75)
-
-
-def test_spread_is_median_and_quartiles() -> None:
-    assert Spread.of([5.0, 1.0, 3.0, 2.0, 4.0]) == Spread(2.0, 3.0, 4.0)
-    assert Spread.of([1.0, 2.0]) == Spread(1.25, 1.5, 1.75)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0)
-
-
-@pytest.mark.parametrize("count", [2, 3, 10, 21])
-def test_spread_agrees_with_numpy(count: int) -> None:
-    values = np.random.default_rng(count).uniform(size=count)
-    spread = Spread.of(values.tolist())
-    found = (spread.low, spread.median, spread.high)
-    np.testing.assert_allclose(found, np.percentile(values, [25, 50, 75]))
 
 
 def test_ratio_is_taken_repetition_by_repetition() -> None:
@@ -193,38 +82,12 @@ def test_a_table_of_nothing_measured_says_so() -> None:
     assert "\n\n0 wrong elements\n" in text
 
 
-@pytest.mark.parametrize("module", [table, operations, measure, collectives])
+@pytest.mark.parametrize("module", [table, measure, collectives])
 def test_examples_in_docstrings(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
 
-# --- what must come out ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])
-def test_expected_results_element_by_element(members: list[int]) -> None:
-    ranks, part = len(members), 7
-    items = ranks * part
-    # whole[m, p, i]: item i of the part p of member m
-    whole = np.array([[251 * (m % 31) + k % 251 for k in range(items)] for m in members])
-    whole = whole.reshape(ranks, ranks, part)
-    pieces = np.array([[251 * (m % 31) + k for k in range(part)] for m in members])
-    for place in range(ranks):
-        wanted = {
-            "all_reduce": whole.sum(0).reshape(-1),
-            "all_gather": pieces.reshape(-1),
-            "reduce_scatter": whole[:, place].sum(0),
-            "all_to_all": whole[:, place].reshape(-1),
-        }
-        for op, numbers in wanted.items():
-            found = OPERATIONS[op].expected(members, place, items)
-            assert found.tolist() == numbers.tolist()
-            assert len(found) == OPERATIONS[op].output_items(items, ranks)
-
-
-def test_content_tells_ranks_and_places_apart() -> None:
-    held = torch.stack([operations.content(rank, 251) for rank in range(31)])
-    assert len(held.unique()) == 31 * 251
+# --- what is compared --------------------------------------------------------------------------
 
 
 def test_axis_groups_are_those_of_the_layout() -> None:
@@ -251,23 +114,24 @@ def rows_of_one_rank(tmp_path: Path) -> list[Row]:
         meshkit.shutdown()
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, op: str, run: operations.Run) -> None:
-    monkeypatch.setitem(OPERATIONS, op, replace(OPERATIONS[op], run=run))
+def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: Begin) -> None:
+    monkeypatch.setitem(CALLS, op, replace(CALLS[op], begin=begin))
 
 
 def test_wrong_elements_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> None:
+    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
         out.copy_(source)
         out[3:8] += 1
+        return []
 
     spoil(monkeypatch, "all_to_all", run)
     wrong = {row.op: row.wrong for row in rows_of_one_rank(tmp_path)}
     # five on each of the two groups
-    assert wrong == {"all_reduce": 0, "all_gather": 0, "reduce_scatter": 0, "all_to_all": 10}
+    assert wrong == dict.fromkeys(OPERATIONS, 0) | {"all_to_all": 10}
 
 
 def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "all_gather", lambda out, source, group: None)
+    spoil(monkeypatch, "all_gather", lambda out, source, group: [])
     wrong = {row.op: row.wrong for row in rows_of_one_rank(tmp_path)}
     assert wrong["all_gather"] == 2 * 16
 
@@ -276,7 +140,7 @@ def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.M
 def test_what_the_backend_lacks_is_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[RuntimeError]
 ) -> None:
-    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> None:
+    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
         raise kind("Backend gloo does not support reduce_scatter\nmore lines of c10d")
 
     spoil(monkeypatch, "reduce_scatter", run)
@@ -287,7 +151,7 @@ def test_what_the_backend_lacks_is_a_row(
 
 
 def test_any_other_error_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> None:
+    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
         raise RuntimeError("Connection closed by peer")
 
     spoil(monkeypatch, "all_reduce", run)
@@ -303,8 +167,8 @@ def test_any_other_error_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         (["-n", "8", "--dp", "3"], "factor_world(8, dp=3)"),
         (["-n", "0"], "'0' is not a whole number of 1 or more"),
-        (["--min-bytes", "64", "--max-bytes", "32"], "--min-bytes must not be above --max-bytes"),
-        (["--factor", "1"], "--factor 2 or more"),
+        (["--min-bytes", "64", "--max-bytes", "32"], "there are no sizes from 64 to 32 bytes"),
+        (["--factor", "1"], "and the factor 2 or more"),
         (["--json", "/no/such/folder/x.json"], "--json /no/such/folder/x.json: no such folder"),
     ],
 )
@@ -348,7 +212,9 @@ def test_a_real_run_measures_every_operation_axis_and_size(tmp_path: Path) -> No
     assert (report["cores"], report["repeats"]) == (os.cpu_count(), 2)
 
     rows = report["rows"]
-    wanted = [(op, axis, size) for op in PASSES for axis in ("dp", "sp") for size in (1024, 4096)]
+    wanted = [
+        (op, axis, size) for op in OPERATIONS for axis in ("dp", "sp") for size in (1024, 4096)
+    ]
     assert [(row["op"], row["axis"], row["bytes"]) for row in rows] == wanted
     for row in rows:
         assert (row["ranks"], row["wrong"], row["lacks"]) == (2, 0, None)
@@ -361,5 +227,5 @@ def test_a_real_run_measures_every_operation_axis_and_size(tmp_path: Path) -> No
 
     printed = done.stdout.splitlines()
     assert printed[0].startswith(f"{os.cpu_count()} cores, torch {torch.__version__}, gloo on cpu;")
-    assert len([line for line in printed if line.partition(" ")[0] in PASSES]) == len(wanted)
+    assert len([line for line in printed if line.partition(" ")[0] in OPERATIONS]) == len(wanted)
     assert printed[-2].endswith("; 0 wrong elements")

@@ -339,7 +339,7 @@ def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> N
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     options: dict[str, Any] = {"order": None, "groups": None, "device": "cpu", "timeout": 9.0}
-    asked = Namespace(n=None, sizes=[("dp", 2), ("sp", 2)], json=as_json, **options)
+    asked = Namespace(n=None, sizes=["dp=2", "sp=2"], json=as_json, **options)
     called = []
     for rank in (0, 1):
 

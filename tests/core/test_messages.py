@@ -37,11 +37,13 @@ from meshkit import (
     stream_seed,
 )
 from meshkit.core.axes import STANDARD
+from meshkit.core.bandwidth import sweep_sizes
 from meshkit.core.call import Call, Word
 from meshkit.core.cost import Job
 from meshkit.core.crossing import link_bytes
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
+from meshkit.core.fit import Fit
 from meshkit.core.links import LINKS
 from meshkit.core.model import ModelShape
 from meshkit.core.named import named
@@ -54,6 +56,7 @@ from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
 from meshkit.core.streams import varied
 from meshkit.core.svg import svg
+from meshkit.core.targets import typed_targets
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -1556,6 +1559,47 @@ the ramp does not lead to the plan.
         """
         Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.
           Fix: nodes=8, say.
+        """,
+        {},
+    ),
+    # ------------------------------------------------------------ measured collectives
+    "no sizes to measure": Said(
+        lambda: sweep_sizes(64, 32, 2),
+        SpecError,
+        """
+        sweep_sizes(64, 32, 2): there are no sizes from 64 to 32 bytes by a factor of 2.
+          The least is 1 or more, the most 1099511627776 or less, and the factor 2 or more.
+          Fix: sweep_sizes(1024, 65536, 4), say.
+        """,
+        {},
+    ),
+    "a target without axes": Said(
+        lambda: typed_targets(LAYOUT, ["dp", "dp+"]),
+        SpecError,
+        """
+        typed_targets(Layout(dp=4, sp=2, tp=1), ['dp', 'dp+']): 'dp+' does not name axes, two \
+groups of them at once at most.
+          Fix: axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once.
+        """,
+        {},
+    ),
+    "a target in which nothing travels": Said(
+        lambda: typed_targets(LAYOUT, ["tp"]),
+        SpecError,
+        """
+        typed_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank: nothing \
+travels in it.
+          Fix: an axis with 2 ranks or more.
+        """,
+        {},
+    ),
+    "a time of a size that was not measured": Said(
+        lambda: Fit("all_reduce", "dp", "alone", 4, 1.0, 1.0, (64, 128), (0, 0)).seconds(256),
+        SpecError,
+        """
+        fit.seconds(256): all_reduce over dp was measured from 64 to 128 bytes.
+          Algorithms and protocols change with the size: the line says nothing beyond.
+          Fix: meshkit bench with --sizes 64:256.
         """,
         {},
     ),

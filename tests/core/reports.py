@@ -1,0 +1,48 @@
+"""A run with something of everything: two ways, an overlap, a lack and a wrong element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from meshkit import Layout
+from meshkit.core.measured import Measured
+from meshkit.core.measurement import ALONE, CONCURRENT, OVERLAP, Case, Measurement, measurement
+from meshkit.core.targets import typed_targets
+
+LAYOUT = Layout(dp=2, sp=2)
+DP, SP, BOTH = typed_targets(LAYOUT, ["dp", "sp", "dp+sp"])
+
+
+def took(*milliseconds: float) -> np.ndarray:
+    """Three calls on four ranks; the middle one takes what is said."""
+    middle = np.array(milliseconds)[:, None] / 1e3
+    return middle + np.array([[-1e-4, 0.0, 1e-4]])
+
+
+FOUND = (
+    measurement(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2)),
+    measurement(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3)),
+    measurement(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4)),
+    measurement(LAYOUT, Case("all_reduce", DP, 1048576), CONCURRENT, took(8, 6, 8, 6)),
+    measurement(LAYOUT, Case("all_reduce", SP, 1024), ALONE, took(1, 1, 1, 1), 3),
+    measurement(LAYOUT, Case("all_reduce", SP, 1024), CONCURRENT, took(1, 1, 2, 2), 3),
+    measurement(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, took(5, 5, 5, 5)),
+    Measurement(Case("all_to_all", DP, 1024), ALONE, (2,), lacks="gloo does not support it"),
+)
+REPORT = Measured(
+    sizes={"dp": 2, "sp": 2},
+    launcher="spawn",
+    device="cpu",
+    backend="gloo",
+    torch="2.13.0",
+    hosts=("a", "a", "b", "b"),
+    warm_up=3,
+    iters=20,
+    found=FOUND,
+    planned=len(FOUND),
+    seconds=1.25,
+)
+CLEAN = replace(REPORT, found=FOUND[:4], planned=4)
+EMPTY = replace(REPORT, found=(), planned=8)

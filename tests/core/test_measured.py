@@ -1,0 +1,91 @@
+"""A whole run: what is planned, what company costs, who is slow."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from meshkit import Layout
+from meshkit.core.measured import cases, modes, ratios, slowest
+from meshkit.core.measurement import Case
+from meshkit.core.targets import every_target, typed_targets
+from meshkit.testing import layouts
+from tests.core.reports import BOTH, CLEAN, DP, EMPTY, FOUND, LAYOUT, REPORT, SP
+
+quick = settings(deadline=None, max_examples=60, database=None)
+
+
+@quick
+@given(layouts(max_ranks=64))
+def test_every_group_can_share_every_size(layout: Layout) -> None:
+    todo = cases(layout, ["broadcast"], every_target(layout), [1, 1000, 10**6])
+    for case in todo:
+        assert case.bytes % 4 == 0
+        assert all(case.bytes // 4 % layout.size(*axes) == 0 for axes in case.target.groups)
+    assert len(set(todo)) == len(todo)
+
+
+def test_cases_come_operation_by_operation_target_by_target_size_by_size() -> None:
+    todo = cases(LAYOUT, ["broadcast", "all_reduce"], (DP, SP), [3, 16, 17, 64])
+    assert todo[:4] == [*(Case("broadcast", DP, n) for n in (16, 64)), *todo[2:4]]
+    assert [case.target for case in todo[:4]] == [DP, DP, SP, SP]
+    assert {case.op for case in todo[4:]} == {"all_reduce"}
+    assert len(todo) == 8
+
+
+def test_the_ways_of_a_target() -> None:
+    (two,) = typed_targets(LAYOUT, ["sp dp"])
+    assert modes(LAYOUT, two) == ("alone",)  # there is one group: all at once is the same
+    assert modes(LAYOUT, BOTH) == ("overlap",)
+    assert modes(LAYOUT, SP) == ("alone", "concurrent")
+
+
+def test_what_company_costs() -> None:
+    # dp: both groups at once 2.5 against 1.5, and 7 against 4; sp: 1.5 against 1;
+    # dp and sp at once 5, against the slower of 2.5 and 1.5
+    wanted = [None, 2.5 / 1.5, None, 7 / 4, None, 1.5, 2.0, None]
+    found = ratios(FOUND)
+    assert [one is None for one in found] == [one is None for one in wanted]
+    assert [one for one in found if one] == pytest.approx([one for one in wanted if one])
+
+
+def test_company_is_compared_with_what_there_is() -> None:
+    overlap = FOUND[6]
+    assert ratios([overlap]) == [None]
+    assert ratios([*FOUND[:2], overlap])[2] is None  # of sp nothing is known
+    alone = [FOUND[0], FOUND[4], overlap]  # an axis of one group has no other way
+    assert ratios(alone)[2] == pytest.approx(5 / 1.5)
+    assert ratios([FOUND[1]]) == [None]
+
+
+def test_who_is_slow() -> None:
+    dp_alone, dp, *_ = found = slowest(FOUND)
+    assert [(one.target, one.mode, one.rows) for one in found] == [
+        ("dp", "alone", 2),
+        ("dp", "concurrent", 2),
+        ("sp", "alone", 1),
+        ("sp", "concurrent", 1),
+        ("dp+sp", "overlap", 1),
+    ]
+    assert (dp_alone.group.ranks, dp_alone.group_rows) == ((1, 3), 1)
+    assert dp_alone.factor == pytest.approx(1.5)  # the middle of 2 and 1
+    assert dp.factor == pytest.approx((3 / 2 + 8 / 6) / 2)
+    assert (dp.rank.rank, dp.rank_rows) == (1, 1)
+    assert slowest(FOUND[7:]) == ()
+
+
+def test_the_most_frequent_is_named() -> None:
+    rows = [FOUND[3], FOUND[1], FOUND[1]]
+    (one,) = slowest(rows)
+    assert (one.group.where, one.group_rows, one.rows) == ("sp=1", 2, 3)
+    assert (one.rank.rank, one.rank_rows) == (1, 2)
+
+
+def test_a_wrong_element_counts_once_however_often_its_case_is_measured() -> None:
+    assert REPORT.wrong == 3
+    assert CLEAN.wrong == 0
+    assert (REPORT.interrupted, EMPTY.interrupted) == (False, True)
+    assert [(fit.op, fit.target, fit.mode) for fit in REPORT.fits] == [
+        ("all_reduce", "dp", "alone"),
+        ("all_reduce", "dp", "concurrent"),
+    ]

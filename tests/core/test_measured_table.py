@@ -1,0 +1,114 @@
+"""The table to the letter, at 80 columns and at 200."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit.core.measured_table import progress, table
+from tests.core.reports import CLEAN, EMPTY, FOUND, REPORT
+
+quick = settings(deadline=None, max_examples=60, database=None)
+
+NARROW = """\
+dp=2 sp=2: 4 ranks on 2 hosts, launcher spawn; gloo on cpu, torch 2.13.0; 20
+  calls after 3 to warm up, float32
+
+all_reduce over dp, n = 2
+  mode            bytes         us        p99    algbw    busbw  ratio  #wrong
+  alone            1024     1500.0     2100.0   0.0007   0.0007              0
+  concurrent       1024     2500.0     3100.0   0.0004   0.0004   1.67       0
+  alone         1048576     4000.0     4100.0   0.2621   0.2621              0
+  concurrent    1048576     7000.0     8100.0   0.1498   0.1498   1.75       0
+  fit, alone, 2 sizes: 1497.6 us + bytes at 0.4190 GB/s, within 0 %
+  fit, concurrent, 2 sizes: 2495.6 us + bytes at 0.2328 GB/s, within 0 %
+
+all_reduce over sp, n = 2
+  mode            bytes         us        p99    algbw    busbw  ratio  #wrong
+  alone            1024     1000.0     1100.0   0.0010   0.0010              3
+  concurrent       1024     1500.0     2100.0   0.0007   0.0007   1.50       3
+
+all_reduce over dp+sp, n = 2 and 2
+  mode            bytes         us        p99    algbw    busbw  ratio  #wrong
+  overlap          1024     5000.0     5100.0                     2.00       0
+
+all_to_all over dp, n = 2
+  mode            bytes         us        p99    algbw    busbw  ratio  #wrong
+  alone            1024  not measured: gloo does not support it
+
+Slowest, dp alone: rank 3 (dp=1 sp=1, host b) in 1 of 2 rows; group sp=1 (ranks
+  1, 3) in 1, 1.50x the fastest in the middle row.
+Slowest, dp concurrent: rank 1 (dp=0 sp=1, host a) in 1 of 2 rows; group sp=1
+  (ranks 1, 3) in 1, 1.42x the fastest in the middle row.
+Slowest, sp alone: rank 0 (dp=0 sp=0, host a) in 1 of 1 row; group dp=0 (ranks
+  0, 1) in 1, 1.00x the fastest in the middle row.
+Slowest, sp concurrent: rank 2 (dp=1 sp=0, host b) in 1 of 1 row; group dp=1
+  (ranks 2, 3) in 1, 2.00x the fastest in the middle row.
+Slowest, dp+sp overlap: rank 0 (dp=0 sp=0, host a) in 1 of 1 row.
+us: the median call, on the slowest rank of its group. GB/s decimal, as
+  nccl-tests: algbw = bytes / us, busbw = algbw * factor(op, n). ratio: all
+  groups at once over one alone; for two axes at once, over the slower of the
+  two.
+LOOK HERE: 8 rows in 1.2 s; 3 wrong elements."""
+
+WIDE = """\
+all_reduce over dp, n = 2
+  mode            bytes         us        p99    algbw    busbw  ratio  #wrong\
+           quartiles              groups  slowest group, rank
+  alone            1024     1500.0     2100.0   0.0007   0.0007              0\
+       1025.0-1975.0       1000.0-2000.0  sp=1, rank 3 (dp=1 sp=1)
+  concurrent       1024     2500.0     3100.0   0.0004   0.0004   1.67       0\
+       2025.0-2975.0       2000.0-3000.0  sp=1, rank 1 (dp=0 sp=1)
+  alone         1048576     4000.0     4100.0   0.2621   0.2621              0\
+       3925.0-4075.0       4000.0-4000.0  sp=0, rank 0 (dp=0 sp=0)
+  concurrent    1048576     7000.0     8100.0   0.1498   0.1498   1.75       0\
+       6025.0-7975.0       6000.0-8000.0  sp=0, rank 0 (dp=0 sp=0)
+"""
+
+
+@pytest.mark.parametrize("width", [0, 80])
+def test_the_table_at_80_columns_and_less(width: int) -> None:
+    assert table(REPORT, width) == NARROW
+
+
+def test_more_columns_show_more() -> None:
+    text = table(CLEAN, 200)
+    assert WIDE in text
+    assert text.endswith("\nOK: 4 rows in 1.2 s; 0 wrong elements.")
+    assert "quartiles" in table(CLEAN, 100)
+    assert "quartiles" not in table(CLEAN, 97)
+    assert "groups  slowest" not in table(CLEAN, 159)
+
+
+@quick
+@given(st.integers(80, 220))
+def test_it_fits_the_width(width: int) -> None:
+    assert max(map(len, table(REPORT, width).splitlines())) <= width
+
+
+def test_what_was_cut_short() -> None:
+    assert table(EMPTY).splitlines()[-1] == "Interrupted: 0 of 8 rows in 1.2 s; 0 wrong elements."
+    part = replace(REPORT, found=FOUND[:5], planned=8)
+    assert table(part).endswith("\nInterrupted: 5 of 8 rows in 1.2 s; 3 wrong elements.")
+
+
+def test_times_that_do_not_grow_with_the_size() -> None:
+    flat = replace(CLEAN, found=(CLEAN.found[2], replace(CLEAN.found[0], timing=FOUND[6].timing)))
+    assert "  fit, alone, 2 sizes: 4390.2 us + nothing by the byte, within 12 %\n" in table(flat)
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "said"),
+    [
+        (50, 10.0, "50 %, 10 s left: x"),
+        (1, 1.0, "1 %, 1 min 39 s left: x"),
+        (100, 9.0, "100 %, 0 s left: x"),
+        (40, 40.0, "40 %, 1 min 0 s left: x"),
+        (99, 1.0, "99 %, 1 s left: x"),
+    ],
+)
+def test_time_left(done: float, seconds: float, said: str) -> None:
+    assert progress(done, 100, seconds, "x") == said

@@ -1,0 +1,95 @@
+"""Times of ranks to times of groups: by loops, and by hand."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import Layout
+from meshkit.core.measurement import (
+    ALONE,
+    CONCURRENT,
+    OVERLAP,
+    Case,
+    GroupTime,
+    Measurement,
+    RankTime,
+    measurement,
+    sizes_of,
+)
+from meshkit.core.targets import Target, every_target, typed_targets
+from meshkit.core.timing import Timing
+from meshkit.testing import layouts
+
+quick = settings(deadline=None, max_examples=60, database=None)
+LAYOUT = Layout(dp=2, sp=2)
+DP = Target((("dp",),))
+
+
+def test_by_hand() -> None:
+    # ranks 0 and 2 are one group, 1 and 3 the other; two calls
+    took = np.array([[1.0, 2.0], [3.0, 5.0], [2.0, 1.0], [4.0, 4.0]])
+    found = measurement(LAYOUT, Case("all_reduce", DP, 8 * 10**9), CONCURRENT, took, 7)
+    assert found.timing == Timing.of([2.0, 2.0, 4.0, 5.0])
+    assert found.slowest == GroupTime((1, 3), "sp=1", 4.5)
+    assert found.fastest == GroupTime((0, 2), "sp=0", 2.0)
+    assert found.rank == RankTime(1, "dp=0 sp=1", 4.0)
+    assert (found.wrong, found.sizes, found.mode, found.lacks) == (7, (2,), "concurrent", None)
+    assert found.algbw == pytest.approx(8 / 3)
+    assert found.busbw == pytest.approx(8 / 3)  # 2 (n-1)/n is 1 for two ranks
+
+
+def test_two_at_once_are_tied_together_and_have_no_bandwidth() -> None:
+    (both,) = typed_targets(LAYOUT, ["dp+sp"])
+    took = np.array([[1.0], [3.0], [2.0], [4.0]])
+    found = measurement(LAYOUT, Case("all_reduce", both, 1024), OVERLAP, took)
+    assert (found.sizes, found.timing) == ((2, 2), Timing.of([4.0]))
+    assert found.slowest == found.fastest == GroupTime((0, 1, 2, 3), "all", 4.0)
+    assert (found.algbw, found.busbw) == (None, None)
+
+
+def test_what_was_not_measured_has_no_bandwidth() -> None:
+    found = Measurement(Case("all_reduce", DP, 1024), ALONE, (2,), lacks="no such thing")
+    assert (found.algbw, found.busbw) == (None, None)
+
+
+@quick
+@given(layouts(max_ranks=24), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_times_of_groups_by_loops(layout: Layout, calls: int, seed: int) -> None:
+    took = np.random.default_rng(seed).uniform(0.1, 1.0, (layout.num_ranks, calls))
+    by_rank = dict(zip((int(rank) for rank in layout.grid.flat), took.tolist(), strict=True))
+    for target in every_target(layout):
+        found = measurement(layout, Case("broadcast", target, 4), ALONE, took)
+        members = {tuple(layout.peers(rank, *target.span).tolist()) for rank in by_rank}
+        slow = {
+            ranks: [max(by_rank[rank][call] for rank in ranks) for call in range(calls)]
+            for ranks in members
+        }
+        middles = {ranks: statistics.median(times) for ranks, times in slow.items()}
+        assert found.timing == Timing.of([t for times in slow.values() for t in times])
+        assert found.slowest is not None
+        assert found.fastest is not None
+        assert found.rank is not None
+        assert found.slowest.seconds == pytest.approx(max(middles.values()))
+        assert found.slowest.seconds == pytest.approx(middles[found.slowest.ranks])
+        assert found.fastest.seconds == pytest.approx(min(middles.values()))
+        assert found.rank.seconds == max(statistics.median(times) for times in by_rank.values())
+        assert statistics.median(by_rank[found.rank.rank]) == pytest.approx(found.rank.seconds)
+        for axis, index in layout.coordinate(found.rank.rank).items():
+            assert f"{axis}={index}" in found.rank.where.split()
+        assert sizes_of(layout, target) == tuple(
+            len(layout.peers(int(layout.grid.flat[0]), *axes)) for axes in target.groups
+        )
+
+
+def test_a_group_is_named_by_what_its_ranks_share() -> None:
+    layout = Layout(dp=2, sp=2, tp=2)
+    took = np.arange(8.0)[:, None]
+    (two,) = typed_targets(layout, ["dp tp"])
+    found = measurement(layout, Case("broadcast", two, 4), ALONE, took)
+    assert found.slowest is not None
+    assert (found.slowest.ranks, found.slowest.where) == ((2, 3, 6, 7), "sp=1")
