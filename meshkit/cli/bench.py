@@ -133,17 +133,24 @@ def _started(asked: Namespace, layout: Layout) -> tuple[int, Measured]:
 
     Raises:
         SpawnError: with the words of the rank that failed first, and no traceback.
+        KeyboardInterrupt: where Ctrl-C came before they could heed it.
     """
     from ..bench.interruption import Interruption
     from ..launch.spawn import spawn
 
     with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
         stop = str(Path(folder) / "stop")
-        try:
-            with Interruption(stop):
+        with Interruption(stop) as interruption:
+            try:
                 found = spawn(measured_beside, asked.n, (_request(asked, stop), layout))
-        except SpawnError as error:
-            raise failed(asked.n, error) from error
+            except SpawnError as error:
+                if any(isinstance(one, KeyboardInterrupt) for one in error.errors.values()):
+                    raise KeyboardInterrupt from error
+                raise failed(asked.n, error) from error
+            except (EOFError, OSError):  # what starts processes heard it too
+                if interruption:
+                    raise KeyboardInterrupt from None
+                raise
     return next(one for one in found if one is not None)
 
 

@@ -19,6 +19,7 @@ from meshkit.core.measurement import Case, Measurement
 from meshkit.core.targets import typed_targets
 
 CPU = torch.device("cpu")
+LATE = {"slow": 0.02, "slower": 0.2}  # seconds
 
 
 def every_call() -> tuple[dict[tuple[str, str], int | None], dict[str, int], int]:
@@ -63,7 +64,7 @@ def swept(
             if fault == "stops" and mesh.rank == 1:
                 stop = len(told) == 2
             if fault == "hangs" and mesh.rank == 1 and len(told) == 2:
-                time.sleep(600)
+                time.sleep(6)
             if fault == "dies" and mesh.rank == 1 and len(told) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -71,8 +72,8 @@ def swept(
             spoil("all_gather", 3)
         if fault == "lacks":
             lack("all_to_all")
-        if fault == "slow" and mesh.rank == 2:
-            dawdle()
+        if fault in LATE and mesh.rank == 2:
+            dawdle(LATE[fault])
         todo = cases(mesh.layout, operations, typed_targets(mesh.layout, names), sizes_bytes)
         sweep = Sweep(mesh, CPU, Terms(1, 4, timeout), lambda: stop, tell)
         return sweep.run(todo), told
@@ -99,12 +100,12 @@ def lack(op: str) -> None:
     CALLS[op] = replace(CALLS[op], begin=begin)
 
 
-def dawdle() -> None:
-    """This rank begins each all_reduce 20 ms late and comes back 20 ms late."""
+def dawdle(wait: float) -> None:
+    """This rank begins each all_reduce late."""
     begin = CALLS["all_reduce"].begin
 
     def late(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> Works:
-        time.sleep(0.02)
+        time.sleep(wait)
         return begin(out, source, group)
 
     CALLS["all_reduce"] = replace(CALLS["all_reduce"], begin=late)

@@ -1,0 +1,64 @@
+"""What is told on the way, and how often."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from meshkit import Layout
+from meshkit.bench.progress import EMPTY, Progress, work
+from meshkit.core.measured import cases
+from meshkit.core.measurement import Case
+from meshkit.core.targets import typed_targets
+
+LAYOUT = Layout(dp=4, sp=2)
+DP, BOTH, ALL = typed_targets(LAYOUT, ["dp", "dp+sp", "dp sp"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("target", "calls"), [(DP, 2 + 1), (BOTH, 1), (ALL, 1)])
+def test_a_case_costs_its_calls_one_after_the_other(target: object, calls: int) -> None:
+    assert work(LAYOUT, Case("broadcast", target, 1000)) == calls * (EMPTY + 1000)  # type: ignore[arg-type]
+
+
+def told(stream: io.StringIO, step: float) -> str:
+    """What four equal cases say, each of which takes so many seconds."""
+    now = [50.0]
+    todo = cases(LAYOUT, ["broadcast", "all_reduce"], [DP, DP], [64])
+    progress = Progress(LAYOUT, todo, stream, lambda: now[0])
+    for case in todo:
+        progress(case)
+        now[0] += step
+    progress.end()
+    return stream.getvalue()
+
+
+def test_a_terminal_shows_one_line_that_is_written_again() -> None:
+    blank, one, two, three, end, last = told(Terminal(), 3.0).split("\r")
+    assert blank == last == ""
+    assert one.rstrip() == "25 %, 9 s left: broadcast over dp, 64 bytes"
+    assert two.rstrip() == "50 %, 6 s left: all_reduce over dp, 64 bytes"
+    assert three.rstrip() == "75 %, 3 s left: all_reduce over dp, 64 bytes"
+    assert end == " " * 79
+    assert {len(line) for line in (one, two, three)} == {79}
+
+
+def test_elsewhere_there_is_a_line_now_and_then() -> None:
+    assert told(io.StringIO(), 4.9) == "75 %, 5 s left: all_reduce over dp, 64 bytes\n"
+    assert told(io.StringIO(), 3.0) == ""
+    assert told(io.StringIO(), 10.0).count("\n") == 3
+
+
+def test_a_long_line_is_cut() -> None:
+    (long,) = typed_targets(Layout(**{"a" * 60: 2}), ["a" * 60])
+    layout = Layout(**{"a" * 60: 2})
+    stream, case = Terminal(), Case("reduce_scatter", long, 2**30)
+    progress = Progress(layout, [case, case], stream, iter([0.0, 1.0, 2.0]).__next__)
+    progress(case)
+    progress(case)
+    assert len(stream.getvalue()) == 80

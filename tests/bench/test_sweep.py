@@ -1,0 +1,106 @@
+"""A sweep on real ranks: what is measured, alone and in company; wrong, slow, gone, interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshkit
+from meshkit import SpawnError
+from meshkit.core.bandwidth import OPERATIONS
+from meshkit.core.measurement import ALONE, CONCURRENT, OVERLAP, Measurement
+from tests.bench import bench_jobs as jobs
+
+LIMIT = 90
+
+
+def swept(*given: object) -> list[Measurement]:
+    """What all ranks found, which is the same."""
+    by_rank = meshkit.spawn(jobs.swept, 4, ({"dp": 2, "sp": 2}, *given), timeout=LIMIT)
+    found, told = by_rank[0]
+    assert all(rank == (found, told) for rank in by_rank)
+    return found
+
+
+def test_every_operation_alone_in_company_and_beside_another() -> None:
+    found = swept(OPERATIONS, ["dp", "dp sp", "dp+sp"], [64, 4096])
+    ways = [("dp", ALONE), ("dp", CONCURRENT)] * 2
+    ways += [("dp sp", ALONE)] * 2 + [("dp+sp", OVERLAP)] * 2
+    assert [(one.case.op, one.case.target.name, one.mode) for one in found] == [
+        (op, *way) for op in OPERATIONS for way in ways
+    ]
+    assert {one.case.bytes for one in found} == {64, 4096}
+    for one in found:
+        assert (one.wrong, one.lacks) == (0, None)
+        assert one.timing is not None
+        assert one.slowest is not None
+        assert one.fastest is not None
+        groups = 2 if one.case.target.name == "dp" else 1
+        assert one.timing.calls == 4 * groups
+        assert 0 < one.timing.least <= one.timing.median <= one.timing.most < 5
+        assert one.fastest.seconds <= one.slowest.seconds
+
+
+def test_alone_groups_take_turns_and_in_company_they_do_not() -> None:
+    by_rank = meshkit.spawn(jobs.alone_and_together, 4, timeout=LIMIT)
+    assert {len(one) for one in by_rank} == {5}  # one checked, two alone, two in company
+
+    def at(rank: int, calls: slice) -> tuple[float, float]:
+        return by_rank[rank][calls][0][0], by_rank[rank][calls][-1][1]
+
+    alone, company = slice(1, 3), slice(3, 5)
+    for mine, other in ((0, 1), (2, 3), (0, 3)):  # members of sp=0 and of sp=1
+        assert at(mine, alone)[1] <= at(other, alone)[0]
+        assert at(mine, company)[0] < at(other, company)[1]
+        assert at(other, company)[0] < at(mine, company)[1]
+
+
+def test_a_wrong_result_is_counted_on_every_rank() -> None:
+    found = swept(["broadcast", "all_gather"], ["dp"], [64], "wrong")
+    assert {(one.case.op, one.wrong) for one in found} == {("broadcast", 0), ("all_gather", 3)}
+
+
+def test_what_the_backend_lacks_is_a_row_of_each_way() -> None:
+    lacking, other = swept(["all_to_all"], ["dp"], [64], "lacks")
+    assert lacking.lacks == other.lacks == "Backend gloo does not support all_to_all"
+    assert [lacking.mode, other.mode] == [ALONE, CONCURRENT]
+    assert lacking.timing is None
+
+
+def test_a_slow_rank_makes_its_group_the_slowest() -> None:
+    alone, company = swept(["all_reduce"], ["dp"], [64], "slow")
+    for one in (alone, company):
+        assert one.slowest is not None
+        assert one.fastest is not None
+        assert one.rank is not None
+        assert one.slowest.ranks == (0, 2)
+        assert one.slowest.seconds > 0.02 > one.fastest.seconds
+        assert one.rank.rank in (0, 2)  # its peer waits for it
+
+
+def test_a_slow_call_is_made_less_often() -> None:
+    found = swept(["all_reduce"], ["dp"], [64], "slower", 2.0)
+    # of two groups, one in 0.2 s: a quarter of 2 s is room for two calls, of four asked for
+    assert [one.timing.calls for one in found if one.timing] == [2 * 2, 2 * 2]
+
+
+def test_where_one_is_asked_to_stop_all_leave_with_what_there_is() -> None:
+    by_rank = meshkit.spawn(
+        jobs.swept, 4, ({"dp": 2, "sp": 2}, ["broadcast"], ["dp", "sp"], [64], "stops"), timeout=60
+    )
+    for found, told in by_rank:
+        assert [(one.case.target.name, one.mode) for one in found] == [
+            ("dp", ALONE),
+            ("dp", CONCURRENT),
+        ]
+        assert [case.target.name for case in told] == ["dp", "sp"]
+
+
+@pytest.mark.parametrize(("fault", "limit"), [("hangs", 1.0), ("dies", 20.0)])
+def test_a_rank_that_goes_is_named_in_time(fault: str, limit: float) -> None:
+    given = {"dp": 2, "sp": 2}, ["broadcast"], ["dp", "sp"], [64], fault, limit
+    with pytest.raises(SpawnError) as caught:
+        meshkit.spawn(jobs.swept, 4, given, timeout=LIMIT)
+    told = [str(error) for rank, error in caught.value.errors.items() if rank != 1]
+    assert told
+    assert all("rank 1 (dp=0 sp=1)" in text for text in told)
+    assert all(text.startswith(f"mesh.guard(timeout={limit}): ") for text in told)

@@ -1,0 +1,328 @@
+"""``meshkit bench``: real ranks, started here and by torchrun; Ctrl-C; and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from meshkit import SpawnError
+from meshkit.cli import bench
+from meshkit.cli.bench import read_operations, read_size, read_sizes
+from meshkit.cli.main import main, parser
+from meshkit.core.bandwidth import OPERATIONS
+from meshkit.core.measured import Measured
+from meshkit.launch.launchers import LAUNCHERS
+from tests.cli import bench_jobs as jobs
+from tests.core.reports import CLEAN, EMPTY, REPORT
+
+ROOT = Path(__file__).parents[2]
+KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+CLEAN_ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
+MODULE = ["-m", "meshkit", "bench"]
+QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KNOWN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def begun(*command: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**CLEAN_ENVIRON, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        out, error = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    return process.returncode, out, error
+
+
+# ---------------------------------------------------------------- real ranks
+
+
+def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "dp=2", "sp=2", "-n", "4", "--sizes", "64", *QUICK]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    lines = out.splitlines()
+    assert lines[0].startswith("dp=2 sp=2: 4 ranks on 1 host, launcher spawn; gloo on cpu, torch ")
+    heads = [line for line in lines if re.fullmatch(r"\w+ over [^,]+, n = .+", line)]
+    over = ["dp, n = 2", "sp, n = 2", "dp sp, n = 4", "dp+sp, n = 2 and 2"]
+    assert heads == [f"{op} over {one}" for op in OPERATIONS for one in over]
+    row = r"  (alone|concurrent|overlap) +64 +\d+\.\d +\d+\.\d( +\d+\.\d{4}){0,2}( +\d+\.\d\d)? +0"
+    rows = [found[1] for line in lines if (found := re.fullmatch(row, line))]
+    assert rows == [*["alone", "concurrent"] * 2, "alone", "overlap"] * len(OPERATIONS)
+    assert re.fullmatch(r"OK: 36 rows in \d+\.\d s; 0 wrong elements\.", lines[-1])
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_under_torchrun_rank_0_prints_for_all() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    asked = ["dp=-1", "tp=1", "--json", "--ops", "broadcast,send_recv", "--sizes", "1K:4K"]
+    code, out, error = ended(begun(*torchrun, *MODULE, *asked, *QUICK))
+    assert code == 0, error
+    told = json.loads(out)  # one object, printed once
+    assert (told["ok"], told["launcher"], told["sizes"]) == (True, "torchrun", {"dp": 2, "tp": 1})
+    assert told["config"] == {"warmup_iterations": 0, "iterations": 2}
+    assert [(one["op"], one["size"], one["mode"]) for one in told["results"]] == [
+        (op, size, "alone") for op in ("broadcast", "send_recv") for size in (1024, 4096)
+    ]
+    for one in told["results"]:
+        speed = one["in_place" if one["op"] == "broadcast" else "out_of_place"]
+        assert speed["alg_bw"] == pytest.approx(one["size"] / speed["time"] / 1e3)
+        assert (speed["nwrong"], one["ranks"]) == (0, [2])
+    assert [fit["sizes"] for fit in told["fits"]] == [[1024, 4096]] * 2
+
+
+def test_a_wrong_result_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "measured_beside", jobs.one_is_wrong)
+    asked = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
+    assert main(["bench", *asked]) == 1
+    out, _ = capsys.readouterr()
+    assert re.search(r"LOOK HERE: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
+
+
+def test_a_rank_that_does_not_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "measured_beside", jobs.one_leaves)
+    assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.splitlines()[0] == "meshkit bench: rank 0 of 2 failed first."
+    assert "did not arrive at init(device='cpu', timeout=1.0) within 1 s." in error
+    assert error.splitlines()[-1] == "  Fix: look at the logs of rank 1 first."
+
+
+# ---------------------------------------------------------------- Ctrl-C
+
+
+def interrupted(whole: bool, *command: str) -> tuple[int, str, str]:
+    """A long bench that gets a SIGINT once it measures, alone or with all that it has started."""
+    ours, theirs = pty.openpty()  # to a terminal it tells at once how far it has come
+    many = ["--sizes", "1K:64K:2", "--iters", "60", "--timeout", "30", "--device", "cpu"]
+    process = begun(*command, *many, stderr=theirs)
+    os.close(theirs)
+    told = b""
+    while b" left: " not in told:
+        assert select.select([ours], [], [], 60)[0]
+        told += os.read(ours, 1024)
+    (os.killpg if whole else os.kill)(process.pid, signal.SIGINT)
+    code, out, _ = ended(process)
+    with suppress(OSError):  # the other end is closed
+        told += os.read(ours, 65536)
+    os.close(ours)
+    return code, out, told.decode()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_there_is_after_ctrl_c(whole: bool) -> None:
+    code, out, error = interrupted(whole, *MODULE, "dp=2", "sp=2", "-n", "4")
+    assert code == 130, error
+    assert "Traceback" not in error
+    last = out.splitlines()[-1]
+    found = re.fullmatch(r"Interrupted: (\d+) of 252 rows in \d+\.\d s; 0 wrong elements\.", last)
+    assert found, out
+    rows = re.findall(r"^  (?:alone|concurrent|overlap) +\d+ +\d", out, re.MULTILINE)
+    assert 0 < len(rows) == int(found[1]) < 252
+
+
+@pytest.mark.parametrize(
+    ("raised", "signals", "kind"),
+    [
+        (EOFError(), 1, KeyboardInterrupt),  # the server of processes was interrupted
+        (EOFError(), 0, EOFError),
+        (
+            SpawnError("x", errors={0: ValueError("x"), 1: KeyboardInterrupt()}),
+            1,
+            KeyboardInterrupt,
+        ),
+        (SpawnError("x", errors={0: ValueError("x")}), 1, SpawnError),
+    ],
+)
+def test_ctrl_c_while_ranks_are_started(
+    raised: Exception,
+    signals: int,
+    kind: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spawn(*_: object) -> None:
+        for _ in range(signals):
+            signal.raise_signal(signal.SIGINT)
+        raise raised
+
+    monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
+    asked = parser().parse_args(["bench", "dp=2", "-n", "2"])
+    with pytest.raises(kind) as caught:
+        asked.command.run(asked)
+    assert type(caught.value) is kind
+
+
+# ---------------------------------------------------------------- misuse
+
+
+MISUSE = [
+    (
+        ["dp=3", "sp=2", "-n", "8"],
+        "build_mesh(dp=3, sp=2) needs 6 ranks, the world has 8.\n"
+        "  dp 3 x sp 2 = 6; -n 8.\n"
+        "  Fix: start 6 ranks, or build_mesh(sp=2), which gives dp=4.\n",
+    ),
+    (
+        ["dp=4", "sp=2"],
+        "dp=4 sp=2 needs 8 ranks, and here is one process.\n"
+        "  Fix: meshkit bench dp=4 sp=2 -n 8, which starts them; or this under a launcher.\n",
+    ),
+    (
+        ["dp=1", "tp=1", "-n", "1"],
+        "every axis of Layout(dp=1, tp=1) has 1 rank: nothing travels.\n"
+        "  Fix: meshkit bench dp=2 -n 2, say.\n",
+    ),
+    (
+        ["dp=2", "-n", "2", "--plot", "x.svg"],
+        "--plot x.svg: the picture is a PNG.\n  Fix: a name that ends in .png.\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("typed", "said"), MISUSE)
+def test_misuse_is_told_before_a_rank_is_started(
+    typed: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bench, "_started", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(bench, "_here", lambda *_: pytest.fail("a job was joined"))
+    assert main(["bench", *typed]) == 2
+    assert capsys.readouterr() == ("", f"meshkit bench: {said}")
+
+
+def test_an_axis_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "dp=2", "-n", "2", "--axes", "dp,zz zz"]) == 2
+    assert capsys.readouterr().err == (
+        "meshkit bench --axes 'dp,zz zz': there is no axis 'zz'.\n"
+        "  The axes are dp.\n  Fix: use one of dp.\n"
+    )
+
+
+def test_without_matplotlib_no_rank_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(bench, "_started", lambda *_: pytest.fail("ranks were started"))
+    assert main(["bench", "dp=2", "-n", "2", "--plot", "x.png"]) == 1
+    assert capsys.readouterr().err == (
+        "meshkit bench: --plot x.png: matplotlib draws it, and is not installed.\n"
+        "  Fix: pip install 'meshkit[plot]'; or leave --plot out.\n"
+    )
+
+
+REFUSED: list[tuple[Callable[[str], object], str, str]] = [
+    (read_size, "", "'' is not a number of bytes, such as 1024, 64K or 16M"),
+    (read_size, "1T", "'1T' is not a number of bytes, such as 1024, 64K or 16M"),
+    (read_size, "1.5K", "'1.5K' is not a number of bytes, such as 1024, 64K or 16M"),
+    (read_size, "\u0661", "'\u0661' is not a number of bytes, such as 1024, 64K or 16M"),
+    (read_sizes, "4:2", "'4:2' holds no sizes from 1 byte to 1024G"),
+    (read_sizes, "0", "'0' holds no sizes from 1 byte to 1024G"),
+    (read_sizes, "1:2:1", "'1:2:1' holds no sizes from 1 byte to 1024G"),
+    (read_sizes, "1:2:x", "'1:2:x' is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M"),
+    (read_sizes, "1:2:3:4", "'1:2:3:4' is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M"),
+    (read_operations, "reduce", f"'reduce' is not one of {', '.join(OPERATIONS)}"),
+    (read_operations, "broadcast,", f"'' is not one of {', '.join(OPERATIONS)}"),
+    (bench._count, "-1", "'-1' is not a number of calls, 0 to 999999"),
+    (bench._counted, "1", "'1' is not a number of calls, 2 or more"),
+]
+
+
+@pytest.mark.parametrize(("read", "text", "said"), REFUSED)
+def test_what_cannot_be_read(read: Callable[[str], object], text: str, said: str) -> None:
+    with pytest.raises(ArgumentTypeError) as error:
+        read(text)
+    assert str(error.value) == said
+
+
+def test_sizes_as_typed() -> None:
+    assert read_sizes("1k:1M:1024") == (1024, 1048576)
+    assert read_sizes("1G") == (2**30,)
+    assert read_sizes(bench.SIZES) == (1024, 16384, 262144, 4194304)
+
+
+# ---------------------------------------------------------------- what becomes of a run
+
+
+CODES = [(CLEAN, 0), (REPORT, 1), (EMPTY, 130)]
+
+
+@pytest.mark.parametrize(
+    ("report", "rank", "code"),
+    [
+        (CLEAN, 0, 0),
+        (REPORT, 0, 1),
+        (EMPTY, 0, 130),
+        (CLEAN, 1, 0),
+        (REPORT, 1, 1),
+        (EMPTY, 1, 130),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_only_rank_0_prints_and_all_leave_with_one_code(
+    report: Measured,
+    rank: int,
+    code: int,
+    as_json: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(bench, "_here", lambda *_: (rank, report))
+    assert main(["bench", "dp=2", "sp=2", *["--json"] * as_json]) == code
+    out, error = capsys.readouterr()
+    assert error == ""
+    assert bool(out) is (rank == 0)
+    if out and as_json:
+        assert json.loads(out)["ok"] is (code == 0)
+
+
+def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(report: Measured, path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("meshkit.bench.plot.check_plot", lambda path: None)
+    monkeypatch.setattr("meshkit.bench.plot.plot", full)
+    monkeypatch.setattr(bench, "_started", lambda *_: (0, CLEAN))
+    assert main(["bench", "dp=2", "sp=2", "-n", "4", "--plot", "x.png"]) == 1
+    out, error = capsys.readouterr()
+    assert out.endswith("OK: 4 rows in 1.2 s; 0 wrong elements.\n")
+    assert error == (
+        "meshkit bench: --plot x.png: the picture could not be written: No space left on device.\n"
+    )
