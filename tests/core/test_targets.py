@@ -69,3 +69,8 @@ def test_an_error_quotes_the_call_it_is_given() -> None:
         typed_targets(Layout(dp=2), ["dq"], Call("bench"))
     with pytest.raises(SpecError, match="a group over dp tp has 1 rank"):
         typed_targets(Layout(dp=1, tp=1), ["dp tp"])
+
+
+def test_of_two_at_once_each_must_have_ranks() -> None:
+    with pytest.raises(SpecError, match="a group over tp has 1 rank"):
+        typed_targets(Layout(dp=2, tp=1), ["dp+tp"])
