@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.measured import Measured
 from ..core.measurement import Measurement
+from ..core.words import pairs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,8 +66,9 @@ def plot(report: Measured, path: str) -> None:
         _panel(panel, op, [one for one in shown if one.case.op == op])
     for panel in panels[len(operations) :]:
         panel.set_axis_off()
-    sizes = " ".join(f"{axis}={size}" for axis, size in report.sizes.items())
-    figure.suptitle(f"{sizes}, {report.backend} on {report.device}, torch {report.torch}")
+    figure.suptitle(
+        f"{pairs(report.sizes)}, {report.backend} on {report.device}, torch {report.torch}"
+    )
     figure.savefig(path, format="png", dpi=100)
 
 

@@ -23,7 +23,8 @@ from ..core.measured_table import table
 from ..core.targets import every_target, typed_targets
 from ..launch.environment import detect
 from . import Answer, Command, plain, terminal
-from .grid_asked import add_mesh, check_company, mesh_sizes
+from .grid import sizes_of
+from .grid_asked import add_mesh, check_company
 from .local import failed, in_words, shared_device
 from .typed import Typed
 
@@ -81,12 +82,12 @@ def measured_beside(request: Request, layout: Layout) -> tuple[int, Measured] | 
 
 def _layout(asked: Namespace) -> Layout:
     """The grid that is asked for."""
-    sizes = mesh_sizes(asked)
+    sizes = sizes_of(asked.sizes, "meshkit bench")
     call = Call("build_mesh", (), {**sizes, **given(order=asked.order)})
     nested = nested_sizes(call, sizes, asked.order)
     if asked.n is not None:
         return Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
-    check_company("bench", asked, nested)
+    check_company(asked, sizes)
     world = detect()
     return Layout(ranks=None, **infer(call, nested, world.world_size, world.size_evidence))
 
@@ -112,7 +113,7 @@ def _request(asked: Namespace, stop: str | None) -> Request:
 
     terms = Terms(asked.warm_up, asked.iters, asked.timeout)
     axes = None if asked.axes is None else tuple(asked.axes)
-    mesh = mesh_sizes(asked), asked.order
+    mesh = sizes_of(asked.sizes, "meshkit bench"), asked.order
     return Request(*mesh, tuple(asked.ops), axes, asked.bytes, terms, asked.device, stop)
 
 

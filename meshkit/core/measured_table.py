@@ -20,7 +20,7 @@ from .measured import Measured, Slowest, ratios, slowest
 from .measurement import GroupTime, Measurement
 from .table import few
 from .timing import Spread
-from .words import count
+from .words import count, pairs
 
 Row = tuple[Measurement, float | None]
 LEGEND = (
@@ -66,12 +66,11 @@ def progress(done: float, total: float, seconds: float, what: str) -> str:
 
 
 def _machine(report: Measured) -> str:
-    sizes = " ".join(f"{axis}={size}" for axis, size in report.sizes.items())
     ranks = count(math.prod(report.sizes.values()), "rank")
     where = f"{ranks} on {count(len(set(report.hosts)), 'host')}, launcher {report.launcher}"
     kind = f"{report.backend} on {report.device}, torch {report.torch}"
     calls = f"{count(report.iters, 'call')} after {report.warm_up} to warm up, float32"
-    return f"{sizes}: {where}; {kind}; {calls}"
+    return f"{pairs(report.sizes)}: {where}; {kind}; {calls}"
 
 
 Column = tuple[str, int, Callable[[Row], str]]

@@ -19,6 +19,7 @@ from .layout import Layout
 from .targets import Target
 from .timing import Timing
 from .verification import Seconds
+from .words import pairs
 
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 
@@ -150,13 +151,12 @@ def _group(layout: Layout, target: Target, row: Sequence[int], seconds: float) -
     """A group, named by the coordinates that its ranks share."""
     ranks = tuple(int(rank) for rank in row)
     here = layout.coordinate(ranks[0])
-    shared = [f"{axis}={here[axis]}" for axis in here if axis not in target.span]
-    return GroupTime(ranks, " ".join(shared) or "all", seconds)
+    shared = {axis: at for axis, at in here.items() if axis not in target.span}
+    return GroupTime(ranks, pairs(shared) or "all", seconds)
 
 
 def _slowest_rank(layout: Layout, seconds: Seconds) -> RankTime:
     middles = np.median(seconds, axis=1)
     index = int(middles.argmax())
     rank = int(layout.grid.flat[index])
-    where = " ".join(f"{axis}={at}" for axis, at in layout.coordinate(rank).items())
-    return RankTime(rank, where, float(middles[index]))
+    return RankTime(rank, pairs(layout.coordinate(rank)), float(middles[index]))

@@ -190,23 +190,23 @@ def test_ctrl_c_while_ranks_are_started(
 MISUSE = [
     (
         ["dp=3", "sp=2", "-n", "8"],
-        "build_mesh(dp=3, sp=2) needs 6 ranks, the world has 8.\n"
+        ": build_mesh(dp=3, sp=2) needs 6 ranks, the world has 8.\n"
         "  dp 3 x sp 2 = 6; -n 8.\n"
         "  Fix: start 6 ranks, or build_mesh(sp=2), which gives dp=4.\n",
     ),
     (
         ["dp=4", "sp=2"],
-        "dp=4 sp=2 needs 8 ranks, and here is one process.\n"
+        " dp=4 sp=2 needs 8 ranks, and here is one process.\n"
         "  Fix: meshkit bench dp=4 sp=2 -n 8, which starts them; or this under a launcher.\n",
     ),
     (
         ["dp=1", "tp=1", "-n", "1"],
-        "every axis of Layout(dp=1, tp=1) has 1 rank: nothing travels.\n"
+        ": every axis of Layout(dp=1, tp=1) has 1 rank: nothing travels.\n"
         "  Fix: meshkit bench dp=2 -n 2, say.\n",
     ),
     (
         ["dp=2", "-n", "2", "--plot", "x.svg"],
-        "--plot x.svg: the picture is a PNG.\n  Fix: a name that ends in .png.\n",
+        ": --plot x.svg: the picture is a PNG.\n  Fix: a name that ends in .png.\n",
     ),
 ]
 
@@ -221,7 +221,7 @@ def test_misuse_is_told_before_a_rank_is_started(
     monkeypatch.setattr(bench, "_started", lambda *_: pytest.fail("ranks were started"))
     monkeypatch.setattr(bench, "_here", lambda *_: pytest.fail("a job was joined"))
     assert main(["bench", *typed]) == 2
-    assert capsys.readouterr() == ("", f"meshkit bench: {said}")
+    assert capsys.readouterr() == ("", f"meshkit bench{said}")
 
 
 def test_an_axis_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
