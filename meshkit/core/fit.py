@@ -62,7 +62,7 @@ class Fit:
 
         Example:
             >>> fit = Fit("all_reduce", "dp", "alone", 4, 1e-4, 1e-9, (1024, 4096), (0.0, 0.0))
-            >>> fit.seconds(2048)
+            >>> round(fit.seconds(2048), 9)
             0.000102048
         """
         least, most = self.sizes[0], self.sizes[-1]
