@@ -99,7 +99,7 @@ def core_faults(path: str, source: str) -> list[str]:
 
 
 def dynamic_faults(path: str, source: str) -> list[str]:
-    """Imports by name, which the other checks cannot see; the door, the bridges of vendors, the commands."""
+    """Imports by name, which the other checks cannot see: the door, vendors, commands."""
     if path in ("__init__.py", "launch/accelerators.py", "cli/main.py"):
         return []
     tops = {name.split(".")[0] for name in imports(path, source)}

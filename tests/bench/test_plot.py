@@ -12,10 +12,12 @@ from meshkit import MeshkitError, SpecError
 from meshkit.bench.plot import check_plot, plot
 from tests.core.reports import CLEAN, EMPTY, FOUND, REPORT
 
+MISSING = "matplotlib is not installed: pip install -e '.[plot]'"
+
 
 @pytest.mark.parametrize("report", [CLEAN, REPORT, EMPTY])
 def test_a_picture_is_drawn(report: object, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason=MISSING)
     file = tmp_path / "x.png"
     check_plot(str(file))
     assert not file.exists()
@@ -25,7 +27,7 @@ def test_a_picture_is_drawn(report: object, tmp_path: Path) -> None:
 
 
 def test_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = pytest.importorskip("matplotlib.figure")
+    figures = pytest.importorskip("matplotlib.figure", reason=MISSING)
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
     other = [replace(one, case=replace(one.case, op="broadcast")) for one in FOUND]
