@@ -28,6 +28,7 @@ BENCHMARKS = {  # name to module, in the order of the table
     "overhead": "overhead",
     "import": "imports",
     "training": "training",
+    "startup": "startup",
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -1,0 +1,150 @@
+"""What a start costs: from process start to the first all-reduce on every axis, beside torch.
+
+``python -m benchmarks.startup -n 8 32 128`` starts gloo ranks on this machine, a job a side and
+repetition, and prints a ledger for each: see :mod:`benchmarks.ledger`. The mesh is that of
+:mod:`benchmarks.meetings`, dp=-1 sp=2 tp=2. Torch does ``init_process_group``, ``init_device_mesh``
+and the same all-reduces. Meshkit does more: ranks check in, compare what they ask for, make the
+groups over dp and sp together too, over which gradients are averaged, and meet again.
+
+Processes come from a forkserver that has imported torch, and wait until all are there: how long a
+process takes to come into being is in the ledger, not in the ratio. ``--lazy`` sets torch's
+``TORCH_GLOO_LAZY_INIT=1`` for meshkit: gloo then connects a pair at its first use. It is not the
+default, as a rank that has died is then noticed only after five timeouts by whoever has not talked
+to it before, and as the store must outlive every first use.
+
+At a TCP store torch looks up the names of addresses. Where no name server answers, that takes 5 s
+or 10 s a time; ``--store tcp`` starts a job once more with ``RES_OPTIONS=attempts:0``, in which
+names come from /etc/hosts alone, and the ledger names the phase and the rank that stalled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import meshkit
+
+from .agreement import STORES, even, where
+from .collectives import positive
+from .ledger import Ledger, joining, share, stall, table, whole
+from .rows import Goal, Row, alone, compared
+from .starting import start
+
+RANKS = (8, 32, 64, 128, 256)
+SIDES = ("meshkit", "torch")
+LAZY = {"TORCH_GLOO_LAZY_INIT": "1"}
+NAMELESS = {"RES_OPTIONS": "attempts:0"}
+BUILDING = ("agreement", "groups", "all made")
+AT = 128  # the ranks for which there are goals
+LIMIT = 300  # seconds for one job
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How ranks start: how many, where they meet, and whether gloo connects at first use."""
+
+    ranks: int
+    store: str = "file"
+    lazy: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.store} store{', lazy' if self.lazy else ''}"
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows of every number of ranks with a file store, and of some with a TCP store."""
+    ranks, repeats = ((8,), 1) if quick else (RANKS, 3)
+    settings = [Setting(n, lazy=lazy) for n in ranks for lazy in (False, True)]
+    rows = [row for setting in settings for row in rows_of(setting, repeats)]
+    return rows + [row for n in ranks[:2] for row in rows_of(Setting(n, "tcp"), repeats)]
+
+
+def rows_of(setting: Setting, repeats: int) -> list[Row]:
+    """Both sides in turns, so many times; the rows of one setting."""
+    jobs = [both(setting, repeat) for repeat in range(repeats)]
+    ours, theirs = zip(*jobs, strict=True)
+    what, n, peer = f"start-up, {setting}", setting.ranks, "init_device_mesh"
+    half = Goal("ratio", "<=", 0.5) if n == AT and setting.store == "file" else None
+    tenth = Goal("ours", "<=", 10) if n == AT and setting == Setting(n) else None
+    met = [share(job, "agreement", BUILDING) for job in ours]
+    rows = [
+        compared(what, n, peer, "s", (each(joining, ours), each(joining, theirs)), half),
+        compared(f"{what}, whole", n, peer, "s", (each(whole, ours), each(whole, theirs))),
+        alone(f"{what}, agreement in build_mesh", n, "%", met, tenth),
+    ]
+    for name in ("descriptors", "threads", "kib"):
+        figures = [[float(max(getattr(o, name) for o in job)) for job in s] for s in (ours, theirs)]
+        rows.append(compared(f"{what}, {name} a rank", n, peer, name, (figures[0], figures[1])))
+    return rows
+
+
+def each(
+    figure: Callable[[Sequence[Ledger]], float], jobs: Sequence[Sequence[Ledger]]
+) -> list[float]:
+    """A figure of every job."""
+    return [figure(job) for job in jobs]
+
+
+def both(setting: Setting, repeat: int = 0) -> tuple[list[Ledger], list[Ledger]]:
+    """The ledgers of a job of meshkit's and of one of torch's; who begins changes."""
+    lazy = LAZY if setting.lazy else {}
+    variables: dict[str, Mapping[str, str]] = {"meshkit": lazy, "torch": {}}
+    found = {
+        side: job(side, setting, variables[side]) for side in SIDES[:: 1 if repeat % 2 == 0 else -1]
+    }
+    return found["meshkit"], found["torch"]
+
+
+def job(side: str, setting: Setting, variables: Mapping[str, str]) -> list[Ledger]:
+    """Start the ranks of one side in a job of their own; the ledger of each."""
+    with tempfile.TemporaryDirectory(prefix="startup-") as folder:
+        os.mkfifo(Path(folder) / "gate")
+        url = where(setting.store) or f"file://{folder}/store"
+        given = (side, time.monotonic(), folder, url, variables)
+        return meshkit.spawn(start, setting.ranks, given, timeout=LIMIT)
+
+
+# --- by itself -----------------------------------------------------------------------------------
+
+
+def told(setting: Setting) -> str:
+    """The ledgers of both sides in one setting, as text."""
+    ours, theirs = both(setting)
+    ratio = joining(ours) / joining(theirs)
+    lines = [f"{setting.ranks} ranks, {setting}: {ratio:.2f} of the time of torch"]
+    for side, ledgers in zip(SIDES, (ours, theirs), strict=True):
+        lines += [f" {side}: {joining(ledgers):.3f} s", table(ledgers)]
+        if setting.store == "tcp":
+            quiet = joining(job(side, setting, NAMELESS))
+            lines += [f"  stall: {stall(ledgers, quiet) or 'none'}"]
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    about = (__doc__ or "").partition("\n")[0]
+    options = argparse.ArgumentParser("python -m benchmarks.startup", description=about)
+    options.add_argument("-n", type=even, nargs="+", default=RANKS, help="local ranks of each job")
+    options.add_argument("--store", choices=STORES, default="file", help="where the ranks meet")
+    options.add_argument("--lazy", action="store_true", help="meshkit's pairs connect at first use")
+    options.add_argument("--repeats", type=positive, default=1, help="how often")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    asked = parser().parse_args(arguments)
+    for ranks in asked.n:
+        for _ in range(asked.repeats):
+            print(told(Setting(ranks, asked.store, asked.lazy)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
