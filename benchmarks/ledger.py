@@ -49,6 +49,7 @@ class Ledger:
         sums: axis to what the first all-reduce of ones over it gave.
         descriptors: open files at the end.
         threads: of the process at the end.
+        cpu: seconds of processor time that the process took since it passed the gate, all threads.
         kib: by how many KiB the memory of the process has grown since it passed the gate.
     """
 
@@ -57,6 +58,7 @@ class Ledger:
     sums: dict[str, float]
     descriptors: int
     threads: int
+    cpu: float
     kib: int
 
     def seconds(self, phase: str) -> float:
@@ -104,7 +106,7 @@ def phases(ledgers: Sequence[Ledger]) -> list[Phase]:
 
     Example:
         >>> spans = Span("start", 0, 1), Span("gate", 1, 2), Span("groups", 2, 5)
-        >>> phases([Ledger(3, spans, {}, 9, 2, 10)])[1]
+        >>> phases([Ledger(3, spans, {}, 9, 2, 0.5, 10)])[1]
         Phase(name='groups', median=3, slowest=3, rank=3)
     """
     names = dict.fromkeys(span.phase for one in ledgers for span in one.spans)
@@ -128,7 +130,7 @@ def stall(ledgers: Sequence[Ledger], answered: float) -> str | None:
 
     Example:
         >>> spans = Span("start", 0, 1), Span("gate", 1, 1), Span("store", 1, 6.2)
-        >>> print(stall([Ledger(7, spans, {}, 9, 2, 10)], 0.4))
+        >>> print(stall([Ledger(7, spans, {}, 9, 2, 0.5, 10)], 0.4))
         store: rank 7 waited 5.2 s, and 0.4 s in all without reverse look-ups
     """
     slowest = max(phases(ledgers)[1:], key=lambda one: one.slowest)
@@ -149,7 +151,8 @@ def table(ledgers: Sequence[Ledger]) -> str:
     held = (
         f"  a rank holds at most {most.descriptors} descriptors, "
         f"{max(one.threads for one in ledgers)} threads, "
-        f"{max(one.kib for one in ledgers) / 1024:.1f} MiB more than before"
+        f"{max(one.kib for one in ledgers) / 1024:.1f} MiB more than before; "
+        f"processor time of all {sum(one.cpu for one in ledgers):.2f} s"
     )
     return "\n".join([head, *lines, held])
 

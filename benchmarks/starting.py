@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
-from meshkit.launch import join, rendezvous, together
+from meshkit.launch import join as joining
+from meshkit.launch import rendezvous, together
 from meshkit.live import agree, assemble
 
 from .ledger import GATE, START, Ledger, Span
@@ -29,7 +30,7 @@ from .meetings import sizes_of
 FOUND = {  # where meshkit calls a phase: its name
     (rendezvous, "_opened"): "store",
     (rendezvous, "arrive"): "check-in",
-    (join, "_make_default_group"): "world group",
+    (joining, "_make_default_group"): "world group",
     (agree, "arrive"): "agreement",
     (assemble, "create"): "groups",
 }
@@ -52,10 +53,12 @@ def start(side: str, began: float, folder: str, url: str, variables: Mapping[str
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     sizes, before = sizes_of(ranks), memory()
     held = pass_gate(Path(folder), ranks)
+    used = time.process_time()
     spans = [Span(START, began, here), Span(GATE, here, time.monotonic())]
     groups = SIDES[side](sizes, url, spans)
     sums = {axis: timed(spans, f"first {axis}", partial(first, groups[axis])) for axis in sizes}
-    found = Ledger(rank, tuple(spans), sums, *holds(), memory() - before)
+    cpu = time.process_time() - used
+    found = Ledger(rank, tuple(spans), sums, *holds(), cpu, memory() - before)
     dist.barrier()  # whoever left now could keep another one connecting
     os.close(held)
     return found
@@ -71,8 +74,9 @@ def by_meshkit(sizes: dict[str, int], url: str, spans: list[Span]) -> Groups:
 
 def by_torch(sizes: dict[str, int], url: str, spans: list[Span]) -> Groups:
     """The groups of every axis, by torch alone."""
-    who = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    timed(spans, "world group", partial(dist.init_process_group, "gloo", init_method=url, **who))
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    join = partial(dist.init_process_group, "gloo", init_method=url, rank=rank, world_size=ranks)
+    timed(spans, "world group", join)
     shape, names = tuple(sizes.values()), tuple(sizes)
     make = partial(init_device_mesh, "cpu", shape, mesh_dim_names=names)
     mesh = timed(spans, "groups", make)

@@ -47,8 +47,8 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
     Raises:
         LaunchError: where torch does not know the device, or this process does not see it.
     """
-    found = accelerator() or installed() or "cpu"
-    kind = found if asked is None else str(asked).partition(":")[0]
+    # what is installed is looked for only where nothing is asked for: it reads many folders
+    kind = str(asked or accelerator() or installed() or "cpu").partition(":")[0]
     load_bridge(call, kind, local_rank)  # before torch can read the device
     device = read_device(call, kind if asked is None else asked)
     if asked is None and not visible_devices(device):  # a bridge without a device

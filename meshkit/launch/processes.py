@@ -15,7 +15,8 @@ from ..core.call import Call
 from ..core.errors import SpecError, told
 from .accelerators import ACCELERATORS
 
-PRELOADED = ["torch", "torch.distributed", "meshkit.live.mesh"]
+# build_mesh and init too: else every child reads them again, all at once, on a few cores.
+PRELOADED = ["torch", "torch.distributed", "meshkit.live.build"]
 Context = ForkContext | ForkServerContext
 
 
