@@ -101,6 +101,11 @@ def whole(ledgers: Sequence[Ledger]) -> float:
     return max(one.finished for one in ledgers) - min(one.spans[0].began for one in ledgers)
 
 
+def processor(ledgers: Sequence[Ledger]) -> float:
+    """Seconds of processor time that all ranks took together: it does not count who waits."""
+    return sum(one.cpu for one in ledgers)
+
+
 def phases(ledgers: Sequence[Ledger]) -> list[Phase]:
     """The phases of a job in their order, ``gate`` left out and ``rest`` at the end.
 
@@ -129,9 +134,9 @@ def stall(ledgers: Sequence[Ledger], answered: float) -> str | None:
         answered: seconds of the same start with names left alone, for comparison.
 
     Example:
-        >>> spans = Span("start", 0, 1), Span("gate", 1, 1), Span("store", 1, 6.2)
+        >>> spans = Span("start", 0, 1), Span("gate", 1, 1), Span("store", 1, 6.6)
         >>> print(stall([Ledger(7, spans, {}, 9, 2, 0.5, 10)], 0.4))
-        store: rank 7 waited 5.2 s, and 0.4 s in all without reverse look-ups
+        store: rank 7 waited 5.6 s, and 0.4 s in all without reverse look-ups
     """
     slowest = max(phases(ledgers)[1:], key=lambda one: one.slowest)
     if slowest.slowest < RESOLVER or joining(ledgers) < answered + RESOLVER:
@@ -152,7 +157,7 @@ def table(ledgers: Sequence[Ledger]) -> str:
         f"  a rank holds at most {most.descriptors} descriptors, "
         f"{max(one.threads for one in ledgers)} threads, "
         f"{max(one.kib for one in ledgers) / 1024:.1f} MiB more than before; "
-        f"processor time of all {sum(one.cpu for one in ledgers):.2f} s"
+        f"processor time of all {processor(ledgers):.2f} s"
     )
     return "\n".join([head, *lines, held])
 

@@ -32,7 +32,7 @@ import meshkit
 
 from .agreement import STORES, even, where
 from .collectives import positive
-from .ledger import Ledger, joining, share, stall, table, whole
+from .ledger import Ledger, joining, processor, share, stall, table, whole
 from .rows import Goal, Row, alone, compared
 from .starting import start
 
@@ -81,7 +81,8 @@ def rows_of(setting: Setting, repeats: int) -> list[Row]:
     for name in ("descriptors", "threads", "kib"):
         figures = [[float(max(getattr(o, name) for o in job)) for job in s] for s in (ours, theirs)]
         rows.append(compared(f"{what}, {name} a rank", n, peer, name, (figures[0], figures[1])))
-    return rows
+    used = [each(processor, jobs) for jobs in (ours, theirs)]
+    return [*rows, compared(f"{what}, processor", n, peer, "s", (used[0], used[1]))]
 
 
 def each(

@@ -1,0 +1,145 @@
+import doctest
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks import ledger, startup
+from benchmarks.ledger import Ledger, Span, joining, phases, share, stall, table, whole
+from benchmarks.startup import BUILDING, LAZY, Setting, both, rows_of
+from benchmarks.store_calls import Counts
+
+AXES = ("dp", "sp", "tp")
+STEPS = ["store", "check-in", "world group", "made", "agreement", "groups", "all made"]
+FIRST = [f"first {axis}" for axis in AXES]
+
+
+def made(rank: int, *spans: tuple[str, float, float], used: float = 0.25) -> Ledger:
+    return Ledger(rank, tuple(Span(*span) for span in spans), {}, 10 + rank, 2, used, 2048)
+
+
+def two(store: float = 1.0) -> list[Ledger]:
+    """Rank 0 is there at 2 and rank 1 at 3; the gate opens at 3; ``store`` is rank 1's."""
+    first = made(0, ("start", 1, 2), ("gate", 2, 3), ("store", 3, 3.5), ("groups", 4, 5))
+    later = made(1, ("start", 1, 3), ("gate", 3, 3), ("store", 3, 3 + store), ("groups", 9, 11))
+    return [first, later]
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(ledger).failed == 0
+
+
+# --- what a ledger says --------------------------------------------------------------------------
+
+
+def test_a_start_ends_with_the_last_rank_and_begins_when_the_last_process_is_there() -> None:
+    assert joining(two()) == 11 - 3
+    assert whole(two()) == 11 - 1
+
+
+def test_each_phase_names_its_slowest_rank_and_the_gate_is_none() -> None:
+    found = [(one.name, one.median, one.slowest, one.rank) for one in phases(two())]
+    assert found == [
+        ("start", 1.5, 2, 1),
+        ("store", 0.75, 1.0, 1),
+        ("groups", 1.5, 2, 1),
+        ("rest", 2.75, 5.0, 1),
+    ]
+
+
+def test_the_phases_and_the_rest_are_the_whole_time_of_a_rank() -> None:
+    for one in two():
+        of_phases = sum(one.seconds(name) for name in ("store", "groups"))
+        assert of_phases + one.rest == one.finished - one.passed
+
+
+def test_a_share_is_that_of_the_middle_rank() -> None:
+    # 0.5 of 1.5 and 1 of 3: a third each
+    assert share(two(), "store", ("store", "groups")) == pytest.approx(100 / 3)
+
+
+def test_only_a_wait_of_the_resolver_is_a_stall() -> None:
+    told = "store: rank 1 waited 5.2 s, and 0.4 s in all without reverse look-ups"
+    assert stall(two(5.2), 0.4) == told
+    assert stall(two(4.9), 0.4) is None  # shorter than the resolver waits
+    assert stall(two(5.2), 4.0) is None  # as slow without look-ups: a busy machine
+
+
+def test_the_table_to_the_letter() -> None:
+    assert table(two()).splitlines() == [
+        "  phase         median s  slowest s  rank",
+        "  start           1.5000     2.0000  1",
+        "  store           0.7500     1.0000  1",
+        "  groups          1.5000     2.0000  1",
+        "  rest            2.7500     5.0000  1",
+        "  a rank holds at most 11 descriptors, 2 threads, 2.0 MiB more than before; "
+        "processor time of all 0.50 s",
+    ]
+
+
+# --- real ranks ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sides() -> tuple[list[Ledger], list[Ledger]]:
+    return both(Setting(2))
+
+
+def names(found: Ledger) -> list[str]:
+    return [span.phase for span in found.spans]
+
+
+def test_both_sides_did_the_same_work(sides: Sequence[list[Ledger]]) -> None:
+    for ledgers in sides:
+        assert [one.rank for one in ledgers] == [0, 1]
+        assert [one.sums for one in ledgers] == [{"dp": 1.0, "sp": 1.0, "tp": 2.0}] * 2
+
+
+def test_the_phases_come_in_their_order_and_none_overlaps(sides: Sequence[list[Ledger]]) -> None:
+    ours, theirs = sides
+    for one in ours:
+        assert names(one) == ["start", "gate", *STEPS, *FIRST]
+    for one in theirs:
+        assert names(one) == ["start", "gate", "world group", "groups", *FIRST]
+    for one in (*ours, *theirs):
+        times = [time for span in one.spans for time in (span.began, span.ended)]
+        assert times == sorted(times)
+        assert one.descriptors > 2
+        assert one.threads > 1
+        assert one.cpu > 0
+
+
+def test_no_rank_passes_the_gate_before_all_are_there(sides: Sequence[list[Ledger]]) -> None:
+    for ledgers in sides:
+        last = max(one.spans[0].ended for one in ledgers)
+        assert all(one.passed >= last for one in ledgers)
+
+
+def test_rows_have_goals_only_where_the_issue_sets_them(
+    sides: tuple[list[Ledger], list[Ledger]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "both", lambda setting, repeat: sides)
+    goals = {
+        setting: [str(row.goal) for row in rows_of(setting, 2) if row.goal]
+        for setting in (Setting(128), Setting(128, lazy=True), Setting(128, "tcp"), Setting(8))
+    }
+    assert [*goals.values()] == [["ratio <= 0.5", "ours <= 10"], ["ratio <= 0.5"], [], []]
+    rows = rows_of(Setting(8), 2)
+    assert [row.unit for row in rows] == ["s", "s", "%", "descriptors", "threads", "kib", "s"]
+    assert rows[2].ours == share(sides[0], "agreement", BUILDING)
+
+
+def test_who_begins_changes_and_torch_is_never_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[tuple[str, Counts]] = []
+    monkeypatch.setattr(startup, "job", lambda *given: began.append((given[0], given[2])))
+    both(Setting(8, lazy=True), 0)
+    both(Setting(8, lazy=True), 1)
+    ours, theirs = ("meshkit", LAZY), ("torch", {})
+    assert began == [ours, theirs, theirs, ours]
+
+
+def test_it_prints_a_ledger_a_side(capsys: pytest.CaptureFixture[str]) -> None:
+    assert startup.main(["-n", "2"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 ranks, file store: ")
+    assert [said.count(f"\n {side}: ") for side in ("meshkit", "torch")] == [1, 1]
+    assert all(f"\n  {phase} " in said for phase in (*STEPS, *FIRST))
