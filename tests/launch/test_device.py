@@ -44,6 +44,17 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Module:
     return module
 
 
+def test_nothing_is_looked_for_where_the_device_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(device, "accelerator", never)
+    monkeypatch.setattr(device, "installed", never)
+    assert device.choose_device(CALL, "cpu", 3) == torch.device("cpu")
+    with pytest.raises(AssertionError):
+        device.choose_device(CALL, None, 3)
+
+
 def test_the_cpu_is_the_device_where_there_is_no_accelerator() -> None:
     if torch.accelerator.is_available():
         pytest.skip("this machine has an accelerator")

@@ -47,7 +47,7 @@ def test_what_is_cut_short_is_none(
         ends.append(place)
     short = path.with_name("short")  # torch itself would read on and on in the other one
     short.write_bytes(data[:-cut])
-    with mock.patch.object(filestore, "PAUSE", 0):
+    with mock.patch.object(filestore, "PAUSES", (0.0,) * 3):
         assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
 
 
@@ -71,6 +71,26 @@ def test_a_write_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
     end.start()
     assert is_store(path)
     end.join()
+
+
+def test_a_look_goes_on_where_the_one_before_it_was_cut_short(tmp_path: Path) -> None:
+    begins: list[int] = []
+    path = tmp_path / "store"
+    data = b"\x03\0\0\0key" + b"\x05\0\0\0value"
+
+    def look(path: Path, begin: int) -> tuple[int, bool]:
+        begins.append(begin)
+        path.write_bytes(data * len(begins) + data[:-1] * (len(begins) < 3))
+        return walked(path, begin)
+
+    walked = filestore._whole
+    with mock.patch.object(filestore, "_whole", look):
+        assert is_store(path)
+    assert begins == [0, len(data), 2 * len(data)]
+
+
+def test_a_file_that_stays_cut_short_is_waited_for_a_tenth_of_a_second() -> None:
+    assert 0.1 < sum(filestore.PAUSES) < 0.2
 
 
 def test_no_lock_is_taken(tmp_path: Path) -> None:

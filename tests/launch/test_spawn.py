@@ -163,3 +163,7 @@ def wait_until(condition: object, seconds: float) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+def test_children_find_all_that_a_mesh_needs_imported() -> None:
+    assert meshkit.spawn(jobs.read_by_joining, 2, timeout=60) == [[], []]
