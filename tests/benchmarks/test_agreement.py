@@ -179,6 +179,9 @@ def test_operations_of_a_rank_do_not_depend_on_the_number_of_ranks(
 ) -> None:
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
     found = meshkit.spawn(first_calls, ranks, (where(store),), timeout=60)
+    # rank 0 looks on which hosts the others are, as there is a tp axis
+    looks = Counter(check=1, multi_get=1) if store == "tcp" else Counter(check=1, get=ranks)
+    found[0]["build_mesh"] = Counter(found[0]["build_mesh"]) - looks
     of_each = {call: {sum(one[call].values()) for one in found} for call in CALLS}
     # one look for a start that was given up, one for an attempt that is past; three more where
     # another rank has come before
@@ -369,7 +372,7 @@ def test_a_real_run_prints_its_table_and_writes_it(tmp_path: Path) -> None:
     assert (only["ranks"], only["sizes"]) == (2, {"dp": 1, "sp": 1, "tp": 2})
     init, *others = [only["calls"][call]["all"] for call in CALLS]
     assert 16 <= init[0] <= init[1] <= 19
-    assert others == [[12, 12], [6, 6], [2, 2]]
+    assert others == [[12, 12 + 3], [6, 6], [2, 2]]  # rank 0 looks for the hosts of both
     for name in ("build", "agreement", "share", "raw", "ratio", "barrier"):
         assert 0 < only[name]["low"] <= only[name]["median"] <= only[name]["high"]
 

@@ -178,7 +178,7 @@ def test_ctrl_c_while_ranks_are_started(
         raise raised
 
     monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
-    asked = parser().parse_args(["bench", "dp=2", "-n", "2"])
+    asked = parser(["bench"]).parse_args(["bench", "dp=2", "-n", "2"])
     with pytest.raises(kind) as caught:
         asked.command.run(asked)
     assert type(caught.value) is kind
