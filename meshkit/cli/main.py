@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Iterable, Sequence
 
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
 from . import Answer, Command, plain, terminal
+from .streams import opened, written
 
 # A file each, read when it is typed, or for the help of all.
 COMMANDS = ("plan", "explain", "diff", "search", "check", "bench", "doctor", "hello")
@@ -63,31 +63,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with 2 where the command line is wrong, with 0 for ``--help`` and ``--version``.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    first = arguments[0] if arguments else None
-    asked = parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)
+    heard = opened("stdout")
+    opened("stderr")
+    asked = _parsed(sys.argv[1:] if arguments is None else arguments, heard=heard)
+    if not heard and vars(asked).get("n"):  # ranks would be started for nobody
+        return FAILED
     try:
         answer: Answer = asked.command.run(asked)
     except (MeshkitError, ImportError) as error:  # ImportError: torch, where there is none
-        print(plain(_named(f"meshkit {asked.command.name}", str(error))), file=sys.stderr)
+        written(f"{plain(_named(f'meshkit {asked.command.name}', str(error)))}\n", "stderr")
         return MISUSE if isinstance(error, MISUSED) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    text = answer.text and f"{plain(answer.text, terminal.lines())}\n"
+    told = written(text, "stdout") and (heard or not text)
     code = FAILED if not answer.ok else INTERRUPTED if answer.interrupted else 0
-    return code if _printed(answer.text) else FAILED
+    return code if told else FAILED
+
+
+def _parsed(arguments: Sequence[str], *, heard: bool) -> argparse.Namespace:
+    """What was typed, in options.
+
+    Raises:
+        SystemExit: as :func:`main`; with 1 where a help that was asked for cannot be written.
+    """
+    first = arguments[0] if arguments else None
+    try:
+        return parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)
+    except SystemExit as left:
+        told = written("", "stdout") and heard
+        written("", "stderr")
+        raise SystemExit(left.code or (0 if told else FAILED)) from None
 
 
 def _named(command: str, error: str) -> str:
     """The error behind the command, unless it begins by quoting that."""
     return error if error.startswith(f"{command} ") else f"{command}: {error}"
 
-
-def _printed(text: str) -> bool:
-    """Print an answer; False where nobody reads it, or it cannot be written."""
-    try:
-        if text:
-            print(plain(text, terminal.lines()), flush=True)
-        return True
-    except OSError:  # a closed pipe, a full disk; Python would complain once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
