@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .integers import divisors
 from .seats import Ints
 
 Sizes = tuple[int, ...]  # one number an axis
@@ -116,8 +117,7 @@ def splits(number: int, room: Sizes) -> Iterator[Sizes]:
         return
     if math.prod(room) % number:
         return
-    both = math.gcd(number, room[0])
-    for factor in (n for n in range(1, both + 1) if both % n == 0):
+    for factor in divisors(math.gcd(number, room[0])):
         yield from ((factor, *rest) for rest in splits(number // factor, room[1:]))
 
 

@@ -25,7 +25,6 @@ bytes that cross it / its bandwidth; ``links`` is what that adds.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +33,7 @@ import numpy as np
 from .call import Call
 from .errors import SpecError, told
 from .integers import integer
+from .level import check_divides
 from .links import Links
 from .memory import Choice, stage_layers, stage_weights
 from .model import ModelShape
@@ -62,29 +62,39 @@ class Job:
     links: Links
 
     def __post_init__(self) -> None:
-        for name, most in LIMITS.items():
-            number = integer(value := getattr(self, name))
-            if number is None or not 1 <= number <= most:
-                call = Call("Job", kwargs={name: value})
-                fix = f"a whole number from 1 to {most}."
-                raise SpecError(told(f"{call}: {name} is {value!r}.", fix=fix))
+        numbers = check_job(Call("Job"), *(getattr(self, name) for name in LIMITS))
+        for name, number in numbers.items():
             object.__setattr__(self, name, number)
-        if self.world % self.nodes:
-            call = Call("Job", kwargs={"world": self.world, "nodes": self.nodes})
-            fit = min(divisors(self.world), key=lambda n: abs(n - self.nodes))
-            text = f"{call}: {self.world} ranks do not divide over {self.nodes} nodes."
-            raise SpecError(told(text, fix=f"nodes={fit}, say."))
 
 
-def divisors(number: int) -> list[int]:
-    """All divisors, in ascending order.
+def check_job(
+    call: Call, world: object, nodes: object, global_batch: object, seq: object
+) -> dict[str, int]:
+    """The numbers of a job as plain ints.
 
-    Example:
-        >>> divisors(12)
-        [1, 2, 3, 4, 6, 12]
+    Args:
+        call: what to quote, with the numbers in question added.
+        world: as in :class:`Job`, and so are the others.
+        nodes: how many, all equal.
+        global_batch: samples of a step.
+        seq: tokens of a sample.
+
+    Raises:
+        SpecError: for what is no whole number, or too large; where nodes would differ.
     """
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+    asked = dict(zip(LIMITS, (world, nodes, global_batch, seq), strict=True))
+    numbers = {name: _limited(call, name, value) for name, value in asked.items()}
+    ranks, count = numbers["world"], numbers["nodes"]
+    check_divides(call.but(world=ranks, nodes=count), ranks, count)
+    return numbers
+
+
+def _limited(call: Call, name: str, value: object) -> int:
+    number = integer(value)
+    if number is None or not 1 <= number <= LIMITS[name]:
+        fix = f"a whole number from 1 to {LIMITS[name]}."
+        raise SpecError(told(f"{call.but(**{name: value})}: {name} is {value!r}.", fix=fix))
+    return number
 
 
 class Traffic(NamedTuple):

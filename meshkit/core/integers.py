@@ -1,10 +1,13 @@
-"""What counts as an integer: everything that says it is one, except a bool."""
+"""What counts as an integer: everything that says it is one, except a bool; and what divides it."""
 
 from __future__ import annotations
 
+import math
 import operator
 
 import numpy as np
+
+TRIED = 10**6  # factors, so that an error does not take minutes
 
 
 def integer(value: object) -> int | None:
@@ -22,3 +25,14 @@ def integer(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, in ascending order; beyond 10**12 those with a factor of 10**6 or less.
+
+    Example:
+        >>> divisors(12)
+        (1, 2, 3, 4, 6, 12)
+    """
+    small = [n for n in range(1, min(math.isqrt(number), TRIED) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))

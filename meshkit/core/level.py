@@ -9,8 +9,9 @@ import numpy as np
 
 from .call import Call
 from .errors import SpecError, told
-from .integers import integer
+from .integers import divisors, integer
 from .seats import Ints
+from .words import count
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,3 +61,19 @@ def check_nested(call: Call, level: Level, inside: tuple[Level, ...]) -> None:
             line = f"{call}: {inner.names[torn[0]]} would be in several domains."
             fix = f"one domain for all nodes of {inner.names[torn[0]]}; levels go from inside out."
             raise SpecError(told(line, fix=fix))
+
+
+def check_divides(call: Call, ranks: int, nodes: int) -> None:
+    """Refuse nodes that would differ in size, with the nearest numbers of nodes that do not.
+
+    Raises:
+        SpecError: with the call changed to each of them.
+    """
+    if ranks % nodes == 0:
+        return
+    each = divisors(ranks)
+    near = [max(n for n in each if n < nodes), *(n for n in each if n > nodes)][:2]
+    verb = "does" if ranks == 1 else "do"
+    line = f"{call}: {count(ranks, 'rank')} {verb} not divide over {count(nodes, 'node')}."
+    fix = f"{', or '.join(str(call.but(nodes=n)) for n in near)}."
+    raise SpecError(told(line, fix=fix), world_size=ranks)

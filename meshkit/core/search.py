@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost import AXES, Job, divisors, near, predicted
+from .cost import AXES, Job, near, predicted
+from .integers import divisors
 from .memory import SHARDS, Choice, bytes_per_rank, stage_layers
 from .model import ModelShape
 from .seats import Floats, Ints

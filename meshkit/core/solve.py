@@ -11,13 +11,12 @@ from collections.abc import Mapping
 
 from .call import Call
 from .errors import BatchError, told
-from .integers import integer
+from .integers import divisors, integer
 
 FOUR = ("dp", "global_batch", "micro_batch", "accumulation_steps")
 PLURAL = {"micro_batch": "Micro batches", "accumulation_steps": "Accumulation steps"}
 ROUNDINGS = ("down", "up")
 SHOWN = 8  # divisors named in an error
-TRIED = 10**6  # factors, so that an error does not take minutes
 
 Sizes = Mapping[str, int]
 
@@ -144,11 +143,11 @@ def _indivisible(
     free = "accumulation_steps" if "micro_batch" not in sizes else "micro_batch"
     over = next((name for name in ("dp", "accumulation_steps") if name in sizes), "")
     held = sizes.get(over, 1)
-    divisors = _divisors(total // held) if total % held == 0 else ()
+    fitting = divisors(total // held) if total % held == 0 else ()
     among = f"{total} over {over} {held}" if over else f"{total}"
-    shown = _nearby(divisors, sizes.get(free, 1))
+    shown = _nearby(fitting, sizes.get(free, 1))
     ways = [f"global_batch={n}" for n in near]
-    if divisors:
+    if fitting:
         ways.append("leave out one of the three" if exact else f"{free} one of {shown}")
     text = told(
         f"{call}: {total} is not {'' if exact else 'a multiple of '}{product} = {unit}.",
@@ -157,16 +156,10 @@ def _indivisible(
         fix=f"{', or '.join(ways)}.",
     )
     below, above = around
-    return BatchError(text, global_batch=total, below=below, above=above, micro_batches=divisors)
+    return BatchError(text, global_batch=total, below=below, above=above, micro_batches=fitting)
 
 
-def _divisors(number: int) -> tuple[int, ...]:
-    """All of them, up to 10**12; beyond that those with a factor of 10**6 or less."""
-    small = [n for n in range(1, min(math.isqrt(number), TRIED) + 1) if number % n == 0]
-    return tuple(sorted({*small, *(number // n for n in small)}))
-
-
-def _nearby(divisors: tuple[int, ...], wanted: int) -> str:
+def _nearby(fitting: tuple[int, ...], wanted: int) -> str:
     """The divisors nearest to what was asked for, in ascending order."""
-    near = sorted(sorted(divisors, key=lambda n: abs(n - wanted))[:SHOWN])
+    near = sorted(sorted(fitting, key=lambda n: abs(n - wanted))[:SHOWN])
     return ", ".join(str(n) for n in near) or "none"

@@ -22,7 +22,7 @@ from .call import Call, given
 from .errors import CoordinateError, SpecError, told
 from .indices import check_integers
 from .integers import integer
-from .level import Level, check_nested, first_met, numbered
+from .level import Level, check_divides, check_nested, first_met, numbered
 from .seats import MAX_RANK, Ints
 from .words import article, count
 
@@ -77,17 +77,16 @@ class Topology:
         call = Call("Topology.even", (world_size,), {"nodes": nodes, **more})
         said = {"world_size": world_size, "nodes": nodes, **more}
         ranks, num_nodes, *rest = (_positive(call, name, value) for name, value in said.items())
-        if ranks % num_nodes:
-            raise SpecError(_indivisible(call, ranks, num_nodes), world_size=ranks)
+        check_divides(call, ranks, num_nodes)
         topology = cls.of_sizes(np.full(num_nodes, ranks // num_nodes))
         for num_racks in rest:
             if num_nodes % num_racks:
                 line = f"{call}: {num_nodes} nodes do not divide over {count(num_racks, 'rack')}."
                 fix = (
-                    f"{call.but(racks=None)}, and its .within('rack', [...]), a rack for each node."
+                    f"{call.but(racks=None)}, and its .inside('rack', [...]), a rack for each node."
                 )
                 raise SpecError(told(line, fix=fix), world_size=ranks)
-            topology = topology.within("rack", np.arange(num_nodes) // (num_nodes // num_racks))
+            topology = topology.inside("rack", np.arange(num_nodes) // (num_nodes // num_racks))
         return topology
 
     @classmethod
@@ -137,7 +136,7 @@ class Topology:
         consecutive = bool((np.diff(by_rank) >= 0).all())
         return cls(np.bincount(by_rank), names, (), None if consecutive else by_rank)
 
-    def within(self, name: str, domains: Sequence[Hashable] | Ints) -> Topology:
+    def inside(self, name: str, domains: Sequence[Hashable] | Ints) -> Topology:
         """The same nodes with one more level, outside all others. O(nodes).
 
         Args:
@@ -149,10 +148,10 @@ class Topology:
                 level inside would be torn apart.
 
         Example:
-            >>> print(Topology.even(8, nodes=4).within("rack", ["r1", "r1", "r2", "r2"]))
+            >>> print(Topology.even(8, nodes=4).inside("rack", ["r1", "r1", "r2", "r2"]))
             8 ranks on 4 nodes of 2, in 2 racks
         """
-        call = Call("topology.within", (name, domains))
+        call = Call("topology.inside", (name, domains))
         if name in (*self.levels, "device"):
             fix = "another name."
             raise SpecError(told(f"{call}: there is a level {name!r} already.", fix=fix))
@@ -286,13 +285,3 @@ def _positive(call: Call, what: str, value: object) -> int:
         return number
     said = str(number) if number is not None else f"{value!r}, {article(type(value).__name__)}"
     raise SpecError(told(f"{call}: {what} is {said}.", fix=f"an int of 1 or more for {what}."))
-
-
-def _indivisible(call: Call, ranks: int, nodes: int) -> str:
-    """What to say where nodes would differ in size, with the call that says by how much."""
-    line = f"{call}: {count(ranks, 'rank')} do not divide over {count(nodes, 'node')}."
-    each, more = divmod(ranks, nodes)
-    if not each:
-        return told(line, fix=f"{call.but(nodes=ranks)}, or fewer nodes.")
-    sizes = f"[{each + 1}] * {more} + [{each}] * {nodes - more}"
-    return told(line, fix=f"Topology.of_sizes({sizes}), say, if nodes differ.")

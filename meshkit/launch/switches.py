@@ -53,7 +53,7 @@ def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
     for height in range(max(map(len, chains))):
         name = TIERS[height] if height < len(TIERS) else f"tier {height + 1}"
         name = "block" if block and height == 0 else name
-        topology = topology.within(name, [chain[min(height, len(chain) - 1)] for chain in chains])
+        topology = topology.inside(name, [chain[min(height, len(chain) - 1)] for chain in chains])
     return topology
 
 

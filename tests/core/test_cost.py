@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.cost import AXES, Job, divisors, near, predicted, sent
+from meshkit.core.cost import AXES, Job, near, predicted, sent
 from meshkit.core.crossing import crossings
+from meshkit.core.integers import divisors
 from meshkit.core.links import LINKS
 from meshkit.core.memory import Choice, stage_layers
 from meshkit.core.model import ModelShape
@@ -287,9 +288,3 @@ def test_llama_405b_within_a_tenth_of_what_was_reported(
     time = float(sum(predicted(LLAMA, Job(ranks, ranks // 8, batch, seq, H100), c).values()))
     token = 6 * (LLAMA.met + LLAMA.embedding + seq * LLAMA.hidden * LLAMA.layers)
     assert token * batch * seq / ranks / time / 1e12 == pytest.approx(published, rel=0.1)
-
-
-@law
-@given(st.integers(1, 3000))
-def test_divisors_are_those_that_divide(number: int) -> None:
-    assert divisors(number) == [n for n in range(1, number + 1) if number % n == 0]

@@ -26,7 +26,7 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
     hosts = np.random.default_rng(seed).integers(0, draw(st.integers(1, 5)), world)
     topology = Topology.of_hosts(hosts.tolist())
     if draw(st.booleans()):
-        topology = topology.within("rack", [node // 2 for node in range(topology.num_nodes)])
+        topology = topology.inside("rack", [node // 2 for node in range(topology.num_nodes)])
     return layout, topology
 
 
@@ -151,7 +151,7 @@ def test_racks_are_racks_in_words() -> None:
 
 
 def test_switches_are_not_switchs() -> None:
-    topology = Topology.even(8, nodes=4).within("switch", [0, 0, 1, 1])
+    topology = Topology.even(8, nodes=4).inside("switch", [0, 0, 1, 1])
     found = crossings(Layout(dp=2, tp=4), topology, level="switch")
     assert str(found["dp"]) == "dp crosses switches: 4 of 4 groups span 2 switches"
     assert str(found["tp"]) == "tp stays inside switches"

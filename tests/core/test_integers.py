@@ -1,11 +1,13 @@
-"""What counts as an integer."""
+"""What counts as an integer, and what divides it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from meshkit.core.integers import integer
+from meshkit.core.integers import divisors, integer
 
 
 class Four:
@@ -27,3 +29,14 @@ def test_what_is_none(value: object) -> None:
 
 def test_zero_and_negative_ones_and_large_ones() -> None:
     assert [integer(value) for value in (0, -1, 2**80)] == [0, -1, 2**80]
+
+
+@settings(deadline=None, max_examples=60, database=None)
+@given(st.integers(1, 3000))
+def test_divisors_are_those_that_divide(number: int) -> None:
+    assert divisors(number) == tuple(n for n in range(1, number + 1) if number % n == 0)
+
+
+def test_divisors_of_a_large_number_take_no_minutes() -> None:
+    few = [2**n for n in range(20)]  # those below a million
+    assert divisors(2**62) == (*few, *(2**62 // n for n in reversed(few)))

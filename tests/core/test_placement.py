@@ -114,7 +114,7 @@ def test_on_uneven_nodes_few_do_and_never_half_of_it() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2), (2, 2, 2), (8,)])
 def test_no_permutation_costs_less_on_racks_of_nodes(shape: tuple[int, ...]) -> None:
-    topology = Topology.of_hosts([0, 1, 2, 3, 3, 1, 0, 2]).within("rack", [0, 1, 0, 1])
+    topology = Topology.of_hosts([0, 1, 2, 3, 3, 1, 0, 2]).inside("rack", [0, 1, 0, 1])
     nodes = np.array([*dealings([2] * 4, [2] * 4, False)]).reshape(-1, *shape)
     layout = Layout(**dict(zip(AXES, shape, strict=False)))
     for sent in traffics(len(shape)):
@@ -137,7 +137,7 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
     hosts = hosts if draw(st.booleans()) else rng.integers(0, nodes, world)
     topology = Topology.of_hosts(hosts.tolist())
     if draw(st.booleans()):
-        topology = topology.within("rack", [node // 2 for node in range(topology.num_nodes)])
+        topology = topology.inside("rack", [node // 2 for node in range(topology.num_nodes)])
     return layout, topology
 
 
@@ -199,7 +199,7 @@ def test_hosts_sorted_as_text_are_made_good_for_racks() -> None:
     """node10 comes before node2, so that consecutive ranks are in racks far apart."""
     names = sorted(f"node{i}" for i in range(16))
     topology = Topology.of_hosts([name for name in names for _ in range(2)])
-    topology = topology.within("rack", [int(name[4:]) // 4 for name in names])
+    topology = topology.inside("rack", [int(name[4:]) // 4 for name in names])
     layout = Layout(dp=4, tp=8)
     assert crossings(layout, topology, level="rack")["tp"].crosses
     found = placed(layout, topology)

@@ -64,7 +64,7 @@ def test_advised(layout: Layout, topology: Topology, text: str) -> None:
 def test_advised_for_racks() -> None:
     names = sorted(f"node{i}" for i in range(16))
     topology = Topology.of_hosts([name for name in names for _ in range(2)])
-    topology = topology.within("rack", [int(name[4:]) // 4 for name in names])
+    topology = topology.inside("rack", [int(name[4:]) // 4 for name in names])
     assert remedy(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
     text = "dp=4, tp=8, place=True, as a rack holds 8 ranks."
     assert remedy(Layout(dp=2, tp=16), topology, "tp", level="rack") == text
