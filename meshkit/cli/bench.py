@@ -26,7 +26,7 @@ from . import Answer, Command, plain, terminal
 from .grid import sizes_of
 from .grid_asked import add_mesh, check_company
 from .local import failed, in_words, shared_device
-from .typed import Typed
+from .typed import Typed, typed
 
 if TYPE_CHECKING:
     from ..bench.bench import Request
@@ -87,7 +87,7 @@ def _layout(asked: Namespace) -> Layout:
     nested = nested_sizes(call, sizes, asked.order)
     if asked.n is not None:
         return Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
-    check_company(asked, sizes)
+    check_company(typed(asked, sizes), sizes)
     world = detect()
     return Layout(ranks=None, **infer(call, nested, world.world_size, world.size_evidence))
 

@@ -6,23 +6,26 @@ import json
 import math
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from ..core.axes import infer
 from ..core.call import Call, given
-from ..core.errors import SpawnError
+from ..core.errors import SpawnError, SpecError, UnknownAxisError
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.runs import runs
 from ..core.verification import Checked, Verification
 from ..core.words import count, pairs
+from ..launch.environment import detect
 from . import Answer, Command
-from .grid import sizes_of
+from .grid import add_groups, sizes_of
 from .grid_asked import add_mesh, check_company
 from .local import ENDING, failed, in_words, shared_device
+from .typed import typed
 
 STAGES = 3  # that may take --timeout each: joining, building, one collective
 
@@ -73,14 +76,16 @@ def run(asked: Namespace) -> Answer:
         SpawnError: any of these, where the ranks were started here.
     """
     sizes = sizes_of(asked.sizes, "meshkit check")
-    call = Call("build_mesh", (), {**sizes, **given(order=asked.order, groups=asked.groups)})
+    call = typed(asked, sizes)
     nested = nested_sizes(call, sizes, asked.order)
+    request = {**sizes, **given(order=asked.order, groups=asked.groups)}
+    fits = partial(_check_fits, call, nested, asked.groups or ())
     if asked.n is None:
-        check_company(asked, sizes)
-        return _answer(_here(call.kwargs, asked.device, asked.timeout), as_json=asked.json)
-    layout = Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
-    GroupPlan.of(layout, asked.groups or (), call=call)
-    report = _started(asked.n, call.kwargs, asked.device, asked.timeout)
+        check_company(call, sizes)
+        report = _here(request, asked.device, asked.timeout, fits)
+    else:
+        fits(asked.n, f"-n {asked.n}")
+        report = _started(asked.n, request, asked.device, asked.timeout)
     return _answer(report, as_json=asked.json)
 
 
@@ -113,12 +118,21 @@ def checked_beside(request: Mapping[str, Any], device: str | None, timeout: floa
     return checked(request, shared_device(device), timeout)
 
 
-def _here(request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
-    """:func:`checked`, and then the job is left."""
+def _here(
+    request: Mapping[str, Any],
+    device: str | None,
+    timeout: float,
+    fits: Callable[[int, str], None],
+) -> Report:
+    """:func:`checked`, and then the job is left. A mesh that does not fit is told as typed."""
     from ..launch.join import shutdown
 
     try:
         return checked(request, device, timeout)
+    except (SpecError, UnknownAxisError):  # of build_mesh, which has told the other ranks
+        world = detect()
+        fits(world.world_size, world.size_evidence)
+        raise
     finally:
         shutdown()
 
@@ -136,6 +150,13 @@ def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: fl
         return spawn(checked_beside, n, (request, device, timeout), timeout=limit)[0]
     except SpawnError as error:
         raise failed(n, error) from error
+
+
+def _check_fits(
+    call: Call, nested: Mapping[str, int], groups: Sequence[str], ranks: int, evidence: str
+) -> None:
+    """Refuse sizes and groups that do not fit a number of ranks. Raises as :func:`run`."""
+    GroupPlan.of(Layout(ranks=None, **infer(call, nested, ranks, evidence)), groups, call=call)
 
 
 def _answer(report: Report, *, as_json: bool) -> Answer:
@@ -193,8 +214,7 @@ def _as_json(report: Report) -> str:
 
 def _add(parser: ArgumentParser) -> None:
     add_mesh(parser)
-    more = 'axes of one more group, as "dp tp"; may be given several times'
-    parser.add_argument("--groups", action="append", metavar="AXES", help=more)
+    add_groups(parser)
 
 
 CHECK = Command("check", "build a mesh of real ranks, and prove every group", _add, run)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from ..core.axes import STANDARD
-from ..core.batch import BatchPlan
-from ..core.call import given
 from ..core.difference import Difference, difference_text
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
 from . import Answer, Command, terminal
-from .grid import BATCH, add_batch, batch_of, layout_of, number, sizes_of
-from .typed import Typed
+from .grid import add_batch, batch_of, layout_of, number, sizes_of
+from .typed import Typed, typed
 
 
 def run(asked: Namespace) -> Answer:
@@ -28,7 +28,8 @@ def run(asked: Namespace) -> Answer:
         BatchError: for a batch that does not divide over dp of the first.
     """
     before, after = (_layout(asked, which) for which in ("before", "after"))
-    found = Difference.of(before, after, _batch(asked, before))
+    batch = batch_of(_call(asked, "before", before.sizes), before, asked)
+    found = Difference.of(before, after, batch)
     if asked.json:
         return Answer(json.dumps(found.as_dict()))
     return Answer(difference_text(found, width=terminal.width(), ascii=not terminal.lines()))
@@ -42,20 +43,22 @@ def _layout(asked: Namespace, which: str) -> Layout:
         raise SpecError(told("one of the two grids has no sizes.", fix=fix))
     sizes = sizes_of(words, "meshkit diff")
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
-    both = (sizes, f'"{asked.after}"') if which == "before" else (f'"{asked.before}"', sizes)
-    call = Typed("meshkit diff", both, given(world=asked.world), quoted=True)
+    call = _call(asked, which, sizes)
     return layout_of(call, sizes, order, asked.world if -1 in sizes.values() else None)
 
 
-def _batch(asked: Namespace, before: Layout) -> BatchPlan | None:
-    more = given(**{name: getattr(asked, name) for name in BATCH})
-    call = Typed("meshkit diff", (f'"{asked.before}" "{asked.after}"',), more)
-    return batch_of(call, before, asked)
+def _call(asked: Namespace, which: str, sizes: Mapping[str, int]) -> Typed:
+    """The command as it was typed, with the sizes of one grid to be changed in a fix."""
+    if which == "before":
+        call = typed(asked, sizes, quoted=True)
+        return replace(call, args=(*call.args, f'"{asked.after}"'))
+    return typed(asked, sizes, f'"{asked.before}"', quoted=True)
 
 
 def _add(parser: ArgumentParser) -> None:
     for name, text in (("before", '"dp=4 sp=2"'), ("after", '"dp=2 sp=2 tp=2"')):
-        parser.add_argument(name, metavar=name.upper(), help=f"sizes in one word: {text}")
+        help = f"sizes in one word: {text}; nested as written where an axis has no standard place"
+        parser.add_argument(name, metavar=name.upper(), help=help)
     world = "how many ranks there are, for a grid in which a size is -1"
     parser.add_argument("--world", type=number, metavar="N", help=world)
     add_batch(parser)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 
 from ..core.about import about_text, abouts, ranks_text, sequence_axes
@@ -18,12 +18,13 @@ from .grid import (
     add_batch,
     add_grid,
     batch_of,
+    integer,
     layout_of,
     number,
     sizes_of,
     topology_of,
-    typed,
 )
+from .typed import typed
 
 MOST = 10**7  # numbers in one answer about all ranks: some seconds
 
@@ -98,7 +99,7 @@ def _ranks(call: Call, layout: Layout, rank: int | None, asked: Namespace) -> It
         text = told(
             f"{call}: there is no rank {rank}.",
             f"There are {ranks}, counted from 0.",
-            fix=f"a rank from 0 to {ranks - 1}.",
+            fix=f"a rank from 0 to {ranks - 1}." if ranks > 1 else "rank 0.",
         )
         raise CoordinateError(text, index=rank, size=ranks)
     return [rank]
@@ -133,13 +134,7 @@ def _add(parser: ArgumentParser) -> None:
     add_batch(parser)
     length = "tokens of a sequence, cut over cp and sp"
     parser.add_argument("--seq", type=number, metavar="N", help=length)
-    parser.add_argument("--seed", type=_seed, metavar="N", help="the seed of the job")
-
-
-def _seed(text: str) -> int:
-    if INTEGER.fullmatch(text):
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a whole number")
+    parser.add_argument("--seed", type=integer, metavar="N", help="the seed of the job")
 
 
 EXPLAIN = Command("explain", "all about one rank: its place, peers, samples, seeds", _add, run)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from ..core.axes import infer
 from ..core.batch import BatchPlan
@@ -14,29 +14,41 @@ from ..core.call import Call, given
 from ..core.errors import BatchError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
+from ..core.level import check_divides
 from ..core.rankfile import rankfile
 from ..core.solve import solved
 from ..core.topology import Topology
 from ..core.words import count
-from .typed import Typed, flagged
+from .file import text_of
+from .typed import BATCH, Typed, flagged
 
 MOST = 2**24  # ranks: beyond that an answer takes seconds
-SHOWN = 8  # nodes whose sizes are written out
-INTEGER = re.compile(r"-?[0-9]{1,18}")
-BATCH = ("global_batch", "micro_batch", "accumulation_steps")
+DIGITS = 18  # so that int64 can hold it
+INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS}}}")
 
 
 def add_grid(parser: ArgumentParser) -> None:
     """Give a parser the options of a grid and its nodes."""
     world = "how many ranks there are, where a size is -1 or dp is left out"
     parser.add_argument("--world", type=number, metavar="N", help=world)
-    order = 'axes from the outside in (default: "pp dp ep cp sp tp", those given)'
-    parser.add_argument("--order", metavar="AXES", help=order)
+    add_order(parser)
     nodes = "how many nodes of one size, or the ranks of each: 2, or 7,8"
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--nodes", type=numbers, metavar="N", help=nodes)
     hosts = "a file with a line for each rank: its host, then its rack where that is known"
     where.add_argument("--hosts", metavar="FILE", help=hosts)
+
+
+def add_order(parser: ArgumentParser) -> None:
+    """Give a parser the option ``--order``."""
+    order = 'axes from the outside in (default: "pp dp ep cp sp tp", those given)'
+    parser.add_argument("--order", metavar="AXES", help=order)
+
+
+def add_groups(parser: ArgumentParser) -> None:
+    """Give a parser the option ``--groups``."""
+    more = 'axes of one more group, as "dp tp"; may be given several times'
+    parser.add_argument("--groups", action="append", metavar="AXES", help=more)
 
 
 def add_batch(parser: ArgumentParser) -> None:
@@ -58,9 +70,29 @@ def number(text: str) -> int:
         >>> number("8")
         8
     """
-    if INTEGER.fullmatch(text) and int(text) >= 1:
+    return integer(text, least=1)
+
+
+def integer(text: str, least: int | None = None) -> int:
+    """A whole number as typed.
+
+    Args:
+        text: up to 18 digits.
+        least: the smallest that there may be; None means that any may.
+
+    Raises:
+        ArgumentTypeError: where it is none.
+
+    Example:
+        >>> integer("-3")
+        -3
+    """
+    if INTEGER.fullmatch(text) and (least is None or int(text) >= least):
         return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    if re.fullmatch("[0-9]+", text) and len(text) > DIGITS:
+        raise ArgumentTypeError(f"{text!r} has more than {DIGITS} digits")
+    more = "" if least is None else f" of {least} or more"
+    raise ArgumentTypeError(f"{text!r} is not a whole number{more}")
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -106,23 +138,6 @@ def sizes_of(words: Sequence[str], command: str) -> dict[str, int]:
     return sizes
 
 
-def typed(asked: Namespace, sizes: Mapping[str, int], *before: object) -> Typed:
-    """The command as it was typed.
-
-    Args:
-        asked: its options.
-        sizes: its sizes.
-        *before: what stands before the sizes.
-    """
-    names = ("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place")
-    said = given(**{name: getattr(asked, name, None) for name in names})
-    if isinstance(said.get("nodes"), tuple):
-        said["nodes"] = ",".join(map(str, asked.nodes))
-    if not said.get("place"):
-        said.pop("place", None)
-    return Typed(f"meshkit {asked.command.name}", (*before, dict(sizes)), said)
-
-
 def layout_of(
     call: Call, sizes: Mapping[str, int], order: str | None = None, world: int | None = None
 ) -> Layout:
@@ -164,8 +179,7 @@ def topology_of(call: Call, layout: Layout, asked: Namespace) -> Topology | None
     if sizes is None:
         return None
     if len(sizes) == 1:
-        if ranks % sizes[0]:
-            raise _indivisible(call, ranks, sizes[0])
+        check_divides(call, ranks, sizes[0])
         return Topology.even(ranks, nodes=sizes[0])
     if sum(sizes) != ranks:
         line = f"{call}: the nodes hold {sum(sizes)} ranks, the grid has {ranks}."
@@ -175,30 +189,18 @@ def topology_of(call: Call, layout: Layout, asked: Namespace) -> Topology | None
 
 def _from_file(call: Call, path: str, ranks: int) -> Topology:
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: no text
-        reason = getattr(error, "strerror", None) or "it is no text"
-        line = f"{call}: {path} cannot be read: {reason}."
+        text = text_of(path)
+    except ValueError as error:
+        line = f"{call}: {shlex.quote(path)} cannot be read: {error}."
         raise SpecError(told(line, fix="a text file with a line for each rank.")) from error
-    topology = rankfile(text)
+    topology = rankfile(text, call=call)
     if topology.world_size != ranks:
         line = f"{call}: {path} has {topology}, the grid has {ranks}."
         raise SpecError(told(line, fix=f"{count(ranks, 'line')}, one a rank."))
     return topology
 
 
-def _indivisible(call: Call, ranks: int, nodes: int) -> SpecError:
-    """Nodes that would differ in size, with the fewer that do not and the sizes they would have."""
-    each, more = divmod(ranks, nodes)
-    uneven = [each + 1] * more + [each] * (nodes - more)
-    near = max(n for n in range(1, min(nodes, ranks) + 1) if ranks % n == 0)
-    ways = [f"{call.but(nodes=near)}"]
-    ways += [f"{call.but(nodes=','.join(map(str, uneven)))}"] if each and nodes <= SHOWN else []
-    line = f"{call}: {count(ranks, 'rank')} do not divide over {nodes} nodes."
-    return SpecError(told(line, fix=f"{', or '.join(ways)}."))
-
-
-def batch_of(call: Call, layout: Layout, asked: Namespace) -> BatchPlan | None:
+def batch_of(call: Typed, layout: Layout, asked: Namespace) -> BatchPlan | None:
     """The plan of the batch that was asked for over dp, or None where none was.
 
     Raises:
@@ -208,7 +210,7 @@ def batch_of(call: Call, layout: Layout, asked: Namespace) -> BatchPlan | None:
     if not said:
         return None
     if "dp" not in layout.axes:
-        fix = f"{call.but(dp=1, order=' '.join(['dp', *layout.axes]))}."
+        fix = f"{call.nested({'dp': 1, **layout.sizes})}."
         raise BatchError(told(f"{call}: there is no axis dp that divides the samples.", fix=fix))
     try:
         return BatchPlan.of(solved(call, {"dp": layout.sizes["dp"], **said}))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Mapping
 
+from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.words import count
 from ..launch.environment import detect
 from . import seconds
-from .grid import number, typed
+from .grid import add_order, number
 
 
 def add_mesh(parser: ArgumentParser) -> None:
@@ -19,19 +20,18 @@ def add_mesh(parser: ArgumentParser) -> None:
     parser.add_argument("sizes", nargs="+", metavar="AXIS=SIZE", help=what)
     start = "start this many local ranks; without it, this is a rank under its launcher"
     parser.add_argument("-n", type=number, metavar="N", help=start)
-    order = "axes from the outside in (default: pp dp ep cp sp tp)"
-    parser.add_argument("--order", metavar="AXES", help=order)
+    add_order(parser)
     where = "cpu, cuda, ... (default: the accelerator; the cpu with fewer of them than -n)"
     parser.add_argument("--device", help=where)
     wait = "how long ranks wait for each other, and a collective may take (default 60)"
     parser.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help=wait)
 
 
-def check_company(asked: Namespace, sizes: Mapping[str, int]) -> None:
+def check_company(call: Call, sizes: Mapping[str, int]) -> None:
     """Refuse a mesh of several ranks where this is one process and nobody started others.
 
     Args:
-        asked: what was typed.
+        call: the command as it was typed.
         sizes: axis name to size; one may be -1.
 
     Raises:
@@ -39,7 +39,6 @@ def check_company(asked: Namespace, sizes: Mapping[str, int]) -> None:
     """
     needed = math.prod(size for size in sizes.values() if size != -1)
     if needed > 1 and detect().launcher == "single":
-        call = typed(asked, sizes)
-        fix = f"{call} -n {needed}, which starts them; or this under a launcher."
+        fix = f"{call.but(n=needed)}, which starts them; or this under a launcher."
         line = f"{call} needs {count(needed, 'rank')}, and here is one process."
         raise SpecError(told(line, fix=fix), sizes=dict(sizes), world_size=1)

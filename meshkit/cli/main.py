@@ -99,4 +99,3 @@ def _parsed(arguments: Sequence[str], *, heard: bool) -> argparse.Namespace:
 def _named(command: str, error: str) -> str:
     """The error behind the command, unless it begins by quoting that."""
     return error if error.startswith(f"{command} ") else f"{command}: {error}"
-

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 
 from ..core.call import Call
 from ..core.errors import SpecError, told
+from ..core.integers import divisors
 from ..core.layout import Layout
 from ..core.overview import Overview
 from ..core.placement import Placement, placed
@@ -14,8 +16,9 @@ from ..core.plan import GroupPlan
 from ..core.sheet import sheet
 from ..core.topology import Topology
 from . import Answer, Command, terminal
-from .grid import add_batch, add_grid, batch_of, layout_of, sizes_of, topology_of, typed
+from .grid import add_batch, add_grid, add_groups, batch_of, layout_of, sizes_of, topology_of
 from .picture import add_svg, draw_into
+from .typed import Typed, typed
 
 
 def run(asked: Namespace) -> Answer:
@@ -30,17 +33,17 @@ def run(asked: Namespace) -> Answer:
         UnknownAxisError: for an axis in ``groups`` that there is not.
         BatchError: for a batch that does not divide.
     """
-    overview = overview_of(asked)
-    draw_into(asked.svg, overview.layout, overview.nodes)
+    sizes = sizes_of(asked.sizes, "meshkit plan")
+    call = typed(asked, sizes)
+    overview = overview_of(call, sizes, asked)
+    draw_into(asked.svg, overview.layout, overview.nodes, call)
     if asked.json:
         return Answer(json.dumps(overview.as_dict()))
     return Answer(sheet(overview, width=terminal.width(), ascii=not terminal.lines()))
 
 
-def overview_of(asked: Namespace) -> Overview:
+def overview_of(call: Typed, sizes: Mapping[str, int], asked: Namespace) -> Overview:
     """The overview of what was typed. Raises as :func:`run`."""
-    sizes = sizes_of(asked.sizes, "meshkit plan")
-    call = typed(asked, sizes)
     layout = layout_of(call, sizes, asked.order, asked.world)
     topology = topology_of(call, layout, asked)
     placement = _placed(call, layout, topology) if asked.place else None
@@ -53,7 +56,8 @@ def overview_of(asked: Namespace) -> Overview:
 def _placed(call: Call, layout: Layout, topology: Topology | None) -> Placement:
     if topology is None:
         line = f"{call}: nothing says where ranks sit."
-        raise SpecError(told(line, fix=f"{call.but(nodes=2)}, say, or --hosts FILE."))
+        nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
+        raise SpecError(told(line, fix=f"{call.but(nodes=nodes)}, say, or --hosts FILE."))
     return placed(layout, topology)
 
 
@@ -62,8 +66,7 @@ def _add(parser: ArgumentParser) -> None:
     parser.add_argument("sizes", nargs="+", metavar="AXIS=SIZE", help=text)
     add_grid(parser)
     add_batch(parser)
-    more = 'axes of one more group, as "dp tp"; may be given several times'
-    parser.add_argument("--groups", action="append", metavar="AXES", help=more)
+    add_groups(parser)
     near = "put ranks on the nearest wires, as build_mesh(place=True) does"
     parser.add_argument("--place", action="store_true", help=near)
     add_svg(parser)

@@ -9,17 +9,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..core.call import Call
-from ..core.cost import Job
+from ..core.cost import Job, check_job
 from ..core.errors import SpecError, told
 from ..core.links import LINKS, Links
 from ..core.model import ModelShape
 from ..core.search import Found, Ranked, search
 from ..core.words import count, pairs
 from . import Answer, Command, terminal
+from .file import text_of
 from .grid import number
-from .typed import flagged
+from .typed import typed
 
 HEADER = "     step s     GB  layout; sharding, micro batches x samples; axes across nodes"
+USUAL, TOP = "h100", 10  # links and how many layouts, where nothing is said of them
 PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
 
 
@@ -37,11 +39,10 @@ def run(asked: Namespace) -> Answer:
         SpecError: where a file cannot be read, or what was asked for cannot be.
     """
     model = ModelShape.of(_read("model", asked.model))
-    known = LINKS.get(asked.links)
-    links = known or LINKS["h100"].but(_read("links", asked.links))
+    links = LINKS.get(asked.links or USUAL) or LINKS[USUAL].but(_read("links", asked.links))
     links = links.but({"memory": asked.memory}) if asked.memory else links
     job = _job(asked, links)
-    found = search(model, job, asked.top)
+    found = search(model, job, asked.top or TOP)
     if asked.json:
         said = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
         text = json.dumps({"ok": bool(found.best), **said, **asdict(found), "note": PROMISE})
@@ -73,7 +74,7 @@ def as_text(found: Found, job: Job, title: str, width: int = 80) -> str:
         f"{found.fits} of {count(total, 'layout')} fit.",
         *(f"{one.count:7} out: {one.reason}: {pairs(one.example)}" for one in found.excluded),
     ]
-    return "\n".join([*lines, "", *typed(found.best[0], job), PROMISE] if rows else lines)
+    return "\n".join([*lines, "", *to_type(found.best[0], job), PROMISE] if rows else lines)
 
 
 def _row(place: int, one: Ranked, width: int) -> str:
@@ -89,12 +90,12 @@ def _row(place: int, one: Ranked, width: int) -> str:
     return f"{head}; {terms}" if fits else f"{head}\n{'':20}{terms}"
 
 
-def typed(one: Ranked, job: Job) -> list[str]:
+def to_type(one: Ranked, job: Job) -> list[str]:
     r"""What to type for a layout: in a trainer, and to see it first.
 
     Example:
         >>> one = Ranked({"dp": 8, "tp": 8}, ("dp",), 2, 64, 1, "fsdp", False, 1.0, {}, 9.0)
-        >>> print(*typed(one, Job(64, 8, 1024, 8192, LINKS["h100"])), sep="\n")
+        >>> print(*to_type(one, Job(64, 8, 1024, 8192, LINKS["h100"])), sep="\n")
         mesh = meshkit.build_mesh(dp=8, tp=8)
         plan = mesh.batch(global_batch=1024, micro_batch=2)
         meshkit plan dp=8 tp=8 --nodes 8
@@ -109,11 +110,10 @@ def typed(one: Ranked, job: Job) -> list[str]:
 
 
 def _job(asked: Namespace, links: Links) -> Job:
-    """What was asked for. Raises as :class:`Job`, with options in the fix."""
-    try:
-        return Job(asked.world, asked.nodes, asked.global_batch, asked.seq, links)
-    except SpecError as error:
-        raise SpecError(flagged(str(error)), **vars(error)) from None
+    """What was asked for. Raises as :class:`Job`, in the words of the command."""
+    numbers = asked.world, asked.nodes, asked.global_batch, asked.seq
+    check_job(typed(asked), *numbers)
+    return Job(*numbers, links)
 
 
 def _read(option: str, path: str) -> Mapping[str, object]:
@@ -124,10 +124,10 @@ def _read(option: str, path: str) -> Mapping[str, object]:
     """
     why = "It holds no JSON object."
     try:
-        if isinstance(found := json.loads(Path(path).read_text(encoding="utf-8")), dict):
+        if isinstance(found := json.loads(text_of(path)), dict):
             return found
-    except (OSError, ValueError) as error:
-        why = str(error)
+    except ValueError as error:
+        why = f"{error}."
     fix = {"model": "the config.json of a model.", "links": f"{', '.join(LINKS)}, or a JSON file."}
     raise SpecError(told(f"--{option} {path} cannot be read.", why, fix=fix[option]))
 
@@ -153,11 +153,11 @@ def _add(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=number, required=True, metavar="N", help=text)
     text = "the config.json of the model, as the Hugging Face Hub has it"
     parser.add_argument("--model", required=True, metavar="FILE", help=text)
-    text = f"{', '.join(LINKS)}, or a JSON file of measured figures (default h100)"
-    parser.add_argument("--links", default="h100", metavar="NAME", help=text)
+    text = f"{', '.join(LINKS)}, or a JSON file of measured figures (default {USUAL})"
+    parser.add_argument("--links", metavar="NAME", help=text)
     text = "1e9 bytes of one device that a job may fill (default: the device's)"
     parser.add_argument("--memory", type=_gigabytes, metavar="GB", help=text)
-    parser.add_argument("--top", type=number, default=10, metavar="N", help="how many to show")
+    parser.add_argument("--top", type=number, metavar="N", help=f"how many to show (default {TOP})")
 
 
 SEARCH = Command("search", "rank the layouts that fit a model", _add, run)

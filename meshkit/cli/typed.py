@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.call import Call
 from ..core.words import pairs
 
-OPTIONS = frozenset(
-    {
-        *("order", "world", "nodes", "groups", "seq", "seed", "all", "json"),
-        *("hosts", "place", "svg"),
-        *("global_batch", "micro_batch", "accumulation_steps"),
-    }
+BATCH = ("global_batch", "micro_batch", "accumulation_steps")
+OPTIONS = (  # in the order in which they are quoted
+    *("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place"),
+    *("model", "links", "memory", "top", "device", "n", "svg", "json"),
 )
 
 
@@ -42,12 +41,46 @@ class Typed(Call):
         added = {name: size for name, size in self.kwargs.items() if name not in OPTIONS}
         for value in self.args:
             if isinstance(value, Mapping):
-                words = pairs({**value, **added})
+                words = pairs({**value, **added} or {"dp": -1})  # no size at all means that
                 value = f'"{words}"' if self.quoted else words
             yield from [str(value)] * (value != "")
         for name, value in self.kwargs.items():
             if name in OPTIONS:
                 yield from option(name, value)
+
+    def nested(self, sizes: Mapping[str, int]) -> Typed:
+        """The same command with more sizes, which nest in the order in which they stand here.
+
+        Example:
+            >>> print(Typed("meshkit plan", ({"x": 4},)).nested({"dp": 1, "x": 4}))
+            meshkit plan x=4 dp=1 --order 'dp x'
+            >>> diff = Typed("meshkit diff", ({"x": 4}, '"dp=4"'), quoted=True)
+            >>> print(diff.nested({"dp": 1, "x": 4}))
+            meshkit diff "dp=1 x=4" "dp=4"
+        """
+        if self.quoted:
+            args = (sizes if isinstance(value, Mapping) else value for value in self.args)
+            return replace(self, args=tuple(args))
+        return replace(self, **vars(self.but(**sizes, order=" ".join(sizes))))
+
+
+def typed(
+    asked: Namespace, sizes: Mapping[str, int] | None = None, *before: object, quoted: bool = False
+) -> Typed:
+    """The command as it was typed.
+
+    Args:
+        asked: its options.
+        sizes: its sizes; None where it has none.
+        *before: what stands before the sizes.
+        quoted: as in :class:`Typed`.
+    """
+    said = {name: getattr(asked, name, None) for name in OPTIONS}
+    said = {name: value for name, value in said.items() if value is not None and value is not False}
+    if isinstance(said.get("nodes"), tuple):
+        said["nodes"] = ",".join(map(str, asked.nodes))
+    args = (*before, *([] if sizes is None else [dict(sizes)]))
+    return Typed(f"meshkit {asked.command.name}", args, said, quoted=quoted)
 
 
 def option(name: str, value: object) -> Iterator[str]:
@@ -57,7 +90,7 @@ def option(name: str, value: object) -> Iterator[str]:
         >>> [*option("groups", ["dp tp"]), *option("all", True), *option("global_batch", 64)]
         ['--groups', "'dp tp'", '--all', '--global-batch', '64']
     """
-    flag = f"--{name.replace('_', '-')}"
+    flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
     for one in value if isinstance(value, list | tuple) else [value]:
         yield flag
         if one is not True:
@@ -72,7 +105,7 @@ def flagged(text: str) -> str:
         'f(): no.\n  Fix: --global-batch 96, or --micro-batch one of 1, 5.'
     """
     head, mark, fix = text.rpartition("Fix: ")
-    names = "|".join(sorted(OPTIONS))
+    names = "|".join(BATCH)
     return head + mark + re.sub(rf"\b({names})(?:=| (?=one of))", _flag, fix)
 
 

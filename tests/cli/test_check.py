@@ -215,9 +215,15 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
     [
         (
             ["dp=3", "sp=2", "-n", "8"],
-            ": build_mesh(dp=3, sp=2) needs 6 ranks, the world has 8.\n"
+            " dp=3 sp=2 -n 8 needs 6 ranks, the world has 8.\n"
             "  dp 3 x sp 2 = 6; -n 8.\n"
-            "  Fix: start 6 ranks, or build_mesh(sp=2), which gives dp=4.\n",
+            "  Fix: start 6 ranks, or meshkit check sp=2 -n 8, which gives dp=4.\n",
+        ),
+        (
+            ["x=2", "-n", "2"],
+            " x=2 -n 2: the axis x has no standard place.\n"
+            "  The standard axes nest pp dp ep cp sp tp, from the outside in.\n"
+            "  Fix: say where it goes: meshkit check x=2 -n 2 --order 'dp x'.\n",
         ),
         (
             ["dp=4", "sp=2"],
@@ -237,13 +243,13 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
         ),
         (
             ["timeout=2", "-n", "2"],
-            ": build_mesh(timeout=2): 'timeout' cannot be the name of an axis.\n"
+            " timeout=2 -n 2: 'timeout' cannot be the name of an axis.\n"
             "  It is the name of an option.\n"
             "  Fix: another name for an axis; the option timeout is one of other calls.\n",
         ),
         (
             ["dp=2", "--groups", "dp dp", "-n", "2"],
-            ": build_mesh(dp=2, groups=['dp dp']) names the axis dp twice.\n  Fix: name dp once.\n",
+            " dp=2 --groups 'dp dp' -n 2 names the axis dp twice.\n  Fix: name dp once.\n",
         ),
     ],
 )
@@ -257,6 +263,19 @@ def test_misuse_is_told_before_a_rank_is_started(
     monkeypatch.setattr(check, "_here", lambda *_: pytest.fail("a job was joined"))
     assert main(["check", *typed]) == 2
     assert capsys.readouterr() == ("", f"meshkit check{said}")
+
+
+def test_a_mesh_that_does_not_fit_a_launcher_is_told_as_it_was_typed() -> None:
+    asked = [*MODULE, "dp=4", "--groups", "dp", *CPU]
+    for code, out, error in by_hand(asked, asked):
+        assert (code, out) == (2, "")
+        *_, first, evidence, fix = error.splitlines()
+        typed = "meshkit check dp=4 --groups dp --device cpu"
+        assert first == f"{typed} needs 4 ranks, the world has 2."
+        assert evidence == "  dp 4 = 4; WORLD_SIZE = 2 (hand-written)."
+        assert fix == (
+            "  Fix: start 4 ranks, or meshkit check dp=-1 --groups dp --device cpu, which gives dp=2."
+        )
 
 
 @pytest.mark.parametrize("text", ["dp", "dp=", "dp=x", "dp=2.0", "dp=\u0662", "dp=0", ""])
@@ -339,12 +358,12 @@ def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> N
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     options: dict[str, Any] = {"order": None, "groups": None, "device": "cpu", "timeout": 9.0}
-    asked = Namespace(n=None, sizes=["dp=2", "sp=2"], json=as_json, **options)
+    asked = Namespace(n=None, sizes=["dp=2", "sp=2"], json=as_json, command=check.CHECK, **options)
     called = []
     for rank in (0, 1):
 
         def here(*given: object, rank: int = rank) -> Report:
-            called.append(given)
+            called.append(given[:3])
             return replace(REPORT, rank=rank)
 
         monkeypatch.setattr(check, "_here", here)

@@ -95,6 +95,12 @@ def test_all_ranks_as_a_table(answer: Answers) -> None:
             "  Fix: a rank from 0 to 7.",
         ),
         (
+            "explain 5 dp=1",
+            "meshkit explain 5 dp=1: there is no rank 5.\n"
+            "  There are 1, counted from 0.\n"
+            "  Fix: rank 0.",
+        ),
+        (
             "explain dp=4",
             "meshkit explain dp=4: no rank is given.\n  Fix: meshkit explain 0 dp=4, or --all.",
         ),
@@ -119,7 +125,7 @@ def test_all_ranks_as_a_table(answer: Answers) -> None:
         ),
         (
             "explain --all dp=100000 --json",
-            "meshkit explain dp=100000 --all: "
+            "meshkit explain dp=100000 --all --json: "
             "the groups of 100000 ranks have 10000000000 members together.\n"
             "  Fix: explain one rank; or leave out --json.",
         ),
@@ -150,3 +156,8 @@ def test_a_seed_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
         "meshkit explain: error: argument --seed: 'x' is not a whole number"
     )
     assert main(["explain", "0", "dp=4", "--seed=-3"]) == 0
+    with pytest.raises(SystemExit):
+        main(["explain", "0", "dp=4", "--seed", "9" * 20])
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"meshkit explain: error: argument --seed: '{'9' * 20}' has more than 18 digits"
+    )

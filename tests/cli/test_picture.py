@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +11,25 @@ import pytest
 
 from meshkit import Layout, SpecError
 from meshkit.cli.picture import add_svg, draw_into
+from meshkit.cli.typed import Typed
 from meshkit.core.svg import MOST, svg
 
+Answers = Callable[[str], tuple[int, str, str]]
+
 LAYOUT, NODES = Layout(dp=4, tp=2), np.arange(8) // 4
+CALL = Typed("meshkit plan", ({"dp": 4, "tp": 2},), {"svg": "b.svg"})
 
 
 def test_the_picture_is_in_the_file_and_replaces_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
     path.write_text("x" * 100_000)
-    draw_into(str(path), LAYOUT, NODES)
+    draw_into(str(path), LAYOUT, NODES, CALL)
     assert path.read_text() == svg(LAYOUT, NODES) != svg(LAYOUT)
 
 
 def test_no_path_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    draw_into(None, LAYOUT, NODES)
+    draw_into(None, LAYOUT, NODES, CALL)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -32,16 +37,16 @@ def test_no_path_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ("name", "reason"),
     [
         ("none/grid.svg", "No such file or directory"),
-        ("", "Is a directory"),
+        (".", "Is a directory"),
         ("a\0b", "embedded null byte"),
     ],
 )
 def test_a_file_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -> None:
     path = f"{tmp_path}/{name}"
     with pytest.raises(SpecError) as error:
-        draw_into(path, LAYOUT, NODES)
+        draw_into(path, LAYOUT, NODES, CALL)
     assert str(error.value) == (
-        f"--svg {path}: the picture cannot be written: {reason}.\n"
+        f"{CALL}: the picture cannot be written: {reason}.\n"
         "  Fix: a file in a folder that exists and may be written."
     )
 
@@ -49,9 +54,25 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -
 def test_a_grid_that_is_too_large_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
     path.write_text("before")
-    with pytest.raises(SpecError, match="ranks are too many for a picture"):
-        draw_into(str(path), Layout(dp=MOST + 1), None)
+    call = Typed("meshkit plan", ({"dp": MOST + 1},), {"svg": str(path)})
+    with pytest.raises(SpecError) as error:
+        draw_into(str(path), Layout(dp=MOST + 1), None, call)
+    assert str(error.value) == (
+        f"meshkit plan dp=16385 --svg {path}: 16385 ranks are too many for a picture.\n"
+        "  Up to 16384 are drawn.\n"
+        "  Fix: meshkit plan dp=16385."
+    )
     assert path.read_text() == "before"
+
+
+@pytest.mark.parametrize("name", ["''", "-"])
+def test_what_is_no_name_of_a_file(answer: Answers, name: str) -> None:
+    assert answer(f"plan dp=2 --svg {name}") == (
+        2,
+        "",
+        f"meshkit plan dp=2 --svg {name}: the picture goes into a file, and there is no name of "
+        "one.\n  Fix: meshkit plan dp=2 --svg grid.svg, say.\n",
+    )
 
 
 def test_the_option() -> None:

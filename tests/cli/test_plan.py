@@ -171,7 +171,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
         (
             "plan dp=4 sp=3 --nodes 5",
             "meshkit plan dp=4 sp=3 --nodes 5: 12 ranks do not divide over 5 nodes.\n"
-            "  Fix: meshkit plan dp=4 sp=3 --nodes 4, or meshkit plan dp=4 sp=3 --nodes 3,3,2,2,2.",
+            "  Fix: meshkit plan dp=4 sp=3 --nodes 4, or meshkit plan dp=4 sp=3 --nodes 6.",
         ),
         (
             "plan dp=4 --nodes 9",
@@ -181,7 +181,17 @@ def test_nodes_that_differ(answer: Answers) -> None:
         (
             "plan dp=20 --nodes 9",
             "meshkit plan dp=20 --nodes 9: 20 ranks do not divide over 9 nodes.\n"
-            "  Fix: meshkit plan dp=20 --nodes 5.",
+            "  Fix: meshkit plan dp=20 --nodes 5, or meshkit plan dp=20 --nodes 10.",
+        ),
+        (
+            "plan dp=8 --nodes 99999999999",
+            "meshkit plan dp=8 --nodes 99999999999: 8 ranks do not divide over 99999999999 nodes.\n"
+            "  Fix: meshkit plan dp=8 --nodes 8.",
+        ),
+        (
+            "plan seq=1 --order seq --nodes 5",
+            "meshkit plan seq=1 --order seq --nodes 5: 1 rank does not divide over 5 nodes.\n"
+            "  Fix: meshkit plan seq=1 --order seq --nodes 1.",
         ),
         (
             "plan dp=4 --nodes 7,8",

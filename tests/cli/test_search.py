@@ -201,7 +201,7 @@ def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[st
     path = str(folder / "none.json")
     told = (
         f"meshkit search: --model {path} cannot be read.\n"
-        f"  [Errno 2] No such file or directory: {path!r}\n"
+        "  No such file or directory.\n"
         "  Fix: the config.json of a model.\n"
     )
     assert run(capsys, *ASKED, "--model", path) == (2, "", told)
@@ -212,7 +212,7 @@ def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[st
     [
         ("[1]", "It holds no JSON object."),
         ('"a"', "It holds no JSON object."),
-        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
     ],
 )
 def test_a_file_that_holds_something_else(
@@ -259,9 +259,11 @@ def test_an_option_that_cannot_be(
 
 def test_nodes_that_do_not_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*ASKED, "--nodes", "7", "--model", str(folder / "llama-8b.json")]
+    rest = f"--global-batch 1024 --seq 8192 --model {folder / 'llama-8b.json'}"
     assert run(capsys, *asked) == (
         2,
         "",
-        "meshkit search: Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.\n"
-        "  Fix: --nodes 8, say.\n",
+        f"meshkit search --world 64 --nodes 7 {rest}: 64 ranks do not divide over 7 nodes.\n"
+        f"  Fix: meshkit search --world 64 --nodes 4 {rest}, "
+        f"or meshkit search --world 64 --nodes 8 {rest}.\n",
     )

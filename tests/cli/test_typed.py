@@ -19,6 +19,7 @@ def test_sizes_and_options_stand_as_they_were_typed() -> None:
 def test_a_change_of_a_call_is_one_too() -> None:
     call = Typed("meshkit plan", ({"dp": 4, "tp": 2},), {"world": 6})
     assert str(call.but(dp=None)) == "meshkit plan tp=2 --world 6"
+    assert str(call.but(dp=None, tp=None)) == "meshkit plan dp=-1 --world 6"
     assert str(call.but(dp=3, world=None)) == "meshkit plan dp=3 tp=2"
     assert str(call.but(sp=2)) == "meshkit plan dp=4 tp=2 sp=2 --world 6"
     assert str(call.but(micro_batch=1)) == "meshkit plan dp=4 tp=2 --world 6 --micro-batch 1"

@@ -1251,7 +1251,7 @@ the ramp does not lead to the plan.
         lambda: rankfile("# nothing\n"),
         SpecError,
         """
-        rankfile(text) has no line that names a host.
+        rankfile(text): the file has no line that names a host.
           Fix: a line for each rank: its host, and its rack where that is known.
         """,
         {},
@@ -1262,6 +1262,34 @@ the ramp does not lead to the plan.
         """
         rankfile(text): line 3 has 1 word, line 1 has 2.
           Fix: a host in each line, then its rack, row and hall.
+        """,
+        {},
+    ),
+    "a file of hosts with too many words": Said(
+        lambda: rankfile("a b c d e\n"),
+        SpecError,
+        """
+        rankfile(text): line 1 has 5 words.
+          Fix: 4 words at most: host, rack, row, hall.
+        """,
+        {},
+    ),
+    "a hostfile of MPI": Said(
+        lambda: rankfile("# mpirun\na slots=8\n"),
+        SpecError,
+        """
+        rankfile(text): line 2 has 'slots=8', which is no host and no rack.
+          A hostfile has a line for each host; here is one for each rank.
+          Fix: a in a line for each of its ranks.
+        """,
+        {},
+    ),
+    "a rack in two rows": Said(
+        lambda: rankfile("a r1 x\nb r2 x\nc r1 y\n"),
+        SpecError,
+        """
+        rankfile(text): r1 is in x in line 1, in y in line 3.
+          Fix: one row for r1.
         """,
         {},
     ),
@@ -1299,7 +1327,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         Topology.even(15, nodes=2): 15 ranks do not divide over 2 nodes.
-          Fix: Topology.of_sizes([8] * 1 + [7] * 1), say, if nodes differ.
+          Fix: Topology.even(15, nodes=1), or Topology.even(15, nodes=3).
         """,
         {"world_size": 15},
     ),
@@ -1308,7 +1336,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         Topology.even(8, nodes=16): 8 ranks do not divide over 16 nodes.
-          Fix: Topology.even(8, nodes=8), or fewer nodes.
+          Fix: Topology.even(8, nodes=8).
         """,
         {"world_size": 8},
     ),
@@ -1317,7 +1345,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         Topology.even(8, nodes=4, racks=3): 4 nodes do not divide over 3 racks.
-          Fix: Topology.even(8, nodes=4), and its .within('rack', [...]), a rack for each node.
+          Fix: Topology.even(8, nodes=4), and its .inside('rack', [...]), a rack for each node.
         """,
         {"world_size": 8},
     ),
@@ -1367,28 +1395,28 @@ the ramp does not lead to the plan.
         {},
     ),
     "a level that is there already": Said(
-        lambda: Topology.even(8, nodes=4).within("node", [0, 0, 1, 1]),
+        lambda: Topology.even(8, nodes=4).inside("node", [0, 0, 1, 1]),
         SpecError,
         """
-        topology.within('node', [0, 0, 1, 1]): there is a level 'node' already.
+        topology.inside('node', [0, 0, 1, 1]): there is a level 'node' already.
           Fix: another name.
         """,
         {},
     ),
     "a domain for some nodes only": Said(
-        lambda: Topology.even(8, nodes=4).within("rack", [0, 1]),
+        lambda: Topology.even(8, nodes=4).inside("rack", [0, 1]),
         SpecError,
         """
-        topology.within('rack', [0, 1]) has 2 domains for 4 nodes.
+        topology.inside('rack', [0, 1]) has 2 domains for 4 nodes.
           Fix: a domain for each node.
         """,
         {},
     ),
     "a level that tears a rack apart": Said(
-        lambda: Topology.even(8, nodes=4, racks=2).within("hall", [0, 1, 1, 1]),
+        lambda: Topology.even(8, nodes=4, racks=2).inside("hall", [0, 1, 1, 1]),
         SpecError,
         """
-        topology.within('hall', [0, 1, 1, 1]): rack 0 would be in several domains.
+        topology.inside('hall', [0, 1, 1, 1]): rack 0 would be in several domains.
           Fix: one domain for all nodes of rack 0; levels go from inside out.
         """,
         {},
@@ -1558,7 +1586,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.
-          Fix: nodes=8, say.
+          Fix: Job(world=64, nodes=4), or Job(world=64, nodes=8).
         """,
         {},
     ),

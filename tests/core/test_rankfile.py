@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import Topology
-from meshkit.core.rankfile import OUTER, rankfile
+from meshkit.core.rankfile import LEVELS, rankfile
 
 NAMES = st.text("abcxyz019-.", min_size=1, max_size=6)
 
@@ -23,10 +23,10 @@ def test_every_level_is_read(nodes: list[int], levels: int) -> None:
         " ".join([f"n{n}", *(f"{'rwh'[i]}{n >> (i + 1)}" for i in range(levels))]) for n in nodes
     )
     found = rankfile(text)
-    assert found.levels == (*reversed(OUTER[:levels]), "node")
+    assert found.levels == (*reversed(LEVELS[1:][:levels]), "node")
     for i in range(levels):
-        domains = found.domain_of(OUTER[i], range(len(nodes)))
-        names = [found.domain_names(OUTER[i])[d] for d in domains]
+        domains = found.domain_of(LEVELS[1:][i], range(len(nodes)))
+        names = [found.domain_names(LEVELS[1:][i])[d] for d in domains]
         assert names == [f"{'rwh'[i]}{n >> (i + 1)}" for n in nodes]
 
 

@@ -1,0 +1,29 @@
+"""A file that was named on the command line: its text, or a word on why not."""
+
+from __future__ import annotations
+
+MOST = 2**26  # bytes: some four million lines of hosts
+
+
+def text_of(path: str) -> str:
+    """The text of a file, which may be a pipe.
+
+    Args:
+        path: as typed.
+
+    Raises:
+        ValueError: with the reason, where there is no such file, it is no text, or it holds more
+            than 64 MiB.
+    """
+    if not path:
+        raise ValueError("there is no name of a file")
+    try:
+        with open(path, "rb") as file:
+            found = file.read(MOST + 1)
+        if len(found) > MOST:
+            raise ValueError(f"it holds more than {MOST} bytes")
+        return found.decode()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is no text") from error
