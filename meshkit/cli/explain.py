@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
 
 from ..core.about import about_text, abouts, ranks_text, sequence_axes
+from ..core.batch import BatchPlan
 from ..core.call import Call
 from ..core.errors import CoordinateError, SpecError, told
 from ..core.layout import Layout
 from ..core.sequence import SequencePlan, sequence_plan
 from ..core.sheet import headline
+from ..core.words import count
 from . import Answer, Command, terminal
 from .grid import (
     INTEGER,
@@ -26,7 +27,8 @@ from .grid import (
 )
 from .typed import typed
 
-MOST = 10**7  # numbers in one answer about all ranks: some seconds
+ROWS = 2**18  # ranks listed at once: some seconds
+MOST = 10**7  # numbers in JSON: some seconds
 
 
 def run(asked: Namespace) -> Answer:
@@ -45,16 +47,21 @@ def run(asked: Namespace) -> Answer:
     sizes = sizes_of(words, f"meshkit explain{'' if rank is None else f' {rank}'}")
     call = typed(asked, sizes, *([] if rank is None else [rank]))
     layout = layout_of(call, sizes, asked.order, asked.world)
-    ranks = _ranks(call, layout, rank, asked)
+    _check_rank(call, layout, rank)
     topology = topology_of(call, layout, asked)
     batch, sequence = batch_of(call, layout, asked), _sequence_of(call, layout, asked.seq)
+    ranks = layout.ranks if rank is None else [rank]
+    if len(ranks) > ROWS:
+        line = f"{call}: {len(ranks)} ranks are too many to list, a row each."
+        raise SpecError(told(line, fix=f"{ROWS} or fewer; or one rank."))
     found = abouts(layout, ranks, topology, batch, sequence, asked.seed)
     if asked.json:
+        _check_numbers(call, layout, len(ranks), batch)
         said = [about.as_dict() for about in found]
         return Answer(json.dumps({"ranks": said} if rank is None else said[0]))
     width, ascii = terminal.width(), not terminal.lines()
     if rank is None:
-        return Answer(ranks_text(found, width=width, ascii=ascii))
+        return Answer(ranks_text(layout, topology, width=width, ascii=ascii))
     job = headline(layout, topology)
     return Answer(about_text(next(found), layout, job, width=width, ascii=ascii))
 
@@ -81,28 +88,33 @@ def _rank_of(asked: Namespace) -> tuple[int | None, list[str]]:
     return int(first), rest
 
 
-def _ranks(call: Call, layout: Layout, rank: int | None, asked: Namespace) -> Iterable[int]:
-    """The ranks to explain.
+def _check_rank(call: Call, layout: Layout, rank: int | None) -> None:
+    """Refuse a rank that there is not.
 
     Raises:
-        CoordinateError: for one that there is not.
-        SpecError: for more than can be written.
+        CoordinateError: with those that there are.
     """
     ranks = layout.num_ranks
-    if rank is None:
-        many = ranks * sum(layout.shape)
-        if asked.json and many > MOST:
-            line = f"{call}: the groups of {ranks} ranks have {many} members together."
-            raise SpecError(told(line, fix="explain one rank; or leave out --json."))
-        return layout.ranks
-    if rank >= ranks:
+    if rank is not None and rank >= ranks:
         text = told(
             f"{call}: there is no rank {rank}.",
-            f"There are {ranks}, counted from 0.",
+            f"There {'is' if ranks == 1 else 'are'} {ranks}, counted from 0.",
             fix=f"a rank from 0 to {ranks - 1}." if ranks > 1 else "rank 0.",
         )
         raise CoordinateError(text, index=rank, size=ranks)
-    return [rank]
+
+
+def _check_numbers(call: Call, layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
+    """Refuse more numbers in JSON, which has all peers and samples, than can be written.
+
+    Raises:
+        SpecError: with how many there would be.
+    """
+    samples = 0 if batch is None else batch.global_batch // batch.dp
+    many = ranks * (sum(layout.shape) + samples)
+    if many > MOST:
+        line = f"{call}: {count(ranks, 'rank')} with {many} peers and samples in all."
+        raise SpecError(told(line, f"JSON says up to {MOST}.", fix=f"{call.but(json=None)}."))
 
 
 def _sequence_of(call: Call, layout: Layout, length: int | None) -> SequencePlan | None:

@@ -22,7 +22,7 @@ from ..core.words import count
 from .file import text_of
 from .typed import BATCH, Typed, flagged
 
-MOST = 2**24  # ranks: beyond that an answer takes seconds
+MOST = 2**21  # ranks: beyond that an answer takes more than some seconds
 DIGITS = 18  # so that int64 can hold it
 INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS}}}")
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from .batch import BatchPlan
 from .layout import Layout
-from .runs import runs
 from .seats import Ints
 from .sequence import SequencePlan
 from .streams import stream_seed
-from .table import few, items, table
+from .table import few, items, run, table
 from .topology import Topology
 from .words import pairs
 
@@ -51,7 +50,8 @@ class About:
         node: on which node it sits; None where nodes are not known.
         slot: its place among the ranks of that node, from 0; None likewise.
         axes: what it sees along each axis.
-        samples: int64 (micro batches, micro_batch) of step 0, or None where no batch was given.
+        samples: the first sample of each micro batch of step 0, or None where no batch was given.
+        micro_batch: how many samples follow from each of them, itself among them; or None.
         tokens: the runs of positions of a sequence that it holds, or None likewise.
         seed: of a stream that is the same on all ranks, or None likewise.
     """
@@ -61,17 +61,21 @@ class About:
     node: int | None
     slot: int | None
     axes: tuple[AxisOf, ...]
-    samples: Ints | None
+    samples: range | None
+    micro_batch: int | None
     tokens: tuple[range, ...] | None
     seed: int | None
 
     def as_dict(self) -> dict[str, object]:
-        """All of it as what JSON can hold; of a run of tokens its first and last."""
+        """All of it as what JSON can hold: every sample; of a run of tokens its first and last."""
         axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
-        samples = None if self.samples is None else self.samples.tolist()
+        size = self.micro_batch or 0
+        samples = self.samples and [[*range(first, first + size)] for first in self.samples]
         tokens = self.tokens and [[run[0], run[-1]] for run in self.tokens]
         more = {"axes": axes, "samples": samples, "tokens": tokens}
-        return {**vars(self), "coordinate": dict(self.coordinate), **more}
+        said = {**vars(self), "coordinate": dict(self.coordinate), **more}
+        del said["micro_batch"]
+        return said
 
 
 def abouts(
@@ -108,7 +112,8 @@ def abouts(
             node,
             slot,
             tuple(_axis(layout, rank, axis, here[axis], seed) for axis in layout.axes),
-            None if batch is None else batch.samples(0, here["dp"]),
+            None if batch is None else _samples(batch, here["dp"]),
+            None if batch is None else batch.micro_batch,
             None if sequence is None else sequence.ranges(part_of(layout, here)),
             None if seed is None else stream_seed(seed),
         )
@@ -132,14 +137,42 @@ def sequence_axes(layout: Layout) -> tuple[str, ...]:
     return tuple(axis for axis in SEQUENCE if axis in layout.axes)
 
 
-def ranks_text(found: Iterable[About], *, width: int = 80, ascii: bool = False) -> str:
-    """Many ranks as text, a row each: where each of them sits. As :func:`about_text`."""
-    rows = []
-    for about in found:
-        place = ["-" if part is None else str(part) for part in (about.node, about.slot)]
-        rows.append([str(about.rank), *place, *map(str, about.coordinate.values())])
-    axes = list(about.coordinate)
-    return table(["rank", "node", "slot", *axes], rows, width=width, ascii=ascii)
+def ranks_text(
+    layout: Layout, topology: Topology | None = None, *, width: int = 80, ascii: bool = False
+) -> str:
+    """All ranks as text, a row each: where each of them sits. O(ranks log ranks).
+
+    Args:
+        layout: the grid.
+        topology: where the ranks sit, or None.
+        width: as for :func:`about_text`, and so is ``ascii``.
+        ascii: whether to draw with ASCII characters only.
+
+    Example:
+        >>> print(ranks_text(Layout(dp=2), Topology.even(2, nodes=2), ascii=True))
+        rank  node  slot  dp
+        ----  ----  ----  --
+           0     0     0   0
+           1     1     0   1
+    """
+    ranks = layout.grid.ravel()
+    unknown = ["-"] * len(ranks)
+    place = [unknown, unknown] if topology is None else _places(topology, ranks)
+    columns = [_words(ranks), *place, *map(_words, layout.coordinates(ranks).T)]
+    header = ["rank", "node", "slot", *layout.axes]
+    return table(header, [*zip(*columns, strict=True)], width=width, ascii=ascii)
+
+
+def _places(topology: Topology, ranks: Ints) -> list[list[str]]:
+    """The node of each rank, and its place among the ranks there, the lowest first."""
+    every = topology.node_of(np.arange(topology.world_size))
+    slots = np.empty_like(every)
+    slots[np.argsort(every, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
+    return [_words(every[ranks]), _words(slots[ranks])]
+
+
+def _words(numbers: Ints) -> list[str]:
+    return [str(number) for number in numbers.tolist()]
 
 
 def about_text(
@@ -171,6 +204,12 @@ def _place(topology: Topology, rank: int) -> tuple[int, int]:
     return node, int(np.searchsorted(topology.ranks_of(node), rank))
 
 
+def _samples(batch: BatchPlan, data_index: int) -> range:
+    """Where the micro batches of step 0 begin, as :meth:`BatchPlan.samples`, which makes them."""
+    size = batch.micro_batch
+    return range(data_index * size, batch.global_batch, batch.dp * size)
+
+
 def _axis(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> AxisOf:
     alone = layout.sizes[axis] == 1
     return AxisOf(
@@ -195,8 +234,9 @@ def _facts(about: About, layout: Layout) -> Iterator[tuple[str, str]]:
     if about.node is not None:
         yield "node", f"{about.node}, slot {about.slot}"
     if about.samples is not None:
-        steps = [runs(row) for row in about.samples.tolist()]
-        yield "samples", f"{few(steps)} in step 0, a run for each micro batch"
+        size = about.micro_batch or 0
+        steps = few(about.samples, lambda first: run(first, first + size - 1))
+        yield "samples", f"{steps} in step 0, a run for each micro batch"
     if about.tokens is not None:
         over = " ".join(sequence_axes(layout)) or "no axis"
         held = ", ".join(f"{run[0]}-{run[-1]}" for run in about.tokens)

@@ -22,12 +22,11 @@ import numpy as np
 from .layout import Layout
 from .render import GAP, kept, row_label, table_lines
 from .seats import Ints
+from .table import BETWEEN, NARROW
 from .words import count
 
 NODES = 16  # nodes drawn one by one; of more, the first and the last ones
 EDGE = 2
-NARROW = 40  # columns that are always used
-BETWEEN = 2  # blanks from one box to the next
 UNICODE, ASCII = tuple("┌─┐│└┘"), tuple("+-+|++")
 
 
@@ -73,7 +72,7 @@ class _Drawing:
         lines: list[str] = []
         waiting: list[list[str]] = []
         for box in (self.box(int(node), width) for node in names):
-            if waiting and sum(len(one[0]) + BETWEEN for one in waiting) + len(box[0]) > width:
+            if waiting and sum(len(one[0] + BETWEEN) for one in waiting) + len(box[0]) > width:
                 lines += _beside(waiting)
                 waiting = []
             waiting.append(box)
@@ -113,4 +112,4 @@ class _Drawing:
 def _beside(row: Sequence[list[str]]) -> list[str]:
     high = max(map(len, row))
     filled = [box + [" " * len(box[0])] * (high - len(box)) for box in row]
-    return [(" " * BETWEEN).join(parts) for parts in zip(*filled, strict=True)]
+    return [BETWEEN.join(parts) for parts in zip(*filled, strict=True)]

@@ -10,11 +10,10 @@ import numpy as np
 
 from .batch import BatchPlan
 from .layout import Layout
-from .runs import runs
 from .seats import Ints
 from .shards import CUT, Moves, index, moves
 from .sheet import headline
-from .table import items, some, table
+from .table import items, run, some, table
 from .words import count
 
 
@@ -25,8 +24,9 @@ class Difference:
     Attributes:
         before: the grid that was.
         after: the grid that is to be.
-        groups: axis to the ranks whose group over it changes: its members, or their order. Those
-            that there are in one of the grids only are among them.
+        groups: axis to the ranks whose group over it changes: its members, or their order. Ranks
+            that there are in one of the grids only are among them. An axis of size 1 that the
+            other grid does not have changes no group of the ranks that stay.
         data: the ranks of both grids that own other samples than before.
         moves: what a checkpoint must move.
     """
@@ -86,7 +86,7 @@ def difference_text(found: Difference, *, width: int = 80, ascii: bool = False) 
     """
     before, after = found.before.sizes, found.after.sizes
     rows = [
-        [axis, str(before.get(axis, "-")), str(after.get(axis, "-")), _which(ranks)]
+        [axis, str(before.get(axis, "-")), str(after.get(axis, "-")), some(ranks)]
         for axis, ranks in found.groups.items()
     ]
     header = ["axis", "before", "after", "whose group changes"]
@@ -126,18 +126,14 @@ def _ends(before: Layout, after: Layout) -> tuple[int, int]:
     return least, most
 
 
-def _which(ranks: Ints) -> str:
-    return some(runs(ranks.tolist()), len(ranks))
-
-
 def _facts(found: Difference) -> Iterator[tuple[str, str]]:
     """Who stays, and who reads what."""
     stay, most = _ends(found.before, found.after)
     if most > stay:
         verb = "leave" if found.before.num_ranks == most else "join"
-        yield "ranks", f"{stay} stay, {most - stay} {verb}: {runs(range(stay, most))}"
+        yield "ranks", f"{stay} stay, {most - stay} {verb}: {run(stay, most - 1)}"
     sizes = [str(layout.sizes.get("dp", 1)) for layout in (found.before, found.after)]
-    yield "data", f"dp {' -> '.join(sizes)}; {_which(found.data)} own other samples of a step"
+    yield "data", f"dp {' -> '.join(sizes)}; {some(found.data)} own other samples of a step"
 
 
 def _moved(moved: Moves) -> Iterator[tuple[str, str]]:
@@ -147,7 +143,7 @@ def _moved(moved: Moves) -> Iterator[tuple[str, str]]:
     yield "weights", f"{cut} ({rule})"
     for share, ranks in moved.held.items():
         what = {0: "none", 1: "all"}.get(share, str(share))  # type: ignore[call-overload]
-        yield "", f"{_which(ranks)} hold{'s' * (len(ranks) == 1)} {what} of what they need"
+        yield "", f"{some(ranks)} hold{'s' * (len(ranks) == 1)} {what} of what they need"
     yield "to fetch", _models(moved.total)
     if moved.lost:
         gone = f"{count(moved.lost, 'part')} of {moved.parts_before}"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MOST = 16_384  # ranks of a picture: 2.5 MB of text
 NOTEBOOK = 1024  # ranks that a notebook draws unasked
 MARGIN, LINE, SWATCH = 16, 20, 14  # pixels: around all, of a line of the legend, of a colour
-NARROW = 480  # the least width, so that the legend has room
+LEGEND = 480  # the least width, so that the legend has room
 MIDDLE = 'text-anchor="middle"'
 
 ENDS = 8  # shades in a line of the legend
@@ -143,7 +143,7 @@ def _too_many(call: Call, layout: Layout) -> SpecError:
 
 def _page(title: str, axes: list[tuple[str, int]], where: Arrangement, drawn: list[str]) -> str:
     """All of it: the page, what it is, the legend, and the drawing below."""
-    wide = max(NARROW, where.size[0])
+    wide = max(LEGEND, where.size[0])
     lines = textwrap.wrap(title, int(wide / (16 * CHARACTER)), break_long_words=True)
     head = [
         f'<text class="ink" x="0" y="{24 * row + 16}" font-size="16" font-weight="bold">'

@@ -11,9 +11,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+import numpy as np
+
+from .seats import Ints
 from .words import count
+
+Value = TypeVar("Value")
 
 BETWEEN = "  "
 NARROW = 40  # columns that are always used
@@ -70,29 +76,51 @@ def items(pairs: Sequence[tuple[str, str]], *, width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def few(values: Sequence[object]) -> str:
+def few(values: Sequence[Value], say: Callable[[Value], str] = str) -> str:
     """A list in full where it is short, else its first, its last and how many there are.
+
+    Args:
+        values: as many as there may be; only those that are shown are looked at.
+        say: what to write for one of them.
 
     Example:
         >>> few(range(4)), few(range(0, 64, 2))
         ('0, 1, 2, 3', '0, 2, 4, ..., 62 (32)')
     """
     if len(values) <= FEW:
-        return ", ".join(map(str, values))
-    head = ", ".join(str(value) for value in values[:3])
-    return f"{head}, ..., {values[-1]} ({len(values)})"
+        return ", ".join(map(say, values))
+    return f"{', '.join(map(say, values[:3]))}, ..., {say(values[-1])} ({len(values)})"
 
 
-def some(runs: str, number: int, noun: str = "rank") -> str:
-    """So many of a noun and which: their runs, shortened where there are many.
+def some(ranks: Ints, noun: str = "rank") -> str:
+    """So many of a noun and which: their runs, shortened where there are many. O(ranks).
+
+    Args:
+        ranks: ascending.
+        noun: what one of them is.
 
     Example:
-        >>> some("0-3, 9", 5), some("none", 0)
+        >>> some(np.array([0, 1, 2, 3, 9])), some(np.arange(0))
         ('5 ranks: 0-3, 9', '0 ranks')
     """
-    parts = runs.split(", ")
-    shown = runs if len(parts) <= FEW else f"{', '.join(parts[:3])}, ..., {parts[-1]}"
-    return f"{count(number, noun)}{f': {shown}' if number else ''}"
+    if not len(ranks):
+        return count(0, noun)
+    cuts = np.flatnonzero(np.diff(ranks) != 1)
+    firsts, lasts = ranks[np.append(0, cuts + 1)], ranks[np.append(cuts, -1)]
+    shown = range(len(firsts)) if len(firsts) <= FEW else (0, 1, 2, -1)
+    said = [run(int(firsts[i]), int(lasts[i])) for i in shown]
+    said[3:3] = ["..."] * (len(firsts) > FEW)
+    return f"{count(len(ranks), noun)}: {', '.join(said)}"
+
+
+def run(first: int, last: int) -> str:
+    """Numbers in a row.
+
+    Example:
+        >>> run(4, 7), run(4, 4)
+        ('4-7', '4')
+    """
+    return f"{first}-{last}" if last > first else f"{first}"
 
 
 def _is_number(cell: str) -> bool:

@@ -31,8 +31,9 @@ def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
     stands for itself on the levels above.
 
     Args:
-        text: what ``topology.conf`` holds; keywords in any case, comments, and what says nothing
-            of nodes (``LinkSpeed=``, ``BlockSizes=``) are passed over.
+        text: what ``topology.conf`` holds; keywords in any case. A line that ends in a backslash
+            goes on in the next. Comments, and what says nothing of nodes (``LinkSpeed=``,
+            ``BlockSizes=``), are passed over.
         hosts: the host of each rank, in the order of ranks, named as Slurm does; a domain after
             the first dot is passed over where Slurm knows the name without.
 
@@ -60,7 +61,7 @@ def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
 def _read(call: Call, text: str) -> tuple[bool, Parents]:
     """Whether nodes are in blocks, and what hangs on what."""
     block, parents = False, Parents()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         fields = _fields(line)
         name = fields.get("switchname") or fields.get("blockname")
         if name is None:
@@ -72,6 +73,19 @@ def _read(call: Call, text: str) -> tuple[bool, Parents]:
             if parents.setdefault(child, name) != name:
                 raise _unread(call, number, line, f"{child} hangs on {parents[child]} already")
     return block, parents
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines by the number of the first, joined where one ends in a backslash."""
+    held, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        first = first or number
+        held += line.removesuffix("\\")
+        if not line.endswith("\\"):
+            yield first, held
+            held, first = "", 0
+    if first:
+        yield first, held
 
 
 def _fields(line: str) -> dict[str, str]:

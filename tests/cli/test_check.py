@@ -274,7 +274,8 @@ def test_a_mesh_that_does_not_fit_a_launcher_is_told_as_it_was_typed() -> None:
         assert first == f"{typed} needs 4 ranks, the world has 2."
         assert evidence == "  dp 4 = 4; WORLD_SIZE = 2 (hand-written)."
         assert fix == (
-            "  Fix: start 4 ranks, or meshkit check dp=-1 --groups dp --device cpu, which gives dp=2."
+            "  Fix: start 4 ranks, or meshkit check dp=-1 --groups dp --device cpu, "
+            "which gives dp=2."
         )
 
 

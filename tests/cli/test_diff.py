@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -98,6 +99,32 @@ def test_what_cannot_be_is_one_message_and_misuse(
     answer: Answers, command: str, error: str
 ) -> None:
     assert answer(command) == (2, "", error + "\n")
+
+
+def test_a_batch_without_dp_names_sizes_that_can_be_typed(answer: Answers) -> None:
+    assert answer('diff "x=4" "dp=4" --global-batch 8 --micro-batch 2') == (
+        2,
+        "",
+        'meshkit diff "x=4" "dp=4" --global-batch 8 --micro-batch 2: there is no axis dp that '
+        "divides the samples.\n"
+        '  Fix: meshkit diff "dp=1 x=4" "dp=4" --global-batch 8 --micro-batch 2.\n',
+    )
+
+
+def test_the_options_of_a_batch_stay_in_a_fix(answer: Answers) -> None:
+    batch = "--global-batch 100 --micro-batch 3"
+    code, _, said = answer(f'diff "ep=-1 pp=3 tp=8" "seq=1 dp=-1 cp=1" {batch}')
+    assert code == 2
+    fix = f'meshkit diff "ep=1 pp=3 tp=8 dp=-1" "seq=1 dp=-1 cp=1" {batch}.'
+    assert said.splitlines()[-1] == f"  Fix: {fix}"
+
+
+def test_two_million_ranks(answer: Answers) -> None:
+    began = time.process_time()
+    code, text, _ = answer("diff dp=2097152 tp=2097152")
+    assert time.process_time() - began < 6  # 1 where nothing else runs
+    assert code == 0
+    assert "dp    2097152        1  2097152 ranks: 0-2097151\n" in text
 
 
 def test_what_a_fix_says_works(answer: Answers) -> None:

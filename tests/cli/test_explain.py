@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -79,6 +80,26 @@ def test_all_ranks_as_a_table(answer: Answers) -> None:
     )
 
 
+def test_a_hundred_thousand_ranks(answer: Answers) -> None:
+    began = time.process_time()
+    code, text, _ = answer("explain --all dp=100000 --nodes 12500")
+    assert time.process_time() - began < 3  # 0.6 where nothing else runs
+    assert code == 0
+    assert text.splitlines()[-1].split() == ["99999", "12499", "7", "99999"]
+
+
+@pytest.mark.parametrize("micro", [1, 10**17])
+def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
+    code, text, _ = answer(f"explain 1 dp=2 --global-batch {8 * 10**17} --micro-batch {micro}")
+    said = next(line for line in text.splitlines() if line.startswith("samples"))
+    few, many = (
+        "1, 3, 5, ..., 799999999999999999 (400000000000000000)",
+        ("100000000000000000-199999999999999999"),
+    )
+    assert code == 0
+    assert said.removeprefix("samples").lstrip().startswith(few if micro == 1 else many)
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [
@@ -95,9 +116,14 @@ def test_all_ranks_as_a_table(answer: Answers) -> None:
             "  Fix: a rank from 0 to 7.",
         ),
         (
+            "explain --all dp=262145",
+            "meshkit explain dp=262145 --all: 262145 ranks are too many to list, a row each.\n"
+            "  Fix: 262144 or fewer; or one rank.",
+        ),
+        (
             "explain 5 dp=1",
             "meshkit explain 5 dp=1: there is no rank 5.\n"
-            "  There are 1, counted from 0.\n"
+            "  There is 1, counted from 0.\n"
             "  Fix: rank 0.",
         ),
         (
@@ -126,8 +152,16 @@ def test_all_ranks_as_a_table(answer: Answers) -> None:
         (
             "explain --all dp=100000 --json",
             "meshkit explain dp=100000 --all --json: "
-            "the groups of 100000 ranks have 10000000000 members together.\n"
-            "  Fix: explain one rank; or leave out --json.",
+            "100000 ranks with 10000000000 peers and samples in all.\n"
+            "  JSON says up to 10000000.\n"
+            "  Fix: meshkit explain dp=100000 --all.",
+        ),
+        (
+            "explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000 --json",
+            "meshkit explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000 --json: "
+            "1 rank with 4000000001 peers and samples in all.\n"
+            "  JSON says up to 10000000.\n"
+            "  Fix: meshkit explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000.",
         ),
         (
             "explain 5 dp=4 sp=2 --world 6",

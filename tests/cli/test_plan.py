@@ -244,7 +244,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
         (
             "plan dp=99999999999",
             "meshkit plan dp=99999999999: 99999999999 ranks are too many to look at.\n"
-            "  Fix: 16777216 or fewer.",
+            "  Fix: 2097152 or fewer.",
         ),
     ],
 )
@@ -343,13 +343,16 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(
 
 
 def test_what_cannot_be_of_hosts(answer: Answers, tmp_path: Path) -> None:
-    file, none = tmp_path / "hosts", tmp_path / "none"
+    file = tmp_path / "hosts"
     file.write_text(DEALT)
     assert answer("plan dp=2 tp=4 --place") == (
         2,
         "",
         "meshkit plan dp=2 tp=4 --place: nothing says where ranks sit.\n"
         "  Fix: meshkit plan dp=2 tp=4 --place --nodes 2, say, or --hosts FILE.\n",
+    )
+    assert answer("plan cp=1 dp=1 sp=7 --place")[2].splitlines()[-1] == (
+        "  Fix: meshkit plan cp=1 dp=1 sp=7 --place --nodes 7, say, or --hosts FILE."
     )
     line = f"meshkit plan dp=16 --hosts {file}: {file} has 8 ranks on 2 nodes of 4, "
     assert answer(f"plan dp=16 --hosts {file}") == (
@@ -358,6 +361,34 @@ def test_what_cannot_be_of_hosts(answer: Answers, tmp_path: Path) -> None:
         f"{line}not in blocks: node 0 has ranks 0, 2, 4, 6, the grid has 16.\n"
         "  Fix: 16 lines, one a rank.\n",
     )
-    code, _, said = answer(f"plan dp=16 --hosts {none}")
-    assert code == 2
-    assert f"{none} cannot be read: No such file or directory." in said
+    file.write_text("a r1\na slots=8\n")
+    assert answer(f"plan dp=2 --hosts {file}") == (
+        2,
+        "",
+        f"meshkit plan dp=2 --hosts {file}: line 2 has 'slots=8', which is no host and no rack.\n"
+        "  A hostfile has a line for each host; here is one for each rank.\n"
+        "  Fix: a in a line for each of its ranks.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("none", "No such file or directory"),
+        ("''", "there is no name of a file"),
+        ("/dev/zero", "it holds more than 67108864 bytes"),
+        ("a.out", "it is no text"),
+        (".", "Is a directory"),
+    ],
+)
+def test_a_file_of_hosts_that_cannot_be_read(
+    answer: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.out").write_bytes(b"\xff\xfe")
+    assert answer(f"plan dp=2 --hosts {path}") == (
+        2,
+        "",
+        f"meshkit plan dp=2 --hosts {path}: {path} cannot be read: {reason}.\n"
+        "  Fix: a text file with a line for each rank.\n",
+    )

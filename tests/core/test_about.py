@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, stream_seed
 from meshkit.core.about import about_text, abouts, part_of, ranks_text
 from meshkit.core.topology import Topology
-from meshkit.testing import layouts
+from meshkit.testing import batch_plans, layouts
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)
 NODES = Topology.even(8, nodes=2)
@@ -104,8 +104,8 @@ def test_the_part_of_a_sequence_is_the_place_along_cp_and_sp() -> None:
 
 
 def test_many_ranks() -> None:
-    found = abouts(Layout(dp=2, sp=2), range(4), Topology.of_hosts("abab"[i] for i in range(4)))
-    assert ranks_text(found, ascii=True) == (
+    topology = Topology.of_hosts("abab"[i] for i in range(4))
+    assert ranks_text(Layout(dp=2, sp=2), topology, ascii=True) == (
         "rank  node  slot  dp  sp\n"
         "----  ----  ----  --  --\n"
         "   0     0     0   0   0\n"
@@ -113,7 +113,28 @@ def test_many_ranks() -> None:
         "   2     0     1   1   0\n"
         "   3     1     1   1   1"
     )
-    assert ranks_text(abouts(Layout(dp=1), [0])).splitlines()[-1] == "   0     -     -   0"
+    assert ranks_text(Layout(dp=1)).splitlines()[-1] == "   0     -     -   0"
+
+
+@given(layouts(), st.data())
+def test_all_ranks_are_told_what_each_of_them_is(layout: Layout, data: st.DataObject) -> None:
+    size = max(layout.ranks) + 1
+    topology = Topology.of_hosts(
+        data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    )
+    rows = [line.split() for line in ranks_text(layout, topology, width=400).splitlines()[2:]]
+    found = abouts(layout, [int(rank) for rank in layout.ranks], topology)
+    assert rows == [
+        [str(n) for n in (about.rank, about.node, about.slot, *about.coordinate.values())]
+        for about in found
+    ]
+
+
+@given(batch_plans(), st.data())
+def test_samples_are_those_of_the_plan(plan: BatchPlan, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, plan.dp - 1))
+    (about,) = abouts(Layout(dp=plan.dp), [index], batch=plan)
+    assert about.as_dict()["samples"] == plan.samples(0, index).tolist()
 
 
 def test_a_rank_that_is_not_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,7 +95,10 @@ def test_a_list_is_shortened(number: int, said: str) -> None:
 
 
 def test_runs_are_shortened() -> None:
-    assert some("0, 2, 4, 6, 8, 10", 6) == "6 ranks: 0, 2, 4, 6, 8, 10"
-    assert some("0, 2, 4, 6, 8, 10, 12", 7) == "7 ranks: 0, 2, 4, ..., 12"
-    assert some("3", 1) == "1 rank: 3"
-    assert some("none", 0, "sample") == "0 samples"
+    assert some(np.arange(0, 12, 2)) == "6 ranks: 0, 2, 4, 6, 8, 10"
+    assert some(np.arange(0, 14, 2)) == "7 ranks: 0, 2, 4, ..., 12"
+    assert some(np.array([0, 1, 4, 7, 8, 9, 12, 14, 16, 18, 19])) == (
+        "11 ranks: 0-1, 4, 7-9, ..., 18-19"
+    )
+    assert some(np.array([3])) == "1 rank: 3"
+    assert some(np.arange(0), "sample") == "0 samples"

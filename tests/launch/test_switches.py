@@ -56,6 +56,14 @@ def test_a_switch_without_one_above_stands_for_itself() -> None:
     assert found.domain_names("spine") == ("a", "top")
 
 
+def test_a_line_goes_on_behind_a_backslash() -> None:
+    text = "SwitchName=s0 \\\n  Nodes=n0,\\\nn1\nSwitchName=s1 Nodes=n2\\"
+    found = slurm_topology(text, ["n0", "n1", "n2"])
+    assert found.domain_of("switch", range(3)).tolist() == [0, 0, 1]
+    with pytest.raises(SpecError, match="Line 3 is 'oops='"):
+        slurm_topology("SwitchName=s0 \\\nNodes=n0\noops=", ["n0"])
+
+
 def test_a_tree_of_many_tiers() -> None:
     lines = ["SwitchName=s0 Nodes=n0", *(f"SwitchName=s{i + 1} Switches=s{i}" for i in range(4))]
     found = slurm_topology("\n".join(lines), ["n0"])

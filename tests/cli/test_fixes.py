@@ -1,0 +1,96 @@
+"""A law: what the fix of any refused command says can be typed, and mends that fault."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshkit.cli import check
+from meshkit.cli.main import main
+
+law = settings(
+    deadline=None,
+    max_examples=200,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+AXES = st.sampled_from(["dp", "tp", "sp", "pp", "x", "seq", "shard"])
+WORD = st.builds(lambda axis, size: f"{axis}={size}", AXES, st.sampled_from([1, 2, 3, 4, 7, -1]))
+WORDS = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
+NUMBER = st.sampled_from([1, 2, 3, 5, 6, 8, 12])
+ORDER = st.lists(AXES, max_size=3).map(lambda axes: shlex.quote(" ".join(axes)))
+
+
+def option(name: str, values: st.SearchStrategy[object]) -> st.SearchStrategy[str]:
+    return st.just("") | values.map(lambda value: f"{name} {value}")
+
+
+def line(*parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.tuples(*parts).map(lambda found: " ".join(part for part in found if part))
+
+
+BATCH = (option("--global-batch", NUMBER), option("--micro-batch", NUMBER))
+GRID = (option("--world", NUMBER), option("--order", ORDER), option("--nodes", NUMBER))
+GROUPS = option("--groups", AXES)
+PLAN = line(st.just("plan"), WORDS, *GRID, *BATCH, GROUPS, st.sampled_from(["", "--place"]))
+EXPLAIN = line(
+    st.just("explain"),
+    st.sampled_from(["0", "5", "--all", ""]),
+    WORDS,
+    *GRID,
+    *BATCH,
+    option("--seq", NUMBER),
+)
+GRIDS = WORDS.map(lambda words: f'"{words}"')
+DIFF = line(st.just("diff"), GRIDS, GRIDS, option("--world", NUMBER), *BATCH)
+CHECK = line(st.just("check"), WORDS, option("--order", ORDER), GROUPS, option("-n", NUMBER))
+COMMANDS = PLAN | EXPLAIN | DIFF | CHECK
+
+
+def fixes(said: str) -> list[str]:
+    """The commands that a fix consists of: each to its end, or to a comma and a blank."""
+    fix = said.rpartition("Fix: ")[2].strip().removesuffix(".")
+    return re.findall(r"meshkit (.+?)(?=, |; |$)", fix)
+
+
+def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said against a command; "" where nothing is."""
+    try:
+        code = main(shlex.split(command))
+    except SystemExit as left:  # argparse: no such command line is ever to be proposed
+        code = int(left.code or 0)
+    err = capsys.readouterr().err
+    assert code == (2 if err else 0)
+    return err
+
+
+def fault(said: str) -> str:
+    """The first line without the command."""
+    first = said.partition("\n")[0]
+    return re.sub(r"^meshkit .*?(?=: | needs | leaves | names )", "", first)
+
+
+@law
+@given(COMMANDS)
+def test_what_a_fix_says_can_be_typed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in ("_started", "_here"):
+        monkeypatch.setattr(check, name, lambda *_: None)
+    monkeypatch.setattr(check, "_answer", lambda *_, **__: check.Answer(""))
+    said = refused(command, capsys)
+    for fix in fixes(said) if said else []:
+        again = refused(fix, capsys)
+        assert "usage:" not in again, (said, again)
+        assert fault(again) != fault(said) or not again, (said, again)
+
+
+def test_a_fix_is_found_and_a_fault_compared() -> None:
+    said = "meshkit plan x=2: no.\n  Fix: start 8 ranks, or meshkit plan x=3 --order 'dp x', say."
+    assert fixes(said) == ["plan x=3 --order 'dp x'"]
+    assert fault(said) == ": no."
