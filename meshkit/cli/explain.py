@@ -81,7 +81,8 @@ def _rank_of(asked: Namespace) -> tuple[int | None, list[str]]:
             raise SpecError(text)
         return None, asked.words
     if not ranked or not rest:
-        fix = f"meshkit explain 0 {' '.join(rest or asked.words)}, or --all."
+        words = rest if INTEGER.fullmatch(first) else asked.words
+        fix = f"meshkit explain 0 {' '.join(words) or 'dp=4 sp=2'}, or --all."
         if ranked:
             fix = f"meshkit explain {first} dp=4 sp=2, say."
         raise SpecError(told(f"{line}: no {'size' if ranked else 'rank'} is given.", fix=fix))

@@ -135,6 +135,15 @@ def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
             "meshkit explain -1 dp=4: no rank is given.\n  Fix: meshkit explain 0 dp=4, or --all.",
         ),
         (
+            "explain tp=2 dp=4",
+            "meshkit explain tp=2 dp=4: no rank is given.\n"
+            "  Fix: meshkit explain 0 tp=2 dp=4, or --all.",
+        ),
+        (
+            "explain -1",
+            "meshkit explain -1: no rank is given.\n  Fix: meshkit explain 0 dp=4 sp=2, or --all.",
+        ),
+        (
             "explain 5",
             "meshkit explain 5: no size is given.\n  Fix: meshkit explain 5 dp=4 sp=2, say.",
         ),
