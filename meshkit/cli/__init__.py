@@ -7,9 +7,12 @@ imports torch before a command that needs it runs.
 from __future__ import annotations
 
 import math
+import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 @dataclass(frozen=True)
@@ -77,4 +80,8 @@ def plain(text: str, also: str = "") -> str:
         >>> print(plain("h\u00f4te"))
         h\xf4te
     """
-    return "".join(c if c in also else c.encode("ascii", "backslashreplace").decode() for c in text)
+    return NOT_ASCII.sub(lambda found: found[0] if found[0] in also else _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("ascii", "backslashreplace").decode()

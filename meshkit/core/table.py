@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from operator import le
 from typing import TypeVar
 
 import numpy as np
@@ -139,13 +140,19 @@ def _fitted(wide: list[int], numbers: list[bool], width: int) -> list[int]:
 
 def _row(cells: Sequence[str], wide: list[int], numbers: list[bool]) -> list[str]:
     """A row, over as many lines as its longest cell needs."""
+    if all(map(le, map(len, cells), wide)):
+        return [_line(cells, wide, numbers)]
     broken = [_broken(cell, size) for cell, size in zip(cells, wide, strict=True)]
     lines = []
     for i in range(max(map(len, broken))):
         parts = [lines_of[i] if i < len(lines_of) else "" for lines_of in broken]
-        sized = zip(parts, wide, numbers, strict=True)
-        lines.append(BETWEEN.join(f"{part:{'>' if n else '<'}{size}}" for part, size, n in sized))
+        lines.append(_line(parts, wide, numbers))
     return lines
+
+
+def _line(parts: Sequence[str], wide: list[int], numbers: list[bool]) -> str:
+    sized = zip(parts, wide, numbers, strict=True)
+    return BETWEEN.join(part.rjust(size) if n else part.ljust(size) for part, size, n in sized)
 
 
 def _broken(text: str, width: int) -> list[str]:
