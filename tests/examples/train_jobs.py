@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from examples import train
 
-SMALL = ["--dtype=float64", "--steps=20", "--seq=32", "--dim=32", "--global-batch=8"]
+SMALL = ["--dtype=float64", "--steps=12", "--seq=32", "--dim=32", "--global-batch=8"]
 
 
 def trained(rows: Sequence[str]) -> dict[str, list[float]]:

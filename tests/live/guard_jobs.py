@@ -100,13 +100,13 @@ def hangs_elsewhere() -> Any:
 def two_false_alarms_and_a_hang() -> Any:
     """Where nothing raises: a long compilation on all ranks is no hang, the next hang is one."""
     guard_module._raises = lambda site: False
-    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 8})
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
     with mesh.guard(timeout=1):
         time.sleep(3)
     try:
         with mesh.guard(timeout=3):  # so that a busy machine gets as far as load_batch
             if mesh.rank == 1:
-                load_batch(11)
+                load_batch(9)
             dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
     except meshkit.CollectiveError as error:
         return told(error)
