@@ -29,6 +29,7 @@ BENCHMARKS = {  # name to module, in the order of the table
     "import": "imports",
     "training": "training",
     "startup": "startup",
+    "placement": "placement",
     "scale": "scale",
 }
 RESULTS = Path(__file__).parent / "results"

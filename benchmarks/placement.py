@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 import meshkit
 
+from .rows import Goal, Row, compared
 from .two_hosts import Host, NoHostsError, two_hosts
 
 RANKS, REPEATS = 8, 5
@@ -93,6 +94,17 @@ def rank(repeats: int) -> None:
     if plain.rank == 0:
         print(json.dumps(asdict(found)))
     meshkit.shutdown()
+
+
+def run(quick: bool) -> list[Row]:
+    """One row: tp on near wires beside tp as ranks were dealt."""
+    what, peer = f"all_reduce over tp=4, hosts joined by {RATE}", "ranks as dealt"
+    try:
+        found = measure(1 if quick else REPEATS)
+    except NoHostsError as error:
+        return [Row(what, RANKS, peer, "s", lacks=str(error))]
+    figures = found.placed, found.as_dealt
+    return [compared(what, RANKS, peer, "s", figures, Goal("ratio", "<=", 0.2))]
 
 
 def measure(repeats: int = REPEATS, ranks: int = RANKS) -> Found:
