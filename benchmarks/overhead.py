@@ -16,10 +16,11 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
+from meshkit.core.timing import Spread
 
 from . import agreement
 from .clock import Times, Work, in_turns
-from .rows import Goal, Row, Spread, compared
+from .rows import Goal, Row, compared
 
 RANKS, SIZES = 4, {"dp": 2, "tp": 2}
 BYTES = (4 * 1024, 1024 * 1024)  # of an array of float32

@@ -8,32 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
+
+from meshkit.core.timing import Spread
 
 ITSELF = "itself on 8 ranks"  # the peer of what may not grow
 INSTALL = "pip install -c constraints.txt -e '.[bench]'"
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The middle of several values, and the quartiles below and above it."""
-
-    low: float
-    median: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of one or more values; a single one is all three.
-
-        Example:
-            >>> Spread.of([1.0, 2.0, 3.0, 4.0, 9.0])
-            Spread(low=2.0, median=3.0, high=4.0)
-        """
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, _, high = quantiles(values, n=4, method="inclusive")
-        return cls(low, median(values), high)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of one or more values; a single one is all three."""
+        """The spread of one or more values; a single one is all three.
+
+        Example:
+            >>> Spread.of([1.0, 2.0, 3.0, 4.0, 9.0])
+            Spread(low=2.0, median=3.0, high=4.0)
+        """
         return cls(*np.percentile(values, [25, 50, 75]).tolist())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import meshkit
 from benchmarks import agreement, overhead
-from benchmarks.table import Spread
+from meshkit.core.timing import Spread
 
 from . import overhead_jobs as jobs
 

@@ -8,12 +8,13 @@ from statistics import median
 import pytest
 
 from benchmarks import rows
-from benchmarks.rows import Goal, Row, Spread, alone, compared, line, missing, table
+from benchmarks.rows import Goal, Row, alone, compared, line, missing, table
+from meshkit.core.timing import Spread
 
 
 def test_examples_in_docstrings() -> None:
     found = doctest.testmod(rows)
-    assert found.attempted > 3
+    assert found.attempted >= 3
     assert found.failed == 0
 
 
