@@ -33,6 +33,7 @@ import meshkit
 from .agreement import STORES, even, where
 from .collectives import positive
 from .ledger import Ledger, joining, processor, share, stall, table, whole
+from .meetings import sizes_of
 from .rows import Goal, Row, alone, compared
 from .starting import start
 
@@ -103,12 +104,21 @@ def both(setting: Setting, repeat: int = 0) -> tuple[list[Ledger], list[Ledger]]
 
 
 def job(side: str, setting: Setting, variables: Mapping[str, str]) -> list[Ledger]:
-    """Start the ranks of one side in a job of their own; the ledger of each."""
+    """Start the ranks of one side in a job of their own; the ledger of each.
+
+    Raises:
+        RuntimeError: where an all-reduce of ones over an axis was not the size of that axis.
+    """
     with tempfile.TemporaryDirectory(prefix="startup-") as folder:
         os.mkfifo(Path(folder) / "gate")
         url = where(setting.store) or f"file://{folder}/store"
         given = (side, time.monotonic(), folder, url, variables)
-        return meshkit.spawn(start, setting.ranks, given, timeout=LIMIT)
+        found = meshkit.spawn(start, setting.ranks, given, timeout=LIMIT)
+    sizes = sizes_of(setting.ranks)
+    for one in found:
+        if one.sums != sizes:
+            raise RuntimeError(f"{side}: ones over {sizes} sum up to {one.sums} on rank {one.rank}")
+    return found
 
 
 # --- by itself -----------------------------------------------------------------------------------

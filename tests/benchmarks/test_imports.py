@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from benchmarks import imports
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +35,8 @@ def test_an_import_is_timed_and_counted_in_a_fresh_process() -> None:
 
 def test_the_command_line_is_one_that_works() -> None:
     plan = json.loads(imports.python(*imports.command(), "--json"))
-    assert json.dumps(plan).count("1024") >= 2  # its ranks and its batch
+    assert math.prod(plan["sizes"].values()) == imports.RANKS
+    assert f"$ meshkit {imports.PLAN}\n" in (ROOT / "README.md").read_text()
     assert imports.starting("-c", "pass") > 0
 
 

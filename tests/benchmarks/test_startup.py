@@ -1,5 +1,6 @@
 import doctest
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -126,6 +127,16 @@ def test_rows_have_goals_only_where_the_issue_sets_them(
     rows = rows_of(Setting(8), 2)
     assert [row.unit for row in rows] == ["s", "s", "%", "descriptors", "threads", "kib", "s"]
     assert rows[2].ours == share(sides[0], "agreement", BUILDING)
+
+
+def test_a_start_with_another_sum_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = {"dp": 1.0, "sp": 1.0, "tp": 2.0}, {"dp": 1.0, "sp": 1.0, "tp": 1.0}
+    found = [replace(one, sums=right) for one in two()]
+    monkeypatch.setattr(startup.meshkit, "spawn", lambda *_, **__: found)
+    assert startup.job("torch", Setting(2), {}) == found
+    found[1] = replace(found[1], sums=wrong)
+    with pytest.raises(RuntimeError, match=r"^torch: ones over .* sum up to .* on rank 1$"):
+        startup.job("torch", Setting(2), {})
 
 
 def test_who_begins_changes_and_torch_is_never_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
