@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ..core.layout import Layout
 from ..core.measured import Measured, cases, modes
 from ..core.measurement import Case
-from ..core.targets import Target, every_target, typed_targets
+from ..core.targets import Target
 from ..launch.join import init
 from ..live.build import build_mesh
 from ..live.mesh import Mesh
@@ -33,7 +33,7 @@ class Request:
         axes: axis name to size, as for ``build_mesh``.
         order: as for ``build_mesh``.
         operations: of ``core.bandwidth.OPERATIONS``.
-        targets: as they are typed; None for all of ``every_target``.
+        targets: over which groups.
         sizes: bytes of the total array.
         terms: how to measure.
         device: where to compute; None takes the accelerator, else the cpu.
@@ -43,21 +43,11 @@ class Request:
     axes: Mapping[str, int]
     order: str | None
     operations: tuple[str, ...]
-    targets: tuple[str, ...] | None
+    targets: tuple[Target, ...]
     sizes: tuple[int, ...]
     terms: Terms
     device: str | None = None
     stop: str | None = None
-
-
-def chosen(layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
-    """The targets that are asked for: those typed, or all. Pure.
-
-    Raises:
-        UnknownAxisError: for an axis that the layout does not have.
-        SpecError: as :func:`meshkit.core.targets.typed_targets`.
-    """
-    return every_target(layout) if names is None else typed_targets(layout, names)
 
 
 def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
@@ -76,7 +66,7 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
     Raises:
         MeshkitError: as ``init``, ``build_mesh`` and ``mesh.guard``.
     """
-    targets, timeout = chosen(layout, request.targets), request.terms.timeout
+    targets, timeout = request.targets, request.terms.timeout
     groups = list(dict.fromkeys(axes for one in targets for axes in one.groups if len(axes) > 1))
     with Interruption(request.stop) as stop:
         world = init(device=request.device, timeout=timeout)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.axes import infer
 from ..core.bandwidth import OPERATIONS, sweep_sizes
-from ..core.call import Call, given
 from ..core.errors import SpawnError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.measured import Measured
 from ..core.measured_json import as_fields
 from ..core.measured_table import table
-from ..core.targets import every_target, typed_targets
+from ..core.targets import Target, every_target, typed_targets
 from ..launch.environment import detect
 from . import Answer, Command, plain, terminal
-from .grid import sizes_of
+from .grid import integer, sizes_of
 from .grid_asked import add_mesh, check_company
 from .local import failed, in_words, shared_device
 from .typed import Typed, typed
@@ -55,13 +56,16 @@ def run(asked: Namespace) -> Answer:
             collective.
         SpawnError: any of these, where the ranks were started here.
     """
-    layout = _layout(asked)
-    _check_targets(asked, layout)
+    sizes = sizes_of(asked.sizes, "meshkit bench")
+    call = typed(asked, sizes)
+    layout = _layout(call, sizes, asked)
+    targets = _targets(call, layout, asked.axes)
     if asked.plot is not None:
         from ..bench.plot import check_plot
 
         check_plot(asked.plot)
-    rank, report = _here(asked, layout) if asked.n is None else _started(asked, layout)
+    request = _request(asked, sizes, targets)
+    rank, report = _here(request, layout) if asked.n is None else _started(asked.n, request, layout)
     if rank:
         return Answer("", ok=not report.wrong, interrupted=report.interrupted)
     drawn = _drawn(asked.plot, report)
@@ -71,8 +75,6 @@ def run(asked: Namespace) -> Answer:
 
 def measured_beside(request: Request, layout: Layout) -> tuple[int, Measured] | None:
     """What rank 0 of ranks that share a machine found: on the cpu where it has too few devices."""
-    from dataclasses import replace
-
     from ..bench.bench import bench
 
     with in_words(f"the measurement on rank {detect().rank}"):
@@ -80,56 +82,53 @@ def measured_beside(request: Request, layout: Layout) -> tuple[int, Measured] | 
     return None if rank else (rank, report)
 
 
-def _layout(asked: Namespace) -> Layout:
+def _layout(call: Typed, sizes: Mapping[str, int], asked: Namespace) -> Layout:
     """The grid that is asked for."""
-    sizes = sizes_of(asked.sizes, "meshkit bench")
-    call = Call("build_mesh", (), {**sizes, **given(order=asked.order)})
     nested = nested_sizes(call, sizes, asked.order)
     if asked.n is not None:
         return Layout(ranks=None, **infer(call, nested, asked.n, f"-n {asked.n}"))
-    check_company(typed(asked, sizes), sizes)
+    check_company(call, sizes)
     world = detect()
     return Layout(ranks=None, **infer(call, nested, world.world_size, world.size_evidence))
 
 
-def _check_targets(asked: Namespace, layout: Layout) -> None:
-    """Refuse what cannot be measured.
+def _targets(call: Typed, layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
+    """The targets that are asked for: those typed, or all.
 
     Raises:
         SpecError: where no group has two ranks, or a target has one.
         UnknownAxisError: for an axis that there is not.
     """
-    if asked.axes is not None:
-        typed = shlex.quote(",".join(asked.axes))
-        typed_targets(layout, asked.axes, Typed(f"meshkit bench --axes {typed}"))
-    elif not every_target(layout):
-        line = f"every axis of {layout!r} has 1 rank: nothing travels."
+    if names is not None:
+        return typed_targets(layout, names, call)
+    if not (found := every_target(layout)):
+        line = f"{call}: every axis has 1 rank: nothing travels."
         raise SpecError(told(line, fix="meshkit bench dp=2 -n 2, say."))
+    return found
 
 
-def _request(asked: Namespace, stop: str | None) -> Request:
+def _request(asked: Namespace, sizes: Mapping[str, int], targets: tuple[Target, ...]) -> Request:
     from ..bench.bench import Request
     from ..bench.sweep import Terms
 
     terms = Terms(asked.warm_up, asked.iters, asked.timeout)
-    axes = None if asked.axes is None else tuple(asked.axes)
-    mesh = sizes_of(asked.sizes, "meshkit bench"), asked.order
-    return Request(*mesh, tuple(asked.ops), axes, asked.bytes, terms, asked.device, stop)
+    operations = asked.ops or OPERATIONS
+    return Request(sizes, asked.order, operations, targets, asked.bytes, terms, asked.device)
 
 
-def _here(asked: Namespace, layout: Layout) -> tuple[int, Measured]:
+def _here(request: Request, layout: Layout) -> tuple[int, Measured]:
     """What this rank under its launcher found, and then the job is left."""
     from ..bench.bench import bench
     from ..launch.join import shutdown
 
     try:
         with in_words(f"the measurement on rank {detect().rank}"):
-            return bench(_request(asked, None), layout)
+            return bench(request, layout)
     finally:
         shutdown()
 
 
-def _started(asked: Namespace, layout: Layout) -> tuple[int, Measured]:
+def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
     """What ``n`` ranks started here found. Ctrl-C ends them together, after what they are at.
 
     Raises:
@@ -143,11 +142,11 @@ def _started(asked: Namespace, layout: Layout) -> tuple[int, Measured]:
         stop = str(Path(folder) / "stop")
         with Interruption(stop) as interruption:
             try:
-                found = spawn(measured_beside, asked.n, (_request(asked, stop), layout))
+                found = spawn(measured_beside, n, (replace(request, stop=stop), layout))
             except SpawnError as error:
                 if any(isinstance(one, KeyboardInterrupt) for one in error.errors.values()):
                     raise KeyboardInterrupt from error
-                raise failed(asked.n, error) from error
+                raise failed(n, error) from error
             except (EOFError, OSError):  # what starts processes heard it too
                 if interruption:
                     raise KeyboardInterrupt from None
@@ -223,18 +222,9 @@ def read_operations(text: str) -> tuple[str, ...]:
     return names
 
 
-def _count(text: str) -> int:
-    """A number of calls as typed."""
-    if re.fullmatch("[0-9]{1,6}", text, re.ASCII):
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a number of calls, 0 to 999999")
-
-
-def _counted(text: str) -> int:
-    """A number of calls of 2 or more as typed: one call has no spread."""
-    if (found := _count(text)) < 2:
-        raise ArgumentTypeError(f"{text!r} is not a number of calls, 2 or more")
-    return found
+def _split(text: str) -> tuple[str, ...]:
+    """What stands between commas."""
+    return tuple(text.split(","))
 
 
 def _add(parser: ArgumentParser) -> None:
@@ -245,14 +235,16 @@ def _add(parser: ArgumentParser) -> None:
         "--sizes", dest="bytes", type=read_sizes, default=default, metavar="SIZES", help=sizes
     )
     ops = f"operations, with commas between (default: {','.join(OPERATIONS)})"
-    parser.add_argument("--ops", type=read_operations, default=OPERATIONS, help=ops)
+    parser.add_argument("--ops", type=read_operations, help=ops)
     axes = "over which groups: dp, 'dp sp' for both axes in one, dp+sp for both at once; commas "
     axes += "between (default: each axis, each two, all, and those that overlap in training)"
-    parser.add_argument("--axes", type=lambda text: text.split(","), metavar="TARGETS", help=axes)
+    parser.add_argument("--axes", type=_split, metavar="TARGETS", help=axes)
     iters = "calls that are counted for each row, fewer where they are slow (default 20)"
-    parser.add_argument("--iters", type=_counted, default=20, metavar="CALLS", help=iters)
+    two = partial(integer, least=2)  # one call has no spread
+    parser.add_argument("--iters", type=two, default=20, metavar="CALLS", help=iters)
     warm = "calls before them (default 3)"
-    parser.add_argument("--warm-up", type=_count, default=3, metavar="CALLS", help=warm)
+    some = partial(integer, least=0)
+    parser.add_argument("--warm-up", type=some, default=3, metavar="CALLS", help=warm)
     plot = "also draw bandwidth by size into this PNG; needs matplotlib"
     parser.add_argument("--plot", metavar="FILE", help=plot)
 

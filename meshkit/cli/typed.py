@@ -14,7 +14,7 @@ from ..core.words import pairs
 BATCH = ("global_batch", "micro_batch", "accumulation_steps")
 OPTIONS = (  # in the order in which they are quoted
     *("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place"),
-    *("model", "links", "memory", "top", "device", "n", "svg", "json"),
+    *("model", "links", "memory", "top", "ops", "axes", "device", "n", "svg", "json"),
 )
 
 
@@ -77,8 +77,9 @@ def typed(
     """
     said = {name: getattr(asked, name, None) for name in OPTIONS}
     said = {name: value for name, value in said.items() if value is not None and value is not False}
-    if isinstance(said.get("nodes"), tuple):
-        said["nodes"] = ",".join(map(str, asked.nodes))
+    for name, value in said.items():
+        if isinstance(value, tuple):  # typed with commas; a list is an option for each
+            said[name] = ",".join(map(str, value))
     args = (*before, *([] if sizes is None else [dict(sizes)]))
     return Typed(f"meshkit {asked.command.name}", args, said, quoted=quoted)
 

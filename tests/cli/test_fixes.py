@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshkit.cli import check
+from meshkit.cli import bench, check
 from meshkit.cli.main import main
+from tests.core.reports import CLEAN
 
 law = settings(
     deadline=None,
@@ -49,7 +50,14 @@ EXPLAIN = line(
 GRIDS = WORDS.map(lambda words: f'"{words}"')
 DIFF = line(st.just("diff"), GRIDS, GRIDS, option("--world", NUMBER), *BATCH)
 CHECK = line(st.just("check"), WORDS, option("--order", ORDER), GROUPS, option("-n", NUMBER))
-COMMANDS = PLAN | EXPLAIN | DIFF | CHECK
+BENCH = line(
+    st.just("bench"),
+    WORDS,
+    option("--order", ORDER),
+    option("--axes", AXES),
+    option("-n", NUMBER),
+)
+COMMANDS = PLAN | EXPLAIN | DIFF | CHECK | BENCH
 
 
 def fixes(said: str) -> list[str]:
@@ -83,6 +91,8 @@ def test_what_a_fix_says_can_be_typed(
     for name in ("_started", "_here"):
         monkeypatch.setattr(check, name, lambda *_: None)
     monkeypatch.setattr(check, "_answer", lambda *_, **__: check.Answer(""))
+    monkeypatch.setattr(bench, "_started", lambda *_: (0, CLEAN))
+    monkeypatch.setattr(bench, "_here", lambda *_: (0, CLEAN))
     said = refused(command, capsys)
     grids = 2 if command.startswith("diff") else 1  # each of which may have the fault
     for fix in fixes(said):
