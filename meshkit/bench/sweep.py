@@ -33,6 +33,7 @@ from .measure import seconds, settle
 
 LEAST = 2  # calls that are always counted
 SHARE = 0.25  # of the deadline that one measurement may take, so that those at the gate can wait
+Calls = tuple[int, int]  # to warm up, and counted
 NEITHER = -1.0  # in place of a number of wrong elements: the backend has no such operation
 
 
@@ -46,7 +47,8 @@ class Terms:
 
     Attributes:
         warm_up: calls before those that count.
-        iters: calls that count; fewer where they would take more than a quarter of ``timeout``.
+        iters: calls that count. Of either fewer, where they would take more than a quarter of
+            ``timeout``; but no less than two count.
         timeout: seconds that a collective may take.
     """
 
@@ -76,7 +78,8 @@ class Sweep:
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
         """Measure all cases, or those before a Ctrl-C. Collective over the mesh.
 
-        Every rank gets the same. Costs, a case, two collectives over the mesh, and one a group.
+        Every rank gets the same. Costs, a case, up to five small collectives over the mesh, and
+        one more a group.
 
         Raises:
             CollectiveError: where a collective failed or did not come through in time, with who is
@@ -100,8 +103,8 @@ class Sweep:
             sizes, ways = sizes_of(layout, case.target), modes(layout, case.target)
             found.extend(Measurement(case, mode, sizes, lacks=lacks) for mode in ways)
             return
-        room = SHARE * self.terms.timeout / max(slowest, 1e-9)
-        calls = max(LEAST, min(self.terms.iters, int(room)))
+        room = int(SHARE * self.terms.timeout / max(slowest, 1e-9))
+        calls = min(self.terms.warm_up, room), max(LEAST, min(self.terms.iters, room))
         ready = self._prepared(prepared, case)
         for mode in modes(layout, case.target):
             if mode == ALONE:
@@ -132,18 +135,18 @@ class Sweep:
             for axes in case.target.groups
         ]
 
-    def _at_once(self, ready: Sequence[Prepared], calls: int) -> list[float]:
+    def _at_once(self, ready: Sequence[Prepared], calls: Calls) -> list[float]:
         self._gate()
-        return seconds(partial(run, ready), self.terms.warm_up, calls, self.device)
+        return seconds(partial(run, ready), *calls, self.device)
 
-    def _alone(self, axes: Axes, ready: Sequence[Prepared], calls: int) -> list[float]:
+    def _alone(self, axes: Axes, ready: Sequence[Prepared], calls: Calls) -> list[float]:
         """The same, while all other groups wait; each rank is in one."""
         rows = self.mesh.layout.groups(*axes)
         took: list[float] = []
         for row in rows:
             self._gate()
             if self.mesh.rank in row:
-                took = seconds(partial(run, ready), self.terms.warm_up, calls, self.device)
+                took = seconds(partial(run, ready), *calls, self.device)
         return took
 
     def _gate(self) -> None:

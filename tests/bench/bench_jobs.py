@@ -52,6 +52,7 @@ def swept(
     sizes_bytes: Sequence[int],
     fault: str = "",
     timeout: float = 20.0,
+    warm_up: int = 1,
 ) -> tuple[list[Measurement], list[Case]]:
     """A sweep on a mesh, and what was told; with a fault on one rank."""
     with meshkit.build_mesh(sizes, groups=[n for n in names if " " in n] or None) as mesh:
@@ -75,7 +76,7 @@ def swept(
         if fault in LATE and mesh.rank == 2:
             dawdle(LATE[fault])
         todo = cases(mesh.layout, operations, typed_targets(mesh.layout, names), sizes_bytes)
-        sweep = Sweep(mesh, CPU, Terms(1, 4, timeout), lambda: stop, tell)
+        sweep = Sweep(mesh, CPU, Terms(warm_up, 4, timeout), lambda: stop, tell)
         return sweep.run(todo), told
 
 

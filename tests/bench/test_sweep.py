@@ -83,6 +83,12 @@ def test_a_slow_call_is_made_less_often() -> None:
     assert [one.timing.calls for one in found if one.timing] == [2 * 2, 2 * 2]
 
 
+def test_a_slow_call_is_warmed_up_less_often() -> None:
+    # a hundred calls of 0.2 s would keep the other group at the gate beyond its 2 s
+    found = swept(["all_reduce"], ["dp"], [64], "slower", 2.0, 100)
+    assert [one.timing.calls for one in found if one.timing] == [2 * 2, 2 * 2]
+
+
 def test_where_one_is_asked_to_stop_all_leave_with_what_there_is() -> None:
     by_rank = meshkit.spawn(
         jobs.swept, 4, ({"dp": 2, "sp": 2}, ["broadcast"], ["dp", "sp"], [64], "stops"), timeout=60
