@@ -13,19 +13,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+RANKS, PLACES = 31, 251  # that are told apart; primes, so that no power of two hides a shift
 
-def content(rank: int, items: int) -> Tensor:
+
+def content(rank: int, items: int, start: int = 0) -> Tensor:
     """What a rank holds: (items,) whole numbers that tell ranks and places apart.
 
-    Both numbers are primes, so that no power of two hides a shift. The largest is 7780: a sum
-    over 2,000 ranks is still exact in float32.
+    Ranks that are a multiple of 31 apart hold the same, and so do places that are one of 251. The
+    largest number is 7780: a sum over 2,000 ranks is still exact in float32.
+
+    Args:
+        rank: whose.
+        items: how many.
+        start: the place of the first one.
     """
-    return (251 * (rank % 31) + torch.arange(items) % 251).float()
+    places = torch.arange(start, start + items)
+    return (PLACES * (rank % RANKS) + places % PLACES).float()
 
 
 def all_reduced(members: Sequence[int], place: int, items: int) -> Tensor:
     """What the rank at a place in a group gets from all_reduce: (items,), the sum over members."""
-    return sum((content(rank, items) for rank in members), torch.zeros(items))
+    ranks = sum(rank % RANKS for rank in members)  # at once: members may be thousands
+    return (PLACES * ranks + len(members) * (torch.arange(items) % PLACES)).float()
 
 
 def all_gathered(members: Sequence[int], place: int, items: int) -> Tensor:
@@ -40,7 +49,8 @@ def reduce_scattered(members: Sequence[int], place: int, items: int) -> Tensor:
 
 def all_exchanged(members: Sequence[int], place: int, items: int) -> Tensor:
     """What it gets from all_to_all: (items,), from each member the part meant for this place."""
-    return torch.cat([content(rank, items).chunk(len(members))[place] for rank in members])
+    part = items // len(members)
+    return torch.cat([content(rank, part, place * part) for rank in members])
 
 
 def broadcasted(members: Sequence[int], place: int, items: int) -> Tensor:

@@ -9,12 +9,20 @@ import torch
 import meshkit
 from meshkit.bench import calls
 from meshkit.bench.calls import CALLS, lacking
+from meshkit.core import measured_json
 from meshkit.core.bandwidth import OPERATIONS
 from tests.bench import bench_jobs as jobs
 
 
 def test_there_is_a_call_for_each_operation() -> None:
     assert tuple(CALLS) == OPERATIONS
+
+
+def test_json_says_of_each_call_what_it_is() -> None:
+    in_place = tuple(op for op, call in CALLS.items() if call.in_place)
+    assert in_place == measured_json.IN_PLACE
+    parted = {op for op, call in CALLS.items() if call.from_part or call.to_part}
+    assert parted | {"all_to_all"} == set(measured_json.PARTED)  # whose parts are all there
 
 
 @pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])
