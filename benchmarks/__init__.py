@@ -1,4 +1,5 @@
 """Measurements of meshkit, each against a peer in the same run: ``python -m benchmarks``.
 
-Some stand by themselves too: ``python -m benchmarks.agreement``, ``.collectives``, ``.placement``.
+Some stand by themselves too: ``python -m benchmarks.agreement``, ``.collectives``, ``.placement``,
+``.scale``, ``.startup``.
 """

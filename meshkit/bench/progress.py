@@ -6,13 +6,13 @@ hundred KiB, which is about what a small one costs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from ..core.layout import Layout
 from ..core.measured import modes
-from ..core.measured_table import progress
 from ..core.measurement import ALONE, Case
 
 EMPTY = 2**18  # bytes that a call without any counts as
@@ -32,6 +32,24 @@ def work(layout: Layout, case: Case) -> float:
     groups = layout.num_ranks // layout.size(*case.target.span)
     runs = sum(groups if mode == ALONE else 1 for mode in modes(layout, case.target))
     return float(runs * (EMPTY + case.bytes))
+
+
+def line(done: float, total: float, seconds: float, what: str) -> str:
+    """How far a run has come, in one line. Pure.
+
+    Args:
+        done: the work done, above 0.
+        total: all of it, in the same unit.
+        seconds: that it took so far.
+        what: what is measured now.
+
+    Example:
+        >>> print(line(25, 100, 30.0, "all_reduce over dp, 1024 bytes"))
+        25 %, 1 min 30 s left: all_reduce over dp, 1024 bytes
+    """
+    left = math.ceil(seconds * (total - done) / done)
+    text = f"{left // 60} min {left % 60} s" if left >= 60 else f"{left} s"
+    return f"{100 * done / total:.0f} %, {text} left: {what}"
 
 
 class Progress:
@@ -65,8 +83,8 @@ class Progress:
             return
         self._told = now
         what = f"{case.op} over {case.target.name}, {case.bytes} bytes"
-        line = progress(done, sum(self._work), now - self._began, what)[:WIDTH]
-        self._stream.write(f"\r{line:<{WIDTH}}" if self._again else f"{line}\n")
+        said = line(done, sum(self._work), now - self._began, what)[:WIDTH]
+        self._stream.write(f"\r{said:<{WIDTH}}" if self._again else f"{said}\n")
         self._stream.flush()
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""A run of measurements as a person reads it: text of a width, and how far it has come.
+"""A run of measurements as a person reads it: text of a width.
 
 ::
 
@@ -47,24 +47,6 @@ def table(report: Measured, width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def progress(done: float, total: float, seconds: float, what: str) -> str:
-    """How far a run has come, in one line. Pure.
-
-    Args:
-        done: the work done, above 0.
-        total: all of it, in the same unit.
-        seconds: that it took so far.
-        what: what is measured now.
-
-    Example:
-        >>> print(progress(25, 100, 30.0, "all_reduce over dp, 1024 bytes"))
-        25 %, 1 min 30 s left: all_reduce over dp, 1024 bytes
-    """
-    left = math.ceil(seconds * (total - done) / done)
-    text = f"{left // 60} min {left % 60} s" if left >= 60 else f"{left} s"
-    return f"{100 * done / total:.0f} %, {text} left: {what}"
-
-
 def _machine(report: Measured) -> str:
     ranks = count(math.prod(report.sizes.values()), "rank")
     where = f"{ranks} on {count(len(set(report.hosts)), 'host')}, launcher {report.launcher}"
@@ -93,7 +75,7 @@ COLUMNS: tuple[Column, ...] = (
 def _rows(report: Measured, width: int) -> Iterator[str]:
     """A heading for each operation and target, and its rows."""
     shown = [column for i, column in enumerate(COLUMNS) if 2 + _wide(i) <= width]
-    rows = zip(report.found, ratios(report.found), strict=True)
+    rows, lines = zip(report.found, ratios(report.found), strict=True), report.fits
     for (op, target), some in groupby(rows, lambda r: (r[0].case.op, r[0].case.target.name)):
         block = list(some)
         yield from ("", f"{op} over {target}, n = {' and '.join(map(str, block[0][0].sizes))}")
@@ -103,7 +85,7 @@ def _rows(report: Measured, width: int) -> Iterator[str]:
                 yield f"  {row[0].mode:<10}{row[0].case.bytes:>11}  not measured: {row[0].lacks}"
             else:
                 yield "  " + "".join(_cell(text(row), size) for _, size, text in shown)
-        for one in report.fits:
+        for one in lines:
             if (one.op, one.target) == (op, target):
                 yield f"  {_fitted(one)}"
 

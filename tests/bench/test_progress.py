@@ -7,7 +7,7 @@ import io
 import pytest
 
 from meshkit import Layout
-from meshkit.bench.progress import EMPTY, Progress, work
+from meshkit.bench.progress import EMPTY, Progress, line, work
 from meshkit.core.measured import cases
 from meshkit.core.measurement import Case
 from meshkit.core.targets import typed_targets
@@ -62,3 +62,17 @@ def test_a_long_line_is_cut() -> None:
     progress(case)
     progress(case)
     assert len(stream.getvalue()) == 80
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "said"),
+    [
+        (50, 10.0, "50 %, 10 s left: x"),
+        (1, 1.0, "1 %, 1 min 39 s left: x"),
+        (100, 9.0, "100 %, 0 s left: x"),
+        (40, 40.0, "40 %, 1 min 0 s left: x"),
+        (99, 1.0, "99 %, 1 s left: x"),
+    ],
+)
+def test_time_left(done: float, seconds: float, said: str) -> None:
+    assert line(done, 100, seconds, "x") == said

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.core.measured_table import progress, table
+from meshkit.core.measured_table import table
 from tests.core.reports import CLEAN, EMPTY, FOUND, REPORT
 
 quick = settings(deadline=None, max_examples=60, database=None)
@@ -98,17 +98,3 @@ def test_what_was_cut_short() -> None:
 def test_times_that_do_not_grow_with_the_size() -> None:
     flat = replace(CLEAN, found=(CLEAN.found[2], replace(CLEAN.found[0], timing=FOUND[6].timing)))
     assert "  fit, alone, 2 sizes: 4390.2 us + nothing by the byte, within 12 %\n" in table(flat)
-
-
-@pytest.mark.parametrize(
-    ("done", "seconds", "said"),
-    [
-        (50, 10.0, "50 %, 10 s left: x"),
-        (1, 1.0, "1 %, 1 min 39 s left: x"),
-        (100, 9.0, "100 %, 0 s left: x"),
-        (40, 40.0, "40 %, 1 min 0 s left: x"),
-        (99, 1.0, "99 %, 1 s left: x"),
-    ],
-)
-def test_time_left(done: float, seconds: float, said: str) -> None:
-    assert progress(done, 100, seconds, "x") == said
