@@ -7,10 +7,12 @@ as a length in four bytes and then its bytes.
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 # A file that seems cut short is looked at again, from there on: a tenth of a second in all. A write
 # of torch's takes microseconds, and of a hundred ranks that start together one is always writing.
@@ -36,18 +38,22 @@ def is_store(path: Path) -> bool:
 
 
 def _whole(path: Path, begin: int) -> tuple[int, bool]:
-    """Where the last whole key and value ends, from such a place on; whether more follows it."""
+    """Where the last whole key and value ends, from such a place on; whether more follows it.
+
+    Only lengths are read: what is no store may be of any size.
+    """
     with path.open("rb") as file:
-        file.seek(begin)
-        data = file.read()
-    place = 0
-    while (end := _end(data, _end(data, place))) <= len(data):
-        place = end
-    return begin + place, place < len(data)
+        size = os.fstat(file.fileno()).st_size
+        place = begin
+        while (end := _end(file, _end(file, place, size), size)) <= size:
+            place = end
+    return place, place < size
 
 
-def _end(data: bytes, place: int) -> int:
-    """Where the part that begins at a place ends; beyond the data where it is cut short."""
-    if place + 4 > len(data):
-        return len(data) + 1
-    return place + 4 + int(struct.unpack_from("=I", data, place)[0])
+def _end(file: BinaryIO, place: int, size: int) -> int:
+    """Where the part that begins at a place ends; beyond the size where it is cut short."""
+    if place + 4 > size:
+        return size + 1
+    file.seek(place)
+    head = file.read(4)
+    return place + 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import threading
+import tracemalloc
 from pathlib import Path
 from unittest import mock
 
@@ -49,6 +50,19 @@ def test_what_is_cut_short_is_none(
     short.write_bytes(data[:-cut])
     with mock.patch.object(filestore, "PAUSES", (0.0,) * 3):
         assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
+
+
+def test_a_large_file_that_is_none_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes((2**31).to_bytes(4, "little"))
+    with path.open("r+b") as file:
+        file.truncate(2**30)  # without blocks on the disk
+    tracemalloc.start()
+    try:
+        assert not is_store(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_other_files_are_refused_in_words(tmp_path: Path) -> None:
