@@ -110,3 +110,7 @@ def test_what_the_readme_says_of_accumulation() -> None:
     assert wrong * 4 * 4 == 512
     plan = meshkit.BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4)
     assert plan.accumulation_steps == 64
+
+
+def test_no_figure_is_still_to_be_filled_in() -> None:
+    assert re.findall(r"\b[A-Z]{2,}_?[A-Z]+ times\b|\bTODO\b|\bXXX\b", README) == []
