@@ -190,6 +190,16 @@ def reference(
     return {"y": y.detach(), "x": x.grad, **grads}
 
 
+def of_eight(cases: list[tuple[dict[str, int], str, bool]]) -> tuple[Any, list[str]]:
+    """What is asked of eight ranks, in one job: the import of Megatron takes longest."""
+    return beside(cases), refused()
+
+
+def of_one(cases: list[Case], ramped: list[Ramp], consumed: list[int]) -> tuple[Any, Any]:
+    """What is asked of one rank."""
+    return megatrons_tables(cases), ramps(ramped, consumed)
+
+
 def refused() -> list[str]:
     """What is said of meshes that cannot be Megatron's."""
     found = []

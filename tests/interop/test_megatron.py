@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,20 @@ CASES: list[jobs.Case] = [
 ]
 
 
+RAMPS = [(4, 4, 100, 16), (8, 4, 1000, 32), (4, 8, 300, 28)]
+CONSUMED = [*range(0, 1100, 7), 33, 34, 66, 67, 99, 100, 101, 299, 300, 10**6]
+
+
+@pytest.fixture(scope="module")
+def one() -> tuple[Any, Any]:
+    """Megatron's tables and ramps, as one rank tells them."""
+    (told,) = meshkit.spawn(jobs.of_one, 1, (CASES, RAMPS, CONSUMED), timeout=200)
+    return told
+
+
 @needs_megatron
-def test_its_rank_tables_are_groups_of_the_layouts() -> None:
-    (tables,) = meshkit.spawn(jobs.megatrons_tables, 1, (CASES,), timeout=200)
+def test_its_rank_tables_are_groups_of_the_layouts(one: tuple[Any, Any]) -> None:
+    tables, _ = one
     for (world, sizes, order), theirs in zip(CASES, tables, strict=True):
         for layout, table in zip(
             megatron.layouts(world, **sizes, order=order), theirs, strict=True
@@ -48,14 +60,12 @@ def test_its_rank_tables_are_groups_of_the_layouts() -> None:
 
 
 @needs_megatron
-def test_a_ramp_of_the_global_batch_is_megatrons() -> None:
-    cases = [(4, 4, 100, 16), (8, 4, 1000, 32), (4, 8, 300, 28)]
-    consumed = [*range(0, 1100, 7), 33, 34, 66, 67, 99, 100, 101, 299, 300, 10**6]
-    (theirs,) = meshkit.spawn(jobs.ramps, 1, (cases, consumed), timeout=200)
-    for (start, increment, samples, total), found in zip(cases, theirs, strict=True):
+def test_a_ramp_of_the_global_batch_is_megatrons(one: tuple[Any, Any]) -> None:
+    _, theirs = one
+    for (start, increment, samples, total), found in zip(RAMPS, theirs, strict=True):
         plan = BatchPlan.solve(dp=2, global_batch=total, micro_batch=2)
         ramp = BatchSchedule.ramp_up(plan, start=start, increment=increment, samples=samples)
-        assert [ramp.at(count).global_batch for count in consumed] == found
+        assert [ramp.at(count).global_batch for count in CONSUMED] == found
 
 
 # sizes and order at 8 ranks, whether the experts are a view, and how many groups a rank holds
@@ -70,11 +80,18 @@ BESIDE = [
 ]
 
 
-@needs_megatron
-def test_every_field_holds_the_ranks_that_megatron_gives_it() -> None:
+@pytest.fixture(scope="module")
+def eight() -> list[tuple[Any, list[str]]]:
+    """What eight ranks tell."""
     cases = [case[:3] for case in BESIDE]
-    by_rank = meshkit.spawn(jobs.beside, 8, (cases,), timeout=250)
-    for found in by_rank:
+    return meshkit.spawn(jobs.of_eight, 8, (cases,), timeout=300)
+
+
+@needs_megatron
+def test_every_field_holds_the_ranks_that_megatron_gives_it(
+    eight: list[tuple[Any, list[str]]],
+) -> None:
+    for found, _ in eight:
         for (*_, held), (theirs, ours, made, holds) in zip(BESIDE, found, strict=True):
             assert len(theirs) == 20
             assert ours == theirs
@@ -90,8 +107,10 @@ def test_its_parallel_layers_compute_what_whole_ones_do() -> None:
 
 
 @needs_megatron
-def test_meshes_that_cannot_be_are_refused_on_every_rank() -> None:
-    by_rank = meshkit.spawn(jobs.refused, 8, timeout=200)
+def test_meshes_that_cannot_be_are_refused_on_every_rank(
+    eight: list[tuple[Any, list[str]]],
+) -> None:
+    by_rank = [told for _, told in eight]
     assert by_rank == [by_rank[0]] * 8
     other, absent, unbuilt, fields, stages, ends = by_rank[0]
     assert other == (
