@@ -246,7 +246,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
         parser.add_argument(f"--{axis}", type=positive, default=default)
     sizes = {"seq": 128, "dim": 64, "layers": 2, "heads": 8, "global-batch": 32, "micro-batch": 4}
-    for name, default in {**sizes, "steps": 200, "log-every": 10}.items():
+    for name, default in {**sizes, "steps": 150, "log-every": 10}.items():
         parser.add_argument(f"--{name}", type=positive, default=default)
     parser.add_argument("--attention", choices=list(KINDS), default="ulysses", help="over sp")
     parser.add_argument("--seed", type=int, default=0)

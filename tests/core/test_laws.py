@@ -120,7 +120,7 @@ def test_the_strategies_reach_every_kind_of_layout() -> None:
     reached = Counter[str]()
 
     @seed(0)
-    @settings(law, max_examples=400)
+    @settings(law, max_examples=250)
     @given(layouts(with_ranks=True))
     def look(layout: Layout) -> None:
         reached.update(kind for kind, holds in KINDS.items() if holds(layout))
