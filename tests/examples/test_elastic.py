@@ -29,7 +29,7 @@ LIVES = [(4, 20), (2, 45), (3, 60), (1, STEPS)]  # ranks, and up to which step
 
 # In seconds. A node is taken for lost after interval x attempts; then the others wait for the last
 # call to pass, as a new node may come.
-TIMES = "join_timeout=60,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
+TIMES = "join_timeout=60,last_call_timeout=6,keep_alive_interval=1,keep_alive_max_attempt=2"
 
 
 @pytest.fixture(scope="module")
