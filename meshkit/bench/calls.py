@@ -13,33 +13,52 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RANKS, PLACES = 31, 251  # that are told apart; primes, so that no power of two hides a shift
+EXACT = 2**24  # float32 has every whole number up to here
+# How many ranks and places are told apart; primes, so that no power of two hides a shift.
+APART = ((31, 251), (31, 31), (7, 17), (3, 5))
 
 
-def content(rank: int, items: int, start: int = 0) -> Tensor:
+def apart(members: int) -> tuple[int, int]:
+    """How many ranks and places are told apart in a group: the most of which a sum is exact. Pure.
+
+    The largest number is one less than their product, so every sum, also of a part of the members,
+    is below 2^24. Beyond 1,198,372 members it need not be.
+
+    Example:
+        >>> [apart(members) for members in (2, 2156, 2157, 16384, 65536, 1048576)]
+        [(31, 251), (31, 251), (31, 31), (31, 31), (7, 17), (3, 5)]
+    """
+    exact = (one for one in APART if members * (one[0] * one[1] - 1) < EXACT)
+    return next(exact, APART[-1])
+
+
+def content(rank: int, members: int, items: int, start: int = 0) -> Tensor:
     """What a rank holds: (items,) whole numbers that tell ranks and places apart.
 
-    Ranks that are a multiple of 31 apart hold the same, and so do places that are one of 251. The
-    largest number is 7780: a sum over 2,000 ranks is still exact in float32.
+    In a group of up to 2,156 ranks those that are a multiple of 31 apart hold the same, and so do
+    places that are one of 251; in larger groups more do, so that a sum is exact in float32.
 
     Args:
         rank: whose.
+        members: how many ranks its group has.
         items: how many.
         start: the place of the first one.
     """
-    places = torch.arange(start, start + items)
-    return (PLACES * (rank % RANKS) + places % PLACES).float()
+    ranks, places = apart(members)
+    return (places * (rank % ranks) + torch.arange(start, start + items) % places).float()
 
 
 def all_reduced(members: Sequence[int], place: int, items: int) -> Tensor:
     """What the rank at a place in a group gets from all_reduce: (items,), the sum over members."""
-    ranks = sum(rank % RANKS for rank in members)  # at once: members may be thousands
-    return (PLACES * ranks + len(members) * (torch.arange(items) % PLACES)).float()
+    ranks, places = apart(len(members))
+    held = sum(rank % ranks for rank in members)  # at once: members may be thousands
+    return (places * held + len(members) * (torch.arange(items) % places)).float()
 
 
 def all_gathered(members: Sequence[int], place: int, items: int) -> Tensor:
     """What it gets from all_gather: (items,), an equal part from each member."""
-    return torch.cat([content(rank, items // len(members)) for rank in members])
+    ranks = len(members)
+    return torch.cat([content(rank, ranks, items // ranks) for rank in members])
 
 
 def reduce_scattered(members: Sequence[int], place: int, items: int) -> Tensor:
@@ -49,18 +68,18 @@ def reduce_scattered(members: Sequence[int], place: int, items: int) -> Tensor:
 
 def all_exchanged(members: Sequence[int], place: int, items: int) -> Tensor:
     """What it gets from all_to_all: (items,), from each member the part meant for this place."""
-    part = items // len(members)
-    return torch.cat([content(rank, part, place * part) for rank in members])
+    ranks, part = len(members), items // len(members)
+    return torch.cat([content(rank, ranks, part, place * part) for rank in members])
 
 
 def broadcasted(members: Sequence[int], place: int, items: int) -> Tensor:
     """What it gets from broadcast: (items,), what the first member holds."""
-    return content(members[0], items)
+    return content(members[0], len(members), items)
 
 
 def received(members: Sequence[int], place: int, items: int) -> Tensor:
     """What it gets from send_recv: (items,), what the member before it holds."""
-    return content(members[place - 1], items)
+    return content(members[place - 1], len(members), items)
 
 
 Works = Sequence[dist.Work | None]
@@ -188,7 +207,7 @@ def checkable(
 ) -> Prepared:
     """A call whose result tells ranks and places apart, to be made once. Local."""
     operation, ranks, rank = CALLS[op], len(members), dist.get_rank()
-    source = content(rank, operation.source_items(items, ranks))
+    source = content(rank, ranks, operation.source_items(items, ranks))
     blank = torch.full((operation.output_items(items, ranks),), -1.0)
     out = (source if operation.in_place else blank).to(device, copy=True)
     return Prepared(operation, members, items, group, source.to(device), out)

@@ -50,8 +50,26 @@ def test_expected_results_element_by_element(members: list[int]) -> None:
 
 
 def test_content_tells_ranks_and_places_apart() -> None:
-    held = torch.stack([calls.content(rank, 251) for rank in range(31)])
+    held = torch.stack([calls.content(rank, 8, 251) for rank in range(31)])
     assert len(held.unique()) == 31 * 251
+
+
+@pytest.mark.parametrize("members", [1, 2156, 2157, 16_384, 17_477, 65_536, 1_048_576])
+def test_sums_over_many_members_are_exact(members: int) -> None:
+    ranks, places = calls.apart(members)
+    assert members * (ranks * places - 1) < 2**24
+    held = [sum(rank % ranks for rank in range(members)) * places + members * (places - 1)]
+    found = calls.all_reduced(range(members), 0, 2 * places)[[places - 1, 2 * places - 1]]
+    assert found.tolist() == held * 2
+
+
+def test_a_sum_of_16384_in_float32_is_what_is_expected() -> None:
+    members = range(5, 16_384 + 5)
+    whole = torch.zeros(40)
+    for rank in members:  # one after another: the order in which errors grow the most
+        whole += calls.content(rank, len(members), 40)
+    assert whole.tolist() == calls.all_reduced(members, 0, 40).tolist()
+    assert calls.content(6, len(members), 40).tolist() != calls.content(5, len(members), 40).tolist()
 
 
 def test_every_call_is_right_on_real_groups_and_one_never_made_is_wrong() -> None:
