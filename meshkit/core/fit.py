@@ -12,14 +12,20 @@ outside those measured: algorithms and protocols change with the size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from .axes import STANDARD
+from .bandwidth import ITEM, MOST
 from .call import Call
 from .errors import SpecError, told
 from .measurement import Measurement
+from .words import pairs
+
+FACTOR = 4  # from one size to the next, in a command that measures more of them
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Fit:
         beta: seconds a byte.
         sizes: bytes, ascending, that were measured.
         residuals: (time of the line - time measured) / time measured, by size.
+        mesh: axis name to size, the outermost first, of the mesh that was measured.
     """
 
     op: str
@@ -45,13 +52,14 @@ class Fit:
     beta: float
     sizes: tuple[int, ...]
     residuals: tuple[float, ...]
+    mesh: Mapping[str, int]
 
     @property
     def worst(self) -> float:
         """The largest residual, without its sign."""
         return max(map(abs, self.residuals))
 
-    def seconds(self, size: int) -> float:
+    def seconds(self, size: float) -> float:
         """How long a call takes. Pure.
 
         Args:
@@ -61,7 +69,8 @@ class Fit:
             SpecError: for a size outside those measured.
 
         Example:
-            >>> fit = Fit("all_reduce", "dp", "alone", 4, 1e-4, 1e-9, (1024, 4096), (0.0, 0.0))
+            >>> sizes, mesh = (1024, 4096), {"dp": 4}
+            >>> fit = Fit("all_reduce", "dp", "alone", 4, 1e-4, 1e-9, sizes, (0.0, 0.0), mesh)
             >>> round(fit.seconds(2048), 9)
             0.000102048
         """
@@ -70,9 +79,32 @@ class Fit:
             call = Call("fit.seconds", (size,))
             what = f"{self.op} over {self.target} was measured from {least} to {most} bytes."
             why = "Algorithms and protocols change with the size: the line says nothing beyond."
-            fix = f"meshkit bench with --sizes {min(least, size)}:{max(most, size)}."
+            wider = self._wider(size)
+            fix = f"fit.seconds({least}), say{wider and f'; or first {wider}'}."
             raise SpecError(told(f"{call}: {what}", why, fix=fix))
         return self.alpha + self.beta * size
+
+    def _wider(self, size: float) -> str:
+        """The command that measures a size too, and those from there to here; "" if none does.
+
+        Sizes are rounded down to what all ranks can share, so it goes one such step further.
+        """
+        step = ITEM * math.prod(self.mesh.values())
+        if not step <= size <= MOST:  # nan is neither
+            return ""
+        least = last = min(self.sizes[0], int(size))
+        while last < max(self.sizes[-1], size) + step:
+            last *= FACTOR
+        standard = [axis for axis in STANDARD if axis in self.mesh] == list(self.mesh)
+        words = ["meshkit bench", pairs(self.mesh), f"-n {math.prod(self.mesh.values())}"]
+        words += [] if standard else [f"--order {_word(' '.join(self.mesh))}"]
+        words += [f"--ops {self.op}", f"--axes {_word(self.target)}"]
+        return " ".join([*words, f"--sizes {least}:{last}:{FACTOR}"]) if last <= MOST else ""
+
+
+def _word(text: str) -> str:
+    """One word of a command."""
+    return f"'{text}'" if " " in text else text
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -102,18 +134,25 @@ def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float
     return (alone[0], 0.0) if left[0] <= left[1] else (0.0, alone[1])
 
 
-def fits(found: Sequence[Measurement]) -> tuple[Fit, ...]:
-    """A line for each operation, target and way, where two sizes or more were measured. Pure."""
+def fits(found: Sequence[Measurement], mesh: Mapping[str, int]) -> tuple[Fit, ...]:
+    """A line for each operation, target and way, where two sizes or more were measured. Pure.
+
+    Args:
+        found: what was measured.
+        mesh: axis name to size, the outermost first.
+    """
     series: dict[tuple[str, str, str, int], dict[int, float]] = {}
     for one in found:
         if one.timing is not None and len(one.sizes) == 1:
             key = one.case.op, one.case.target.name, one.mode, one.sizes[0]
             series.setdefault(key, {})[one.case.bytes] = one.timing.median
-    return tuple(_fit(key, times) for key, times in series.items() if len(times) > 1)
+    return tuple(_fit(key, times, mesh) for key, times in series.items() if len(times) > 1)
 
 
-def _fit(key: tuple[str, str, str, int], times: dict[int, float]) -> Fit:
+def _fit(
+    key: tuple[str, str, str, int], times: dict[int, float], mesh: Mapping[str, int]
+) -> Fit:
     sizes = tuple(sorted(times))
     alpha, beta = line(sizes, [times[size] for size in sizes])
     residuals = tuple((alpha + beta * size - times[size]) / times[size] for size in sizes)
-    return Fit(*key, alpha, beta, sizes, residuals)
+    return Fit(*key, alpha, beta, sizes, residuals, dict(mesh))

@@ -58,7 +58,7 @@ class Measured:
     @property
     def fits(self) -> tuple[Fit, ...]:
         """The lines through the times."""
-        return fits(self.found)
+        return fits(self.found, self.sizes)
 
 
 def cases(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from itertools import pairwise
 
 import numpy as np
@@ -9,14 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import SpecError
+from meshkit import Layout, SpecError
+from meshkit.cli.bench import read_sizes
+from meshkit.cli.grid import sizes_of
+from meshkit.cli.main import parser
+from meshkit.core.bandwidth import ITEM, MOST
+from meshkit.core.call import Call
+from meshkit.core.factor import nested_sizes
 from meshkit.core.fit import Fit, fits, line
+from meshkit.core.measured import cases
 from meshkit.core.measurement import ALONE, OVERLAP, Case, Measurement
-from meshkit.core.targets import Target
+from meshkit.core.targets import Target, typed_targets
 from meshkit.core.timing import Timing
 
 quick = settings(deadline=None, max_examples=60, database=None)
 seconds = st.floats(1e-6, 10.0)
+MESH = {"dp": 4, "sp": 2}
 DP, BOTH = Target((("dp",),)), Target((("dp",), ("sp",)))
 
 
@@ -93,7 +103,8 @@ def test_a_fit_for_each_operation_target_and_way() -> None:
         found("all_gather", BOTH, OVERLAP, 2000, 1.0),
         Measurement(Case("broadcast", DP, 9000), ALONE, (4,), lacks="no"),
     ]
-    one, two = fits(rows)
+    one, two = fits(rows, MESH)
+    assert one.mesh == two.mesh == MESH
     assert (one.op, one.target, one.mode, one.ranks) == ("broadcast", "dp", "alone", 4)
     assert one.sizes == (1000, 3000)
     assert (one.alpha, one.beta) == pytest.approx((2.0, 0.001))
@@ -106,12 +117,50 @@ def test_a_fit_for_each_operation_target_and_way() -> None:
 
 
 def test_a_prediction_is_on_the_line_and_inside_what_was_measured() -> None:
-    fit = Fit("broadcast", "dp", ALONE, 4, 1e-3, 1e-6, (1000, 3000), (0.1, -0.2))
+    fit = fitted_line("dp", MESH)
     assert [fit.seconds(size) for size in (1000, 2000, 3000)] == pytest.approx([2e-3, 3e-3, 4e-3])
-    for size, range_ in ((999, "999:3000"), (3001, "1000:3001")):
+    bench = "; or first meshkit bench dp=4 sp=2 -n 8 --ops broadcast --axes dp --sizes "
+    for size, more in (
+        (999, f"{bench}999:3996:4"),
+        (3001.5, f"{bench}1000:4000:4"),
+        (31, ""),  # eight ranks share 32 bytes at the least
+        (-1, ""),
+        (math.nan, ""),
+        (math.inf, ""),
+        (MOST, ""),  # the next size is beyond what is measured
+    ):
         with pytest.raises(SpecError) as error:
             fit.seconds(size)
-        assert str(error.value).endswith(f"Fix: meshkit bench with --sizes {range_}.")
+        assert str(error.value).endswith(f"\n  Fix: fit.seconds(1000), say{more}.")
+        assert fit.seconds(1000) > 0
+
+
+def fitted_line(target: str, mesh: dict[str, int]) -> Fit:
+    return Fit("broadcast", target, ALONE, 4, 1e-3, 1e-6, (1000, 3000), (0.1, -0.2), mesh)
+
+
+@quick
+@given(
+    st.sampled_from([{"dp": 4, "sp": 2}, {"sp": 2, "dp": 4}, {"x": 3, "dp": 2}, {"dp": 7}]),
+    st.integers(28, 2**37),
+)
+def test_the_command_of_the_fix_measures_that_size(mesh: dict[str, int], size: int) -> None:
+    fit = fitted_line(" ".join(mesh), mesh)
+    if size < ITEM * math.prod(mesh.values()) or 1000 <= size <= 3000:
+        return
+    with pytest.raises(SpecError) as error:
+        fit.seconds(size)
+    words = shlex.split(str(error.value).partition("; or first meshkit ")[2].removesuffix("."))
+    asked = parser(["bench"]).parse_args(words)
+    sizes = sizes_of(asked.sizes, "meshkit bench")
+    layout = Layout(ranks=None, **nested_sizes(Call("x", (sizes,)), sizes, asked.order))
+    assert list(layout.sizes.items()) == list(mesh.items())
+    assert asked.n == layout.num_ranks
+    (target,) = typed_targets(layout, asked.axes)
+    todo = cases(layout, asked.ops, [target], read_sizes(asked.bytes))
+    assert (todo[0].op, target.name) == ("broadcast", " ".join(mesh))
+    assert todo[0].bytes <= min(size, 1000)
+    assert todo[-1].bytes >= max(size, 3000)
 
 
 def test_scales_that_differ_by_a_billion_do_not_matter() -> None:

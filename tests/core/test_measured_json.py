@@ -37,7 +37,7 @@ def test_the_whole_run() -> None:
         ("all_reduce", "dp", "concurrent", 2),
     ]
     assert list(fits[0]) == [
-        *("op", "target", "mode", "ranks", "alpha", "beta", "sizes", "residuals"),
+        *("op", "target", "mode", "ranks", "alpha", "beta", "sizes", "residuals", "mesh"),
     ]
 
 

@@ -1622,12 +1622,15 @@ travels in it.
         {},
     ),
     "a time of a size that was not measured": Said(
-        lambda: Fit("all_reduce", "dp", "alone", 4, 1.0, 1.0, (64, 128), (0, 0)).seconds(256),
+        lambda: Fit(
+            "all_reduce", "dp sp", "alone", 4, 1.0, 1.0, (64, 128), (0, 0), {"sp": 2, "dp": 2}
+        ).seconds(256),
         SpecError,
         """
-        fit.seconds(256): all_reduce over dp was measured from 64 to 128 bytes.
+        fit.seconds(256): all_reduce over dp sp was measured from 64 to 128 bytes.
           Algorithms and protocols change with the size: the line says nothing beyond.
-          Fix: meshkit bench with --sizes 64:256.
+          Fix: fit.seconds(64), say; or first meshkit bench sp=2 dp=2 -n 4 --order 'sp dp' --ops \
+all_reduce --axes 'dp sp' --sizes 64:1024:4.
         """,
         {},
     ),
