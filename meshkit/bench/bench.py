@@ -73,7 +73,7 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
         device = world.device or torch.device("cpu")
         with build_mesh(request.axes, order=request.order, groups=groups or None) as mesh:
             began = time.monotonic()
-            hosts = _hosts(mesh, device)
+            hosts = hosts_of(mesh, device)
             todo = cases(layout, request.operations, targets, request.sizes)
             tell = Progress(layout, todo, sys.stderr) if world.rank == 0 else None
             sweep = Sweep(mesh, device, request.terms, lambda: bool(stop), tell or _silent)
@@ -99,12 +99,13 @@ def _silent(case: Case) -> None:
     """What ranks other than 0 say."""
 
 
-def _hosts(mesh: Mesh, device: torch.device) -> tuple[str, ...]:
-    """The machine of each rank. Collective."""
+def hosts_of(mesh: Mesh, device: torch.device) -> dict[int, str]:
+    """Rank to its machine, in the order of the grid. Collective over the mesh."""
     name = socket.gethostname().encode()[:NAME]
     row = torch.zeros(NAME, dtype=torch.uint8)
     row[: len(name)] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
     row = row.to(device)
     rows = [torch.empty_like(row) for _ in range(mesh.layout.num_ranks)]
     dist.all_gather(rows, row, group=mesh.group())
-    return tuple(bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in rows)
+    names = [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in rows]
+    return dict(zip(mesh.peers().tolist(), names, strict=True))

@@ -25,7 +25,7 @@ class Measured:
         device: what kind they compute on.
         backend: what the collectives ran on.
         torch: its version.
-        hosts: the machine of each rank.
+        hosts: rank to its machine.
         warm_up: calls before those that count.
         iters: calls that count; fewer where calls are slow.
         found: the measurements, in the order in which they were made.
@@ -38,7 +38,7 @@ class Measured:
     device: str
     backend: str
     torch: str
-    hosts: tuple[str, ...]
+    hosts: Mapping[int, str]
     warm_up: int
     iters: int
     found: tuple[Measurement, ...]

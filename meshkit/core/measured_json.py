@@ -32,7 +32,7 @@ def as_fields(report: Measured) -> dict[str, Any]:
         "device": report.device,
         "backend": report.backend,
         "torch": report.torch,
-        "hosts": list(report.hosts),
+        "hosts": [report.hosts[rank] for rank in sorted(report.hosts)],
         "config": {"warmup_iterations": report.warm_up, "iterations": report.iters},
         "planned": report.planned,
         "interrupted": report.interrupted,

@@ -49,7 +49,7 @@ def table(report: Measured, width: int = 80) -> str:
 
 def _machine(report: Measured) -> str:
     ranks = count(math.prod(report.sizes.values()), "rank")
-    where = f"{ranks} on {count(len(set(report.hosts)), 'host')}, launcher {report.launcher}"
+    where = f"{ranks} on {count(len(set(report.hosts.values())), 'host')}, launcher {report.launcher}"
     kind = f"{report.backend} on {report.device}, torch {report.torch}"
     calls = f"{count(report.iters, 'call')} after {report.warm_up} to warm up, float32"
     return f"{pairs(report.sizes)}: {where}; {kind}; {calls}"
@@ -143,9 +143,9 @@ def _fitted(fit: Fit) -> str:
 
 def _end(report: Measured) -> str:
     """The verdict."""
-    rows = f"{len(report.found)} of {report.planned}" if report.interrupted else f"{report.planned}"
+    rows = f"{len(report.found)} of " * report.interrupted + count(report.planned, "row")
     head = "Interrupted" if report.interrupted else "LOOK HERE" if report.wrong else "OK"
-    took = f"{rows} rows in {report.seconds:.1f} s"
+    took = f"{rows} in {report.seconds:.1f} s"
     return f"{head}: {took}; {count(report.wrong, 'wrong element')}."
 
 

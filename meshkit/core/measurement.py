@@ -148,11 +148,13 @@ def measurement(
 
 
 def _group(layout: Layout, target: Target, row: Sequence[int], seconds: float) -> GroupTime:
-    """A group, named by the coordinates that its ranks share."""
+    """A group, named by the coordinates that its ranks share; the whole mesh shares none."""
     ranks = tuple(int(rank) for rank in row)
+    if len(ranks) == layout.num_ranks:
+        return GroupTime(ranks, "all", seconds)
     here = layout.coordinate(ranks[0])
     shared = {axis: at for axis, at in here.items() if axis not in target.span}
-    return GroupTime(ranks, pairs(shared) or "all", seconds)
+    return GroupTime(ranks, pairs(shared), seconds)
 
 
 def _slowest_rank(layout: Layout, seconds: Seconds) -> RankTime:

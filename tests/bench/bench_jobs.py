@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.bench.bench import hosts_of
 from meshkit.bench.calls import CALLS, Prepared, Works, checkable, run
 from meshkit.bench.sweep import Sweep, Terms
 from meshkit.core.measured import cases
@@ -128,3 +130,11 @@ def alone_and_together() -> list[tuple[float, float]]:
         todo = cases(mesh.layout, ["all_reduce"], typed_targets(mesh.layout, ["dp"]), [64])
         Sweep(mesh, CPU, Terms(0, 2, 20.0), lambda: False, lambda case: None).run(todo)
     return inside
+
+
+def hosts_of_a_placed_mesh() -> dict[int, str]:
+    """Rank to its machine, where each rank says that it is on one of its own."""
+    world = meshkit.init(device="cpu")
+    socket.gethostname = lambda: f"host-{world.rank}"
+    with meshkit.build_mesh(dp=2, sp=2, ranks=[3, 1, 2, 0]) as mesh:
+        return hosts_of(mesh, CPU)

@@ -110,3 +110,9 @@ def test_a_rank_that_goes_is_named_in_time(fault: str, limit: float) -> None:
     assert told
     assert all("rank 1 (dp=0 sp=1)" in text for text in told)
     assert all(text.startswith(f"mesh.guard(timeout={limit}): ") for text in told)
+
+
+def test_of_a_placed_mesh_each_rank_has_its_own_host() -> None:
+    found = meshkit.spawn(jobs.hosts_of_a_placed_mesh, 4, timeout=LIMIT)
+    assert found == [{rank: f"host-{rank}" for rank in range(4)}] * 4
+    assert list(found[0]) == [3, 1, 2, 0]

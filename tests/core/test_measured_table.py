@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshkit import Layout
+from meshkit.core.measured_json import as_fields
 from meshkit.core.measured_table import table
-from tests.core.reports import CLEAN, EMPTY, FOUND, REPORT
+from meshkit.core.measurement import ALONE, Case, measurement
+from tests.core.reports import CLEAN, DP, EMPTY, FOUND, REPORT, took
 
 quick = settings(deadline=None, max_examples=60, database=None)
 
@@ -98,3 +101,14 @@ def test_what_was_cut_short() -> None:
 def test_times_that_do_not_grow_with_the_size() -> None:
     flat = replace(CLEAN, found=(CLEAN.found[2], replace(CLEAN.found[0], timing=FOUND[6].timing)))
     assert "  fit, alone, 2 sizes: 4390.2 us + nothing by the byte, within 12 %\n" in table(flat)
+
+
+def test_a_host_is_that_of_the_rank_wherever_it_sits() -> None:
+    layout = Layout(dp=2, sp=2, ranks=[3, 1, 2, 0])
+    one = measurement(layout, Case("broadcast", DP, 64), ALONE, took(1, 1, 1, 2))
+    placed = replace(CLEAN, found=(one,), planned=1, hosts={3: "c", 1: "b", 2: "b", 0: "a"})
+    text = table(placed, 200)
+    assert text.startswith("dp=2 sp=2: 4 ranks on 3 hosts, ")
+    assert "\nSlowest, dp alone: rank 0 (dp=1 sp=1, host a) in 1 of 1 row; " in text
+    assert as_fields(placed)["hosts"] == ["a", "b", "b", "c"]
+    assert text.endswith("\nOK: 1 row in 1.2 s; 0 wrong elements.")

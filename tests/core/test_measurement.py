@@ -93,3 +93,21 @@ def test_a_group_is_named_by_what_its_ranks_share() -> None:
     found = measurement(layout, Case("broadcast", two, 4), ALONE, took)
     assert found.slowest is not None
     assert (found.slowest.ranks, found.slowest.where) == ((2, 3, 6, 7), "sp=1")
+
+
+def test_a_group_that_is_the_whole_mesh_is_all_of_it_whatever_axes_of_one_rank_there_are() -> None:
+    layout = Layout(dp=4, tp=1)
+    found = measurement(layout, Case("broadcast", DP, 4), ALONE, np.ones((4, 1)))
+    assert found.slowest is not None
+    assert found.slowest.where == "all"
+    two = measurement(Layout(dp=2, sp=2, tp=1), Case("broadcast", DP, 4), ALONE, np.ones((4, 1)))
+    assert two.slowest is not None
+    assert two.slowest.where == "sp=0 tp=0"
+
+
+def test_a_placed_mesh_is_told_by_its_ranks_not_by_their_positions() -> None:
+    layout = Layout(dp=2, sp=2, ranks=[3, 1, 2, 0])  # rank 1 at dp=0 sp=1, rank 0 at dp=1 sp=1
+    took = np.array([[1.0], [4.0], [1.0], [3.0]])
+    found = measurement(layout, Case("broadcast", DP, 4), ALONE, took)
+    assert found.slowest == GroupTime((1, 0), "sp=1", 4.0)
+    assert found.rank == RankTime(1, "dp=0 sp=1", 4.0)
