@@ -26,8 +26,8 @@ class Measured:
         backend: what the collectives ran on.
         torch: its version.
         hosts: rank to its machine.
-        warm_up: calls before those that count.
-        iters: calls that count; fewer where calls are slow.
+        warm_up: calls asked for before those that count.
+        iters: calls asked for that count; each measurement says how many there were.
         found: the measurements, in the order in which they were made.
         planned: how many there would be at the end.
         seconds: that all of it took.

@@ -3,7 +3,8 @@
 From ``src/util.cu`` of github.com/NVIDIA/nccl-tests, which writes them for its option ``-J``:
 ``size, count, type, redop, root, out_of_place, in_place, time, alg_bw, bus_bw, nwrong`` and, for
 single calls, ``min_us, p50_us, p99_us, max_us``. Times are in microseconds, bandwidths in decimal
-GB/s. What nccl-tests does not know, axes, modes, groups and fits, stands beside them.
+GB/s. ``iterations`` are the calls asked for, ``actual_iterations`` those that each group made: fewer
+where they are slow. What nccl-tests does not know, axes, modes, groups and fits, stands beside them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _result(one: Measurement, ratio: float | None) -> dict[str, Any]:
         "in_place": None,
         place: _speed(one),
         f"{place}_per_iter": _calls(one),
-        "actual_iterations": None if one.timing is None else one.timing.calls,
+        "actual_iterations": one.calls or None,
         "ratio": ratio,
         "slowest_group": _group(one.slowest),
         "fastest_group": _group(one.fastest),

@@ -3,9 +3,9 @@
 ::
 
     all_reduce over dp, n = 4
-      mode            bytes         us        p99     algbw     busbw  ratio  #wrong
-      alone            1024      300.0      400.0    0.0034    0.0051              0
-      concurrent       1024      330.0      600.0    0.0031    0.0047   1.10       0
+      mode            bytes        us       p99    algbw    busbw ratio #wrong calls
+      alone            1024     300.0     400.0   0.0034   0.0051            0    20
+      concurrent       1024     330.0     600.0   0.0031   0.0047  1.10      0    20
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Row = tuple[Measurement, float | None]
 LEGEND = (
     "us: the median call, on the slowest rank of its group. GB/s decimal, as nccl-tests: "
     "algbw = bytes / us, busbw = algbw * factor(op, n). ratio: all groups at once over one alone; "
-    "for two axes at once, over the slower of the two."
+    "for two axes at once, over the slower of the two. calls: those that count, of each group; "
+    "fewer where they are slow."
 )
 
 
@@ -51,7 +52,7 @@ def _machine(report: Measured) -> str:
     ranks = count(math.prod(report.sizes.values()), "rank")
     where = f"{ranks} on {count(len(set(report.hosts.values())), 'host')}, launcher {report.launcher}"
     kind = f"{report.backend} on {report.device}, torch {report.torch}"
-    calls = f"{count(report.iters, 'call')} after {report.warm_up} to warm up, float32"
+    calls = f"up to {report.iters} calls a row after {report.warm_up} to warm up, float32"
     return f"{pairs(report.sizes)}: {where}; {kind}; {calls}"
 
 
@@ -60,12 +61,13 @@ Column = tuple[str, int, Callable[[Row], str]]
 COLUMNS: tuple[Column, ...] = (
     ("mode", -10, lambda row: row[0].mode),
     ("bytes", 11, lambda row: str(row[0].case.bytes)),
-    ("us", 11, lambda row: _us(row[0].timing.median) if row[0].timing else ""),
-    ("p99", 11, lambda row: _us(row[0].timing.p99) if row[0].timing else ""),
+    ("us", 10, lambda row: _us(row[0].timing.median) if row[0].timing else ""),
+    ("p99", 10, lambda row: _us(row[0].timing.p99) if row[0].timing else ""),
     ("algbw", 9, lambda row: _optional(row[0].algbw, 4)),
     ("busbw", 9, lambda row: _optional(row[0].busbw, 4)),
-    ("ratio", 7, lambda row: _optional(row[1], 2)),
-    ("#wrong", 8, lambda row: str(row[0].wrong)),
+    ("ratio", 6, lambda row: _optional(row[1], 2)),
+    ("#wrong", 7, lambda row: str(row[0].wrong)),
+    ("calls", 6, lambda row: str(row[0].calls)),
     ("quartiles", 20, lambda row: _quartiles(row[0].timing.spread) if row[0].timing else ""),
     ("groups", 20, lambda row: _between(row[0].fastest, row[0].slowest)),
     ("  slowest group, rank", -42, lambda row: _who(row[0])),

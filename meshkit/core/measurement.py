@@ -73,6 +73,7 @@ class Measurement:
             all groups of both axes at once.
         sizes: ranks in a group; of each of the two where two run at once.
         wrong: how many elements of the result were wrong, over all ranks of the mesh.
+        calls: how many calls of each group count; 0 where the backend has no such operation.
         timing: of a call on the slowest rank of its group, over all groups; None where the backend
             has no such operation, and so are the next three.
         slowest: the slowest group.
@@ -85,6 +86,7 @@ class Measurement:
     mode: str
     sizes: tuple[int, ...]
     wrong: int = 0
+    calls: int = 0
     timing: Timing | None = None
     slowest: GroupTime | None = None
     fastest: GroupTime | None = None
@@ -140,6 +142,7 @@ def measurement(
         mode,
         sizes_of(layout, case.target),
         wrong,
+        seconds.shape[1],
         Timing.of(took.ravel().tolist()),
         max(groups, key=lambda one: one.seconds),
         min(groups, key=lambda one: one.seconds),

@@ -58,7 +58,7 @@ def test_a_result_key_by_key() -> None:
         "redop": "sum",
         "root": "-1",
         "out_of_place": None,
-        "actual_iterations": 6,
+        "actual_iterations": 3,
         "ratio": pytest.approx(2.5 / 1.5),
         "lacks": None,
     }

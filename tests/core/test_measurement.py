@@ -35,6 +35,7 @@ def test_by_hand() -> None:
     took = np.array([[1.0, 2.0], [3.0, 5.0], [2.0, 1.0], [4.0, 4.0]])
     found = measurement(LAYOUT, Case("all_reduce", DP, 8 * 10**9), CONCURRENT, took, 7)
     assert found.timing == Timing.of([2.0, 2.0, 4.0, 5.0])
+    assert found.calls == 2  # of each group, not of all together
     assert found.slowest == GroupTime((1, 3), "sp=1", 4.5)
     assert found.fastest == GroupTime((0, 2), "sp=0", 2.0)
     assert found.rank == RankTime(1, "dp=0 sp=1", 4.0)
