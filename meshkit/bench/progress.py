@@ -48,8 +48,19 @@ def line(done: float, total: float, seconds: float, what: str) -> str:
         25 %, 1 min 30 s left: all_reduce over dp, 1024 bytes
     """
     left = math.ceil(seconds * (total - done) / done)
-    text = f"{left // 60} min {left % 60} s" if left >= 60 else f"{left} s"
-    return f"{100 * done / total:.0f} %, {text} left: {what}"
+    return f"{100 * done / total:.0f} %, {in_words(left)} left: {what}"
+
+
+def in_words(seconds: int) -> str:
+    """A time in its two largest units. Pure.
+
+    Example:
+        >>> in_words(59), in_words(90), in_words(7260)
+        ('59 s', '1 min 30 s', '2 h 1 min')
+    """
+    if seconds >= 3600:
+        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
 
 
 class Progress:

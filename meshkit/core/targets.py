@@ -70,7 +70,7 @@ def every_target(layout: Layout) -> tuple[Target, ...]:
 def typed_targets(
     layout: Layout, names: Sequence[str], call: Call | None = None
 ) -> tuple[Target, ...]:
-    """Targets as they are typed, each once. Pure.
+    """Targets as they are typed, each once: sp+dp is dp+sp. Pure.
 
     Args:
         layout: the grid.
@@ -87,7 +87,11 @@ def typed_targets(
         ('dp', 'sp')
     """
     quoted = Call("typed_targets", (layout, list(names))) if call is None else call
-    return tuple(dict.fromkeys(_typed(quoted, layout, name) for name in names))
+    found: dict[tuple[Axes, ...], Target] = {}
+    for name in names:
+        target = _typed(quoted, layout, name)
+        found.setdefault(tuple(sorted(target.groups)), target)
+    return tuple(found.values())
 
 
 def _typed(call: Call, layout: Layout, name: str) -> Target:

@@ -72,6 +72,9 @@ def test_a_long_line_is_cut() -> None:
         (100, 9.0, "100 %, 0 s left: x"),
         (40, 40.0, "40 %, 1 min 0 s left: x"),
         (99, 1.0, "99 %, 1 s left: x"),
+        (50, 3599.0, "50 %, 59 min 59 s left: x"),
+        (50, 3600.0, "50 %, 1 h 0 min left: x"),
+        (10, 4000.0, "10 %, 10 h 0 min left: x"),
     ],
 )
 def test_time_left(done: float, seconds: float, said: str) -> None:

@@ -50,6 +50,8 @@ def test_a_target_as_it_is_typed() -> None:
     assert (both.groups, both.name) == ((("dp", "tp"), ("sp",)), "dp tp+sp")
     assert both.span == ("dp", "tp", "sp")
     assert typed_targets(layout, ["dp", "dp"]) == (one,)
+    assert typed_targets(layout, ["dp+sp", "tp", "sp+dp"]) == typed_targets(layout, ["dp+sp", "tp"])
+    assert len(typed_targets(layout, ["dp sp", "sp dp"])) == 2  # other members follow each other
 
 
 @pytest.mark.parametrize("name", ["", "+", "dp+", "dp+sp+tp"])
