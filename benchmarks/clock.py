@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Work = Callable[[], object]
+Told = Callable[[], float]  # does the work, and says how many seconds it took
 Times = tuple[list[float], list[float]]
 
 
@@ -25,14 +26,28 @@ def in_turns(ours: Work, theirs: Work, repeats: int, *, least: float = 0.005) ->
         repeats: how many repetitions, 1 or more.
         least: seconds a repetition of one side lasts at the least.
     """
+    with no_garbage():
+        calls, more = calls_for(ours, least), calls_for(theirs, least)
+        return told_in_turns(
+            lambda: seconds(ours, calls), lambda: seconds(theirs, more), repeats, uncounted=0
+        )
+
+
+def told_in_turns(ours: Told, theirs: Told, repeats: int, *, uncounted: int = 1) -> Times:
+    """What each side says that it took, one a repetition; the side that begins changes.
+
+    Args:
+        ours: the work by meshkit, which times itself.
+        theirs: the same work by a peer.
+        repeats: how many repetitions, 1 or more.
+        uncounted: how many come before them.
+    """
     sides = (ours, theirs)
     times: Times = ([], [])
-    with no_garbage():
-        calls = [calls_for(work, least) for work in sides]
-        for repeat in range(repeats):
-            for which in (0, 1) if repeat % 2 == 0 else (1, 0):
-                times[which].append(seconds(sides[which], calls[which]))
-    return times
+    for repeat in range(uncounted + repeats):
+        for which in (0, 1) if repeat % 2 == 0 else (1, 0):
+            times[which].append(sides[which]())
+    return times[0][uncounted:], times[1][uncounted:]
 
 
 @contextmanager

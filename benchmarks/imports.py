@@ -10,8 +10,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
+from .clock import told_in_turns
 from .rows import Goal, Row, alone, compared
 
 TENTH, INSTANT = Goal("ratio", "<=", 0.1), Goal("ours", "<=", 0.3)
@@ -24,9 +24,9 @@ LOADED = "import {0}, sys; print(*sys.modules)"
 def run(quick: bool) -> list[Row]:
     """The imports, and the command line."""
     repeats = 3 if quick else 15
-    imports = in_turns(lambda: importing("meshkit"), lambda: importing("torch"), repeats)
+    imports = told_in_turns(lambda: importing("meshkit"), lambda: importing("torch"), repeats)
     counts = ([float(modules("meshkit"))], [float(modules("torch"))])
-    commands = in_turns(lambda: starting(*command()), lambda: starting("-c", "pass"), repeats)
+    commands = told_in_turns(lambda: starting(*command()), lambda: starting("-c", "pass"), repeats)
     return [
         compared("import", 1, "import torch", "s", imports, TENTH),
         compared("modules that an import loads", 1, "import torch", "modules", counts),
@@ -38,14 +38,6 @@ def run(quick: bool) -> list[Row]:
 def command() -> list[str]:
     """What is typed after ``python``."""
     return ["-m", "meshkit", *PLAN.split()]
-
-
-def in_turns(
-    ours: Callable[[], float], theirs: Callable[[], float], repeats: int
-) -> tuple[list[float], list[float]]:
-    """What each side measured, repetition by repetition; the first of each is not counted."""
-    pairs = [(ours(), theirs()) for _ in range(1 + repeats)][1:]
-    return [mine for mine, _ in pairs], [other for _, other in pairs]
 
 
 def importing(module: str) -> float:

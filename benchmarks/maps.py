@@ -38,9 +38,14 @@ def run(quick: bool) -> list[Row]:
     """All rows, work by work; a peer that is not installed is named once a work."""
     scales, repeats = (QUICK, 3) if quick else (SCALES, 7)
     works = (bulk_rows, group_rows, coordinate_rows, rank_rows, place_rows)
-    rows = [row for work in works for ranks in scales for row in work(ranks, repeats)]
-    found = list(dict.fromkeys(rows))
-    return [*found, *flat_rows(scales, repeats), *memory_rows(scales)]
+    found = [row for work in works for ranks in scales for row in work(ranks, repeats)]
+    return [*named_once(found), *flat_rows(scales, repeats), *memory_rows(scales)]
+
+
+def named_once(rows: Sequence[Row]) -> list[Row]:
+    """The rows, and of a peer that is not installed the one of the most ranks, once a work."""
+    last = {(row.what, row.peer): row for row in rows if row.lacks is not None}
+    return [row for row in rows if row.lacks is None or row is last[row.what, row.peer]]
 
 
 def layout_of(ranks: int) -> meshkit.Layout:
@@ -178,7 +183,7 @@ def rows(
     if question is None or (peer.name != "numpy" and ranks > PEERS_UP_TO):
         return []
     if not peer.installed:
-        return [missing(what, PEERS_UP_TO, peer.name, "s", peer.package)]
+        return [missing(what, ranks, peer.name, "s", peer.package)]
     return [row(peer, question)]
 
 

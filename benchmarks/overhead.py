@@ -2,8 +2,8 @@
 
 A collective over ``mesh.group(axis)``, asked for anew each time, beside the same over a group that
 torch made of the same ranks: the time of the slowest rank, all ranks at once. The questions a rank
-asks at each step, beside those that ``DeviceMesh`` answers: on one rank, the others idle. The two
-meetings in which ranks agree, as a share of ``build_mesh``: see :mod:`benchmarks.agreement`.
+asks at each step, beside those that ``DeviceMesh`` answers: on one rank, the others idle. What
+agreement costs in ``build_mesh`` is measured where a job starts: see :mod:`benchmarks.startup`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,24 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
-from meshkit.core.timing import Spread
 
-from . import agreement
 from .clock import Times, Work, in_turns
 from .rows import Goal, Row, compared
 
 RANKS, SIZES = 4, {"dp": 2, "tp": 2}
 BYTES = (4 * 1024, 1024 * 1024)  # of an array of float32
 CALLS = 50  # in a row
-WITHIN_NOISE, FASTER, SHARE = (
-    Goal("low", "<=", 1),
-    Goal("ratio", "<=", 1),
-    Goal("ratio", "<=", 0.1),
-)
+WITHIN_NOISE, FASTER = Goal("low", "<=", 1), Goal("ratio", "<=", 1)
 
 
 def run(quick: bool) -> list[Row]:
-    """Collectives, questions, agreement."""
-    repeats, ranks = (5, 8) if quick else (25, 128)
-    found = meshkit.spawn(measure, RANKS, (repeats,))
+    """Collectives, questions."""
+    found = meshkit.spawn(measure, RANKS, (5 if quick else 25,))
     rows = [collective_row(size, [times[size] for times, _ in found]) for size in BYTES]
-    rows += [
+    return rows + [
         compared(ours, RANKS, theirs, "s", times, FASTER)
         for (ours, theirs), times in found[0][1].items()
     ]
-    return [*rows, agreement_row(ranks, 3 if quick else 7)]
 
 
 def measure(repeats: int) -> tuple[dict[int, Times], dict[tuple[str, str], Times]]:
@@ -138,15 +130,3 @@ def questions(mesh: meshkit.Mesh, theirs: DeviceMesh) -> dict[tuple[str, str], t
         ("mesh.neighbor", "the same by hand"): (lambda: mesh.neighbor("dp"), next_rank),
     }
     return pairs
-
-
-# --- agreement -----------------------------------------------------------------------------------
-
-
-def agreement_row(ranks: int, repeats: int) -> Row:
-    """The two meetings as a share of ``build_mesh``."""
-    (found,) = agreement.run((ranks,), "file", repeats).rows
-    share = Spread(found.share.low / 100, found.share.median / 100, found.share.high / 100)
-    what, whole = "agreement in build_mesh", "build_mesh as a whole"
-    ours, theirs = found.agreement.median, found.build.median
-    return Row(what, ranks, whole, "s", ours, theirs, share, SHARE)

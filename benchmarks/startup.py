@@ -42,7 +42,6 @@ SIDES = ("meshkit", "torch")
 LAZY = {"TORCH_GLOO_LAZY_INIT": "1"}
 NAMELESS = {"RES_OPTIONS": "attempts:0"}
 BUILDING = ("agreement", "groups", "all made")
-AT = 128  # the ranks for which there are goals
 LIMIT = 300  # seconds for one job
 
 
@@ -58,6 +57,10 @@ class Setting:
         return f"{self.store} store{', lazy' if self.lazy else ''}"
 
 
+AT = Setting(128)  # where there are goals
+HALF, TENTH = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10)
+
+
 def run(quick: bool) -> list[Row]:
     """The rows of every number of ranks with a file store, and of some with a TCP store."""
     ranks, repeats = ((8,), 1) if quick else (RANKS, 3)
@@ -71,8 +74,7 @@ def rows_of(setting: Setting, repeats: int) -> list[Row]:
     jobs = [both(setting, repeat) for repeat in range(repeats)]
     ours, theirs = zip(*jobs, strict=True)
     what, n, peer = f"start-up, {setting}", setting.ranks, "init_device_mesh"
-    half = Goal("ratio", "<=", 0.5) if n == AT and setting.store == "file" else None
-    tenth = Goal("ours", "<=", 10) if n == AT and setting == Setting(n) else None
+    half, tenth = (HALF, TENTH) if setting == AT else (None, None)
     met = [share(job, "agreement", BUILDING) for job in ours]
     rows = [
         compared(what, n, peer, "s", (each(joining, ours), each(joining, theirs)), half),

@@ -149,9 +149,7 @@ def fits(found: Sequence[Measurement], mesh: Mapping[str, int]) -> tuple[Fit, ..
     return tuple(_fit(key, times, mesh) for key, times in series.items() if len(times) > 1)
 
 
-def _fit(
-    key: tuple[str, str, str, int], times: dict[int, float], mesh: Mapping[str, int]
-) -> Fit:
+def _fit(key: tuple[str, str, str, int], times: dict[int, float], mesh: Mapping[str, int]) -> Fit:
     sizes = tuple(sorted(times))
     alpha, beta = line(sizes, [times[size] for size in sizes])
     residuals = tuple((alpha + beta * size - times[size]) / times[size] for size in sizes)

@@ -3,8 +3,8 @@
 From ``src/util.cu`` of github.com/NVIDIA/nccl-tests, which writes them for its option ``-J``:
 ``size, count, type, redop, root, out_of_place, in_place, time, alg_bw, bus_bw, nwrong`` and, for
 single calls, ``min_us, p50_us, p99_us, max_us``. Times are in microseconds, bandwidths in decimal
-GB/s. ``iterations`` are the calls asked for, ``actual_iterations`` those that each group made: fewer
-where they are slow. What nccl-tests does not know, axes, modes, groups and fits, stands beside them.
+GB/s. ``iterations`` are the calls asked for, ``actual_iterations`` those of each group, fewer
+where they are slow. What nccl-tests does not know, axes, modes, groups, fits, stands beside them.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def table(report: Measured, width: int = 80) -> str:
 
 def _machine(report: Measured) -> str:
     ranks = count(math.prod(report.sizes.values()), "rank")
-    where = f"{ranks} on {count(len(set(report.hosts.values())), 'host')}, launcher {report.launcher}"
+    hosts = count(len(set(report.hosts.values())), "host")
+    where = f"{ranks} on {hosts}, launcher {report.launcher}"
     kind = f"{report.backend} on {report.device}, torch {report.torch}"
     calls = f"up to {report.iters} calls a row after {report.warm_up} to warm up, float32"
     return f"{pairs(report.sizes)}: {where}; {kind}; {calls}"

@@ -15,8 +15,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([9.0, 9.0, 0.1, 2.0, 0.3, 2.0, 0.2, 2.0])  # the first two are not counted
-    monkeypatch.setattr(imports, "importing", lambda module: next(seconds))
+    # the first of each is not counted, and who begins changes
+    took = [("meshkit", 9.0), ("torch", 9.0), ("torch", 2.0), ("meshkit", 0.1)]
+    took += [("meshkit", 0.3), ("torch", 2.0), ("torch", 2.0), ("meshkit", 0.2)]
+    turns = iter(took)
+
+    def importing(module: str) -> float:
+        turn, seconds = next(turns)
+        assert turn == module
+        return seconds
+
+    monkeypatch.setattr(imports, "importing", importing)
     monkeypatch.setattr(imports, "modules", {"meshkit": 30, "torch": 1200}.__getitem__)
     monkeypatch.setattr(imports, "starting", lambda *arguments: len(arguments) / 10)
     first, loaded, plan, beside = imports.run(quick=True)

@@ -98,9 +98,9 @@ def test_every_work_has_a_row_for_every_peer() -> None:
 def test_a_peer_that_is_not_installed_is_named_once_a_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     asked = [maps.group_rows(ranks, 1) for ranks in (8, 64)]
-    found = [*dict.fromkeys(row for some in asked for row in some)]
+    found = maps.named_once([row for some in asked for row in some])
     assert {row.peer for row in found} == {NUMPY.name, MEGATRON.name, DEEPSPEED.name}
-    assert len(found) == 3
+    assert [row.scale for row in found] == [64, 64, 64]  # the most that were asked about
     assert found[1].lacks == (
         "megatron-core is not installed: pip install -c constraints.txt -e '.[bench]'"
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import meshkit
-from benchmarks import agreement, overhead
-from meshkit.core.timing import Spread
+from benchmarks import overhead
 
 from . import overhead_jobs as jobs
 
@@ -40,23 +39,10 @@ def test_a_collective_takes_as_long_as_its_slowest_rank() -> None:
     assert row.ratio.median == 1.25  # of 3 / 2 and 4 / 4
 
 
-def test_agreement_is_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Spread(1.0, 2.0, 3.0)
-    row = agreement.Row(8, {}, Spread(9, 10, 11), one, Spread(5, 8, 12), one, one, one, {})
-    report = agreement.Report(2, "2.13", "file", 3, (row,))
-    monkeypatch.setattr(agreement, "run", lambda ranks, store, repeats: report)
-    found = overhead.agreement_row(8, 3)
-    assert (found.ours, found.theirs, found.met) == (2.0, 10, True)
-    assert found.ratio is not None
-    assert (found.ratio.low, found.ratio.median, found.ratio.high) == (0.05, 0.08, 0.12)
-
-
 def test_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {size: ([1.0], [1.0]) for size in overhead.BYTES}
     asked = {("mesh.group", "get_group"): ([1.0], [2.0])}
     monkeypatch.setattr(meshkit, "spawn", lambda *_: [(times, asked), (times, {})])
-    monkeypatch.setattr(overhead, "agreement_row", lambda ranks, repeats: (ranks, repeats))
-    first, second, group, last = overhead.run(quick=False)
+    first, second, group = overhead.run(quick=False)
     assert (first.met, second.met, group.met) == (True, True, True)
     assert (group.what, group.peer) == ("mesh.group", "get_group")
-    assert last == (128, 7)  # the number of ranks that the goal is about

@@ -73,7 +73,8 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     heads = [line for line in lines if re.fullmatch(r"\w+ over [^,]+, n = .+", line)]
     over = ["dp, n = 2", "sp, n = 2", "dp sp, n = 4", "dp+sp, n = 2 and 2"]
     assert heads == [f"{op} over {one}" for op in OPERATIONS for one in over]
-    row = r"  (alone|concurrent|overlap) +64 +\d+\.\d +\d+\.\d( +\d+\.\d{4}){0,2}( +\d+\.\d\d)? +0 +2"
+    row = r"  (alone|concurrent|overlap) +64 +\d+\.\d +\d+\.\d( +\d+\.\d{4}){0,2}( +\d+\.\d\d)?"
+    row += " +0 +2"
     rows = [found[1] for line in lines if (found := re.fullmatch(row, line))]
     assert rows == [*["alone", "concurrent"] * 2, "alone", "overlap"] * len(OPERATIONS)
     assert re.fullmatch(r"OK: 36 rows in \d+\.\d s; 0 wrong elements\.", lines[-1])
