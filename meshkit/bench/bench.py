@@ -49,6 +49,17 @@ class Request:
     device: str | None = None
     stop: str | None = None
 
+    @property
+    def options(self) -> dict[str, str]:
+        """What must be equal on every rank, as it is typed."""
+        return {
+            "--ops": ",".join(self.operations),
+            "--axes": ",".join(target.name for target in self.targets),
+            "--sizes": ",".join(map(str, self.sizes)),
+            "--iters": str(self.terms.iters),
+            "--warm-up": str(self.terms.warm_up),
+        }
+
 
 def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
     """Join the job, build the mesh and measure it. Collective; the mesh is closed at the end.
@@ -64,6 +75,7 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
         This rank, and what was found, the same on every rank.
 
     Raises:
+        DisagreementError: where ranks ask for different measurements, before the first one.
         MeshkitError: as ``init``, ``build_mesh`` and ``mesh.guard``.
     """
     targets, timeout = request.targets, request.terms.timeout
@@ -72,6 +84,7 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
         world = init(device=request.device, timeout=timeout)
         device = world.device or torch.device("cpu")
         with build_mesh(request.axes, order=request.order, groups=groups or None) as mesh:
+            _agree(mesh, request)
             began = time.monotonic()
             hosts = hosts_of(mesh, device)
             todo = cases(layout, request.operations, targets, request.sizes)
@@ -93,6 +106,17 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
         planned=sum(len(modes(layout, case.target)) for case in todo),
         seconds=time.monotonic() - began,
     )
+
+
+def _agree(mesh: Mesh, request: Request) -> None:
+    """Compare over all ranks what is not the mesh itself: build_mesh compares that. Collective.
+
+    Raises:
+        DisagreementError: the same on every rank, with who asked for what.
+        RankTimeoutError: where ranks did not come.
+    """
+    for option, value in request.options.items():
+        mesh.agree(option, value)
 
 
 def _silent(case: Case) -> None:

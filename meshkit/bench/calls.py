@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..live.waiting import wait
+
 EXACT = 2**24  # float32 has every whole number up to here
 # How many ranks and places are told apart; primes, so that no power of two hides a shift.
 APART = ((31, 251), (31, 31), (7, 17), (3, 5))
@@ -83,7 +85,7 @@ def received(members: Sequence[int], place: int, items: int) -> Tensor:
 
 
 Works = Sequence[dist.Work | None]
-Begin = Callable[[Tensor, Tensor, dist.ProcessGroup], Works]
+Begin = Callable[[Tensor, Tensor, dist.ProcessGroup, bool], Works]
 Collective = Callable[..., dist.Work | None]
 
 # Named *_single since torch 2.13, which warns of the older names at every call.
@@ -93,27 +95,27 @@ _reduce_scatter: Collective = (
 )
 
 
-def _all_reduces(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
-    return [dist.all_reduce(out, group=group, async_op=True)]
+def _all_reduces(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
+    return [dist.all_reduce(out, group=group, async_op=later)]
 
 
-def _gathers(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
-    return [_all_gather(out, source, group=group, async_op=True)]
+def _gathers(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
+    return [_all_gather(out, source, group=group, async_op=later)]
 
 
-def _scatters(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
-    return [_reduce_scatter(out, source, group=group, async_op=True)]
+def _scatters(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
+    return [_reduce_scatter(out, source, group=group, async_op=later)]
 
 
-def _exchanges(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
-    return [dist.all_to_all_single(out, source, group=group, async_op=True)]
+def _exchanges(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
+    return [dist.all_to_all_single(out, source, group=group, async_op=later)]
 
 
-def _broadcasts(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
-    return [dist.broadcast(out, dist.get_global_rank(group, 0), group=group, async_op=True)]
+def _broadcasts(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
+    return [dist.broadcast(out, dist.get_global_rank(group, 0), group=group, async_op=later)]
 
 
-def _passes_on(out: Tensor, source: Tensor, group: dist.ProcessGroup) -> Works:
+def _passes_on(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
     """Send to the next member and receive from the one before, in a ring."""
     size, here = group.size(), group.rank()
     if size == 1:  # torch sends nothing to itself
@@ -129,7 +131,8 @@ class Operation:
     """A collective over arrays of (items,), cut in n equal parts on n ranks.
 
     Attributes:
-        begin: begins the call, with (output, source, group); what it returns can be waited for.
+        begin: begins the call, with (output, source, group, later); what it returns can be waited
+            for. Unless ``later`` it need not be: the call itself waits, where it can.
         expected: what the output must be, from (members, place in the group, items).
         in_place: whether the output starts as the source, and the call reads no other.
         from_part: whether the source is one part, rather than the whole array.
@@ -181,9 +184,9 @@ class Prepared:
     source: Tensor
     out: Tensor
 
-    def begin(self) -> Works:
-        """Begin the call."""
-        return self.operation.begin(self.out, self.source, self.group)
+    def begin(self, later: bool = True) -> Works:
+        """Begin the call; unless ``later``, wait for it where it can be waited for at once."""
+        return self.operation.begin(self.out, self.source, self.group, later)
 
     def wrong(self, rank: int) -> int:
         """How many elements this rank got wrong in a call on what :func:`checkable` made."""
@@ -214,11 +217,14 @@ def checkable(
 
 
 def run(calls: Sequence[Prepared]) -> None:
-    """Begin all calls, then wait for all. Collective over their groups."""
-    works = [work for call in calls for work in call.begin()]
-    for work in works:
-        if work is not None:
-            work.wait()
+    """Begin all calls, then wait for all. Collective over their groups.
+
+    A single one is made as in training, and waits by itself. A guard names either: ``all_reduce
+    over dp``, or ``wait over dp``.
+    """
+    later = len(calls) > 1
+    for group, work in [(call.group, work) for call in calls for work in call.begin(later)]:
+        wait(work, group)
 
 
 def lacking(error: RuntimeError) -> str:

@@ -14,8 +14,10 @@ the spread over groups shows how far apart they are.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from ..core.bandwidth import ITEM
+from ..core.errors import CollectiveError, MeshkitError, told
 from ..core.measured import modes
 from ..core.measurement import ALONE, Case, Measurement, measurement, sizes_of
 from ..core.plan import Axes
@@ -34,6 +37,7 @@ from .measure import seconds, settle
 LEAST = 2  # calls that are always counted
 SHARE = 0.25  # of the deadline that one measurement may take, so that those at the gate can wait
 Calls = tuple[int, int]  # to warm up, and counted
+FULL = re.compile(r"can't allocate memory|out of memory", re.I)
 NEITHER = -1.0  # in place of a number of wrong elements: the backend has no such operation
 
 
@@ -83,16 +87,23 @@ class Sweep:
 
         Raises:
             CollectiveError: where a collective failed or did not come through in time, with who is
-                behind.
+                behind, and what was measured.
+            MeshkitError: where the arrays do not fit into memory.
         """
         found: list[Measurement] = []
-        with self.mesh.guard(timeout=self.terms.timeout):
-            try:
+        at = ""
+        try:
+            with self.mesh.guard(timeout=self.terms.timeout), suppress(LeftError):
                 for case in cases:
                     self.told(case)
-                    self._measure(case, found)
-            except LeftError:
-                pass
+                    at = str(case)
+                    with _memory(case, self.mesh.rank):
+                        self._measure(case, found)
+        except CollectiveError as error:
+            head, mark, fix = str(error).rpartition("\n  Fix: ")
+            text = f"{head}\n  It was one of the collectives that measure {at}.{mark}{fix}"
+            facts = {"missing_ranks": error.missing_ranks, "behind": error.behind}
+            raise CollectiveError(text, **facts) from error.__cause__
         return found
 
     def _measure(self, case: Case, found: list[Measurement]) -> None:
@@ -165,3 +176,20 @@ class Sweep:
         rows = [torch.empty_like(mine) for _ in range(self.mesh.layout.num_ranks)]
         dist.all_gather(rows, mine, group=self.mesh.group())
         return torch.stack(rows).cpu().numpy()
+
+
+@contextmanager
+def _memory(case: Case, rank: int) -> Iterator[None]:
+    """Say what did not fit into memory, and what asks for less.
+
+    Raises:
+        MeshkitError: in place of the allocator's own error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        line = str(error).partition("\n")[0]
+        if isinstance(error, MeshkitError) or not FULL.search(line):
+            raise
+        what = f"{case} on rank {rank}: the arrays do not fit into memory."
+        raise MeshkitError(told(what, line, fix=f"--sizes {max(case.bytes // 4, 1)}.")) from error

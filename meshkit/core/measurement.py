@@ -38,6 +38,9 @@ class Case:
     target: Target
     bytes: int
 
+    def __str__(self) -> str:
+        return f"{self.op} over {self.target.name}, {self.bytes} bytes"
+
 
 @dataclass(frozen=True)
 class GroupTime:

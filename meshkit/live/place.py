@@ -26,6 +26,7 @@ _LOADER = os.path.join(_TORCH, "utils", "data") + os.sep  # waiting for data is 
 _COLLECTIVES = (  # where the functions are that users call, with the group among their arguments
     os.path.join(_TORCH, "distributed", "distributed_c10d.py"),
     os.path.join(_PACKAGE, "live", "barrier.py"),
+    os.path.join(_PACKAGE, "live", "waiting.py"),
 )
 # gloo's messages begin with its path, or with what it did to a pair of ranks.
 _TORCHS = re.compile(r"gloo|nccl|communicator|pair closure|wait timeout|collective op", re.I)

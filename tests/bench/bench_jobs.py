@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.bench import hosts_of
+from meshkit.bench.bench import Request, bench, hosts_of
 from meshkit.bench.calls import CALLS, Prepared, Works, checkable, run
 from meshkit.bench.sweep import Sweep, Terms
 from meshkit.core.measured import cases
@@ -21,7 +23,7 @@ from meshkit.core.measurement import Case, Measurement
 from meshkit.core.targets import typed_targets
 
 CPU = torch.device("cpu")
-LATE = {"slow": 0.02, "slower": 0.2}  # seconds
+LATE = {"slow": 0.02, "slower": 0.2, "stuck": 3.0}  # seconds
 
 
 def every_call() -> tuple[dict[tuple[str, str], int | None], dict[str, int], int]:
@@ -73,6 +75,8 @@ def swept(
 
         if fault == "wrong" and mesh.rank == 1:
             spoil("all_gather", 3)
+        if fault == "full" and mesh.rank == 1:
+            fill("broadcast")
         if fault == "lacks":
             lack("all_to_all")
         if fault in LATE and mesh.rank == 2:
@@ -97,8 +101,22 @@ def _spoiled(call: Prepared, op: str, number: int) -> int:
 def lack(op: str) -> None:
     """The backend has no such operation."""
 
-    def begin(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> Works:
+    def begin(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> Works:
         raise RuntimeError(f"Backend gloo does not support {op}\nmore of c10d")
+
+    CALLS[op] = replace(CALLS[op], begin=begin)
+
+
+def fill(op: str) -> None:
+    """This rank has no memory for such an operation."""
+
+    def begin(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> Works:
+        torch.empty(2**60)
+        return []
 
     CALLS[op] = replace(CALLS[op], begin=begin)
 
@@ -107,9 +125,11 @@ def dawdle(wait: float) -> None:
     """This rank begins each all_reduce late."""
     begin = CALLS["all_reduce"].begin
 
-    def late(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> Works:
+    def late(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> Works:
         time.sleep(wait)
-        return begin(out, source, group)
+        return begin(out, source, group, later)
 
     CALLS["all_reduce"] = replace(CALLS["all_reduce"], begin=late)
 
@@ -119,7 +139,9 @@ def alone_and_together() -> list[tuple[float, float]]:
     inside: list[tuple[float, float]] = []
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
 
-        def begin(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> Works:
+        def begin(
+            out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+        ) -> Works:
             began = time.monotonic()
             dist.all_reduce(out, group=group)
             time.sleep(0.03)
@@ -130,6 +152,21 @@ def alone_and_together() -> list[tuple[float, float]]:
         todo = cases(mesh.layout, ["all_reduce"], typed_targets(mesh.layout, ["dp"]), [64])
         Sweep(mesh, CPU, Terms(0, 2, 20.0), lambda: False, lambda case: None).run(todo)
     return inside
+
+
+def asking(others: Sequence[dict[str, Any]]) -> list[str]:
+    """What all are told where rank 1 asks for something else, each time; nothing is measured."""
+    layout = meshkit.Layout(dp=2)
+    targets = typed_targets(layout, ["dp"])
+    usual = Request({"dp": 2}, None, ("broadcast",), targets, (64,), Terms(1, 2, 20.0), "cpu")
+    CALLS["broadcast"] = replace(CALLS["broadcast"], begin=lambda *_: sys.exit("it was measured"))
+    found = []
+    for other in others:
+        try:
+            bench(replace(usual, **other) if meshkit.detect().rank == 1 else usual, layout)
+        except meshkit.DisagreementError as error:
+            found.append(str(error))
+    return found
 
 
 def hosts_of_a_placed_mesh() -> dict[int, str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 import meshkit
-from meshkit import SpawnError
+from meshkit import Layout, SpawnError
+from meshkit.bench.bench import Request
+from meshkit.bench.sweep import Terms
 from meshkit.core.bandwidth import OPERATIONS
 from meshkit.core.measurement import ALONE, CONCURRENT, OVERLAP, Measurement
+from meshkit.core.targets import typed_targets
 from tests.bench import bench_jobs as jobs
 
 LIMIT = 90
@@ -110,6 +113,58 @@ def test_a_rank_that_goes_is_named_in_time(fault: str, limit: float) -> None:
     assert told
     assert all("rank 1 (dp=0 sp=1)" in text for text in told)
     assert all(text.startswith(f"mesh.guard(timeout={limit}): ") for text in told)
+    during = "\n  It was one of the collectives that measure broadcast over sp, 64 bytes.\n  Fix: "
+    assert all(during in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("target", "innocent"), [("dp", "in all_reduce over dp, "), ("dp+sp", "in wait over ")]
+)
+def test_of_a_rank_that_hangs_the_others_say_what_they_wait_in(target: str, innocent: str) -> None:
+    given = {"dp": 2, "sp": 2}, ["all_reduce"], [target], [64], "stuck", 1.0
+    with pytest.raises(SpawnError) as caught:
+        meshkit.spawn(jobs.swept, 4, given, timeout=LIMIT)
+    text = str(caught.value.errors[0])
+    assert innocent in text
+    assert "rank 2 (dp=1 sp=0) has begun " in text
+    assert text.count("in no collective, bench_jobs.py:") == 1
+    assert f" that measure all_reduce over {target}, 64 bytes.\n" in text
+
+
+def test_what_does_not_fit_into_memory_is_told_with_less() -> None:
+    given = {"dp": 2, "sp": 2}, ["broadcast"], ["dp"], [64], "full"
+    with pytest.raises(SpawnError) as caught:
+        meshkit.spawn(jobs.swept, 4, given, timeout=LIMIT)
+    text = str(caught.value.errors[1])
+    first, *_, last = text.splitlines()
+    assert first == "broadcast over dp, 64 bytes on rank 1: the arrays do not fit into memory."
+    assert "can't allocate memory: you tried to allocate 4611686018427387904 bytes" in text
+    assert last == "  Fix: --sizes 16."
+    assert " left with MeshkitError: broadcast over dp, 64 " in str(caught.value.errors[0])
+
+
+def test_ranks_that_ask_for_different_measurements_are_told_before_the_first() -> None:
+    others = [
+        ("--ops", {"operations": ("all_reduce",)}, "broadcast", "all_reduce"),
+        ("--sizes", {"sizes": (64, 256)}, "64", "64,256"),
+        ("--iters", {"terms": Terms(1, 5, 20.0)}, "2", "5"),
+        ("--warm-up", {"terms": Terms(0, 2, 20.0)}, "1", "0"),
+    ]
+    found, same = meshkit.spawn(jobs.asking, 2, ([one[1] for one in others],), timeout=LIMIT)
+    assert found == same
+    for text, (option, _, usual, other) in zip(found, others, strict=True):
+        first, rank0, rank1, fix = text.splitlines()
+        assert first == f"ranks disagree about {option}."
+        assert rank0 == f"  rank 0:  {option}='{usual}'"
+        assert rank1.startswith("  rank 1 (")
+        assert rank1.endswith(f"):  {option}='{other}'")
+        assert fix == f"  Fix: pass equal {option} on every rank."
+
+
+def test_axes_that_need_the_same_groups_are_compared_too() -> None:
+    targets = typed_targets(Layout(dp=2, sp=2), ["dp+sp", "dp"])
+    request = Request({}, None, ("broadcast",), targets, (4,), Terms(0, 2, 1.0))
+    assert request.options["--axes"] == "dp+sp,dp"
 
 
 def test_of_a_placed_mesh_each_rank_has_its_own_host() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from meshkit.launch.inside import timeout_of
 from meshkit.live import guard as guard_module
 from meshkit.live import verify as verify_module
 from meshkit.live.place import of_thread, place
+from meshkit.live.waiting import wait
 from tests.live.jobs import threads
 
 
@@ -251,6 +253,7 @@ def operations() -> Any:
         "world": lambda: dist.broadcast(torch.ones(1), 0),
         "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=mine),
         "barrier": lambda: mesh.barrier("dp"),
+        "begun": lambda: wait(SimpleNamespace(wait=look), mesh.group("dp")),  # type: ignore[arg-type]
         "none": look,
     }
     c10d = dist.distributed_c10d

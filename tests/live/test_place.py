@@ -74,5 +74,6 @@ def test_the_operation_and_the_axes() -> None:
             "world": "broadcast over dp",
             "foreign": "all_gather over a group of mine",
             "barrier": "barrier over dp",
+            "begun": "wait over dp",
             "none": "",
         }
