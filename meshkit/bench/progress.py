@@ -69,7 +69,7 @@ class Progress:
     Args:
         layout: the grid.
         cases: all that is to come, in order.
-        stream: where to write.
+        stream: where to write; None, as Python has for a stderr that is closed, is nowhere.
         clock: seconds; another one in tests.
     """
 
@@ -77,14 +77,15 @@ class Progress:
         self,
         layout: Layout,
         cases: Sequence[Case],
-        stream: TextIO,
+        stream: TextIO | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work = [work(layout, case) for case in cases]
-        self._stream, self._clock = stream, clock
+        self._stream: TextIO | None = stream
+        self._clock = clock
         self._began = self._told = clock()
         self._number = 0
-        self._again = stream.isatty()
+        self._again = stream is not None and stream.isatty()
 
     def __call__(self, case: Case) -> None:
         """Write a line, if it is time for one. Nothing is known before the first case is done."""
@@ -93,13 +94,19 @@ class Progress:
         if not done or not (self._again or now - self._told >= EVERY):
             return
         self._told = now
-        what = f"{case.op} over {case.target.name}, {case.bytes} bytes"
-        said = line(done, sum(self._work), now - self._began, what)[:WIDTH]
-        self._stream.write(f"\r{said:<{WIDTH}}" if self._again else f"{said}\n")
-        self._stream.flush()
+        said = line(done, sum(self._work), now - self._began, str(case))[:WIDTH]
+        self._say(f"\r{said:<{WIDTH}}" if self._again else f"{said}\n")
 
     def end(self) -> None:
         """Leave an empty line where one was written again."""
         if self._again:
-            self._stream.write(f"\r{'':<{WIDTH}}\r")
-            self._stream.flush()
+            self._say(f"\r{'':<{WIDTH}}\r")
+
+    def _say(self, text: str) -> None:
+        """Write, as long as the stream takes it: figures are worth more than how far they are."""
+        if self._stream is not None:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except OSError:
+                self._stream = None

@@ -18,6 +18,7 @@ def opened(name: str) -> bool:
     if getattr(sys, name) is not None:
         return True
     nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.set_inheritable(nowhere, nowhere <= 2)  # processes started here have it in that place too
     setattr(sys, name, os.fdopen(nowhere, "w", closefd=False))
     return False
 

@@ -54,6 +54,31 @@ def test_elsewhere_there_is_a_line_now_and_then() -> None:
     assert told(io.StringIO(), 10.0).count("\n") == 3
 
 
+class Full(io.StringIO):
+    """A terminal on a full disk: it buffers, and says so when it is emptied."""
+
+    flushed = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self.flushed += 1
+        raise OSError(28, "No space left on device")
+
+
+def test_where_nothing_can_be_written_it_is_silent() -> None:
+    stream = Full()
+    told(stream, 4.0)
+    assert stream.flushed == 1  # and no more was tried
+    progress = Progress(
+        LAYOUT, [Case("broadcast", DP, 64)] * 2, None, iter([0.0, 20.0] * 4).__next__
+    )
+    progress(Case("broadcast", DP, 64))
+    progress(Case("broadcast", DP, 64))
+    progress.end()
+
+
 def test_a_long_line_is_cut() -> None:
     (long,) = typed_targets(Layout(**{"a" * 60: 2}), ["a" * 60])
     layout = Layout(**{"a" * 60: 2})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,13 @@ def test_an_error_is_told_where_stdout_is_closed() -> None:
     code, out, err = shell("plan four >&-")
     assert (code, out) == (2, "")
     assert err.startswith(MISUSED)
+
+
+def test_ranks_measure_where_stderr_is_closed() -> None:
+    quick = "--ops broadcast --sizes 64 --iters 2 --warm-up 0 --device cpu --json"
+    code, out, err = shell(f"bench dp=2 -n 2 {quick} 2>&-")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["ok"]
 
 
 def test_a_failure_that_cannot_be_told_is_still_one() -> None:
