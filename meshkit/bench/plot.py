@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..core.errors import MeshkitError, SpecError, told
@@ -19,29 +19,61 @@ COLUMNS = 3
 
 
 def check_plot(path: str) -> None:
-    """Refuse a picture that cannot be drawn, before anything is measured. Local; writes nothing.
+    """Refuse a picture that cannot be drawn, before anything is measured. Local; leaves no file.
 
     Args:
         path: where it will be written.
 
     Raises:
-        MeshkitError: where matplotlib is not installed, with what to type.
-        SpecError: for a name that does not end in .png, or a place that cannot be written to.
+        SpecError: for a name that does not end in .png, or a place that cannot be written to; it
+            says of matplotlib too.
+        MeshkitError: where matplotlib is not installed, or does not work, with what to type.
     """
+    place, library = _place(path), _library()
+    wrong = [one for one in (place, library) if one is not None]
+    if wrong:
+        (first, _), *others = wrong
+        fix = "; and ".join(fix for _, fix in wrong)
+        line = f"--plot {path}: {first}."
+        text = told(line, *(f"And {other}." for other, _ in others), fix=f"{fix}.")
+        raise (SpecError if place is not None else MeshkitError)(text)
+
+
+Wrong = tuple[str, str]  # what is wrong, and what mends it
+
+
+def _place(path: str) -> Wrong | None:
+    """What is wrong with a file; None where it can be written to. It is as it was before."""
     if not path.endswith(".png"):
-        line = f"--plot {path}: the picture is a PNG."
-        raise SpecError(told(line, fix="a name that ends in .png."))
+        return "the picture is a PNG", "a name that ends in .png"
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK  # a pipe that nobody reads is not waited for
     try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        line = f"--plot {path}: matplotlib draws it, and is not installed."
-        fix = "pip install 'meshkit[plot]'; or leave --plot out."
-        raise MeshkitError(told(line, fix=fix)) from error
-    folder = Path(path).parent
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        reason = "it is a folder" if Path(path).is_dir() else f"{folder} is no place to write to"
-        fix = "a file in a folder that exists and may be written."
-        raise SpecError(told(f"--plot {path}: {reason}.", fix=fix))
+        with suppress(FileExistsError):
+            os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL))
+            os.unlink(path)
+            return None
+        with suppress(FileNotFoundError):  # a peer that looks too has just taken its own away
+            os.close(os.open(path, flags))
+    except OSError as error:
+        said = f"it cannot be written: {error.strerror}"
+        return said, "a file in a folder that exists and may be written"
+    return None
+
+
+def _library() -> Wrong | None:
+    """What is wrong with matplotlib; None where it can draw."""
+    try:
+        import matplotlib
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure  # noqa: F401
+    except Exception as error:  # of a broken one: anything
+        if isinstance(error, ModuleNotFoundError) and error.name == "matplotlib":
+            install = "pip install 'meshkit[plot]'"
+            return "matplotlib draws it, and is not installed", f"{install}; or leave --plot out"
+        line = str(error).partition("\n")[0]
+        said = f"matplotlib draws it, and fails: {type(error).__name__}: {line.rstrip('.')}"
+        return said, "pip install --force-reinstall matplotlib; or leave --plot out"
+    return None
 
 
 def plot(report: Measured, path: str) -> None:

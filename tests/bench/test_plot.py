@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from meshkit import MeshkitError, SpecError
+from meshkit.bench import plot as module
 from meshkit.bench.plot import check_plot, plot
 from tests.core.reports import CLEAN, EMPTY, FOUND, REPORT
 
@@ -44,32 +46,74 @@ def test_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lines["dp alone"].get_linestyle() != lines["dp concurrent"].get_linestyle()
 
 
-def test_without_matplotlib_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+PIP = "pip install 'meshkit[plot]'; or leave --plot out"
+NAME, PLACE = "a name that ends in .png", "a file in a folder that exists and may be written"
+
+
+def refused(path: str, kind: type[MeshkitError] = SpecError) -> str:
     with pytest.raises(MeshkitError) as error:
-        check_plot("x.png")
-    assert str(error.value) == (
-        "--plot x.png: matplotlib draws it, and is not installed.\n"
-        "  Fix: pip install 'meshkit[plot]'; or leave --plot out."
+        check_plot(path)
+    assert type(error.value) is kind
+    assert str(error.value).startswith(f"--plot {path}: ")
+    return str(error.value).removeprefix(f"--plot {path}: ")
+
+
+@pytest.fixture
+def works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_library", lambda: None)
+
+
+def test_without_matplotlib_it_says_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    file = tmp_path / "x.png"
+    assert refused(str(file), MeshkitError) == (
+        f"matplotlib draws it, and is not installed.\n  Fix: {PIP}."
+    )
+    assert not file.exists()
+    assert refused(f"{tmp_path}/no/x.png") == (
+        "it cannot be written: No such file or directory.\n"
+        "  And matplotlib draws it, and is not installed.\n"
+        f"  Fix: {PLACE}; and {PIP}."
     )
 
 
-def test_another_kind_of_picture_is_refused() -> None:
-    with pytest.raises(SpecError) as error:
-        check_plot("x.svg")
-    assert str(error.value) == (
-        "--plot x.svg: the picture is a PNG.\n  Fix: a name that ends in .png."
+def test_a_matplotlib_that_is_half_there_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "matplotlib"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "backends.py").write_text("raise AttributeError('_ARRAY_API not found\\nmore')")
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert refused(str(tmp_path / "x.png"), MeshkitError) == (
+        "matplotlib draws it, and fails: AttributeError: _ARRAY_API not found.\n"
+        "  Fix: pip install --force-reinstall matplotlib; or leave --plot out."
     )
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", sys)  # any module will do: nothing is drawn
+@pytest.mark.usefixtures("works")
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "y.png").mkdir()
-    fix = "\n  Fix: a file in a folder that exists and may be written."
+    os.mkfifo(tmp_path / "z.png")
     for path, why in (
-        (f"{tmp_path}/no/x.png", f"{tmp_path}/no is no place to write to"),
-        (f"{tmp_path}/y.png", "it is a folder"),
+        ("/proc/x.png", "No such file or directory"),
+        (f"{tmp_path}/no/x.png", "No such file or directory"),
+        (f"{tmp_path}/y.png", "Is a directory"),
+        (f"{tmp_path}/z.png", "No such device or address"),
     ):
-        with pytest.raises(SpecError) as error:
-            check_plot(path)
-        assert str(error.value) == f"--plot {path}: {why}.{fix}"
+        assert refused(path) == f"it cannot be written: {why}.\n  Fix: {PLACE}."
+    assert refused("x.svg") == f"the picture is a PNG.\n  Fix: {NAME}."
+
+
+@pytest.mark.usefixtures("works")
+def test_a_file_that_is_there_stays_as_it_is_and_none_is_left(tmp_path: Path) -> None:
+    (tmp_path / "old.png").write_bytes(b"old")
+    (tmp_path / "link.png").symlink_to(tmp_path / "old.png")
+    for name in ("old.png", "new.png", "link.png"):
+        check_plot(str(tmp_path / name))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link.png", "old.png"]
+    assert (tmp_path / "old.png").read_bytes() == b"old"
