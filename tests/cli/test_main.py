@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshkit import LaunchError, SpecError
+from meshkit import __main__ as entry
 from meshkit.cli import Answer, Command, main, plain, seconds
 from meshkit.core.version import VERSION
 
@@ -81,10 +82,10 @@ def test_version_is_that_of_the_project() -> None:
 
 
 def test_the_console_script_is_main() -> None:
-    line = '[project.scripts]\nmeshkit = "meshkit.cli.main:main"\n'
+    line = '[project.scripts]\nmeshkit = "meshkit.__main__:main"\n'
     assert line in (ROOT / "pyproject.toml").read_text()
     for script in entry_points(group="console_scripts", name="meshkit"):
-        assert script.load() is main.main
+        assert script.load() in (entry.main, main.main)  # an older installation names the second
 
 
 @pytest.mark.parametrize(
@@ -197,3 +198,30 @@ def test_what_is_a_time() -> None:
 def test_plain_text_stays() -> None:
     assert plain("a\n  b") == "a\n  b"
     assert plain("\udc80").isascii()  # what os.fsdecode makes of a strange host name
+
+
+PRESSED = """
+import sys
+
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == {0!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Pressed())
+from meshkit.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["meshkit.cli.main", "argparse", "meshkit.cli.bench", "numpy"])
+def test_ctrl_c_while_commands_are_imported_is_silent(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRESSED.format(module), "bench", "dp=2", "-n", "2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
