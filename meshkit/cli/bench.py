@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import tempfile
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,27 +13,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.axes import infer
-from ..core.bandwidth import OPERATIONS, sweep_sizes
+from ..core.bandwidth import OPERATIONS
 from ..core.errors import SpawnError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
-from ..core.measured import Measured
+from ..core.measured import Measured, cases, waits
 from ..core.measured_json import as_fields
 from ..core.measured_table import table
 from ..core.targets import Target, every_target, typed_targets
 from ..launch.environment import detect
 from . import Answer, Command, plain, terminal
+from .bench_asked import (
+    FACTOR,
+    SIZES,
+    as_size,
+    check_memory,
+    read_operations,
+    read_sizes,
+    sizes_as_typed,
+)
 from .grid import integer, sizes_of
 from .grid_asked import add_mesh, check_company
-from .local import failed, in_words, shared_device
+from .local import ENDING, failed, in_words, shared_device
 from .typed import Typed, typed
 
 if TYPE_CHECKING:
     from ..bench.bench import Request
-
-SIZES = "1K:16M:16"
-FACTOR = 4
-UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # binary, as nccl-tests reads them
 
 
 def run(asked: Namespace) -> Answer:
@@ -60,6 +64,7 @@ def run(asked: Namespace) -> Answer:
     call = typed(asked, sizes)
     layout = _layout(call, sizes, asked)
     targets = _targets(call, layout, asked.axes)
+    check_memory(call, asked.bytes, asked.n or detect().local_world_size or 1)
     if asked.plot is not None:
         from ..bench.plot import check_plot
 
@@ -113,7 +118,8 @@ def _request(asked: Namespace, sizes: Mapping[str, int], targets: tuple[Target, 
 
     terms = Terms(asked.warm_up, asked.iters, asked.timeout)
     operations = asked.ops or OPERATIONS
-    return Request(sizes, asked.order, operations, targets, asked.bytes, terms, asked.device)
+    bytes_ = read_sizes(asked.bytes)
+    return Request(sizes, asked.order, operations, targets, bytes_, terms, asked.device)
 
 
 def _here(request: Request, layout: Layout) -> tuple[int, Measured]:
@@ -138,15 +144,19 @@ def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
     from ..bench.interruption import Interruption
     from ..launch.spawn import spawn
 
+    todo = cases(layout, request.operations, request.targets, request.sizes)
+    limit = waits(layout, todo) * request.terms.timeout + ENDING
+    less = f"--sizes {as_size(max(request.sizes[-1] // 4, 1))}"
     with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
         stop = str(Path(folder) / "stop")
         with Interruption(stop) as interruption:
             try:
-                found = spawn(measured_beside, n, (replace(request, stop=stop), layout))
+                given = replace(request, stop=stop), layout
+                found = spawn(measured_beside, n, given, timeout=limit)
             except SpawnError as error:
                 if any(isinstance(one, KeyboardInterrupt) for one in error.errors.values()):
                     raise KeyboardInterrupt from error
-                raise failed(n, error) from error
+                raise failed(n, error, request.device, less) from error
             except (EOFError, OSError):  # what starts processes heard it too
                 if interruption:
                     raise KeyboardInterrupt from None
@@ -162,64 +172,12 @@ def _drawn(path: str | None, report: Measured) -> bool:
 
     try:
         plot(report, path)
-    except OSError as error:
-        line = f"meshkit bench: --plot {path}: the picture could not be written: {error.strerror}."
-        print(plain(line), file=sys.stderr)
+    except Exception as error:  # of matplotlib: anything
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        line = f"meshkit bench: --plot {path}: the picture could not be written."
+        print(plain(told(line, str(why), fix="--json, and draw what that says.")), file=sys.stderr)
         return False
     return True
-
-
-def read_size(text: str) -> int:
-    """Bytes as typed: a number, with K, M or G for 2^10, 2^20 and 2^30.
-
-    Raises:
-        ArgumentTypeError: where it is none.
-
-    Example:
-        >>> read_size("64K"), read_size("100")
-        (65536, 100)
-    """
-    found = re.fullmatch(r"([0-9]{1,12})([KMG]?)", text.upper(), re.ASCII)
-    if found is None:
-        raise ArgumentTypeError(f"{text!r} is not a number of bytes, such as 1024, 64K or 16M")
-    return int(found[1]) << UNITS[found[2]]
-
-
-def read_sizes(text: str) -> tuple[int, ...]:
-    """The sizes of a sweep as typed: one, or the least and the most, and the factor between.
-
-    Raises:
-        ArgumentTypeError: where there are none.
-
-    Example:
-        >>> read_sizes("1K:64K"), read_sizes("1M"), read_sizes("1K:4K:2")
-        ((1024, 4096, 16384, 65536), (1048576,), (1024, 2048, 4096))
-    """
-    parts = text.split(":")
-    if len(parts) > 3 or (len(parts) == 3 and not re.fullmatch("[0-9]{1,6}", parts[2], re.ASCII)):
-        raise ArgumentTypeError(f"{text!r} is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M")
-    least, most = read_size(parts[0]), read_size(parts[-1] if len(parts) == 1 else parts[1])
-    try:
-        return sweep_sizes(least, most, int(parts[2]) if len(parts) == 3 else FACTOR)
-    except SpecError as error:
-        raise ArgumentTypeError(f"{text!r} holds no sizes from 1 byte to 1024G") from error
-
-
-def read_operations(text: str) -> tuple[str, ...]:
-    """Operations as typed, with commas between.
-
-    Raises:
-        ArgumentTypeError: for one that there is not.
-
-    Example:
-        >>> read_operations("broadcast,all_reduce")
-        ('broadcast', 'all_reduce')
-    """
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in OPERATIONS:
-            raise ArgumentTypeError(f"{name!r} is not one of {', '.join(OPERATIONS)}")
-    return names
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -230,9 +188,8 @@ def _split(text: str) -> tuple[str, ...]:
 def _add(parser: ArgumentParser) -> None:
     add_mesh(parser)
     sizes = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; factor {FACTOR})"
-    default = read_sizes(SIZES)
     parser.add_argument(
-        "--sizes", dest="bytes", type=read_sizes, default=default, metavar="SIZES", help=sizes
+        "--sizes", dest="bytes", type=sizes_as_typed, default=SIZES, metavar="SIZES", help=sizes
     )
     ops = f"operations, with commas between (default: {','.join(OPERATIONS)})"
     parser.add_argument("--ops", type=read_operations, help=ops)

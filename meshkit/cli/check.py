@@ -149,7 +149,7 @@ def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: fl
     try:
         return spawn(checked_beside, n, (request, device, timeout), timeout=limit)[0]
     except SpawnError as error:
-        raise failed(n, error) from error
+        raise failed(n, error, device) from error
 
 
 def _check_fits(

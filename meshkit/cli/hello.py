@@ -153,7 +153,7 @@ def _started(n: int, device: str | None, timeout: float) -> list[Greeting]:
     try:
         return spawn(greet_beside, n, (device, timeout), timeout=timeout + ENDING)
     except SpawnError as error:
-        raise failed(n, error) from error
+        raise failed(n, error, device) from error
 
 
 def _answer(greetings: Sequence[Greeting], *, as_json: bool) -> Answer:

@@ -17,15 +17,33 @@ def shared_device(device: str | None) -> str | None:
     Args:
         device: what was asked for, which stays; None takes the accelerator, else the cpu.
     """
+    from ..launch.environment import detect
+
+    return "cpu" if device is None and _too_few(detect().world_size) else device
+
+
+def on_cpu(device: str | None, ranks: int) -> bool:
+    """Whether so many ranks that share this machine compute on its cpu.
+
+    Args:
+        device: what was asked for; None takes the accelerator, where there are enough.
+        ranks: how many.
+    """
+    from ..launch.device import accelerator
+
+    if device is not None:
+        return device.partition(":")[0] == "cpu"
+    return not accelerator() or _too_few(ranks)
+
+
+def _too_few(ranks: int) -> bool:
+    """Whether there are accelerators, but not one for each rank."""
     import torch
 
     from ..launch.device import accelerator, visible_devices
-    from ..launch.environment import detect
 
     kind = accelerator()
-    if device is None and kind and visible_devices(torch.device(kind)) < detect().world_size:
-        return "cpu"
-    return device
+    return bool(kind) and visible_devices(torch.device(str(kind))) < ranks
 
 
 @contextmanager
@@ -45,12 +63,14 @@ def in_words(what: str) -> Iterator[None]:
         raise LaunchError(told(f"{what} broke.", line, fix=fix)) from error
 
 
-def failed(n: int, error: SpawnError) -> SpawnError:
+def failed(n: int, error: SpawnError, device: str | None, less: str = "") -> SpawnError:
     """The error of ranks started here, in the words of the one that failed first. No traceback.
 
     Args:
         n: how many were started.
         error: what ``spawn`` raised.
+        device: what was asked for.
+        less: what asks less of the machine, where something does.
 
     Returns:
         An error that has the fix of that rank, where it has one.
@@ -63,6 +83,8 @@ def failed(n: int, error: SpawnError) -> SpawnError:
     words = f"{type(cause).__name__}: {cause}".splitlines()
     text = "\n  ".join([line, *(word.strip() for word in words)])
     if not isinstance(cause, MeshkitError):
-        fix = "meshkit doctor; or --device cpu, which asks less of the machine."
+        host = [] if on_cpu(device, n) else ["--device cpu"]
+        ways = " or ".join([less] * bool(less) + host)
+        fix = f"meshkit doctor{ways and f'; or {ways}, which asks less of the machine'}."
         text = told(line, *words, fix=fix)
     return SpawnError(text, errors=error.errors)

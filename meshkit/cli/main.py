@@ -15,6 +15,7 @@ from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, 
 from ..core.version import VERSION
 from . import Answer, Command, plain, terminal
 from .streams import opened, written
+from .typed import OPTIONS
 
 # A file each, read when it is typed, or for the help of all.
 COMMANDS = ("plan", "explain", "diff", "search", "check", "bench", "doctor", "hello")
@@ -41,7 +42,8 @@ def parser(names: Iterable[str]) -> argparse.ArgumentParser:
         _plain(one)
         one.add_argument("--json", action="store_true", help="print one JSON object instead")
         command.add(one)
-        one.set_defaults(command=command)
+        usual = {name: one.get_default(name) for name in OPTIONS}
+        one.set_defaults(command=command, usual=usual)
     return top
 
 

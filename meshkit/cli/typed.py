@@ -14,8 +14,10 @@ from ..core.words import pairs
 BATCH = ("global_batch", "micro_batch", "accumulation_steps")
 OPTIONS = (  # in the order in which they are quoted
     *("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place"),
-    *("model", "links", "memory", "top", "ops", "axes", "device", "n", "svg", "json"),
+    *("model", "links", "memory", "top", "ops", "axes", "bytes", "iters", "warm_up", "device"),
+    *("timeout", "n", "plot", "svg", "json"),
 )
+FLAGS = {"bytes": "--sizes"}  # where they are not the name
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,15 @@ def typed(
     """The command as it was typed.
 
     Args:
-        asked: its options.
+        asked: its options; what is as usual is not quoted.
         sizes: its sizes; None where it has none.
         *before: what stands before the sizes.
         quoted: as in :class:`Typed`.
     """
+    usual = vars(asked).get("usual", {})
     said = {name: getattr(asked, name, None) for name in OPTIONS}
     said = {name: value for name, value in said.items() if value is not None and value is not False}
+    said = {name: value for name, value in said.items() if value != usual.get(name)}
     for name, value in said.items():
         if isinstance(value, tuple):  # typed with commas; a list is an option for each
             said[name] = ",".join(map(str, value))
@@ -90,12 +94,14 @@ def option(name: str, value: object) -> Iterator[str]:
     Example:
         >>> [*option("groups", ["dp tp"]), *option("all", True), *option("global_batch", 64)]
         ['--groups', "'dp tp'", '--all', '--global-batch', '64']
+        >>> [*option("bytes", "1K:4M"), *option("timeout", 5.0)]
+        ['--sizes', '1K:4M', '--timeout', '5']
     """
-    flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
+    flag = FLAGS.get(name, f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}")
     for one in value if isinstance(value, list | tuple) else [value]:
         yield flag
         if one is not True:
-            yield shlex.quote(str(one))
+            yield shlex.quote(f"{one:.15g}" if isinstance(one, float) else str(one))
 
 
 def flagged(text: str) -> str:

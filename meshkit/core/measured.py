@@ -14,6 +14,8 @@ from .layout import Layout
 from .measurement import ALONE, CONCURRENT, OVERLAP, Case, GroupTime, Measurement, RankTime
 from .targets import Target
 
+BEGIN, CHECK, ONCE = 7, 3, 3  # waits, see below
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -82,6 +84,27 @@ def modes(layout: Layout, target: Target) -> tuple[str, ...]:
     if len(target.groups) > 1:
         return (OVERLAP,)
     return (ALONE,) if layout.size(*target.span) == layout.num_ranks else (ALONE, CONCURRENT)
+
+
+def waits(layout: Layout, todo: Sequence[Case]) -> int:
+    """How often ranks wait for each other in a run, each time no longer than a deadline. Pure.
+
+    Seven times to begin: to join, to build, and to compare five options. Three times in a case: at
+    the gate, in the check, and to tell what it found. Three times for all groups at once, or for
+    each of them alone: at the gate, and in two calls, as more are made only where there is time for
+    all of them in a quarter of the deadline. Once to tell what a way took.
+
+    Example:
+        >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))
+        >>> waits(layout, [Case("broadcast", over_dp, 64)])  # 7 + 3 + (2 * 3 + 1) + (3 + 1)
+        21
+    """
+    total = BEGIN
+    for case in todo:
+        groups = layout.num_ranks // layout.size(*case.target.span)
+        runs = [groups if mode == ALONE else 1 for mode in modes(layout, case.target)]
+        total += CHECK + sum(ONCE * run + 1 for run in runs)
+    return total
 
 
 def ratios(found: Sequence[Measurement]) -> list[float | None]:

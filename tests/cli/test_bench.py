@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from meshkit import SpawnError
+from meshkit import SpawnError, SpecError
 from meshkit.cli import bench
-from meshkit.cli.bench import read_operations, read_size, read_sizes
+from meshkit.cli.bench_asked import SIZES, check_memory, read_operations, read_size, read_sizes
 from meshkit.cli.main import main, parser
+from meshkit.cli.typed import Typed
 from meshkit.core.bandwidth import OPERATIONS
 from meshkit.core.measured import Measured
 from meshkit.launch.launchers import LAUNCHERS
@@ -173,7 +174,7 @@ def test_ctrl_c_while_ranks_are_started(
     kind: type[BaseException],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def spawn(*_: object) -> None:
+    def spawn(*_: object, timeout: float) -> None:
         for _ in range(signals):
             signal.raise_signal(signal.SIGINT)
         raise raised
@@ -207,8 +208,18 @@ MISUSE = [
         "  Fix: meshkit bench dp=2 -n 2, say.\n",
     ),
     (
-        ["dp=2", "-n", "2", "--plot", "x.svg"],
-        ": --plot x.svg: the picture is a PNG.\n  Fix: a name that ends in .png.\n",
+        ["dp=2", "-n", "2", "--sizes", "1K:1024G", "--iters", "5", "--timeout", "9"],
+        " dp=2 --sizes 1K:1024G --iters 5 --timeout 9 -n 2: 1024G does not fit into memory.\n"
+        "  2 ranks here, each with 2 of it at the least, hold 4398046511104 bytes; there are "
+        "20000000000.\n"
+        "  Fix: meshkit bench dp=2 --sizes 1K:1G --iters 5 --timeout 9 -n 2.\n",
+    ),
+    (
+        ["dp=2", "-n", "2", "--sizes", "64G", "--warm-up", "0"],
+        " dp=2 --sizes 64G --warm-up 0 -n 2: 64G does not fit into memory.\n"
+        "  2 ranks here, each with 2 of it at the least, hold 274877906944 bytes; there are "
+        "20000000000.\n"
+        "  Fix: meshkit bench dp=2 --sizes 1G --warm-up 0 -n 2.\n",
     ),
 ]
 
@@ -222,6 +233,7 @@ def test_misuse_is_told_before_a_rank_is_started(
 ) -> None:
     monkeypatch.setattr(bench, "_started", lambda *_: pytest.fail("ranks were started"))
     monkeypatch.setattr(bench, "_here", lambda *_: pytest.fail("a job was joined"))
+    monkeypatch.setattr("meshkit.cli.bench_asked.memory", lambda: 20 * 10**9)
     assert main(["bench", *typed]) == 2
     assert capsys.readouterr() == ("", f"meshkit bench{said}")
 
@@ -268,10 +280,42 @@ def test_what_cannot_be_read(read: Callable[[str], object], text: str, said: str
     assert str(error.value) == said
 
 
+def test_where_memory_is_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Typed("meshkit bench", ({"dp": 2},))
+    monkeypatch.setattr("meshkit.cli.bench_asked.memory", lambda: None)
+    check_memory(call, "1024G", 2)
+    monkeypatch.setattr("meshkit.cli.bench_asked.memory", lambda: 4 * 1024)
+    check_memory(call, "1K", 2)
+    with pytest.raises(SpecError, match=r"Fix: meshkit bench dp=2 --sizes 256\.$"):
+        check_memory(call, "1K:2K:2", 2)
+
+
+def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[float] = []
+
+    def spawn(*_: object, timeout: float) -> None:
+        seen.append(timeout)
+        error = SpawnError("x", errors={1: RuntimeError("the process ended with signal SIGKILL")})
+        error.__cause__ = error.errors[1]
+        raise error
+
+    monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
+    typed = ["bench", "dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "1K:4M:4096"]
+    asked = parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
+    with pytest.raises(SpawnError) as error:
+        asked.command.run(asked)
+    assert seen == [(7 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
+    assert str(error.value).splitlines()[-1] == (
+        "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
+    )
+
+
 def test_sizes_as_typed() -> None:
     assert read_sizes("1k:1M:1024") == (1024, 1048576)
     assert read_sizes("1G") == (2**30,)
-    assert read_sizes(bench.SIZES) == (1024, 16384, 262144, 4194304)
+    assert read_sizes(SIZES) == (1024, 16384, 262144, 4194304)
 
 
 # ---------------------------------------------------------------- what becomes of a run
@@ -324,5 +368,7 @@ def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
     out, error = capsys.readouterr()
     assert out.endswith("OK: 4 rows in 1.2 s; 0 wrong elements.\n")
     assert error == (
-        "meshkit bench: --plot x.png: the picture could not be written: No space left on device.\n"
+        "meshkit bench: --plot x.png: the picture could not be written.\n"
+        "  No space left on device\n"
+        "  Fix: --json, and draw what that says.\n"
     )

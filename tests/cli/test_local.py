@@ -17,14 +17,18 @@ def failing(errors: dict[int, BaseException], first: int) -> SpawnError:
 def test_the_words_of_the_rank_that_failed_first() -> None:
     died = RuntimeError("the process ended by itself, with signal SIGKILL")
     late = RankTimeoutError("2 of 4 did not come.\n  Fix: look.", missing_ranks=(1, 3))
-    found = local.failed(4, failing({0: late, 1: died, 2: late}, 1))
+    found = local.failed(4, failing({0: late, 1: died, 2: late}, 1), "cuda")
     assert str(found) == (
         "rank 1 of 4 failed first; failed too: 0, 2.\n"
         "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
         "  Fix: meshkit doctor; or --device cpu, which asks less of the machine."
     )
     assert found.errors == {0: late, 1: died, 2: late}
-    assert str(local.failed(4, failing({0: late}, 0))) == (
+    fixes = {"cpu": "", "cuda:1": "; or --sizes 1K or --device cpu, which asks less of the machine"}
+    for device, less in fixes.items():
+        text = str(local.failed(4, failing({1: died}, 1), device, "--sizes 1K" if less else ""))
+        assert text.splitlines()[-1] == f"  Fix: meshkit doctor{less}."
+    assert str(local.failed(4, failing({0: late}, 0), None)) == (
         "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 did not come.\n  Fix: look."
     )
 
@@ -64,3 +68,5 @@ def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert local.shared_device(asked) == taken
+    assert local.on_cpu(asked, 4) is (taken == "cpu" or kind is None)
+    assert local.on_cpu("cpu", 1)

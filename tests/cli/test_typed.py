@@ -7,7 +7,8 @@ import shlex
 import pytest
 
 from meshkit.cli import plain, terminal
-from meshkit.cli.typed import Typed, flagged, option
+from meshkit.cli.main import parser
+from meshkit.cli.typed import Typed, flagged, option, typed
 
 
 def test_sizes_and_options_stand_as_they_were_typed() -> None:
@@ -35,6 +36,18 @@ def test_options() -> None:
     assert [*option("groups", ["dp tp", "dp"])] == ["--groups", "'dp tp'", "--groups", "dp"]
     assert [*option("all", True)] == ["--all"]
     assert [*option("nodes", "7,8")] == ["--nodes", "7,8"]
+
+
+def test_what_is_as_usual_is_not_quoted_and_a_whole_number_has_no_point() -> None:
+    typed_ = ["bench", "dp=2", "--iters", "7", "--sizes", "1k:4M", "--timeout", "2.0", "--plot"]
+    asked = parser(["bench"]).parse_args([*typed_, "x y.png", "--warm-up", "3", "--json"])
+    assert str(typed(asked, {"dp": 2})) == (
+        "meshkit bench dp=2 --sizes 1k:4M --iters 7 --timeout 2 --plot 'x y.png' --json"
+    )
+    asked = parser(["check"]).parse_args(["check", "dp=2", "--timeout", "0.5"])
+    assert str(typed(asked, {"dp": 2}).but(n=2)) == "meshkit check dp=2 --timeout 0.5 -n 2"
+    asked = parser(["check"]).parse_args(["check", "dp=2"])
+    assert str(typed(asked, {"dp": 2})) == "meshkit check dp=2"
 
 
 def test_only_the_fix_is_flagged() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError
-from meshkit.cli.bench import read_sizes
+from meshkit.cli.bench_asked import read_sizes
 from meshkit.cli.grid import sizes_of
 from meshkit.cli.main import parser
 from meshkit.core.bandwidth import ITEM, MOST

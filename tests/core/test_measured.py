@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from meshkit import Layout
-from meshkit.core.measured import cases, modes, ratios, slowest
+from meshkit.core.measured import cases, modes, ratios, slowest, waits
 from meshkit.core.measurement import Case
 from meshkit.core.targets import every_target, typed_targets
 from meshkit.testing import layouts
@@ -89,3 +89,11 @@ def test_a_wrong_element_counts_once_however_often_its_case_is_measured() -> Non
         ("all_reduce", "dp", "alone"),
         ("all_reduce", "dp", "concurrent"),
     ]
+
+
+def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
+    layout = Layout(dp=2, sp=2)
+    assert waits(layout, []) == 7
+    for name, more in (("dp", 3 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 3 + 4), ("dp+sp", 3 + 4)):
+        todo = cases(layout, ["broadcast"], typed_targets(layout, [name]), [64, 256])
+        assert waits(layout, todo) == 7 + 2 * more

@@ -1,0 +1,111 @@
+"""Sizes and operations as they are typed for ``meshkit bench``, and sizes that are too large."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+
+from ..core.bandwidth import OPERATIONS, sweep_sizes
+from ..core.errors import SpecError, told
+from ..core.words import count
+from ..launch.memory import memory
+from .typed import Typed
+
+SIZES = "1K:16M:16"
+FACTOR = 4
+HELD = 2  # arrays of the whole size that a rank holds while it compares, at the least
+SPARE = 4  # times what is needed at the least that a fix leaves room for
+UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # binary, as nccl-tests reads them
+
+
+def read_size(text: str) -> int:
+    """Bytes as typed: a number, with K, M or G for 2^10, 2^20 and 2^30.
+
+    Raises:
+        ArgumentTypeError: where it is none.
+
+    Example:
+        >>> read_size("64K"), read_size("100")
+        (65536, 100)
+    """
+    found = re.fullmatch(r"([0-9]{1,12})([KMG]?)", text.upper(), re.ASCII)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not a number of bytes, such as 1024, 64K or 16M")
+    return int(found[1]) << UNITS[found[2]]
+
+
+def as_size(number: int) -> str:
+    """Bytes as they are typed: what :func:`read_size` reads.
+
+    Example:
+        >>> as_size(65536), as_size(100), as_size(3 << 30)
+        ('64K', '100', '3G')
+    """
+    unit = next(unit for unit in reversed(UNITS) if number % (1 << UNITS[unit]) == 0)
+    return f"{number >> UNITS[unit]}{unit}"
+
+
+def sizes_as_typed(text: str) -> str:
+    """The text itself, which holds sizes; it is quoted as it was typed. Raises as below."""
+    read_sizes(text)
+    return text
+
+
+def read_sizes(text: str) -> tuple[int, ...]:
+    """The sizes of a sweep as typed: one, or the least and the most, and the factor between.
+
+    Raises:
+        ArgumentTypeError: where there are none.
+
+    Example:
+        >>> read_sizes("1K:64K"), read_sizes("1M"), read_sizes("1K:4K:2")
+        ((1024, 4096, 16384, 65536), (1048576,), (1024, 2048, 4096))
+    """
+    parts = text.split(":")
+    if len(parts) > 3 or (len(parts) == 3 and not re.fullmatch("[0-9]{1,6}", parts[2], re.ASCII)):
+        raise ArgumentTypeError(f"{text!r} is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M")
+    least, most = read_size(parts[0]), read_size(parts[-1] if len(parts) == 1 else parts[1])
+    try:
+        return sweep_sizes(least, most, int(parts[2]) if len(parts) == 3 else FACTOR)
+    except SpecError as error:
+        raise ArgumentTypeError(f"{text!r} holds no sizes from 1 byte to 1024G") from error
+
+
+def read_operations(text: str) -> tuple[str, ...]:
+    """Operations as typed, with commas between.
+
+    Raises:
+        ArgumentTypeError: for one that there is not.
+
+    Example:
+        >>> read_operations("broadcast,all_reduce")
+        ('broadcast', 'all_reduce')
+    """
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        if name not in OPERATIONS:
+            raise ArgumentTypeError(f"{name!r} is not one of {', '.join(OPERATIONS)}")
+    return names
+
+
+def check_memory(call: Typed, text: str, ranks: int) -> None:
+    """Refuse arrays that the ranks of this machine cannot hold, whatever they compute on.
+
+    Args:
+        call: the command as it was typed.
+        text: the sizes as they were typed.
+        ranks: how many there are on this machine.
+
+    Raises:
+        SpecError: with sizes that they can.
+    """
+    sizes, there = read_sizes(text), memory()
+    needed = HELD * ranks * sizes[-1]
+    if there is not None and needed > there:
+        most = 2 ** int(math.log2(max(there // (SPARE * HELD * ranks), 1)))
+        fits = f"{as_size(sizes[0])}:{as_size(most)}" if sizes[0] < most else as_size(most)
+        line = f"{call}: {as_size(sizes[-1])} does not fit into memory."
+        holds = f"{count(ranks, 'rank')} here, each with {HELD} of it at the least, hold {needed} "
+        holds += f"bytes; there are {there}."
+        raise SpecError(told(line, holds, fix=f"{call.but(bytes=fits)}."))
