@@ -102,6 +102,8 @@ def test_default_sizes_always_factor(ranks: int) -> None:
     assert meshkit.factor_world(ranks, **default_sizes(ranks)).num_ranks == ranks
 
 
+Group, Works = dist.ProcessGroup, list[dist.Work]
+
 # --- one live rank ---------------------------------------------------------------------------
 
 
@@ -119,7 +121,9 @@ def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: Begin) -> None:
 
 
 def test_wrong_elements_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
+    def run(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> Works:
         out.copy_(source)
         out[3:8] += 1
         return []
@@ -131,7 +135,7 @@ def test_wrong_elements_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spoil(monkeypatch, "all_gather", lambda out, source, group: [])
+    spoil(monkeypatch, "all_gather", lambda out, source, group, later: [])
     wrong = {row.op: row.wrong for row in rows_of_one_rank(tmp_path)}
     assert wrong["all_gather"] == 2 * 16
 
@@ -140,7 +144,9 @@ def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.M
 def test_what_the_backend_lacks_is_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[RuntimeError]
 ) -> None:
-    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
+    def run(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> Works:
         raise kind("Backend gloo does not support reduce_scatter\nmore lines of c10d")
 
     spoil(monkeypatch, "reduce_scatter", run)
@@ -151,7 +157,9 @@ def test_what_the_backend_lacks_is_a_row(
 
 
 def test_any_other_error_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
+    def run(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> Works:
         raise RuntimeError("Connection closed by peer")
 
     spoil(monkeypatch, "all_reduce", run)
