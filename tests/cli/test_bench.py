@@ -26,6 +26,7 @@ from meshkit.core.bandwidth import OPERATIONS
 from meshkit.core.measured import Measured
 from meshkit.launch.launchers import LAUNCHERS
 from tests.cli import bench_jobs as jobs
+from tests.cli.processes import ended
 from tests.core.reports import CLEAN, EMPTY, REPORT
 
 ROOT = Path(__file__).parents[2]
@@ -52,14 +53,6 @@ def begun(*command: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]
         text=True,
         start_new_session=True,
     )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        out, error = process.communicate(timeout=90)
-    finally:
-        process.kill()
-    return process.returncode, out, error
 
 
 # ---------------------------------------------------------------- real ranks

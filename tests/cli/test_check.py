@@ -24,6 +24,7 @@ from meshkit.cli.main import main
 from meshkit.core.verification import Checked, Verification
 from meshkit.launch.launchers import LAUNCHERS
 from tests.cli import check_jobs as jobs
+from tests.cli.processes import ended
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
@@ -47,14 +48,6 @@ def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        out, error = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    return process.returncode, out, error
 
 
 def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
