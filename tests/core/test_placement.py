@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, SpecError, Topology, UnknownAxisError
 from meshkit.core.crossing import FARTHER, crossings, link_bytes
-from meshkit.core.placement import placed
+from meshkit.core.placement import _turned, placed
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)
@@ -305,3 +305,25 @@ def test_the_fixtures_are_what_they_say() -> None:
     grid = np.array([[[0, 0], [1, 1]]])
     assert busiest(grid, 2, (10, 1)).tolist() == [20]
     assert len({*itertools.permutations(range(3))}) == 6
+
+
+@pytest.mark.parametrize("axes", range(1, 6))
+def test_up_to_five_axes_are_turned_in_every_way(axes: int) -> None:
+    """The order that was given first, its reverse last."""
+    orders = [*_turned([*range(axes)])]
+    assert sorted(orders) == sorted(itertools.permutations(range(axes)))
+    assert orders[0] == tuple(range(axes))
+    assert orders[-1] == tuple(reversed(range(axes)))
+
+
+@pytest.mark.parametrize("axes", [6, 10])
+def test_of_more_axes_one_at_a_time_is_moved(axes: int) -> None:
+    first, *others = _turned([*range(axes)])
+    assert first == tuple(range(axes))
+    assert len(others) == axes * (axes - 1)
+    for order in others:
+        assert sorted(order) == [*range(axes)]
+        left = [[a for a in order if a != moved] for moved in range(axes)]
+        assert any(rest == sorted(rest) for rest in left)
+    moves = {(axis, order.index(axis)) for order in others for axis in order}
+    assert moves == {*itertools.product(range(axes), range(axes))}
