@@ -12,7 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch.distributed as dist
 
@@ -56,7 +56,7 @@ def refused(store: dist.Store, rank: int, claims: tuple[Claim, ...]) -> MeshkitE
     """
     for claim in claims:
         mine = Claimant.here(rank, claim.value)
-        first = store.compare_set(f"claim/{claim.key}", "", json.dumps(asdict(mine))).decode()
+        first = store.compare_set(f"claim/{claim.key}", "", json.dumps(vars(mine))).decode()
         theirs = Claimant(**json.loads(first))
         if theirs.value != mine.value:
             return claim.clash(*sorted((mine, theirs), key=lambda who: who.rank))

@@ -3,11 +3,13 @@
 (The store of a group, which torch tells from 2.13 on, is a matter of ``foreign.py``; the names that
 Accelerate wants on a DeviceMesh are one of ``interop/accelerate.py``.)
 How long a collective may take (it is set by a public name from torch 2.13 on), how many
-collectives this rank has begun on the group, and what DTensor remembers of groups that are gone.
+collectives this rank has begun on the group, how many groups torch has named, and what DTensor
+remembers of groups that are gone.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -67,6 +69,24 @@ def begun(group: dist.ProcessGroup) -> int | None:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
     except (AttributeError, RuntimeError):
         return None
+
+
+def named(groups: int) -> bool:
+    """Let torch go on as if it had named so many groups of others. Local, whatever their number.
+
+    Torch names groups by their number, so every rank is told of every group: 0.1 ms for each to
+    which it does not belong, and a large mesh has a thousand. All that torch does is to count them.
+
+    Returns:
+        False, and nothing is done, where torch does more than that, or counts by another name.
+    """
+    book, world = getattr(dist.distributed_c10d, "_world", None), dist.group.WORLD
+    more = hasattr(world, "new_group") or os.environ.get("TORCH_DIST_INIT_BARRIER") == "1"
+    count = getattr(book, "group_count", None)
+    if more or count != dist.get_pg_count():
+        return False
+    book.group_count = count + groups  # type: ignore[union-attr]
+    return True
 
 
 def forget_gone() -> None:

@@ -10,9 +10,9 @@ obeys what stands there::
     rank 2   check in, the last of three: writes "all"
 
 What ranks bring to a meeting they claim before they check in; where two claims clash, that becomes
-the verdict once all are here, or the deadline has passed. A rank needs six store operations, and
-one more a claim; whoever writes a verdict other than "all" looks at every rank. Nothing read from
-the store is ever unpickled.
+the verdict once all are here, or the deadline has passed. A rank needs five store operations, one
+more a claim, and one more where someone else made the default group; whoever writes a verdict other
+than "all" looks at every rank. Nothing read from the store is ever unpickled.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, RankTimeoutError
 from .claims import Claim, refused
 from .deadline import OverdueError, within
+from .generation import Generation
 from .seat import last_seen
 from .store import SILENCE, asked, hosted_by_rank_0
 from .verdict import (
@@ -106,14 +107,17 @@ class Party:
         Every rank counts its own meetings, whatever they are about, so that the keys of an earlier
         one are never met again, and ranks that make different calls meet.
         """
-        number = int(self.store.add(f"{self.keys}meetings/{self.world.rank}", 1))
+        if isinstance(self.store, Generation):
+            number = self.store.next_meeting(self.keys)
+        else:  # someone else's, which may have been there for an earlier group
+            number = int(self.store.add(f"{self.keys}meetings/{self.world.rank}", 1))
         return number, dist.PrefixStore(f"{self.keys}meeting/{number}", self.store)
 
 
 def arrive(matter: Matter, party: Party, wait: timedelta, *, since: float | None = None) -> int:
     """Check in, and return when every rank has, with the same request.
 
-    Collective over the ranks of the party; six store operations a rank.
+    Collective over the ranks of the party; five store operations a rank.
 
     Args:
         matter: what the meeting is about.

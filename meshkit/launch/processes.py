@@ -15,8 +15,8 @@ from ..core.call import Call
 from ..core.errors import SpecError, told
 from .accelerators import ACCELERATORS
 
-# build_mesh and init too: else every child reads them again, all at once, on a few cores.
-PRELOADED = ["torch", "torch.distributed", "meshkit.live.build"]
+# build_mesh and init too: else every child reads them again, all at once, on a few cores. In order.
+PRELOADED = ["torch", "torch.distributed", "meshkit.live.build", "meshkit.launch.frozen"]
 Context = ForkContext | ForkServerContext
 
 

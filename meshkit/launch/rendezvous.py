@@ -11,6 +11,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, RankTimeoutError
 from .attempt import is_past
 from .deadline import OverdueError, within
+from .generation import Generation
 from .meet import Matter, Party, arrive, refuse
 from .mpi import BY_MPI, told_by_mpi
 from .seat import TakenError, is_over, sit
@@ -95,7 +96,7 @@ def _opened(
             raise refused(call, world, base, taken) from None
         if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
             return open_and_sit()
-        return dist.PrefixStore(f"meshkit/{generation}", base), generation
+        return Generation(generation, base), generation
 
     try:
         left = since + wait.total_seconds() - time.monotonic()

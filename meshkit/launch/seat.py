@@ -17,7 +17,7 @@ import json
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -55,7 +55,7 @@ class Holder:
 
     def written(self) -> str:
         """As it stands in the store."""
-        return json.dumps(asdict(self))
+        return json.dumps(vars(self))
 
     def is_same(self, other: Holder) -> bool:
         """Whether both are one process."""

@@ -42,7 +42,7 @@ def together(
 ) -> Made:
     """What ``make`` returns, once every rank has made it. Collective over the party.
 
-    Six store operations a rank.
+    Five store operations a rank.
 
     Args:
         matter: what the meeting after it is about.

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -51,7 +51,7 @@ class Presence:
 
     def written(self) -> str:
         """As it stands in the store."""
-        return json.dumps(asdict(self))
+        return json.dumps(vars(self))
 
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"

@@ -65,7 +65,7 @@ def barrier(
 
 
 def _checked_in(party: Party) -> dist.Store:
-    """This rank's next barrier of the group, with its name on it. Two store operations."""
+    """This rank's next barrier of the group, with its name on it. One store operation."""
     _, meeting = party.next_meeting()
     meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
     return meeting

@@ -53,7 +53,7 @@ def build_mesh(
     Collective: every rank calls it with equal arguments, which all ranks compare before a group is
     made. The request is checked whole before the job is joined; where there is no default group
     yet, :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for
-    the default group, which ``shutdown`` destroys. Twelve store operations a rank, and two or
+    the default group, which ``shutdown`` destroys. Ten store operations a rank, and two or
     three more of rank 0 where it looks which axes cross nodes.
 
     Args:
@@ -67,7 +67,7 @@ def build_mesh(
         within: instead of axes: axis to its size on one node, as in :func:`factor_world`.
         across: axis to its size over nodes; an axis may have both.
         place: True puts the ranks so that the axes that talk most, the innermost, sit on the
-            nearest wires, by the hosts from which ranks checked in: eight store operations more.
+            nearest wires, by the hosts from which ranks checked in: seven store operations more.
             A :class:`Topology` says itself where ranks sit. See :meth:`Layout.placed`.
         crossing: what to do where groups of an axis cross nodes, those of ``place`` or the hosts
             from which ranks checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Axes left

@@ -7,18 +7,20 @@ and computes nothing of its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
-from ..launch.inside import forget_gone, set_timeout
+from ..core.seats import Ints
+from ..launch.inside import forget_gone, named, set_timeout
 from .shared import GroupKey, Groups, Shared
 from .terms import Terms
 
@@ -61,7 +63,7 @@ def create(plan: GroupPlan, rank: int, terms: Terms, shared: Shared) -> Groups:
         MeshkitError: where torch made another group than it was asked for.
     """
     found, rest = _there(plan, terms, shared)
-    named = dist.get_pg_count() + sum(_names(step, terms) for step, _, _ in rest)
+    names = dist.get_pg_count() + sum(_names(step, terms) for step, _, _ in rest)
     made: list[dist.ProcessGroup] = []
     new: dict[GroupKey, dist.ProcessGroup | None] = {}
     try:
@@ -69,7 +71,7 @@ def create(plan: GroupPlan, rank: int, terms: Terms, shared: Shared) -> Groups:
             found[key] = new[alike] = _make(step, rank, terms, terms.limits[key], made)
     except BaseException:
         destroy(made)
-        _count_up(named, rank)
+        _count_up(names, rank)
         raise
     used: dict[GroupKey, tuple[Axes, ...]] = {}
     for axes in plan.asked:
@@ -144,15 +146,16 @@ def _names(step: Step, terms: Terms) -> int:
     return len(step.members)
 
 
-def _count_up(named: int, rank: int) -> None:
+def _count_up(names: int, rank: int) -> None:
     """Let torch count on to where a whole creation would have come.
 
     A creation that fails stops on each rank at another group; groups made after it would have other
     names on each. Of a group of others torch only takes note. Not where all ranks take part in it.
     """
-    other = 0 if rank else 1
-    while dist.get_pg_count() < named and _bound() is None and dist.get_world_size() > 1:
-        dist.new_group([other])
+    other, left = 0 if rank else 1, max(0, names - dist.get_pg_count())
+    if _bound() is None and dist.get_world_size() > 1 and not named(left):
+        for _ in range(left):
+            dist.new_group([other])
 
 
 def _make(
@@ -178,14 +181,30 @@ def _make(
             return _timed(alone, terms, limit)
         destroy([alone])  # of a rank outside the mesh: made so that all ranks have one history
         return None
-    mine = None
-    for ranks in step.members.tolist():
+    before, mine, after = _parted(step.members, rank)
+    _pass_over(before, new)
+    for ranks in mine:
         keep: dict[str, Any] = {"sort_ranks": False} if ranks != sorted(ranks) else {}
-        group = new(ranks, **keep)
-        if rank in ranks:
-            made.append(group)
-            mine = _timed(_checked(group, ranks), terms, limit)
-    return mine
+        made.append(new(ranks, **keep))
+        _timed(_checked(made[-1], ranks), terms, limit)
+    _pass_over(after, new)
+    return made[-1] if mine else None
+
+
+def _parted(members: Ints, rank: int) -> tuple[Ints, list[list[int]], Ints]:
+    """The groups before this rank's own, that one, and those after it."""
+    at = np.flatnonzero((members == rank).any(axis=1))
+    place = int(at[0]) if len(at) else len(members)
+    own: list[list[int]] = members[place : place + 1].tolist()
+    return members[:place], own, members[place + 1 :]
+
+
+def _pass_over(others: Ints, new: Callable[[list[int]], object]) -> None:
+    """Take note of groups of other ranks, of which torch tells its names."""
+    if _bound() is None and named(len(others)):
+        return
+    for ranks in others.tolist():
+        new(ranks)
 
 
 def _timed(group: dist.ProcessGroup, terms: Terms, limit: timedelta | None) -> dist.ProcessGroup:

@@ -147,7 +147,7 @@ class Mesh(Workload):
     def barrier(self, *axes: str, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes is here.
 
-        Collective over that group. Without axes, over the whole mesh. Two store operations a rank
+        Collective over that group. Without axes, over the whole mesh. One store operation a rank
         beside the group's own barrier, so that missing ranks can be named on any backend.
 
         Args:
@@ -222,7 +222,7 @@ class Mesh(Workload):
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
 
-        Collective over the mesh, on the host: six store operations a rank, no process group.
+        Collective over the mesh, on the host: five store operations a rank, no process group.
 
         Args:
             what: what the value is, for the error.

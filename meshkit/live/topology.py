@@ -123,7 +123,7 @@ def check_crossing(
 
 
 def _checked_in(call: Call, record: Joined, request: Mapping[str, str]) -> Topology:
-    """Where ranks have checked in from, on every rank. Collective: eight store operations."""
+    """Where ranks have checked in from, on every rank. Collective: seven store operations."""
     store = record.store
     if store is None:
         fix = f"{call.but(place=Word('meshkit.Topology.of_hosts([...])'))}, a host for each rank."

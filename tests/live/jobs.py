@@ -167,10 +167,12 @@ def refused(requests: list[Request], *, joined: bool) -> Any:
     return told
 
 
-def failing_creation(at: int) -> Any:
+def failing_creation(at: int, told_of_each: bool) -> Any:
     """new_group fails at its n-th call, on every rank: what is left?"""
     meshkit.init()
     real, calls = dist.new_group, []
+    if told_of_each:
+        create.named = tell_each
 
     def failing(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
@@ -190,6 +192,23 @@ def failing_creation(at: int) -> Any:
     left = (descriptors(), threads())
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         return told, len(calls), before, left, one_hot_sum(mesh, "dp")
+
+
+def tell_each(groups: int) -> bool:
+    """In place of ``inside.named``: torch is told of groups of others one by one."""
+    return groups == 0
+
+
+def names(told_of_each: bool) -> Any:
+    """The names of a mesh's groups, and what torch counts; a group of the user's own works on."""
+    if told_of_each:
+        create.named = tell_each
+    with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=["dp tp"]) as mesh:
+        groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "tp"))]
+        own, ones = dist.new_group([1, 2, 5]), torch.ones(1)
+        if mesh.rank in (1, 2, 5):
+            dist.all_reduce(ones, group=own)
+        return [group.group_name for group in groups], dist.get_pg_count(), int(ones)
 
 
 def one_never_builds(folder: str) -> Any:

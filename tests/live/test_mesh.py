@@ -181,16 +181,27 @@ def run_refused(joined: bool) -> object:
     return jobs.refused(BAD, joined=joined)
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 4])
-def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works(at: int) -> None:
+@pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (1, True), (3, True), (4, True)])
+def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works(
+    at: int, each: bool
+) -> None:
     for told, calls, before, left, members in meshkit.spawn(
-        jobs.failing_creation, 4, (at,), timeout=60
+        jobs.failing_creation, 4, (at, each), timeout=60
     ):
         # the first to fail says so; the others quote it, as their own failure may come of that
         assert told == "planted" or "gave up: RuntimeError: planted" in told
         assert calls >= at
         assert left == before
         assert len(members) == 2
+
+
+def test_groups_have_the_names_that_torch_gives_where_it_is_told_of_each() -> None:
+    counted, told = (meshkit.spawn(jobs.names, 8, (each,), timeout=60) for each in (False, True))
+    assert counted == told
+    for rank, (groups, count, ones) in enumerate(counted):
+        assert len(set(groups)) == 5
+        assert count == 1 + 3 * 4 + 2 * 2 + 1  # with the default group and the user's own
+        assert ones == (3 if rank in (1, 2, 5) else 1)
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,11 @@ def test_ranks_that_ask_for_different_views_are_told() -> None:
         assert told[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 3")
 
 
-@pytest.mark.parametrize("at", [1, 3, 6])
-def test_after_a_view_that_failed_the_mesh_works_on(at: int) -> None:
-    for told, fired, before, left, dp, b in meshkit.spawn(jobs.failing_view, 8, (at,), timeout=90):
+@pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (3, True), (6, True)])
+def test_after_a_view_that_failed_the_mesh_works_on(at: int, each: bool) -> None:
+    for told, fired, before, left, dp, b in meshkit.spawn(
+        jobs.failing_view, 8, (at, each), timeout=90
+    ):
         assert fired
         assert told is not None
         assert "planted" in told[1]

@@ -15,7 +15,7 @@ from meshkit.launch.inside import timeout_of
 from meshkit.live import create
 from meshkit.live import mesh as live_mesh
 
-from .jobs import descriptors, in_order, live_groups, one_hot_sum, threads
+from .jobs import descriptors, in_order, live_groups, one_hot_sum, tell_each, threads
 
 Sizes = dict[str, int]
 
@@ -128,8 +128,10 @@ def disagreements() -> Any:
         return told, one_hot_sum(last, "z")
 
 
-def failing_view(at: int) -> Any:
+def failing_view(at: int, told_of_each: bool) -> Any:
     """new_group fails at its n-th call while a view is made: the mesh works on, a view too."""
+    if told_of_each:
+        create.named = tell_each
     mesh, real, calls = meshkit.build_mesh(dp=4, sp=2), dist.new_group, []
 
     def failing(*args: Any, **kwargs: Any) -> Any:
