@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,7 @@ class Request:
             "--sizes": ",".join(map(str, self.sizes)),
             "--iters": str(self.terms.iters),
             "--warm-up": str(self.terms.warm_up),
+            "--alone": str(self.terms.alone or "all"),
         }
 
 
@@ -88,8 +89,8 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
             began = time.monotonic()
             hosts = hosts_of(mesh, device)
             todo = cases(layout, request.operations, targets, request.sizes)
-            tell = Progress(layout, todo, sys.stderr) if world.rank == 0 else None
-            sweep = Sweep(mesh, device, request.terms, lambda: bool(stop), tell or _silent)
+            tell = _progress(layout, todo, request.terms) if world.rank == 0 else None
+            sweep = Sweep(mesh, device, hosts, request.terms, lambda: bool(stop), tell or _silent)
             found = sweep.run(todo)
             if tell is not None:
                 tell.end()
@@ -117,6 +118,13 @@ def _agree(mesh: Mesh, request: Request) -> None:
     """
     for option, value in request.options.items():
         mesh.agree(option, value)
+
+
+def _progress(layout: Layout, todo: Sequence[Case], terms: Terms) -> Progress:
+    """What rank 0 says, and that it begins."""
+    tell = Progress(layout, todo, terms.alone, terms.warm_up + terms.iters, sys.stderr)
+    tell.begin()
+    return tell
 
 
 def _silent(case: Case) -> None:

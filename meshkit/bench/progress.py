@@ -12,26 +12,47 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from ..core.layout import Layout
-from ..core.measured import modes
-from ..core.measurement import ALONE, Case
+from ..core.measured import modes, passes
+from ..core.measurement import Case
+from ..core.words import count
 
 EMPTY = 2**18  # bytes that a call without any counts as
 EVERY = 10.0  # seconds between lines where they cannot be written again
 WIDTH = 79
 
 
-def work(layout: Layout, case: Case) -> float:
-    """What a case costs, in a unit of its own: calls of all its groups and ways. Pure.
+def announced(layout: Layout, cases: Sequence[Case], alone: int | None, calls: int) -> str:
+    """What is to come, in one line. Pure.
+
+    Args:
+        layout: the grid.
+        cases: all that is measured.
+        alone: how many groups are measured alone at the most; None means all.
+        calls: of one pass, those to warm up among them.
+
+    Example:
+        >>> from meshkit.core.targets import every_target
+        >>> layout = Layout(dp=1000, tp=8)
+        >>> todo = [Case("broadcast", one, 1024) for one in every_target(layout)]
+        >>> print(announced(layout, todo, 16, 23))
+        6 rows in 28 passes, one after the other, each of up to 23 calls
+    """
+    rows = sum(len(modes(layout, case.target)) for case in cases)
+    runs = count(passes(layout, cases, alone), "pass")
+    return f"{count(rows, 'row')} in {runs}, one after the other, each of up to {calls} calls"
+
+
+def work(layout: Layout, case: Case, alone: int | None) -> float:
+    """What a case costs, in a unit of its own: calls of all its turns and ways. Pure.
 
     Example:
         >>> from meshkit.core.targets import every_target
         >>> layout = Layout(dp=4, sp=2)
-        >>> [work(layout, Case("all_reduce", one, 2**18)) / 2**18 for one in every_target(layout)]
+        >>> cases = [Case("all_reduce", one, 2**18) for one in every_target(layout)]
+        >>> [work(layout, case, None) / 2**18 for case in cases]
         [6.0, 10.0, 2.0, 2.0]
     """
-    groups = layout.num_ranks // layout.size(*case.target.span)
-    runs = sum(groups if mode == ALONE else 1 for mode in modes(layout, case.target))
-    return float(runs * (EMPTY + case.bytes))
+    return float(passes(layout, [case], alone) * (EMPTY + case.bytes))
 
 
 def line(done: float, total: float, seconds: float, what: str) -> str:
@@ -64,11 +85,13 @@ def in_words(seconds: int) -> str:
 
 
 class Progress:
-    """Tells each case before it is measured.
+    """Tells what is to come, and then each case before it is measured.
 
     Args:
         layout: the grid.
         cases: all that is to come, in order.
+        alone: how many groups are measured alone at the most; None means all.
+        calls: of one pass, those to warm up among them.
         stream: where to write; None, as Python has for a stderr that is closed, is nowhere.
         clock: seconds; another one in tests.
     """
@@ -77,15 +100,22 @@ class Progress:
         self,
         layout: Layout,
         cases: Sequence[Case],
+        alone: int | None,
+        calls: int,
         stream: TextIO | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._work = [work(layout, case) for case in cases]
+        self._work = [work(layout, case, alone) for case in cases]
+        self._announced = announced(layout, cases, alone, calls)
         self._stream: TextIO | None = stream
         self._clock = clock
         self._began = self._told = clock()
         self._number = 0
         self._again = stream is not None and stream.isatty()
+
+    def begin(self) -> None:
+        """Write a line on all of it, before anything is measured."""
+        self._say(f"{self._announced}\n")
 
     def __call__(self, case: Case) -> None:
         """Write a line, if it is time for one. Nothing is known before the first case is done."""

@@ -3,7 +3,7 @@
 ::
 
     check         every group once, at the same time; every element is compared
-    alone         group after group; the others wait at the gate
+    alone         group after group, of many a sample; the others wait at the gate
     concurrent    every group at once, as in training
     overlap       every group of both axes at once
 
@@ -14,9 +14,10 @@ the spread over groups shows how far apart they are.
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from ..core.errors import CollectiveError, MeshkitError, told
 from ..core.measured import modes
 from ..core.measurement import ALONE, Case, Measurement, measurement, sizes_of
 from ..core.plan import Axes
+from ..core.turns import sampled
 from ..core.verification import Seconds
 from ..live.mesh import Mesh
 from .calls import Prepared, checkable, lacking, prepared, run
@@ -54,11 +56,13 @@ class Terms:
         iters: calls that count. Of either fewer, where they would take more than a quarter of
             ``timeout``; but no less than two count.
         timeout: seconds that a collective may take.
+        alone: how many groups of a target are measured alone at the most; None means all.
     """
 
     warm_up: int
     iters: int
     timeout: float
+    alone: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Sweep:
     Attributes:
         mesh: with groups for all that is measured.
         device: where tensors lie.
+        hosts: rank to its machine.
         terms: how.
         stop: whether somebody has asked to stop.
         told: is given each case before it is measured.
@@ -75,6 +80,7 @@ class Sweep:
 
     mesh: Mesh
     device: torch.device
+    hosts: Mapping[int, str]
     terms: Terms
     stop: Callable[[], bool]
     told: Callable[[Case], None]
@@ -83,7 +89,7 @@ class Sweep:
         """Measure all cases, or those before a Ctrl-C. Collective over the mesh.
 
         Every rank gets the same. Costs, a case, up to five small collectives over the mesh, and
-        one more a group.
+        one more a group that is measured alone.
 
         Raises:
             CollectiveError: where a collective failed or did not come through in time, with who is
@@ -151,12 +157,12 @@ class Sweep:
         return seconds(partial(run, ready), *calls, self.device)
 
     def _alone(self, axes: Axes, ready: Sequence[Prepared], calls: Calls) -> list[float]:
-        """The same, while all other groups wait; each rank is in one."""
+        """The same, while all other groups wait; nan on ranks whose group has no turn."""
         rows = self.mesh.layout.groups(*axes)
-        took: list[float] = []
-        for row in rows:
+        took = [math.nan] * calls[1]
+        for group in sampled(rows, self.hosts, self.terms.alone):
             self._gate()
-            if self.mesh.rank in row:
+            if self.mesh.rank in rows[group]:
                 took = seconds(partial(run, ready), *calls, self.device)
         return took
 

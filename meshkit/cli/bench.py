@@ -21,6 +21,7 @@ from ..core.measured import Measured, cases, waits
 from ..core.measured_json import as_fields
 from ..core.measured_table import table
 from ..core.targets import Target, every_target, typed_targets
+from ..core.turns import USUAL
 from ..launch.environment import detect
 from . import Answer, Command, plain, terminal
 from .bench_asked import (
@@ -30,7 +31,9 @@ from .bench_asked import (
     check_memory,
     read_operations,
     read_sizes,
+    read_turns,
     sizes_as_typed,
+    turns_as_typed,
 )
 from .grid import integer, sizes_of
 from .grid_asked import add_mesh, check_company
@@ -46,7 +49,7 @@ def run(asked: Namespace) -> Answer:
 
     Args:
         asked: ``sizes``, ``n``, ``order``, ``device`` and ``timeout`` of the mesh; ``bytes``,
-            ``ops``, ``axes``, ``iters``, ``warm_up``, ``plot`` and ``json``.
+            ``ops``, ``axes``, ``iters``, ``warm_up``, ``alone``, ``plot`` and ``json``.
 
     Returns:
         What was found; nothing to print on ranks other than 0. Not ok where an element was wrong.
@@ -116,7 +119,7 @@ def _request(asked: Namespace, sizes: Mapping[str, int], targets: tuple[Target, 
     from ..bench.bench import Request
     from ..bench.sweep import Terms
 
-    terms = Terms(asked.warm_up, asked.iters, asked.timeout)
+    terms = Terms(asked.warm_up, asked.iters, asked.timeout, read_turns(asked.alone))
     operations = asked.ops or OPERATIONS
     bytes_ = read_sizes(asked.bytes)
     return Request(sizes, asked.order, operations, targets, bytes_, terms, asked.device)
@@ -145,7 +148,7 @@ def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
     from ..launch.spawn import spawn
 
     todo = cases(layout, request.operations, request.targets, request.sizes)
-    limit = waits(layout, todo) * request.terms.timeout + ENDING
+    limit = waits(layout, todo, request.terms.alone) * request.terms.timeout + ENDING
     less = f"--sizes {as_size(max(request.sizes[-1] // 4, 1))}"
     with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
         stop = str(Path(folder) / "stop")
@@ -202,6 +205,13 @@ def _add(parser: ArgumentParser) -> None:
     warm = "calls before them (default 3)"
     some = partial(integer, least=0)
     parser.add_argument("--warm-up", type=some, default=3, metavar="CALLS", help=warm)
+    alone = (
+        "groups of a target that are measured alone, one after the other, spread over nodes; or "
+    )
+    alone += f"all (default {USUAL}, or as many as there are)"
+    parser.add_argument(
+        "--alone", type=turns_as_typed, default=str(USUAL), metavar="GROUPS", help=alone
+    )
     plot = "also draw bandwidth by size into this PNG; needs matplotlib"
     parser.add_argument("--plot", metavar="FILE", help=plot)
 

@@ -10,6 +10,7 @@ from ..core.bandwidth import OPERATIONS, sweep_sizes
 from ..core.errors import SpecError, told
 from ..core.words import count
 from ..launch.memory import memory
+from .grid import number
 from .typed import Typed
 
 SIZES = "1K:16M:16"
@@ -87,6 +88,25 @@ def read_operations(text: str) -> tuple[str, ...]:
         if name not in OPERATIONS:
             raise ArgumentTypeError(f"{name!r} is not one of {', '.join(OPERATIONS)}")
     return names
+
+
+def turns_as_typed(text: str) -> str:
+    """The text itself, which says how many groups are measured alone. Raises as below."""
+    read_turns(text)
+    return text
+
+
+def read_turns(text: str) -> int | None:
+    """How many groups are measured alone at the most, as typed; None for all of them.
+
+    Raises:
+        ArgumentTypeError: where it is neither a number nor ``all``.
+
+    Example:
+        >>> read_turns("16"), read_turns("all")
+        (16, None)
+    """
+    return None if text == "all" else number(text)
 
 
 def check_memory(call: Typed, text: str, ranks: int) -> None:

@@ -14,8 +14,8 @@ from ..core.words import pairs
 BATCH = ("global_batch", "micro_batch", "accumulation_steps")
 OPTIONS = (  # in the order in which they are quoted
     *("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place"),
-    *("model", "links", "memory", "top", "ops", "axes", "bytes", "iters", "warm_up", "device"),
-    *("timeout", "n", "plot", "svg", "json"),
+    *("model", "links", "memory", "top", "ops", "axes", "bytes", "iters", "warm_up", "alone"),
+    *("device", "timeout", "n", "plot", "svg", "json"),
 )
 FLAGS = {"bytes": "--sizes"}  # where they are not the name
 

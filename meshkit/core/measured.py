@@ -13,8 +13,9 @@ from .fit import Fit, fits
 from .layout import Layout
 from .measurement import ALONE, CONCURRENT, OVERLAP, Case, GroupTime, Measurement, RankTime
 from .targets import Target
+from .turns import turns
 
-BEGIN, CHECK, ONCE = 7, 3, 3  # waits, see below
+BEGIN, CHECK, ONCE = 8, 3, 3  # waits, see below
 
 
 @dataclass(frozen=True)
@@ -86,25 +87,38 @@ def modes(layout: Layout, target: Target) -> tuple[str, ...]:
     return (ALONE,) if layout.size(*target.span) == layout.num_ranks else (ALONE, CONCURRENT)
 
 
-def waits(layout: Layout, todo: Sequence[Case]) -> int:
+def passes(layout: Layout, todo: Sequence[Case], alone: int | None) -> int:
+    """How often a run lets groups measure, all at once or one alone. Pure.
+
+    Args:
+        layout: the grid.
+        todo: what is measured.
+        alone: how many groups are measured alone at the most; None means all.
+
+    Example:
+        >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
+        >>> [passes(layout, [Case("broadcast", over_tp, 64)], n) for n in (16, None)]
+        [17, 1001]
+    """
+    ways = [(case.target, mode) for case in todo for mode in modes(layout, case.target)]
+    return sum(turns(layout, target, mode, alone) for target, mode in ways)
+
+
+def waits(layout: Layout, todo: Sequence[Case], alone: int | None) -> int:
     """How often ranks wait for each other in a run, each time no longer than a deadline. Pure.
 
-    Seven times to begin: to join, to build, and to compare five options. Three times in a case: at
+    Eight times to begin: to join, to build, and to compare six options. Three times in a case: at
     the gate, in the check, and to tell what it found. Three times for all groups at once, or for
-    each of them alone: at the gate, and in two calls, as more are made only where there is time for
-    all of them in a quarter of the deadline. Once to tell what a way took.
+    each that is measured alone: at the gate, and in two calls, as more are made only where there is
+    time for all of them in a quarter of the deadline. Once to tell what a way took.
 
     Example:
         >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))
-        >>> waits(layout, [Case("broadcast", over_dp, 64)])  # 7 + 3 + (2 * 3 + 1) + (3 + 1)
-        21
+        >>> waits(layout, [Case("broadcast", over_dp, 64)], 16)  # 8 + 3 + 3 * (2 + 1) + (1 + 1)
+        22
     """
-    total = BEGIN
-    for case in todo:
-        groups = layout.num_ranks // layout.size(*case.target.span)
-        runs = [groups if mode == ALONE else 1 for mode in modes(layout, case.target)]
-        total += CHECK + sum(ONCE * run + 1 for run in runs)
-    return total
+    told = sum(len(modes(layout, case.target)) for case in todo)
+    return BEGIN + CHECK * len(todo) + ONCE * passes(layout, todo, alone) + told
 
 
 def ratios(found: Sequence[Measurement]) -> list[float | None]:

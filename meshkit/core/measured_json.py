@@ -4,7 +4,8 @@ From ``src/util.cu`` of github.com/NVIDIA/nccl-tests, which writes them for its 
 ``size, count, type, redop, root, out_of_place, in_place, time, alg_bw, bus_bw, nwrong`` and, for
 single calls, ``min_us, p50_us, p99_us, max_us``. Times are in microseconds, bandwidths in decimal
 GB/s. ``iterations`` are the calls asked for, ``actual_iterations`` those of each group, fewer
-where they are slow. What nccl-tests does not know, axes, modes, groups, fits, stands beside them.
+where they are slow. What nccl-tests does not know, axes, modes, groups, fits, stands beside them;
+``groups`` of ``num_groups`` were measured.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def _result(one: Measurement, ratio: float | None) -> dict[str, Any]:
         place: _speed(one),
         f"{place}_per_iter": _calls(one),
         "actual_iterations": one.calls or None,
+        "groups": one.groups or None,
+        "num_groups": one.num_groups or None,
         "ratio": ratio,
         "slowest_group": _group(one.slowest),
         "fastest_group": _group(one.fastest),

@@ -81,7 +81,8 @@ def _rows(report: Measured, width: int) -> Iterator[str]:
     rows, lines = zip(report.found, ratios(report.found), strict=True), report.fits
     for (op, target), some in groupby(rows, lambda r: (r[0].case.op, r[0].case.target.name)):
         block = list(some)
-        yield from ("", f"{op} over {target}, n = {' and '.join(map(str, block[0][0].sizes))}")
+        head = f"{op} over {target}, n = {' and '.join(map(str, block[0][0].sizes))}"
+        yield from ("", f"{head}{_sample(block[0][0])}")
         yield "  " + "".join(_cell(name, size) for name, size, _ in shown)
         for row in block:
             if row[0].lacks is not None:
@@ -91,6 +92,12 @@ def _rows(report: Measured, width: int) -> Iterator[str]:
         for one in lines:
             if (one.op, one.target) == (op, target):
                 yield f"  {_fitted(one)}"
+
+
+def _sample(one: Measurement) -> str:
+    """How many groups were measured alone, where it was not all of them."""
+    fewer = one.groups < one.num_groups
+    return f"; {one.mode}: {one.groups} of {count(one.num_groups, 'group')}" if fewer else ""
 
 
 def _wide(last: int) -> int:

@@ -2,7 +2,7 @@
 
 ::
 
-    seconds       (num_ranks, calls), what each call took on each rank
+    seconds       (num_ranks, calls), what each call took on each rank; nan where it had no turn
     group         the slowest rank of a group, call by call: (num_groups, calls)
     timing        over all groups and calls
 """
@@ -83,6 +83,8 @@ class Measurement:
         fastest: the fastest.
         rank: the slowest rank of all: that whose calls took longest.
         lacks: what the backend said, where it has no such operation.
+        groups: how many groups were measured; of many only some are, where each is alone.
+        num_groups: how many there are.
     """
 
     case: Case
@@ -95,6 +97,8 @@ class Measurement:
     fastest: GroupTime | None = None
     rank: RankTime | None = None
     lacks: str | None = None
+    groups: int = 0
+    num_groups: int = 0
 
     @property
     def algbw(self) -> float | None:
@@ -124,7 +128,8 @@ def measurement(
         layout: the grid.
         case: what was measured.
         mode: in which way.
-        seconds: (num_ranks, calls), of each call on each rank, by position in the grid.
+        seconds: (num_ranks, calls), of each call on each rank, by position in the grid; nan on the
+            ranks of groups that had no turn.
         wrong: how many elements were wrong.
 
     Example:
@@ -134,10 +139,12 @@ def measurement(
         >>> found.slowest, found.fastest.seconds
         (GroupTime(ranks=(2, 3), where='dp=1', seconds=3.0), 2.0)
     """
-    rows = layout.groups(*case.target.span)
+    every = layout.groups(*case.target.span)
     place = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
-    at = np.array([[place[int(rank)] for rank in row] for row in rows])
-    took = seconds[at].max(axis=1)  # (num_groups, calls)
+    at = np.array([[place[int(rank)] for rank in row] for row in every])
+    slow = seconds[at].max(axis=1)  # (num_groups, calls)
+    had_turn = ~np.isnan(slow).any(axis=1)
+    rows, took = every[had_turn], slow[had_turn]
     middles = np.median(took, axis=1).tolist()
     groups = [_group(layout, case.target, *one) for one in zip(rows, middles, strict=True)]
     return Measurement(
@@ -149,7 +156,9 @@ def measurement(
         Timing.of(took.ravel().tolist()),
         max(groups, key=lambda one: one.seconds),
         min(groups, key=lambda one: one.seconds),
-        _slowest_rank(layout, seconds),
+        _slowest_rank(layout, np.nan_to_num(seconds)),
+        groups=len(rows),
+        num_groups=len(every),
     )
 
 

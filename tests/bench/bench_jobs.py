@@ -57,6 +57,7 @@ def swept(
     fault: str = "",
     timeout: float = 20.0,
     warm_up: int = 1,
+    alone: int | None = None,
 ) -> tuple[list[Measurement], list[Case]]:
     """A sweep on a mesh, and what was told; with a fault on one rank."""
     with meshkit.build_mesh(sizes, groups=[n for n in names if " " in n] or None) as mesh:
@@ -82,8 +83,14 @@ def swept(
         if fault in LATE and mesh.rank == 2:
             dawdle(LATE[fault])
         todo = cases(mesh.layout, operations, typed_targets(mesh.layout, names), sizes_bytes)
-        sweep = Sweep(mesh, CPU, Terms(warm_up, 4, timeout), lambda: stop, tell)
+        terms = Terms(warm_up, 4, timeout, alone)
+        sweep = Sweep(mesh, CPU, hosts(mesh), terms, lambda: stop, tell)
         return sweep.run(todo), told
+
+
+def hosts(mesh: meshkit.Mesh) -> dict[int, str]:
+    """All on one machine."""
+    return dict.fromkeys(mesh.peers().tolist(), "here")
 
 
 def spoil(op: str, number: int) -> None:
@@ -134,7 +141,7 @@ def dawdle(wait: float) -> None:
     CALLS["all_reduce"] = replace(CALLS["all_reduce"], begin=late)
 
 
-def alone_and_together() -> list[tuple[float, float]]:
+def alone_and_together(alone: int | None = None) -> list[tuple[float, float]]:
     """When this rank was inside a timed call of dp: alone, then with all groups at once."""
     inside: list[tuple[float, float]] = []
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
@@ -150,7 +157,9 @@ def alone_and_together() -> list[tuple[float, float]]:
 
         CALLS["all_reduce"] = replace(CALLS["all_reduce"], begin=begin)
         todo = cases(mesh.layout, ["all_reduce"], typed_targets(mesh.layout, ["dp"]), [64])
-        Sweep(mesh, CPU, Terms(0, 2, 20.0), lambda: False, lambda case: None).run(todo)
+        Sweep(
+            mesh, CPU, hosts(mesh), Terms(0, 2, 20.0, alone), lambda: False, lambda case: None
+        ).run(todo)
     return inside
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from meshkit import Layout
-from meshkit.bench.progress import EMPTY, Progress, line, work
+from meshkit.bench.progress import EMPTY, Progress, announced, line, work
 from meshkit.core.measured import cases
 from meshkit.core.measurement import Case
 from meshkit.core.targets import typed_targets
@@ -23,14 +23,24 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("target", "calls"), [(DP, 2 + 1), (BOTH, 1), (ALL, 1)])
 def test_a_case_costs_its_calls_one_after_the_other(target: object, calls: int) -> None:
-    assert work(LAYOUT, Case("broadcast", target, 1000)) == calls * (EMPTY + 1000)  # type: ignore[arg-type]
+    assert work(LAYOUT, Case("broadcast", target, 1000), None) == calls * (EMPTY + 1000)  # type: ignore[arg-type]
+
+
+def test_all_of_it_is_told_before_it_begins() -> None:
+    stream = Terminal()
+    todo = cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
+    Progress(LAYOUT, todo, 1, 5, stream).begin()
+    said = "3 rows in 3 passes, one after the other, each of up to 5 calls"
+    assert stream.getvalue() == f"{said}\n"
+    assert announced(LAYOUT, todo, None, 5) == said.replace("3 passes", "4 passes")
+    assert work(LAYOUT, todo[0], 1) / work(LAYOUT, todo[0], None) == 2 / 3
 
 
 def told(stream: io.StringIO, step: float) -> str:
     """What four equal cases say, each of which takes so many seconds."""
     now = [50.0]
     todo = cases(LAYOUT, ["broadcast", "all_reduce"], [DP, DP], [64])
-    progress = Progress(LAYOUT, todo, stream, lambda: now[0])
+    progress = Progress(LAYOUT, todo, None, 5, stream, lambda: now[0])
     for case in todo:
         progress(case)
         now[0] += step
@@ -72,8 +82,9 @@ def test_where_nothing_can_be_written_it_is_silent() -> None:
     told(stream, 4.0)
     assert stream.flushed == 1  # and no more was tried
     progress = Progress(
-        LAYOUT, [Case("broadcast", DP, 64)] * 2, None, iter([0.0, 20.0] * 4).__next__
+        LAYOUT, [Case("broadcast", DP, 64)] * 2, 16, 5, None, iter([0.0, 20.0] * 4).__next__
     )
+    progress.begin()
     progress(Case("broadcast", DP, 64))
     progress(Case("broadcast", DP, 64))
     progress.end()
@@ -83,7 +94,7 @@ def test_a_long_line_is_cut() -> None:
     (long,) = typed_targets(Layout(**{"a" * 60: 2}), ["a" * 60])
     layout = Layout(**{"a" * 60: 2})
     stream, case = Terminal(), Case("reduce_scatter", long, 2**30)
-    progress = Progress(layout, [case, case], stream, iter([0.0, 1.0, 2.0]).__next__)
+    progress = Progress(layout, [case, case], 16, 5, stream, iter([0.0, 1.0, 2.0]).__next__)
     progress(case)
     progress(case)
     assert len(stream.getvalue()) == 80

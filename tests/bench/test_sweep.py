@@ -57,6 +57,25 @@ def test_alone_groups_take_turns_and_in_company_they_do_not() -> None:
         assert at(other, company)[0] < at(mine, company)[1]
 
 
+def test_of_many_groups_only_a_sample_takes_turns() -> None:
+    by_rank = meshkit.spawn(jobs.alone_and_together, 4, (1,), timeout=LIMIT)
+    # one call to check, two alone in the first group, two in company
+    assert [len(one) for one in by_rank] == [5, 3, 5, 3]
+
+
+def test_what_a_sample_found_is_that_of_its_groups() -> None:
+    given = {"dp": 2, "sp": 2}, ["broadcast"], ["dp"], [64], "", 20.0, 1, 1
+    by_rank = meshkit.spawn(jobs.swept, 4, given, timeout=LIMIT)
+    assert all(rank == by_rank[0] for rank in by_rank)
+    alone, company = by_rank[0][0]
+    assert [(one.groups, one.num_groups) for one in (alone, company)] == [(1, 2), (2, 2)]
+    assert alone.timing is not None
+    assert (alone.calls, alone.timing.calls) == (4, 4)
+    assert alone.slowest == alone.fastest
+    assert alone.slowest is not None
+    assert alone.slowest.ranks == (0, 2)
+
+
 def test_a_wrong_result_is_counted_on_every_rank() -> None:
     found = swept(["broadcast", "all_gather"], ["dp"], [64], "wrong")
     assert {(one.case.op, one.wrong) for one in found} == {("broadcast", 0), ("all_gather", 3)}

@@ -19,7 +19,15 @@ import pytest
 
 from meshkit import SpawnError, SpecError
 from meshkit.cli import bench
-from meshkit.cli.bench_asked import SIZES, check_memory, read_operations, read_size, read_sizes
+from meshkit.cli.bench_asked import (
+    SIZES,
+    check_memory,
+    read_operations,
+    read_size,
+    read_sizes,
+    read_turns,
+    turns_as_typed,
+)
 from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
 from meshkit.core.bandwidth import OPERATIONS
@@ -261,6 +269,8 @@ REFUSED: list[tuple[Callable[[str], object], str, str]] = [
     (read_sizes, "1:2:1", "'1:2:1' holds no sizes from 1 byte to 1024G"),
     (read_sizes, "1:2:x", "'1:2:x' is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M"),
     (read_sizes, "1:2:3:4", "'1:2:3:4' is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M"),
+    (read_turns, "0", "'0' is not a whole number of 1 or more"),
+    (turns_as_typed, "some", "'some' is not a whole number of 1 or more"),
     (read_operations, "reduce", f"'reduce' is not one of {', '.join(OPERATIONS)}"),
     (read_operations, "broadcast,", f"'' is not one of {', '.join(OPERATIONS)}"),
 ]
@@ -299,7 +309,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     asked = parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         asked.command.run(asked)
-    assert seen == [(7 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
+    assert seen == [(8 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
     assert str(error.value).splitlines()[-1] == (
         "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.measured import cases, modes, ratios, slowest, waits
+from meshkit.core.measured import cases, modes, passes, ratios, slowest, waits
 from meshkit.core.measurement import Case
 from meshkit.core.targets import every_target, typed_targets
 from meshkit.testing import layouts
@@ -93,7 +94,28 @@ def test_a_wrong_element_counts_once_however_often_its_case_is_measured() -> Non
 
 def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
     layout = Layout(dp=2, sp=2)
-    assert waits(layout, []) == 7
+    assert waits(layout, [], 16) == 8
     for name, more in (("dp", 3 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 3 + 4), ("dp+sp", 3 + 4)):
         todo = cases(layout, ["broadcast"], typed_targets(layout, [name]), [64, 256])
-        assert waits(layout, todo) == 7 + 2 * more
+        assert waits(layout, todo, None) == 8 + 2 * more
+
+
+@quick
+@given(layouts(max_ranks=64), st.integers(1, 5) | st.none())
+def test_passes_by_counting_them(layout: Layout, alone: int | None) -> None:
+    todo = cases(layout, ["broadcast"], every_target(layout), [64])
+    made = 0
+    for case in todo:
+        groups = len(layout.groups(*case.target.span))
+        for mode in modes(layout, case.target):
+            made += len(range(groups)[:alone]) if mode == "alone" else 1
+    assert passes(layout, todo, alone) == made
+
+
+def test_the_passes_of_many_groups_do_not_grow_with_the_world() -> None:
+    for dp in (1000, 100_000):
+        layout = Layout(dp=dp, tp=8)
+        todo = cases(layout, ["broadcast"], typed_targets(layout, ["tp"]), [2**20])
+        assert passes(layout, todo, 16) == 16 + 1
+        assert waits(layout, todo, 16) == 8 + 3 + (3 * 16 + 1) + (3 + 1)
+    assert passes(layout, todo, None) == 100_001

@@ -59,6 +59,8 @@ def test_a_result_key_by_key() -> None:
         "root": "-1",
         "out_of_place": None,
         "actual_iterations": 3,
+        "groups": 2,
+        "num_groups": 2,
         "ratio": pytest.approx(2.5 / 1.5),
         "lacks": None,
     }
@@ -104,8 +106,8 @@ def test_the_words_of_nccl_tests(op: str, count: int, redop: str, root: str, pla
 def test_what_was_not_measured_is_null() -> None:
     lack = Measurement(Case("broadcast", BOTH, 1024), "overlap", (2, 2), lacks="no such thing")
     (told,) = as_fields(replace(CLEAN, found=(lack,)))["results"]
-    nothing = ("in_place", "in_place_per_iter", "actual_iterations", "ratio")
-    nothing += ("slowest_group", "fastest_group", "slowest_rank")
+    nothing = ("in_place", "in_place_per_iter", "actual_iterations", "ratio", "groups")
+    nothing += ("num_groups", "slowest_group", "fastest_group", "slowest_rank")
     assert {name: told[name] for name in nothing} == dict.fromkeys(nothing)
     assert (told["lacks"], told["ranks"]) == ("no such thing", [2, 2])
 

@@ -112,3 +112,10 @@ def test_a_host_is_that_of_the_rank_wherever_it_sits() -> None:
     assert "\nSlowest, dp alone: rank 0 (dp=1 sp=1, host a) in 1 of 1 row; " in text
     assert as_fields(placed)["hosts"] == ["a", "b", "b", "c"]
     assert text.endswith("\nOK: 1 row in 1.2 s; 0 wrong elements.")
+
+
+def test_of_a_sample_it_says_how_many_groups() -> None:
+    one = replace(FOUND[0], groups=16, num_groups=1000)
+    assert "\nall_reduce over dp, n = 2; alone: 16 of 1000 groups\n" in table(
+        replace(CLEAN, found=(one, FOUND[1]))
+    )

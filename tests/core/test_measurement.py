@@ -53,6 +53,27 @@ def test_two_at_once_are_tied_together_and_have_no_bandwidth() -> None:
     assert (found.algbw, found.busbw) == (None, None)
 
 
+@quick
+@given(layouts(max_ranks=24), st.integers(0, 2**32 - 1))
+def test_groups_without_a_turn_do_not_count(layout: Layout, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for target in every_target(layout):
+        rows = layout.groups(*target.span)
+        chosen = rows[np.sort(rng.permutation(len(rows))[: rng.integers(1, len(rows) + 1)])]
+        took = rng.uniform(0.1, 1.0, (layout.num_ranks, 3))
+        took[~np.isin(layout.grid.ravel(), chosen)] = np.nan
+        found = measurement(layout, Case("broadcast", target, 4), ALONE, took)
+        assert (found.groups, found.num_groups) == (len(chosen), len(rows))
+        assert found.timing is not None
+        assert found.slowest is not None
+        assert found.fastest is not None
+        assert found.rank is not None
+        assert found.timing.calls == 3 * len(chosen)
+        assert {found.slowest.ranks, found.fastest.ranks} <= {tuple(r) for r in chosen.tolist()}
+        assert found.rank.rank in chosen
+        assert found.rank.seconds == np.nanmax([np.median(one) for one in took])
+
+
 def test_what_was_not_measured_has_no_bandwidth() -> None:
     found = Measurement(Case("all_reduce", DP, 1024), ALONE, (2,), lacks="no such thing")
     assert (found.algbw, found.busbw) == (None, None)
