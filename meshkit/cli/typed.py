@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from argparse import Namespace
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..core.call import Call
+from ..core.integers import divisors
 from ..core.words import pairs
 
 BATCH = ("global_batch", "micro_batch", "accumulation_steps")
@@ -50,6 +52,29 @@ class Typed(Call):
             if name in OPTIONS:
                 yield from option(name, value)
 
+    def but(self, **changes: object) -> Typed:
+        """As :meth:`Call.but`; of another grid ``--nodes`` are such as it can be on.
+
+        Example:
+            >>> typed = Typed("meshkit plan", ({"x": 4},), {"nodes": "3"})
+            >>> print(typed.but(order="dp x"))
+            meshkit plan x=4 --nodes 2 --order 'dp x'
+        """
+        found = replace(self, **vars(super().but(**changes)))
+        nodes, ranks = found.kwargs.get("nodes"), found._ranks()
+        if "nodes" in changes or nodes is None or ranks is None:
+            return found
+        return replace(found, kwargs={**found.kwargs, "nodes": _nodes(str(nodes), ranks)})
+
+    def _ranks(self) -> int | None:
+        """How many ranks it asks for; None where it has no sizes, or one is to be inferred."""
+        world = self.kwargs.get("world")
+        for value in self.args:
+            if isinstance(value, Mapping):
+                known = -1 not in value.values()
+                return int(str(world)) if world else math.prod(value.values()) if known else None
+        return None
+
     def nested(self, sizes: Mapping[str, int]) -> Typed:
         """The same command with more sizes, which nest in the order in which they stand here.
 
@@ -63,7 +88,20 @@ class Typed(Call):
         if self.quoted:
             args = (sizes if isinstance(value, Mapping) else value for value in self.args)
             return replace(self, args=tuple(args))
-        return replace(self, **vars(self.but(**sizes, order=" ".join(sizes))))
+        return self.but(**sizes, order=" ".join(sizes))
+
+
+def _nodes(nodes: str, ranks: int) -> str:
+    """The nodes, if so many ranks can be on them; else the most, below them, on which they can be.
+
+    Example:
+        >>> _nodes("3", 6), _nodes("4", 6), _nodes("7,8", 15), _nodes("7,8", 16)
+        ('3', '3', '7,8', '1')
+    """
+    sizes = [int(size) for size in nodes.split(",")]
+    if len(sizes) > 1:
+        return nodes if sum(sizes) == ranks else "1"
+    return str(max(number for number in divisors(ranks) if number <= sizes[0]))
 
 
 def typed(

@@ -27,6 +27,9 @@ NUMBER = st.sampled_from([1, 2, 3, 5, 6, 8, 12])
 ORDER = st.lists(AXES, max_size=3).map(lambda axes: shlex.quote(" ".join(axes)))
 
 
+NODES = re.compile(r" divide over [0-9]+ nodes?\.| the nodes hold ")  # of a grid that is advised
+
+
 def option(name: str, values: st.SearchStrategy[object]) -> st.SearchStrategy[str]:
     return st.just("") | values.map(lambda value: f"{name} {value}")
 
@@ -36,7 +39,8 @@ def line(*parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 BATCH = (option("--global-batch", NUMBER), option("--micro-batch", NUMBER))
-GRID = (option("--world", NUMBER), option("--order", ORDER), option("--nodes", NUMBER))
+NODES_TYPED = NUMBER | st.sampled_from(["3,5", "1,1", "2,2,4"])
+GRID = (option("--world", NUMBER), option("--order", ORDER), option("--nodes", NODES_TYPED))
 GROUPS = option("--groups", AXES)
 PLAN = line(st.just("plan"), WORDS, *GRID, *BATCH, GROUPS, st.sampled_from(["", "--place"]))
 EXPLAIN = line(
@@ -98,6 +102,7 @@ def test_what_a_fix_says_can_be_typed(
     for fix in fixes(said):
         again = refused(fix, capsys)
         assert "usage:" not in again, (said, again)
+        assert not NODES.search(again), (said, again)
         for more in fixes(again) if grids == 2 and fault(again) == fault(said) else []:
             again = refused(more, capsys)
         assert fault(again) != fault(said) or not again, (said, again)
