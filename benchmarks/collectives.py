@@ -34,7 +34,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.bandwidth import OPERATIONS, fitted, sweep_sizes
+from meshkit.core.bandwidth import fitted, sweep_sizes
+from meshkit.core.operations import OPERATIONS
 
 from .measure import CALLS, Bench, Case, Pair
 from .table import Report, table

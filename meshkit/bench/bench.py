@@ -32,7 +32,7 @@ class Request:
     Attributes:
         axes: axis name to size, as for ``build_mesh``.
         order: as for ``build_mesh``.
-        operations: of ``core.bandwidth.OPERATIONS``.
+        operations: of ``core.operations.OPERATIONS``.
         targets: over which groups.
         sizes: bytes of the total array.
         terms: how to measure.

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..core.operations import OPERATIONS
 from ..live.waiting import wait
 
 EXACT = 2**24  # float32 has every whole number up to here
@@ -127,40 +128,26 @@ def _passes_on(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: boo
 
 
 @dataclass(frozen=True)
-class Operation:
-    """A collective over arrays of (items,), cut in n equal parts on n ranks.
+class Procedure:
+    """How a collective is made, and what must come of it.
 
     Attributes:
         begin: begins the call, with (output, source, group, later); what it returns can be waited
             for. Unless ``later`` it need not be: the call itself waits, where it can.
         expected: what the output must be, from (members, place in the group, items).
-        in_place: whether the output starts as the source, and the call reads no other.
-        from_part: whether the source is one part, rather than the whole array.
-        to_part: whether the output is one part.
     """
 
     begin: Begin
     expected: Callable[[Sequence[int], int, int], Tensor]
-    in_place: bool = False
-    from_part: bool = False
-    to_part: bool = False
-
-    def source_items(self, items: int, ranks: int) -> int:
-        """How many items a rank puts in."""
-        return items // ranks if self.from_part else items
-
-    def output_items(self, items: int, ranks: int) -> int:
-        """How many items a rank gets."""
-        return items // ranks if self.to_part else items
 
 
 CALLS = {
-    "all_reduce": Operation(_all_reduces, all_reduced, in_place=True),
-    "all_gather": Operation(_gathers, all_gathered, from_part=True),
-    "reduce_scatter": Operation(_scatters, reduce_scattered, to_part=True),
-    "all_to_all": Operation(_exchanges, all_exchanged),
-    "broadcast": Operation(_broadcasts, broadcasted, in_place=True),
-    "send_recv": Operation(_passes_on, received),
+    "all_reduce": Procedure(_all_reduces, all_reduced),
+    "all_gather": Procedure(_gathers, all_gathered),
+    "reduce_scatter": Procedure(_scatters, reduce_scattered),
+    "all_to_all": Procedure(_exchanges, all_exchanged),
+    "broadcast": Procedure(_broadcasts, broadcasted),
+    "send_recv": Procedure(_passes_on, received),
 }
 
 
@@ -169,7 +156,7 @@ class Prepared:
     """A call that can be made again and again on one group.
 
     Attributes:
-        operation: the call.
+        op: which call.
         members: the ranks of the group, in its order.
         items: of the total array.
         group: where it runs.
@@ -177,7 +164,7 @@ class Prepared:
         out: what it gets.
     """
 
-    operation: Operation
+    op: str
     members: Sequence[int]
     items: int
     group: dist.ProcessGroup
@@ -186,12 +173,12 @@ class Prepared:
 
     def begin(self, later: bool = True) -> Works:
         """Begin the call; unless ``later``, wait for it where it can be waited for at once."""
-        return self.operation.begin(self.out, self.source, self.group, later)
+        return CALLS[self.op].begin(self.out, self.source, self.group, later)
 
     def wrong(self, rank: int) -> int:
         """How many elements this rank got wrong in a call on what :func:`checkable` made."""
         place = list(self.members).index(rank)
-        expected = self.operation.expected(self.members, place, self.items)
+        expected = CALLS[self.op].expected(self.members, place, self.items)
         return int((self.out.cpu() != expected).sum())
 
 
@@ -199,21 +186,21 @@ def prepared(
     op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
 ) -> Prepared:
     """A call to be timed: zeros, as all_reduce adds its own result up again. Local."""
-    operation, ranks = CALLS[op], len(members)
+    operation, ranks = OPERATIONS[op], len(members)
     source = torch.zeros(operation.source_items(items, ranks), device=device)
     out = torch.zeros(operation.output_items(items, ranks), device=device)
-    return Prepared(operation, members, items, group, source, out)
+    return Prepared(op, members, items, group, source, out)
 
 
 def checkable(
     op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
 ) -> Prepared:
     """A call whose result tells ranks and places apart, to be made once. Local."""
-    operation, ranks, rank = CALLS[op], len(members), dist.get_rank()
+    operation, ranks, rank = OPERATIONS[op], len(members), dist.get_rank()
     source = content(rank, ranks, operation.source_items(items, ranks))
     blank = torch.full((operation.output_items(items, ranks),), -1.0)
     out = (source if operation.in_place else blank).to(device, copy=True)
-    return Prepared(operation, members, items, group, source.to(device), out)
+    return Prepared(op, members, items, group, source.to(device), out)
 
 
 def run(calls: Sequence[Prepared]) -> None:

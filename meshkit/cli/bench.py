@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.axes import infer
-from ..core.bandwidth import OPERATIONS
 from ..core.errors import SpawnError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.measured import Measured, cases, waits
 from ..core.measured_json import as_fields
 from ..core.measured_table import table
+from ..core.operations import OPERATIONS
 from ..core.targets import Target, every_target, typed_targets
 from ..core.turns import USUAL
 from ..launch.environment import detect
@@ -120,7 +120,7 @@ def _request(asked: Namespace, sizes: Mapping[str, int], targets: tuple[Target, 
     from ..bench.sweep import Terms
 
     terms = Terms(asked.warm_up, asked.iters, asked.timeout, read_turns(asked.alone))
-    operations = asked.ops or OPERATIONS
+    operations = asked.ops or tuple(OPERATIONS)
     bytes_ = read_sizes(asked.bytes)
     return Request(sizes, asked.order, operations, targets, bytes_, terms, asked.device)
 

@@ -6,8 +6,9 @@ import math
 import re
 from argparse import ArgumentTypeError
 
-from ..core.bandwidth import OPERATIONS, sweep_sizes
+from ..core.bandwidth import sweep_sizes
 from ..core.errors import SpecError, told
+from ..core.operations import OPERATIONS
 from ..core.words import count
 from ..launch.memory import memory
 from .grid import number

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from .call import Call
 from .errors import SpecError, told
+from .operations import OPERATIONS
 
 ITEM = 4  # bytes of a float32
-PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}  # round a ring
-OPERATIONS = (*PASSES, "broadcast", "send_recv")
 MOST = 2**40  # bytes of the largest array
 
 
@@ -31,9 +30,8 @@ def busbw_factor(operation: str, ranks: int) -> float:
         >>> [busbw_factor(name, 8) for name in ("all_reduce", "all_gather", "send_recv")]
         [1.75, 0.875, 1.0]
     """
-    if operation in PASSES:
-        return PASSES[operation] * (ranks - 1) / ranks
-    return float(ranks > 1)
+    passes = OPERATIONS[operation].passes
+    return passes * (ranks - 1) / ranks if passes else float(ranks > 1)
 
 
 def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:

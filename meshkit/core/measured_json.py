@@ -16,10 +16,7 @@ from typing import Any
 from .bandwidth import ITEM
 from .measured import Measured, ratios
 from .measurement import GroupTime, Measurement, RankTime
-
-REDUCES = ("all_reduce", "reduce_scatter")
-IN_PLACE = ("all_reduce", "broadcast")
-PARTED = ("all_gather", "reduce_scatter", "all_to_all")  # count is that of one part
+from .operations import OPERATIONS
 
 
 def as_fields(report: Measured) -> dict[str, Any]:
@@ -47,18 +44,19 @@ def as_fields(report: Measured) -> dict[str, Any]:
 
 
 def _result(one: Measurement, ratio: float | None) -> dict[str, Any]:
-    op, place = one.case.op, "in_place" if one.case.op in IN_PLACE else "out_of_place"
-    parts = one.sizes[0] if op in PARTED and len(one.sizes) == 1 else 1
+    operation = OPERATIONS[one.case.op]
+    place = "in_place" if operation.in_place else "out_of_place"
+    parts = one.sizes[0] if len(one.sizes) == 1 else 1
     return {
-        "op": op,
+        "op": one.case.op,
         "axes": one.case.target.name,
         "mode": one.mode,
         "ranks": list(one.sizes),
         "size": one.case.bytes,
-        "count": one.case.bytes // ITEM // parts,
+        "count": operation.counted(one.case.bytes // ITEM, parts),
         "type": "float",
-        "redop": "sum" if op in REDUCES else "none",
-        "root": "0" if op == "broadcast" else "-1",
+        "redop": "sum" if operation.reduces else "none",
+        "root": "0" if operation.rooted else "-1",
         "out_of_place": None,
         "in_place": None,
         place: _speed(one),

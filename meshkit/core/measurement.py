@@ -29,7 +29,7 @@ class Case:
     """What is measured.
 
     Attributes:
-        op: one of ``bandwidth.OPERATIONS``.
+        op: one of ``operations.OPERATIONS``.
         target: over which groups.
         bytes: of the total array; of each of the two where two run at once.
     """

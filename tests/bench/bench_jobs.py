@@ -20,6 +20,7 @@ from meshkit.bench.calls import CALLS, Prepared, Works, checkable, run
 from meshkit.bench.sweep import Sweep, Terms
 from meshkit.core.measured import cases
 from meshkit.core.measurement import Case, Measurement
+from meshkit.core.operations import OPERATIONS
 from meshkit.core.targets import typed_targets
 
 CPU = torch.device("cpu")
@@ -35,7 +36,7 @@ def every_call() -> tuple[dict[tuple[str, str], int | None], dict[str, int], int
             for axis in ("dp", "sp"):
                 mine = mesh.peers(axis).tolist(), 24, mesh.group(axis), CPU
                 call = checkable(op, *mine)
-                if axis == "dp" and not CALLS[op].in_place:
+                if axis == "dp" and not OPERATIONS[op].in_place:
                     silent[op] = call.wrong(mesh.rank)
                 run([call])
                 right[op, axis] = call.wrong(mesh.rank) or None
@@ -100,7 +101,7 @@ def spoil(op: str, number: int) -> None:
 
 
 def _spoiled(call: Prepared, op: str, number: int) -> int:
-    if call.operation is CALLS[op]:
+    if call.op == op:
         call.out[:number] += 1
     return 0
 

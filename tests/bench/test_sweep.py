@@ -8,8 +8,8 @@ import meshkit
 from meshkit import Layout, SpawnError
 from meshkit.bench.bench import Request
 from meshkit.bench.sweep import Terms
-from meshkit.core.bandwidth import OPERATIONS
 from meshkit.core.measurement import ALONE, CONCURRENT, OVERLAP, Measurement
+from meshkit.core.operations import OPERATIONS
 from meshkit.core.targets import typed_targets
 from tests.bench import bench_jobs as jobs
 
@@ -25,7 +25,7 @@ def swept(*given: object) -> list[Measurement]:
 
 
 def test_every_operation_alone_in_company_and_beside_another() -> None:
-    found = swept(OPERATIONS, ["dp", "dp sp", "dp+sp"], [64, 4096])
+    found = swept(list(OPERATIONS), ["dp", "dp sp", "dp+sp"], [64, 4096])
     ways = [("dp", ALONE), ("dp", CONCURRENT)] * 2
     ways += [("dp sp", ALONE)] * 2 + [("dp+sp", OVERLAP)] * 2
     assert [(one.case.op, one.case.target.name, one.mode) for one in found] == [

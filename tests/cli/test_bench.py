@@ -30,8 +30,8 @@ from meshkit.cli.bench_asked import (
 )
 from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
-from meshkit.core.bandwidth import OPERATIONS
 from meshkit.core.measured import Measured
+from meshkit.core.operations import OPERATIONS
 from meshkit.launch.launchers import LAUNCHERS
 from tests.cli import bench_jobs as jobs
 from tests.cli.processes import ended
