@@ -41,9 +41,11 @@ def as_size(number: int) -> str:
     """Bytes as they are typed: what :func:`read_size` reads.
 
     Example:
-        >>> as_size(65536), as_size(100), as_size(3 << 30)
-        ('64K', '100', '3G')
+        >>> as_size(65536), as_size(100), as_size(3 << 30), as_size(0)
+        ('64K', '100', '3G', '0')
     """
+    if number == 0:
+        return "0"
     unit = next(unit for unit in reversed(UNITS) if number % (1 << UNITS[unit]) == 0)
     return f"{number >> UNITS[unit]}{unit}"
 

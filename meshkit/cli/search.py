@@ -36,7 +36,7 @@ def run(asked: Namespace) -> Answer:
         SpecError: where a file cannot be read, or what was asked for cannot be.
     """
     model = ModelShape.of(_read("model", asked.model))
-    links = LINKS.get(asked.links or USUAL) or LINKS[USUAL].but(_read("links", asked.links))
+    links = LINKS.get(asked.links or USUAL) or _measured(asked.links)
     links = links.but({"memory": asked.memory}) if asked.memory else links
     job = _job(asked, links)
     found = search(model, job, asked.top or TOP)
@@ -47,6 +47,26 @@ def run(asked: Namespace) -> Answer:
     title = f"{Path(asked.model).name}: {model.parameters / 1e9:.2f} billion weights"
     text = ranking(found, job, title, terminal.width())
     return Answer(text, bool(found.best))
+
+
+def _measured(path: str) -> Links:
+    """The usual links, with the figures of a file in their place.
+
+    Args:
+        path: of figures, or of what ``meshkit bench --json`` printed.
+
+    Raises:
+        SpecError: where there are none.
+    """
+    said, usual = _read("links", path), LINKS[USUAL]
+    if "fits" not in said:
+        return usual.but(said)
+    found = said.get("links")
+    if not isinstance(found, dict) or not found:
+        line = f"--links {path}: no line of all_reduce, all_gather or reduce_scatter was measured."
+        fix = "meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or more."
+        raise SpecError(told(line, fix=fix))
+    return usual.but({**found, "source": f"{found.get('source')}; the others: {usual.source}"})
 
 
 def _job(asked: Namespace, links: Links) -> Job:
@@ -93,7 +113,8 @@ def _add(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=number, required=True, metavar="N", help=text)
     text = "the config.json of the model, as the Hugging Face Hub has it"
     parser.add_argument("--model", required=True, metavar="FILE", help=text)
-    text = f"{', '.join(LINKS)}, or a JSON file of measured figures (default {USUAL})"
+    text = f"{', '.join(LINKS)}, or a JSON file of measured figures, such as meshkit bench --json "
+    text += f"prints (default {USUAL})"
     parser.add_argument("--links", metavar="NAME", help=text)
     text = "1e9 bytes of one device that a job may fill (default: the device's)"
     parser.add_argument("--memory", type=_gigabytes, metavar="GB", help=text)

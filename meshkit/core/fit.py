@@ -25,6 +25,7 @@ from .errors import SpecError, told
 from .measurement import Measurement
 from .words import pairs
 
+BEYOND = "Algorithms and protocols change with the size: the line says nothing beyond."
 FACTOR = 4  # from one size to the next, in a command that measures more of them
 
 
@@ -74,17 +75,23 @@ class Fit:
             >>> round(fit.seconds(2048), 9)
             0.000102048
         """
-        least, most = self.sizes[0], self.sizes[-1]
-        if not least <= size <= most:
-            call = Call("fit.seconds", (size,))
-            what = f"{self.op} over {self.target} was measured from {least} to {most} bytes."
-            why = "Algorithms and protocols change with the size: the line says nothing beyond."
-            wider = self._wider(size)
-            fix = f"fit.seconds({least}), say{wider and f'; or first {wider}'}."
-            raise SpecError(told(f"{call}: {what}", why, fix=fix))
+        if not self.covers(size):
+            wider = self.wider(size)
+            fix = f"fit.seconds({self.sizes[0]}), say{wider and f'; or first {wider}'}."
+            raise SpecError(told(f"{Call('fit.seconds', (size,))}: {self.range}", BEYOND, fix=fix))
         return self.alpha + self.beta * size
 
-    def _wider(self, size: float) -> str:
+    def covers(self, size: float) -> bool:
+        """Whether a size is one of those between which the line was drawn."""
+        return self.sizes[0] <= size <= self.sizes[-1]
+
+    @property
+    def range(self) -> str:
+        """Where the line was drawn, in a sentence."""
+        least, most = self.sizes[0], self.sizes[-1]
+        return f"{self.op} over {self.target} was measured from {least} to {most} bytes."
+
+    def wider(self, size: float) -> str:
         """The command that measures a size too, and those from there to here; "" if none does.
 
         Sizes are rounded down to what all ranks can share, so it goes one such step further.

@@ -28,7 +28,7 @@ class Measured:
         device: what kind they compute on.
         backend: what the collectives ran on.
         torch: its version.
-        hosts: rank to its machine.
+        hosts: rank to its machine, in the order of the grid.
         warm_up: calls asked for before those that count.
         iters: calls asked for that count; each measurement says how many there were.
         found: the measurements, in the order in which they were made.
@@ -47,6 +47,11 @@ class Measured:
     found: tuple[Measurement, ...]
     planned: int
     seconds: float
+
+    @property
+    def layout(self) -> Layout:
+        """The grid."""
+        return Layout(ranks=[*self.hosts], **self.sizes)
 
     @property
     def wrong(self) -> int:

@@ -5,7 +5,8 @@ From ``src/util.cu`` of github.com/NVIDIA/nccl-tests, which writes them for its 
 single calls, ``min_us, p50_us, p99_us, max_us``. Times are in microseconds, bandwidths in decimal
 GB/s. ``iterations`` are the calls asked for, ``actual_iterations`` those of each group, fewer
 where they are slow. What nccl-tests does not know, axes, modes, groups, fits, stands beside them;
-``groups`` of ``num_groups`` were measured.
+``groups`` of ``num_groups`` were measured; ``levels`` are those of ``core.reach``, as many as
+``ranks``; ``links`` is what ``meshkit search --links`` reads.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from typing import Any
 
 from .bandwidth import ITEM
 from .measured import Measured, ratios
+from .measured_links import measured_links
 from .measurement import GroupTime, Measurement, RankTime
 from .operations import OPERATIONS
+from .reach import reach
+from .targets import Target
 
 
 def as_fields(report: Measured) -> dict[str, Any]:
     """The whole run as dictionaries, lists, numbers and strings. Pure."""
+    levels = {one.case.target: _levels(report, one.case.target) for one in report.found}
     pairs = zip(report.found, ratios(report.found), strict=True)
-    results = [_result(one, ratio) for one, ratio in pairs]
+    results = [{**_result(one, ratio), "levels": levels[one.case.target]} for one, ratio in pairs]
     speeds = [one.busbw for one in report.found if one.busbw is not None]
     return {
         "ok": not report.wrong and not report.interrupted,
@@ -40,7 +45,13 @@ def as_fields(report: Measured) -> dict[str, Any]:
         "out_of_bounds": {"count": report.wrong, "okay": not report.wrong},
         "average_bus_bandwidth": {"bandwidth": sum(speeds) / len(speeds) if speeds else None},
         "fits": [asdict(fit) for fit in report.fits],
+        "links": measured_links(report),
     }
+
+
+def _levels(report: Measured, target: Target) -> list[str]:
+    """Whether groups are inside a node or across nodes, for each of those measured at once."""
+    return [reach(report.layout, report.hosts, *axes).level for axes in target.groups]
 
 
 def _result(one: Measurement, ratio: float | None) -> dict[str, Any]:

@@ -101,6 +101,38 @@ def test_under_torchrun_rank_0_prints_for_all() -> None:
     assert [fit["sizes"] for fit in told["fits"]] == [[1024, 4096]] * 2
 
 
+def test_from_eight_ranks_to_json_to_predictions_and_a_search(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["dp=4", "tp=2", "-n", "8", "--ops", "all_reduce", "--axes", "dp,tp", "--alone", "2"]
+    assert main(["bench", *asked, "--sizes", "1K:256K", "--json", *QUICK]) == 0
+    out, error = capfd.readouterr()
+    assert error.startswith("20 rows in 30 passes, one after the other, each of up to 2 calls\n")
+    told = json.loads(out)
+    groups = {(one["axes"], one["mode"]): one["groups"] for one in told["results"]}
+    assert groups == {
+        ("dp", "alone"): 2,
+        ("dp", "concurrent"): 2,
+        ("tp", "alone"): 2,
+        ("tp", "concurrent"): 4,
+    }
+    (tmp_path / "r.json").write_text(out)
+    predicted = ["predict", str(tmp_path / "r.json"), "3K", "--axes", "tp", "--json"]
+    assert main(predicted) == 0
+    rows = json.loads(capfd.readouterr().out)["predictions"]
+    (line,) = [one for one in told["fits"] if (one["target"], one["mode"]) == ("tp", "alone")]
+    assert rows[0]["time"] == pytest.approx((line["alpha"] + line["beta"] * 3072) * 1e6)
+    model = ["--model", str(ROOT / "examples/llama-3-8b.json"), "--links", str(tmp_path / "r.json")]
+    job = ["--world", "8", "--nodes", "1", "--global-batch", "8", "--seq", "8192", "--json"]
+    assert main(["search", *job, *model]) == 0
+    links = json.loads(capfd.readouterr().out)["job"]["links"]
+    assert {one["levels"][0] for one in told["results"]} == {"inside"}
+    assert {name: links[name] for name in told["links"] if name != "source"} == {
+        name: figure for name, figure in told["links"].items() if name != "source"
+    }
+    assert {"inside", "wait_inside"} & told["links"].keys()  # of a line without a slope only one
+
+
 def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

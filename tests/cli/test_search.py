@@ -11,6 +11,9 @@ import pytest
 
 from meshkit import factor_world
 from meshkit.cli import main
+from meshkit.core.links import LINKS
+from meshkit.core.measured_json import as_fields
+from tests.core.reports import REPORT
 from tests.core.test_ranking import LLAMA_8B, LLAMA_405B, NONE, TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +104,43 @@ def test_memory_and_links_are_those_that_were_given(
     ]
     tight = json.loads(run(capsys, *ASKED, *model, "--memory", "40", "--json")[1])
     assert all(one["held"] <= 40 for one in tight["best"])
+
+
+# ---------------------------------------------------------------- links out of meshkit bench
+
+
+def benched(folder: Path, **changes: object) -> str:
+    path = folder / "bench.json"
+    path.write_text(json.dumps({**as_fields(REPORT), **changes}))
+    return str(path)
+
+
+def test_links_are_read_from_what_bench_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(folder / "llama-8b.json")]
+    code, out, _ = run(capsys, *ASKED, *model, "--links", benched(folder), "--json")
+    links, measured = json.loads(out)["job"]["links"], as_fields(REPORT)["links"]
+    assert code == 0
+    assert links["across"] == measured["across"]
+    assert links["wait_across"] == measured["wait_across"]
+    assert (links["inside"], links["flops"]) == (LINKS["h100"].inside, LINKS["h100"].flops)
+    assert links["source"] == f"{measured['source']}; the others: {LINKS['h100'].source}"
+
+
+@pytest.mark.parametrize("links", [{}, None, [1]])
+def test_a_bench_without_lines_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], links: object
+) -> None:
+    path = benched(folder, links=links)
+    told = (
+        f"meshkit search: --links {path}: no line of all_reduce, all_gather or reduce_scatter was "
+        "measured.\n"
+        "  Fix: meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or "
+        "more.\n"
+    )
+    model = ["--model", str(folder / "llama-8b.json")]
+    assert run(capsys, *ASKED, *model, "--links", path) == (2, "", told)
 
 
 def test_torch_is_not_imported(folder: Path) -> None:

@@ -14,7 +14,7 @@ from tests.core.reports import BOTH, CLEAN, DP, EMPTY, LAYOUT, REPORT, took
 
 def test_the_whole_run() -> None:
     told = json.loads(json.dumps(as_fields(REPORT)))
-    results, fits = told.pop("results"), told.pop("fits")
+    results, fits, links = told.pop("results"), told.pop("fits"), told.pop("links")
     speeds = [one.busbw for one in REPORT.found if one.busbw is not None]
     assert told == {
         "ok": False,
@@ -32,6 +32,19 @@ def test_the_whole_run() -> None:
         "average_bus_bandwidth": {"bandwidth": pytest.approx(sum(speeds) / 6)},
     }
     assert len(results) == 8
+    assert [one["levels"] for one in results] == [
+        *[["across"]] * 4,
+        *[["inside"]] * 2,
+        ["across", "inside"],
+        ["across"],
+    ]
+    # one line counts: two ranks, 2 steps and a factor of 1, on two hosts
+    (fit,) = [one for one in fits if one["mode"] == "concurrent"]
+    assert links == {
+        "across": pytest.approx(1 / fit["beta"] / 1e9),
+        "wait_across": pytest.approx(fit["alpha"] / 2),
+        "source": "meshkit bench dp=2 sp=2, gloo on cpu, torch 2.13.0: across, wait_across",
+    }
     assert [(fit["op"], fit["target"], fit["mode"], fit["ranks"]) for fit in fits] == [
         ("all_reduce", "dp", "alone", 2),
         ("all_reduce", "dp", "concurrent", 2),
@@ -63,6 +76,7 @@ def test_a_result_key_by_key() -> None:
         "num_groups": 2,
         "ratio": pytest.approx(2.5 / 1.5),
         "lacks": None,
+        "levels": ["across"],
     }
     algbw = 1024 / 2.5e-3 / 1e9
     assert speed == pytest.approx(

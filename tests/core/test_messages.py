@@ -45,6 +45,7 @@ from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
 from meshkit.core.fit import Fit
 from meshkit.core.links import LINKS
+from meshkit.core.measured_read import read_fits
 from meshkit.core.model import ModelShape
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
@@ -1618,6 +1619,15 @@ groups of them at once at most.
         typed_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank: nothing \
 travels in it.
           Fix: an axis with 2 ranks or more.
+        """,
+        {},
+    ),
+    "results without a line": Said(
+        lambda: read_fits(Call("f", ("r.json",)), {"fits": [{}]}),
+        SpecError,
+        """
+        f('r.json'): the file holds no line through measured times.
+          Fix: meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or more.
         """,
         {},
     ),

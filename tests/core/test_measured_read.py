@@ -1,0 +1,62 @@
+"""Lines that were saved, read again; and files that hold none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from meshkit import SpecError
+from meshkit.core.call import Call
+from meshkit.core.measured_json import as_fields
+from meshkit.core.measured_read import read_fits
+from tests.core.reports import REPORT
+
+CALL = Call("f")
+SAVED = json.dumps(as_fields(REPORT))
+
+
+def test_what_was_saved_is_read_again() -> None:
+    assert read_fits(CALL, json.loads(SAVED)) == REPORT.fits
+    assert len(REPORT.fits) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("op", "reduce"),
+        ("op", None),
+        ("op", ["all_reduce"]),
+        ("target", 3),
+        ("mode", None),
+        ("ranks", 1),
+        ("ranks", "many"),
+        ("alpha", -1e-9),
+        ("alpha", "1"),
+        ("beta", float("nan")),
+        ("beta", None),
+        ("sizes", [1024]),
+        ("sizes", [1024, 1024]),
+        ("sizes", [0, 1024]),
+        ("sizes", 1024),
+        ("residuals", [0.1]),
+        ("residuals", [0.1, float("inf")]),
+        ("residuals", ["x", 0.1]),
+        ("mesh", {"dp": 0}),
+        ("mesh", {}),
+        ("mesh", [["dp", 2]]),
+    ],
+)
+def test_what_is_no_line(name: str, value: object) -> None:
+    said: dict[str, Any] = json.loads(SAVED)
+    assert read_fits(CALL, said)
+    said["fits"][1][name] = value
+    with pytest.raises(SpecError, match=r"^f\(\): the file holds no line through measured times"):
+        read_fits(CALL, said)
+
+
+@pytest.mark.parametrize("said", [{}, {"fits": []}, {"fits": None}, {"fits": [3]}, {"fits": [{}]}])
+def test_files_without_lines(said: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="holds no line"):
+        read_fits(CALL, said)
