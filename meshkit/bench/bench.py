@@ -59,6 +59,7 @@ class Request:
             "--iters": str(self.terms.iters),
             "--warm-up": str(self.terms.warm_up),
             "--alone": str(self.terms.alone or "all"),
+            "--graph": str(self.terms.graph),
         }
 
 
@@ -103,6 +104,7 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
         hosts=hosts,
         warm_up=request.terms.warm_up,
         iters=request.terms.iters,
+        graph=request.terms.graph,
         found=tuple(found),
         planned=sum(len(modes(layout, case.target)) for case in todo),
         seconds=time.monotonic() - began,

@@ -17,6 +17,7 @@ from ..core.operations import OPERATIONS
 from ..live.waiting import wait
 
 EXACT = 2**24  # float32 has every whole number up to here
+BLANK = -1.0  # what no rank holds
 # How many ranks and places are told apart; primes, so that no power of two hides a shift.
 APART = ((31, 251), (31, 31), (7, 17), (3, 5))
 
@@ -175,6 +176,10 @@ class Prepared:
         """Begin the call; unless ``later``, wait for it where it can be waited for at once."""
         return CALLS[self.op].begin(self.out, self.source, self.group, later)
 
+    def renew(self) -> None:
+        """Put back what the output was before the call that :func:`checkable` is made for."""
+        self.out.copy_(self.source) if OPERATIONS[self.op].in_place else self.out.fill_(BLANK)
+
     def wrong(self, rank: int) -> int:
         """How many elements this rank got wrong in a call on what :func:`checkable` made."""
         place = list(self.members).index(rank)
@@ -198,7 +203,7 @@ def checkable(
     """A call whose result tells ranks and places apart, to be made once. Local."""
     operation, ranks, rank = OPERATIONS[op], len(members), dist.get_rank()
     source = content(rank, ranks, operation.source_items(items, ranks))
-    blank = torch.full((operation.output_items(items, ranks),), -1.0)
+    blank = torch.full((operation.output_items(items, ranks),), BLANK)
     out = (source if operation.in_place else blank).to(device, copy=True)
     return Prepared(op, members, items, group, source.to(device), out)
 

@@ -1,9 +1,9 @@
 """Seconds of one call, again and again.
 
 On the cpu by the host's clock. On CUDA by events on the stream, so that neither the launch nor the
-host's own work counts; calls are launched one by one, with no graph capture (as nccl-tests without
-its option ``-G``); that has never been run. On other accelerators by the host's clock, with a
-wait for the device around each call; neither has that.
+host's own work counts; calls are launched one by one (as nccl-tests without its option ``-G``; with
+it: ``graph``); that has never been run. On other accelerators by the host's clock, with a wait for
+the device around each call; neither has that.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from ..core.turns import sampled
 from ..core.verification import Seconds
 from ..live.mesh import Mesh
 from .calls import Prepared, checkable, lacking, prepared, run
+from .graph import REPLAYS, captured, seconds_by_graph
 from .measure import seconds, settle
 
 LEAST = 2  # calls that are always counted
@@ -57,12 +58,34 @@ class Terms:
             ``timeout``; but no less than two count.
         timeout: seconds that a collective may take.
         alone: how many groups of a target are measured alone at the most; None means all.
+        graph: whether calls are captured in a CUDA graph; ``iters`` are then those of one replay.
     """
 
     warm_up: int
     iters: int
     timeout: float
     alone: int | None = None
+    graph: bool = False
+
+    @property
+    def counted(self) -> int | None:
+        """How many times count where calls are in a graph; None where each call does."""
+        return REPLAYS if self.graph else None
+
+    @property
+    def seconds(self) -> Callable[[Callable[[], None], int, int, torch.device], list[float]]:
+        """What takes the time of a call: ``measure.seconds``, or its like with a graph."""
+        return seconds_by_graph if self.graph else seconds
+
+    def calls(self, slowest: float) -> Calls:
+        """How many calls there is time for, to warm up and counted.
+
+        Args:
+            slowest: seconds of one.
+        """
+        room = int(SHARE * self.timeout / max(slowest, 1e-9))
+        counted = min(self.iters, room // (REPLAYS + 1) if self.graph else room)
+        return min(self.warm_up, room), max(LEAST, counted)
 
 
 @dataclass(frozen=True)
@@ -120,8 +143,7 @@ class Sweep:
             sizes, ways = sizes_of(layout, case.target), modes(layout, case.target)
             found.extend(Measurement(case, mode, sizes, lacks=lacks) for mode in ways)
             return
-        room = int(SHARE * self.terms.timeout / max(slowest, 1e-9))
-        calls = min(self.terms.warm_up, room), max(LEAST, min(self.terms.iters, room))
+        calls = self.terms.calls(slowest)
         ready = self._prepared(prepared, case)
         for mode in modes(layout, case.target):
             if mode == ALONE:
@@ -141,9 +163,21 @@ class Sweep:
         except RuntimeError as error:
             lacks = lacking(error)
         took = time.perf_counter() - began
-        wrong = NEITHER if lacks else sum(call.wrong(self.mesh.rank) for call in ready)
+        wrong = NEITHER if lacks else self._wrong(ready)
         rows = self._told_all([wrong, took])
         return int(rows[:, 0].sum()), float(rows[:, 1].max()), lacks
+
+    def _wrong(self, ready: Sequence[Prepared]) -> int:
+        """Elements that this rank got wrong, in a replay too where calls are to be in a graph."""
+        found = sum(call.wrong(self.mesh.rank) for call in ready)
+        if self.terms.graph:
+            graph = captured(partial(run, ready), 0, 1, self.device)
+            for call in ready:
+                call.renew()
+            graph.replay()
+            settle(self.device)
+            found += sum(call.wrong(self.mesh.rank) for call in ready)
+        return found
 
     def _prepared(self, make: Callable[..., Prepared], case: Case) -> list[Prepared]:
         items, mesh = case.bytes // ITEM, self.mesh
@@ -154,16 +188,16 @@ class Sweep:
 
     def _at_once(self, ready: Sequence[Prepared], calls: Calls) -> list[float]:
         self._gate()
-        return seconds(partial(run, ready), *calls, self.device)
+        return self.terms.seconds(partial(run, ready), *calls, self.device)
 
     def _alone(self, axes: Axes, ready: Sequence[Prepared], calls: Calls) -> list[float]:
         """The same, while all other groups wait; nan on ranks whose group has no turn."""
         rows = self.mesh.layout.groups(*axes)
-        took = [math.nan] * calls[1]
+        took = [math.nan] * (self.terms.counted or calls[1])
         for group in sampled(rows, self.hosts, self.terms.alone):
             self._gate()
             if self.mesh.rank in rows[group]:
-                took = seconds(partial(run, ready), *calls, self.device)
+                took = self.terms.seconds(partial(run, ready), *calls, self.device)
         return took
 
     def _gate(self) -> None:

@@ -28,6 +28,7 @@ from .bench_asked import (
     FACTOR,
     SIZES,
     as_size,
+    check_graph,
     check_memory,
     read_operations,
     read_sizes,
@@ -49,14 +50,14 @@ def run(asked: Namespace) -> Answer:
 
     Args:
         asked: ``sizes``, ``n``, ``order``, ``device`` and ``timeout`` of the mesh; ``bytes``,
-            ``ops``, ``axes``, ``iters``, ``warm_up``, ``alone``, ``plot`` and ``json``.
+            ``ops``, ``axes``, ``iters``, ``warm_up``, ``alone``, ``graph``, ``plot`` and ``json``.
 
     Returns:
         What was found; nothing to print on ranks other than 0. Not ok where an element was wrong.
 
     Raises:
-        SpecError: where sizes, order and ranks do not fit together, or a picture cannot be
-            written, before a rank is started.
+        SpecError: where sizes, order and ranks do not fit together, a picture cannot be written, or
+            a graph is asked for on another device than CUDA, before a rank is started.
         UnknownAxisError: for an axis in ``axes`` that the mesh does not have.
         LaunchError: where this rank could not join.
         RankTimeoutError: where ranks did not arrive; or, as CollectiveError, did not come through a
@@ -68,6 +69,8 @@ def run(asked: Namespace) -> Answer:
     layout = _layout(call, sizes, asked)
     targets = _targets(call, layout, asked.axes)
     check_memory(call, asked.bytes, asked.n or detect().local_world_size or 1)
+    if asked.graph:
+        check_graph(call, asked.device, asked.n or 1)
     if asked.plot is not None:
         from ..bench.plot import check_plot
 
@@ -119,7 +122,7 @@ def _request(asked: Namespace, sizes: Mapping[str, int], targets: tuple[Target, 
     from ..bench.bench import Request
     from ..bench.sweep import Terms
 
-    terms = Terms(asked.warm_up, asked.iters, asked.timeout, read_turns(asked.alone))
+    terms = Terms(asked.warm_up, asked.iters, asked.timeout, read_turns(asked.alone), asked.graph)
     operations = asked.ops or tuple(OPERATIONS)
     bytes_ = read_sizes(asked.bytes)
     return Request(sizes, asked.order, operations, targets, bytes_, terms, asked.device)
@@ -212,6 +215,8 @@ def _add(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--alone", type=turns_as_typed, default=str(USUAL), metavar="GROUPS", help=alone
     )
+    graph = "capture the calls of a row in a CUDA graph, and time its replays; on CUDA alone"
+    parser.add_argument("--graph", action="store_true", help=graph)
     plot = "also draw bandwidth by size into this PNG; needs matplotlib"
     parser.add_argument("--plot", metavar="FILE", help=plot)
 

@@ -37,7 +37,7 @@ def as_fields(report: Measured) -> dict[str, Any]:
         "backend": report.backend,
         "torch": report.torch,
         "hosts": [report.hosts[rank] for rank in sorted(report.hosts)],
-        "config": {"warmup_iterations": report.warm_up, "iterations": report.iters},
+        "config": _config(report),
         "planned": report.planned,
         "interrupted": report.interrupted,
         "seconds": report.seconds,
@@ -47,6 +47,11 @@ def as_fields(report: Measured) -> dict[str, Any]:
         "fits": [asdict(fit) for fit in report.fits],
         "links": measured_links(report),
     }
+
+
+def _config(report: Measured) -> dict[str, Any]:
+    calls = {"warmup_iterations": report.warm_up, "iterations": report.iters}
+    return {**calls, "graph": report.graph}
 
 
 def _levels(report: Measured, target: Target) -> list[str]:

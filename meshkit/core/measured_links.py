@@ -13,7 +13,7 @@ only those of groups with the fewest ranks on a node, as in others the wires ins
 
 from __future__ import annotations
 
-from statistics import median
+import numpy as np
 
 from .bandwidth import busbw_factor
 from .fit import Fit
@@ -43,9 +43,9 @@ def measured_links(report: Measured) -> dict[str, float | str]:
     for level, close in ((INSIDE, None), (ACROSS, least)):
         there = [(f, r) for f, r in lines if r.level == level and close in (None, r.close)]
         rates = [_rate(fit, 1.0 if close is None else close) for fit, _ in there if fit.beta]
-        found |= {level: median(rates)} if rates else {}
+        found |= {level: float(np.median(rates))} if rates else {}
         waits = [fit.alpha / _steps(fit) for fit, _ in there if fit.alpha]
-        found |= {f"wait_{level}": median(waits)} if waits else {}
+        found |= {f"wait_{level}": float(np.median(waits))} if waits else {}
     return {**found, "source": _source(report, [*found])} if found else {}
 
 

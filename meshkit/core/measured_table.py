@@ -54,7 +54,8 @@ def _machine(report: Measured) -> str:
     where = f"{ranks} on {hosts}, launcher {report.launcher}"
     kind = f"{report.backend} on {report.device}, torch {report.torch}"
     calls = f"up to {report.iters} calls a row after {report.warm_up} to warm up, float32"
-    return f"{pairs(report.sizes)}: {where}; {kind}; {calls}"
+    graph = ", in a CUDA graph: each replay counts once, by the mean" if report.graph else ""
+    return f"{pairs(report.sizes)}: {where}; {kind}; {calls}{graph}"
 
 
 Column = tuple[str, int, Callable[[Row], str]]

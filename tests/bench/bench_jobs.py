@@ -39,6 +39,8 @@ def every_call() -> tuple[dict[tuple[str, str], int | None], dict[str, int], int
                 if axis == "dp" and not OPERATIONS[op].in_place:
                     silent[op] = call.wrong(mesh.rank)
                 run([call])
+                call.renew()
+                run([call])
                 right[op, axis] = call.wrong(mesh.rank) or None
         both = [("send_recv", "dp"), ("all_reduce", "sp")]
         made = [checkable(op, mesh.peers(a).tolist(), 24, mesh.group(a), CPU) for op, a in both]

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from meshkit import SpawnError, SpecError
+from meshkit.bench.bench import Request
 from meshkit.cli import bench
 from meshkit.cli.bench_asked import (
     SIZES,
@@ -90,7 +91,7 @@ def test_under_torchrun_rank_0_prints_for_all() -> None:
     assert code == 0, error
     told = json.loads(out)  # one object, printed once
     assert (told["ok"], told["launcher"], told["sizes"]) == (True, "torchrun", {"dp": 2, "tp": 1})
-    assert told["config"] == {"warmup_iterations": 0, "iterations": 2}
+    assert told["config"] == {"warmup_iterations": 0, "iterations": 2, "graph": False}
     assert [(one["op"], one["size"], one["mode"]) for one in told["results"]] == [
         (op, size, "alone") for op in ("broadcast", "send_recv") for size in (1024, 4096)
     ]
@@ -106,8 +107,7 @@ def test_from_eight_ranks_to_json_to_predictions_and_a_search(
 ) -> None:
     asked = ["dp=4", "tp=2", "-n", "8", "--ops", "all_reduce", "--axes", "dp,tp", "--alone", "2"]
     assert main(["bench", *asked, "--sizes", "1K:256K", "--json", *QUICK]) == 0
-    out, error = capfd.readouterr()
-    assert error.startswith("20 rows in 30 passes, one after the other, each of up to 2 calls\n")
+    out = capfd.readouterr().out
     told = json.loads(out)
     groups = {(one["axes"], one["mode"]): one["groups"] for one in told["results"]}
     assert groups == {
@@ -181,6 +181,7 @@ def test_what_there_is_after_ctrl_c(whole: bool) -> None:
     code, out, error = interrupted(whole, *MODULE, "dp=2", "-n", "2")
     assert code == 130, error
     assert "Traceback" not in error
+    assert "42 rows in 42 passes, one after the other, each of up to 403 calls" in error
     last = out.splitlines()[-1]
     found = re.fullmatch(r"Interrupted: (\d+) of 42 rows in \d+\.\d s; 0 wrong elements\.", last)
     assert found, out
@@ -246,6 +247,18 @@ MISUSE = [
         "  2 ranks here, each with 2 of it at the least, hold 4398046511104 bytes; there are "
         "20000000000.\n"
         "  Fix: meshkit bench dp=2 --sizes 1K:1G --iters 5 --timeout 9 -n 2.\n",
+    ),
+    (
+        ["dp=2", "-n", "2", "--graph", "--device", "cpu", "--iters", "5"],
+        " dp=2 --iters 5 --graph --device cpu -n 2: these ranks compute on cpu, and only CUDA "
+        "captures calls in a graph.\n"
+        "  Fix: meshkit bench dp=2 --iters 5 --device cpu -n 2, which times each call.\n",
+    ),
+    (
+        ["dp=2", "-n", "2", "--graph", "--device", "xpu:1"],
+        " dp=2 --graph --device xpu:1 -n 2: these ranks compute on xpu, and only CUDA captures "
+        "calls in a graph.\n"
+        "  Fix: meshkit bench dp=2 --device xpu:1 -n 2, which times each call.\n",
     ),
     (
         ["dp=2", "-n", "2", "--sizes", "64G", "--warm-up", "0"],
@@ -341,7 +354,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     asked = parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         asked.command.run(asked)
-    assert seen == [(8 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
+    assert seen == [(9 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
     assert str(error.value).splitlines()[-1] == (
         "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
     )
@@ -407,3 +420,16 @@ def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
         "  No space left on device\n"
         "  Fix: --json, and draw what that says.\n"
     )
+
+
+def test_a_graph_on_cuda_is_asked_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def started(n: int, request: Request, layout: object) -> tuple[int, Measured]:
+        seen.append(request.terms.graph)
+        return 0, CLEAN
+
+    monkeypatch.setattr(bench, "_started", started)
+    assert main(["bench", "dp=2", "-n", "2", "--graph", "--device", "cuda"]) == 0
+    assert main(["bench", "dp=2", "-n", "2"]) == 0
+    assert seen == [True, False]

@@ -40,6 +40,7 @@ REPORT = Measured(
     hosts={0: "a", 1: "a", 2: "b", 3: "b"},
     warm_up=3,
     iters=20,
+    graph=False,
     found=FOUND,
     planned=len(FOUND),
     seconds=1.25,

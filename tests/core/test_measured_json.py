@@ -24,7 +24,7 @@ def test_the_whole_run() -> None:
         "backend": "gloo",
         "torch": "2.13.0",
         "hosts": ["a", "a", "b", "b"],
-        "config": {"warmup_iterations": 3, "iterations": 20},
+        "config": {"warmup_iterations": 3, "iterations": 20, "graph": False},
         "planned": 8,
         "interrupted": False,
         "seconds": 1.25,
