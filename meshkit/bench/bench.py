@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
+from ..core.call import Call
 from ..core.layout import Layout
 from ..core.measured import Measured, cases, modes
 from ..core.measurement import Case
 from ..core.targets import Target
 from ..launch.join import init
+from ..launch.meet import Matter
+from ..launch.record import known
 from ..live.build import build_mesh
-from ..live.mesh import Mesh
+from ..live.topology import checked_in
 from .interruption import Interruption
 from .progress import Progress
 from .sweep import Sweep, Terms
 
-NAME = 256  # bytes of a host name: it has 253 at most
+ABOUT = "ranks disagree about what is measured; nothing was."
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
         world = init(device=request.device, timeout=timeout)
         device = world.device or torch.device("cpu")
         with build_mesh(request.axes, order=request.order, groups=groups or None) as mesh:
-            _agree(mesh, request)
+            names = agreed_hosts(request)
             began = time.monotonic()
-            hosts = hosts_of(mesh, device)
+            hosts = {rank: names[rank] for rank in mesh.peers().tolist()}
             todo = cases(layout, request.operations, targets, request.sizes)
             tell = _progress(layout, todo, request.terms) if world.rank == 0 else None
             sweep = Sweep(mesh, device, hosts, request.terms, lambda: bool(stop), tell or _silent)
@@ -111,15 +112,17 @@ def bench(request: Request, layout: Layout) -> tuple[int, Measured]:
     )
 
 
-def _agree(mesh: Mesh, request: Request) -> None:
-    """Compare over all ranks what is not the mesh itself: build_mesh compares that. Collective.
+def agreed_hosts(request: Request) -> list[str]:
+    """The host of each rank, once all have asked for the same measurements. Collective.
+
+    The mesh itself is not compared here: build_mesh does that.
 
     Raises:
         DisagreementError: the same on every rank, with who asked for what.
         RankTimeoutError: where ranks did not come.
     """
-    for option, value in request.options.items():
-        mesh.agree(option, value)
+    matter = Matter(Call("meshkit bench"), request.options, ABOUT)
+    return checked_in(matter, known(), "meshkit bench dp=2 -n 2, say, which starts the ranks.")
 
 
 def _progress(layout: Layout, todo: Sequence[Case], terms: Terms) -> Progress:
@@ -131,15 +134,3 @@ def _progress(layout: Layout, todo: Sequence[Case], terms: Terms) -> Progress:
 
 def _silent(case: Case) -> None:
     """What ranks other than 0 say."""
-
-
-def hosts_of(mesh: Mesh, device: torch.device) -> dict[int, str]:
-    """Rank to its machine, in the order of the grid. Collective over the mesh."""
-    name = socket.gethostname().encode()[:NAME]
-    row = torch.zeros(NAME, dtype=torch.uint8)
-    row[: len(name)] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
-    row = row.to(device)
-    rows = [torch.empty_like(row) for _ in range(mesh.layout.num_ranks)]
-    dist.all_gather(rows, row, group=mesh.group())
-    names = [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in rows]
-    return dict(zip(mesh.peers().tolist(), names, strict=True))

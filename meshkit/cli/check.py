@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -17,9 +15,7 @@ from ..core.errors import SpawnError, SpecError, UnknownAxisError
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
-from ..core.runs import runs
-from ..core.verification import Checked, Verification
-from ..core.words import count, pairs
+from ..core.verified import Verified
 from ..launch.environment import detect
 from . import Answer, Command
 from .grid import add_groups, sizes_of
@@ -28,31 +24,6 @@ from .local import ENDING, failed, in_words, shared_device
 from .typed import typed
 
 STAGES = 3  # that may take --timeout each: joining, building, one collective
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one rank knows when every group has been proved; but for ``rank`` all know the same.
-
-    Attributes:
-        rank: who says so.
-        sizes: axis name to size, the outermost first.
-        launcher: who started the ranks.
-        device: what kind they compute on.
-        backend: what the groups run on.
-        found: what the check of the groups took.
-        built: seconds for joining the job and building the mesh.
-        checked: seconds for all checks.
-    """
-
-    rank: int
-    sizes: Mapping[str, int]
-    launcher: str
-    device: str
-    backend: str
-    found: Verification
-    built: float
-    checked: float
 
 
 def run(asked: Namespace) -> Answer:
@@ -89,7 +60,7 @@ def run(asked: Namespace) -> Answer:
     return _answer(report, as_json=asked.json)
 
 
-def checked(request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
+def checked(request: Mapping[str, Any], device: str | None, timeout: float) -> Verified:
     """Join the job, build the mesh, prove its groups, close it. Collective.
 
     Args:
@@ -110,10 +81,10 @@ def checked(request: Mapping[str, Any], device: str | None, timeout: float) -> R
         ended = time.monotonic()
     kind = world.device.type if world.device is not None else "cpu"
     about = world.launcher, kind, str(world.backend)
-    return Report(world.rank, mesh.layout.sizes, *about, found, built - began, ended - built)
+    return Verified(world.rank, mesh.layout.sizes, *about, found, built - began, ended - built)
 
 
-def checked_beside(request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
+def checked_beside(request: Mapping[str, Any], device: str | None, timeout: float) -> Verified:
     """:func:`checked` for ranks that share a machine: on the cpu where it has too few devices."""
     return checked(request, shared_device(device), timeout)
 
@@ -123,7 +94,7 @@ def _here(
     device: str | None,
     timeout: float,
     fits: Callable[[int, str], None],
-) -> Report:
+) -> Verified:
     """:func:`checked`, and then the job is left. A mesh that does not fit is told as typed."""
     from ..launch.join import shutdown
 
@@ -137,7 +108,7 @@ def _here(
         shutdown()
 
 
-def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: float) -> Report:
+def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: float) -> Verified:
     """The report of ``n`` ranks started here: that of rank 0.
 
     Raises:
@@ -159,57 +130,11 @@ def _check_fits(
     GroupPlan.of(Layout(ranks=None, **infer(call, nested, ranks, evidence)), groups, call=call)
 
 
-def _answer(report: Report, *, as_json: bool) -> Answer:
+def _answer(report: Verified, *, as_json: bool) -> Answer:
     """What to print, on rank 0 only."""
     if report.rank:
         return Answer("")
-    return Answer(_as_json(report) if as_json else as_text(report))
-
-
-def as_text(report: Report) -> str:
-    """A report as a person reads it: a line for each set of groups, then the sum.
-
-    Example:
-        >>> one = Checked(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
-        >>> found = Verification((one,), 1, 0.0001, "dp=1 tp=0")
-        >>> print(as_text(Report(0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo", found, 0.5, 0.25)))
-        dp=2 tp=1: 2 ranks, launcher spawn, device cpu, backend gloo; joined and built in 0.50 s
-        OK  dp  1 group of 2   2 members met in 0.400 ms, at most 0.500 ms on ranks 0-1
-        OK  tp  2 groups of 1  nothing to meet
-        OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
-    """
-    found, total = report.found, math.prod(report.sizes.values())
-    head = f"{pairs(report.sizes)}: {count(total, 'rank')}, launcher {report.launcher}, "
-    head += f"device {report.device}, backend {report.backend}; "
-    head += f"joined and built in {report.built:.2f} s"
-    rows = [(" ".join(one.axes), one.num_groups, one.group_size, _met(one)) for one in found.groups]
-    rows += [(a, total, 1, "nothing to meet") for a, size in report.sizes.items() if size == 1]
-    cells = [(name, f"{count(n, 'group')} of {size}", said) for name, n, size, said in rows]
-    wide = [max((len(cell[i]) for cell in cells), default=0) for i in (0, 1)]
-    lines = [f"OK  {name:{wide[0]}}  {what:{wide[1]}}  {said}" for name, what, said in cells]
-    groups = sum(one.num_groups for one in found.groups)
-    last = f"OK: {count(groups, 'group')} checked in {report.checked:.2f} s"
-    if found.slowest_rank is not None:
-        slowest = f"rank {found.slowest_rank} ({found.coordinate})"
-        last += f"; {slowest} came last, by {found.waited * 1e3:.3f} ms"
-    return "\n".join([head, *lines, last])
-
-
-def _met(one: Checked) -> str:
-    """How the members of the groups over some axes met."""
-    members = count(one.num_groups * one.group_size, "member")
-    took = f"{one.seconds * 1e3:.3f} ms, at most {one.slowest_seconds * 1e3:.3f} ms"
-    return f"{members} met in {took} on ranks {runs(sorted(one.slowest))}"
-
-
-def _as_json(report: Report) -> str:
-    """A report for a program, in one line; times in seconds."""
-    said = asdict(report)
-    del said["rank"], said["found"]
-    found = asdict(report.found)
-    for one in found["groups"]:
-        one["members"] = one["num_groups"] * one["group_size"]
-    return json.dumps({"ok": True, **said, **found})
+    return Answer(json.dumps(report.as_dict()) if as_json else report.as_text())
 
 
 def _add(parser: ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
 from . import Answer, Command, plain, terminal
-from .streams import opened, written
+from .output import opened, written
 from .typed import OPTIONS
 
 # A file each, read when it is typed, or for the help of all.

@@ -15,7 +15,7 @@ from .measurement import ALONE, CONCURRENT, OVERLAP, Case, GroupTime, Measuremen
 from .targets import Target
 from .turns import turns
 
-BEGIN, CHECK, ONCE = 9, 3, 3  # waits, see below
+BEGIN, CHECK, ONCE = 4, 3, 3  # waits, see below
 
 
 @dataclass(frozen=True)
@@ -114,15 +114,16 @@ def passes(layout: Layout, todo: Sequence[Case], alone: int | None) -> int:
 def waits(layout: Layout, todo: Sequence[Case], alone: int | None) -> int:
     """How often ranks wait for each other in a run, each time no longer than a deadline. Pure.
 
-    Nine times to begin: to join, to build, and to compare seven options. Three times in a case: at
-    the gate, in the check, and to tell what it found. Three times for all groups at once, or for
-    each that is measured alone: at the gate, and in two calls, as more are made only where there is
-    time for all of them in a quarter of the deadline. Once to tell what a way took.
+    Four times to begin: to join, to build, to compare what is asked for, to hear the hosts. Three
+    times in a case: at the gate, in the check, and to tell what it found. Three times for all
+    groups at once, or for each that is measured alone: at the gate, and in two calls, as more are
+    made only where there is time for all of them in a quarter of the deadline. Once to tell what a
+    way took.
 
     Example:
         >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))
-        >>> waits(layout, [Case("broadcast", over_dp, 64)], 16)  # 9 + 3 + 3 * (2 + 1) + (1 + 1)
-        23
+        >>> waits(layout, [Case("broadcast", over_dp, 64)], 16)  # 4 + 3 + 3 * (2 + 1) + (1 + 1)
+        18
     """
     told = sum(len(modes(layout, case.target)) for case in todo)
     return BEGIN + CHECK * len(todo) + ONCE * passes(layout, todo, alone) + told

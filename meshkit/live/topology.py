@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import groupby
 
 import torch.distributed as dist
@@ -52,8 +52,9 @@ def placed_live(
     """
     if isinstance(terms.place, Topology):
         return placed(plan.layout, terms.place).layout
-    asked_for = request(call, plan, record, terms, shared)
-    return placed(plan.layout, _checked_in(call, record, asked_for)).layout
+    matter = Matter(call, request(call, plan, record, terms, shared), ABOUT)
+    fix = f"{call.but(place=Word('meshkit.Topology.of_hosts([...])'))}, a host for each rank."
+    return placed(plan.layout, Topology.of_hosts(checked_in(matter, record, fix))).layout
 
 
 def check_place(call: Call, place: object, world: World) -> None:
@@ -122,21 +123,35 @@ def check_crossing(
     return fatal
 
 
-def _checked_in(call: Call, record: Joined, request: Mapping[str, str]) -> Topology:
-    """Where ranks have checked in from, on every rank. Collective: seven store operations."""
-    store = record.store
+def checked_in(matter: Matter, record: Joined, fix: str) -> list[str]:
+    """From which host each rank of the world has come, on every rank. Collective over the world.
+
+    Seven store operations a rank: a meeting, and what rank 0 has read there.
+
+    Args:
+        matter: what the ranks meet about.
+        record: what is known of the default group.
+        fix: what to do where no store tells.
+
+    Returns:
+        The names of the hosts, by rank.
+
+    Raises:
+        SpecError: where no store tells where ranks are.
+        DisagreementError: where a rank asks for something else.
+        RankTimeoutError: where ranks did not come.
+    """
+    call, store = matter.call, record.store
     if store is None:
-        fix = f"{call.but(place=Word('meshkit.Topology.of_hosts([...])'))}, a host for each rank."
         raise SpecError(told(f"{call}: no store tells where ranks are.", fix=fix))
-    party = Party.of(store, record.world)
-    number = arrive(Matter(call, request, ABOUT), party, record.arrival_timeout)
+    number = arrive(matter, Party.of(store, record.world), record.arrival_timeout)
 
     def say() -> str:
         hosts = _hosts(call, record, store, number)
         return json.dumps([(host, len([*ranks])) for host, ranks in groupby(hosts)])
 
     said = json.loads(_heard(call, record, store, f"hosts/{number}", say))
-    return Topology.of_hosts([host for host, count in said for _ in range(count)])
+    return [host for host, count in said for _ in range(count)]
 
 
 def _heard(call: Call, record: Joined, store: dist.Store, key: str, say: Callable[[], str]) -> str:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.bench import Request, bench, hosts_of
+from meshkit.bench.bench import Request, agreed_hosts, bench
 from meshkit.bench.calls import CALLS, Prepared, Works, checkable, run
 from meshkit.bench.sweep import Sweep, Terms
 from meshkit.core.measured import cases
@@ -181,9 +181,10 @@ def asking(others: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
-def hosts_of_a_placed_mesh() -> dict[int, str]:
-    """Rank to its machine, where each rank says that it is on one of its own."""
-    world = meshkit.init(device="cpu")
-    socket.gethostname = lambda: f"host-{world.rank}"
-    with meshkit.build_mesh(dp=2, sp=2, ranks=[3, 1, 2, 0]) as mesh:
-        return hosts_of(mesh, CPU)
+def hosts_of_ranks() -> list[str]:
+    """The host of each rank, where each says that it is on one of its own."""
+    rank = meshkit.detect().rank
+    socket.gethostname = lambda: f"host-{rank}"
+    meshkit.init(device="cpu")
+    targets = typed_targets(meshkit.Layout(dp=4), ["dp"])
+    return agreed_hosts(Request({"dp": 4}, None, (), targets, (64,), Terms(1, 2, 20.0)))

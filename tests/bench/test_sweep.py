@@ -168,15 +168,17 @@ def test_ranks_that_ask_for_different_measurements_are_told_before_the_first() -
         ("--sizes", {"sizes": (64, 256)}, "64", "64,256"),
         ("--iters", {"terms": Terms(1, 5, 20.0)}, "2", "5"),
         ("--warm-up", {"terms": Terms(0, 2, 20.0)}, "1", "0"),
+        ("--alone", {"terms": Terms(1, 2, 20.0, 3)}, "all", "3"),
+        ("--graph", {"terms": Terms(1, 2, 20.0, graph=True)}, "False", "True"),
     ]
     found, same = meshkit.spawn(jobs.asking, 2, ([one[1] for one in others],), timeout=LIMIT)
     assert found == same
     for text, (option, _, usual, other) in zip(found, others, strict=True):
         first, rank0, rank1, fix = text.splitlines()
-        assert first == f"ranks disagree about {option}."
-        assert rank0 == f"  rank 0:  {option}='{usual}'"
+        assert first == "ranks disagree about what is measured; nothing was."
+        assert rank0 == f"  rank 0:  {option}={usual}"
         assert rank1.startswith("  rank 1 (")
-        assert rank1.endswith(f"):  {option}='{other}'")
+        assert rank1.endswith(f"):  {option}={other}")
         assert fix == f"  Fix: pass equal {option} on every rank."
 
 
@@ -186,7 +188,6 @@ def test_axes_that_need_the_same_groups_are_compared_too() -> None:
     assert request.options["--axes"] == "dp+sp,dp"
 
 
-def test_of_a_placed_mesh_each_rank_has_its_own_host() -> None:
-    found = meshkit.spawn(jobs.hosts_of_a_placed_mesh, 4, timeout=LIMIT)
-    assert found == [{rank: f"host-{rank}" for rank in range(4)}] * 4
-    assert list(found[0]) == [3, 1, 2, 0]
+def test_every_rank_knows_the_host_of_each() -> None:
+    found = meshkit.spawn(jobs.hosts_of_ranks, 4, timeout=LIMIT)
+    assert found == [[f"host-{rank}" for rank in range(4)]] * 4

@@ -354,7 +354,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     asked = parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         asked.command.run(asked)
-    assert seen == [(9 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
+    assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
     assert str(error.value).splitlines()[-1] == (
         "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
     )

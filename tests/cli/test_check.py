@@ -19,12 +19,12 @@ import pytest
 
 from meshkit import Layout
 from meshkit.cli import check, plain
-from meshkit.cli.check import Report
 from meshkit.cli.main import main
-from meshkit.core.verification import Checked, Verification
+from meshkit.core.verified import Verified
 from meshkit.launch.launchers import LAUNCHERS
 from tests.cli import check_jobs as jobs
 from tests.cli.processes import ended
+from tests.core.test_verified import REPORT
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
@@ -115,7 +115,9 @@ def test_one_rank_by_itself_has_nothing_to_meet(capsys: pytest.CaptureFixture[st
 
 
 def fails(
-    job: Callable[..., Report], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    job: Callable[..., Verified],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> str:
     """What is said where four local ranks run a job."""
     monkeypatch.setattr(check, "checked_beside", job)
@@ -281,48 +283,6 @@ def test_what_is_no_size(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 # ---------------------------------------------------------------- what is said
 
 
-ONE = Checked(("dp",), 2, 2, 0.001, (1, 3), 0.002)
-REPORT = Report(
-    rank=0,
-    sizes={"dp": 2, "sp": 2, "tp": 1},
-    launcher="slurm",
-    device="cuda",
-    backend="nccl",
-    found=Verification((ONE, replace(ONE, axes=("dp", "sp"), num_groups=1)), 3, 0.5, "dp=1 sp=1"),
-    built=1.25,
-    checked=0.5,
-)
-
-
-def test_the_text_word_for_word() -> None:
-    assert check.as_text(REPORT) == (
-        "dp=2 sp=2 tp=1: 4 ranks, launcher slurm, device cuda, backend nccl; "
-        "joined and built in 1.25 s\n"
-        "OK  dp     2 groups of 2  4 members met in 1.000 ms, at most 2.000 ms on ranks 1, 3\n"
-        "OK  dp sp  1 group of 2   2 members met in 1.000 ms, at most 2.000 ms on ranks 1, 3\n"
-        "OK  tp     4 groups of 1  nothing to meet\n"
-        "OK: 3 groups checked in 0.50 s; rank 3 (dp=1 sp=1) came last, by 500.000 ms"
-    )
-
-
-def test_the_json_key_by_key() -> None:
-    told = json.loads(check._as_json(REPORT))
-    assert list(told) == [
-        *("ok", "sizes", "launcher", "device", "backend", "built", "checked"),
-        *("groups", "slowest_rank", "waited", "coordinate"),
-    ]
-    assert told["groups"][0] == {
-        "axes": ["dp"],
-        "num_groups": 2,
-        "group_size": 2,
-        "seconds": 0.001,
-        "slowest": [1, 3],
-        "slowest_seconds": 0.002,
-        "members": 4,
-    }
-    assert (told["built"], told["checked"], told["slowest_rank"]) == (1.25, 0.5, 3)
-
-
 def test_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Namespace(rank=3, world_size=4, launcher="slurm", device=None, backend="gloo")
     made = nullcontext(Namespace(verify=lambda timeout: REPORT.found, layout=Layout(dp=4)))
@@ -338,7 +298,7 @@ def test_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
 
-    def spawn(*given: object, timeout: float) -> list[Report]:
+    def spawn(*given: object, timeout: float) -> list[Verified]:
         called.append((*given, timeout))
         return [REPORT, replace(REPORT, rank=1)]
 
@@ -356,7 +316,7 @@ def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> N
     called = []
     for rank in (0, 1):
 
-        def here(*given: object, rank: int = rank) -> Report:
+        def here(*given: object, rank: int = rank) -> Verified:
             called.append(given[:3])
             return replace(REPORT, rank=rank)
 

@@ -94,10 +94,10 @@ def test_a_wrong_element_counts_once_however_often_its_case_is_measured() -> Non
 
 def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
     layout = Layout(dp=2, sp=2)
-    assert waits(layout, [], 16) == 9
+    assert waits(layout, [], 16) == 4
     for name, more in (("dp", 3 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 3 + 4), ("dp+sp", 3 + 4)):
         todo = cases(layout, ["broadcast"], typed_targets(layout, [name]), [64, 256])
-        assert waits(layout, todo, None) == 9 + 2 * more
+        assert waits(layout, todo, None) == 4 + 2 * more
 
 
 @quick
@@ -117,5 +117,5 @@ def test_the_passes_of_many_groups_do_not_grow_with_the_world() -> None:
         layout = Layout(dp=dp, tp=8)
         todo = cases(layout, ["broadcast"], typed_targets(layout, ["tp"]), [2**20])
         assert passes(layout, todo, 16) == 16 + 1
-        assert waits(layout, todo, 16) == 9 + 3 + (3 * 16 + 1) + (3 + 1)
+        assert waits(layout, todo, 16) == 4 + 3 + (3 * 16 + 1) + (3 + 1)
     assert passes(layout, todo, None) == 100_001
