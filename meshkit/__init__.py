@@ -15,8 +15,7 @@ next to nothing and torch is loaded only for what is live::
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as typing has it, without its import: a Ctrl-C there is nobody's yet
 
 if TYPE_CHECKING:
     from .core.batch import BatchPlan
@@ -130,6 +129,8 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'meshkit' has no attribute {name!r}")
+    import importlib
+
     room = importlib.import_module(f".{_ROOM_OF.get(name, 'core.errors')}", __name__)
     value = globals()[name] = getattr(room, name)
     return value

@@ -208,13 +208,17 @@ class Pressed:
         if name == {0!r}:
             raise KeyboardInterrupt
 
+for name in ("typing", "importlib"):  # what a site imports before
+    sys.modules.pop(name, None)
 sys.meta_path.insert(0, Pressed())
 from meshkit.__main__ import main
 sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["meshkit.cli.main", "argparse", "meshkit.cli.bench", "numpy"])
+@pytest.mark.parametrize(
+    "module", ["meshkit.cli.main", "typing", "importlib", "argparse", "meshkit.cli.bench", "numpy"]
+)
 def test_ctrl_c_while_commands_are_imported_is_silent(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PRESSED.format(module), "bench", "dp=2", "-n", "2"],
