@@ -131,3 +131,14 @@ def test_a_run_cut_short_is_not_ok() -> None:
     told = as_fields(EMPTY)
     assert (told["ok"], told["interrupted"]) == (False, True)
     assert told["average_bus_bandwidth"] == {"bandwidth": None}
+
+
+def test_levels_are_those_of_ranks_wherever_they_sit() -> None:
+    placed = replace(REPORT, hosts={3: "a", 1: "b", 2: "a", 0: "b"})  # dp: ranks 3 2, and 1 0
+    told = as_fields(placed)
+    assert [one["levels"] for one in told["results"]][3:7] == [
+        *[["inside"], ["across"], ["across"]],
+        ["inside", "across"],
+    ]
+    assert told["links"].keys() == {"inside", "wait_inside", "source"}
+    assert told["hosts"] == ["b", "b", "a", "a"]
