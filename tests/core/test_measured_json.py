@@ -142,3 +142,9 @@ def test_levels_are_those_of_ranks_wherever_they_sit() -> None:
     ]
     assert told["links"].keys() == {"inside", "wait_inside", "source"}
     assert told["hosts"] == ["b", "b", "a", "a"]
+
+
+def test_of_a_sample_it_says_how_many_groups() -> None:
+    one = replace(REPORT.found[0], groups=16, num_groups=1000)
+    (told,) = as_fields(replace(CLEAN, found=(one,)))["results"]
+    assert (told["groups"], told["num_groups"]) == (16, 1000)
