@@ -72,5 +72,7 @@ def test_a_cpu_has_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure.torch.accelerator, "synchronize", waited.append)
     settle(CPU)
     assert waited == []
-    settle(torch.device("cuda", 0))
-    assert waited == [torch.device("cuda", 0)]
+    others = [torch.device("cuda", 0), torch.device("xpu", 0)]
+    for other in others:
+        settle(other)
+    assert waited == others

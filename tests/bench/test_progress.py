@@ -115,3 +115,13 @@ def test_a_long_line_is_cut() -> None:
 )
 def test_time_left(done: float, seconds: float, said: str) -> None:
     assert line(done, 100, seconds, "x") == said
+
+
+def test_what_is_left_counts_the_turns_of_a_sample() -> None:
+    todo = cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
+    for alone, share in ((1, 67), (None, 75)):
+        stream = Terminal()
+        progress = Progress(LAYOUT, todo, alone, 5, stream, iter([0.0, 0.0, 3.0]).__next__)
+        for case in todo:
+            progress(case)
+        assert stream.getvalue().startswith(f"\r{share} %, ")

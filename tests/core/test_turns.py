@@ -74,3 +74,9 @@ def test_only_alone_takes_turns() -> None:
     (tp,) = typed_targets(layout, ["tp"])
     assert [turns(layout, tp, mode, 16) for mode in (ALONE, CONCURRENT, OVERLAP)] == [16, 1, 1]
     assert turns(layout, tp, ALONE, 200) == turns(layout, tp, ALONE, None) == 100
+
+
+def test_the_node_of_the_first_rank_comes_first_in_the_order() -> None:
+    rows = np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
+    hosts = {0: "a", 4: "b", 1: "b", 5: "a", 2: "a", 6: "c", 3: "d", 7: "d"}
+    assert sampled(rows, hosts, 3) == [0, 2, 3]  # a b, a c, b a, d d
