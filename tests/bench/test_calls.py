@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +85,11 @@ def test_what_a_backend_lacks_is_its_first_line(kind: type[RuntimeError]) -> Non
 def test_any_other_error_goes_on() -> None:
     with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
         lacking(RuntimeError("Connection closed by peer"))
+
+
+def test_what_is_renewed_is_as_before_the_call() -> None:
+    source, group = torch.arange(4.0), Any
+    for op, wanted in (("all_reduce", source), ("all_to_all", torch.full((4,), -1.0))):
+        call = calls.Prepared(op, [0], 4, group, source, torch.zeros(4))
+        call.renew()
+        assert call.out.tolist() == wanted.tolist()
