@@ -25,7 +25,9 @@ from .rows import Row, table
 BENCHMARKS = {  # name to module, in the order of the table
     "maps": "maps",
     "groups": "groups",
+    "collectives": "collectives",
     "overhead": "overhead",
+    "agreement": "agreement",
     "import": "imports",
     "training": "training",
     "startup": "startup",

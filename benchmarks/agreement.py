@@ -1,226 +1,108 @@
-"""What agreement costs: the meetings of ``build_mesh`` beside the whole call, and beside torch.
+"""What agreement asks of the store: how often a rank calls it in each of meshkit's calls.
 
 ``python -m benchmarks.agreement -n 8 32 128`` starts gloo ranks on this machine, one job for each
 number. They meet in a file, or with ``--store tcp`` at a TCP store that rank 0 hosts (where nothing
 answers a reverse look-up, ``RES_OPTIONS="timeout:1 attempts:1"`` shortens torch's own). The mesh is
-dp=-1 sp=2 tp=2, with sp=1 where the ranks are no multiple of four. Each time is that of the slowest
-rank, from when it leaves a barrier of all ranks:
+that of :mod:`benchmarks.jobs`. What is counted, and what is not, says
+:mod:`benchmarks.store_calls`. How long agreement takes is in :mod:`benchmarks.startup`.
 
-build_mesh
-    The call as a user makes it: both meetings, and the groups made between them.
-agreement
-    The two meetings of another such call, the one before groups exist and the one after, added up.
-    A barrier precedes each, so that waiting for a rank that makes its groups more slowly is not
-    counted. Counted are the skew with which ranks leave that barrier, the time in which ranks that
-    share a core check in one after another, and that a FileStore which waits looks again only every
-    10 ms. Not counted is to put the request in words, as that comes before.
-new_group
-    The same groups by torch alone: one ``new_group`` for each that is not the whole world.
-barrier
-    A barrier of the default group, for comparison: what it costs all ranks to wait for each other
-    without a word.
-
-Agreement and new_group need not add up to build_mesh: they are calls of their own, and in
-build_mesh a rank that comes to a meeting late finds the verdict without a wait. So the share can
-pass 100 where there are hardly any groups to make. All repetitions run in one job with one store,
-and later ones may be slower: compare the columns of a row, and rows of equal ``--repeats``. Share
-and ratio are taken repetition by repetition, then the median and the quartiles.
-
-A warm-up comes first; in its first calls the store operations are counted, see
-:mod:`benchmarks.store_calls`. In each meeting the last rank to come calls ``check`` and
-``compare_set`` where the others call ``wait`` and ``get``: the methods differ between ranks, their
-number does not.
+In each meeting the last rank to come calls ``check`` and ``compare_set`` where the others call
+``wait`` and ``get``: the methods differ between ranks, their number does not. Rank 0 of a mesh with
+a tp axis looks at the hosts of all: one operation a rank with a file store, one in all with a TCP
+store.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import socket
 import sys
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass
-from pathlib import Path
-
-import numpy as np
-import torch
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import median
 
 import meshkit
-from meshkit.core.timing import Spread
 
-from .collectives import positive
-from .meetings import Times, measure, sizes_of
-from .store_calls import ALL, Counts, Range, ranges
+from .jobs import STORES, even, sizes_of, where
+from .rows import ITSELF, Goal, Row, compared
+from .store_calls import ALL, Counts, Range, counted, ranges
 
 RANKS = (8, 32, 128)
-STORES = ("file", "tcp")
-REPEATS = 5
+SAME = Goal("ratio", "<=", 1)
+Calls = Mapping[str, Mapping[str, Range]]  # call to store method to the range over ranks
 
 
-@dataclass(frozen=True)
-class Row:
-    """One number of ranks.
-
-    Attributes:
-        ranks: how many.
-        sizes: of the axes, outermost first.
-        build: seconds of build_mesh.
-        agreement: seconds of its two meetings.
-        share: 100 agreement / build.
-        raw: seconds in which torch alone makes the same groups.
-        ratio: build / raw.
-        barrier: seconds of a barrier.
-        calls: call to store method to the least and the most operations of a rank.
-    """
-
-    ranks: int
-    sizes: dict[str, int]
-    build: Spread
-    agreement: Spread
-    share: Spread
-    raw: Spread
-    ratio: Spread
-    barrier: Spread
-    calls: dict[str, dict[str, Range]]
+def run(quick: bool) -> list[Row]:
+    """The operations of the middle rank, call by call, beside the same on 8 ranks."""
+    by_ranks = {ranks: counts(ranks, "file") for ranks in (RANKS[:1] if quick else RANKS)}
+    return [
+        compared(f"store operations of a rank, {call}", ranks, ITSELF, "calls", figures, SAME)
+        for call in by_ranks[RANKS[0]][0]
+        for ranks, found in by_ranks.items()
+        for figures in [(middle(found, call), middle(by_ranks[RANKS[0]], call))]
+    ]
 
 
-@dataclass(frozen=True)
-class Report:
-    """A whole run: the machine's cores, the version of torch, the store, and a row a job."""
-
-    cores: int
-    torch: str
-    store: str
-    repeats: int
-    rows: tuple[Row, ...]
+def middle(found: Sequence[Mapping[str, Counts]], call: str) -> list[float]:
+    """The operations of the middle rank in a call."""
+    return [float(median(sum(one[call].values()) for one in found))]
 
 
-def row(ranks: int, counts: Sequence[dict[str, Counts]], seconds: Sequence[Times]) -> Row:
-    """The row of what the ranks of a job measured.
-
-    Args:
-        ranks: how many.
-        counts: call to store method to operations, one a rank.
-        seconds: (ranks, repeats, TIMED).
-    """
-    build, first, second, raw, barrier = np.max(seconds, axis=0).T  # of the slowest rank
-    met = first + second
-    return Row(
-        ranks,
-        sizes_of(ranks),
-        build=Spread.of(build.tolist()),
-        agreement=Spread.of(met.tolist()),
-        share=Spread.of((100 * met / build).tolist()),
-        raw=Spread.of(raw.tolist()),
-        ratio=Spread.of((build / raw).tolist()),
-        barrier=Spread.of(barrier.tolist()),
-        calls={call: ranges([one[call] for one in counts]) for call in counts[0]},
-    )
+def counts(ranks: int, store: str) -> list[dict[str, Counts]]:
+    """Call to store method to operations, one a rank of a job of its own."""
+    return meshkit.spawn(first_calls, ranks, (where(store),), timeout=300)
 
 
-def run(worlds: Sequence[int], store: str, repeats: int) -> Report:
-    """Measure each number of ranks in a job of its own."""
-    rows = []
-    for ranks in worlds:
-        found = meshkit.spawn(measure, ranks, (where(store), repeats))
-        rows.append(row(ranks, *zip(*found, strict=True)))
-    return Report(os.cpu_count() or 1, torch.__version__, store, repeats, tuple(rows))
+def first_calls(init_method: str | None) -> dict[str, Counts]:
+    """Make each call once; how often this rank asked the store for what. Collective."""
+    join = partial(meshkit.init, device="cpu")
+    with counted() as init:
+        world = join(init_method=init_method) if init_method else join()
+    with counted() as build:
+        mesh = meshkit.build_mesh(sizes_of(world.world_size))
+    with mesh:
+        with counted() as agreed:
+            mesh.agree("the learning rate", 3e-4)
+        with counted() as barrier:
+            mesh.barrier()
+    found = {"init": init, "build_mesh": build, "mesh.agree": agreed, "mesh.barrier": barrier}
+    return {call: dict(counter) for call, counter in found.items()}
 
 
-def where(store: str) -> str | None:
-    """The ``init_method`` of a job: a free port of this machine; None is the file of spawn."""
-    if store == "file":
-        return None
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+# --- by itself -----------------------------------------------------------------------------------
+
+ABOUT = "Store operations of a rank from Python, least-most over ranks where they differ:"
 
 
-# --- the tables ----------------------------------------------------------------------------------
-
-COLUMNS = ("build_mesh s", "agreement s", "share %", "new_group s", "build/new_group", "barrier s")
-CALLS = "Store operations of a rank from Python, least-most over ranks where they differ:"
-
-
-def table(report: Report) -> str:
-    """The machine line, the times and the store operations, as text without a final newline."""
-    head = f"{'ranks':>5}" + "".join(f"  {name:<23}" for name in COLUMNS)
-    times = [head, *map(line, report.rows)]
-    lines = [machine(report), "", *times, "", CALLS, "", *call_lines(report.rows)]
-    return "\n".join(text.rstrip() for text in lines)
+def called(counts: Sequence[Mapping[str, Counts]]) -> Calls:
+    """Of what the ranks of a job counted, the least and the most."""
+    return {call: ranges([one[call] for one in counts]) for call in counts[0]}
 
 
-def machine(report: Report) -> str:
-    """What it ran on, and how often."""
-    return (
-        f"{report.cores} cores, torch {report.torch}, gloo on cpu, {report.store} store; "
-        f"median (quartiles) of {report.repeats}, slowest rank"
-    )
-
-
-def line(row: Row) -> str:
-    """The times of one row."""
-    share = f"{row.share.median:.1f} ({row.share.low:.1f}-{row.share.high:.1f})"
-    ratio = f"{row.ratio.median:.2f} ({row.ratio.low:.2f}-{row.ratio.high:.2f})"
-    build, agreement, raw, barrier = map(_seconds, (row.build, row.agreement, row.raw, row.barrier))
-    cells = (build, agreement, share, raw, ratio, barrier)
-    return f"{row.ranks:>5}" + "".join(f"  {cell:<23}" for cell in cells)
-
-
-def call_lines(rows: Sequence[Row]) -> list[str]:
-    """The store operations of every row, a column for each method that any call needs."""
-    found = {name for row in rows for calls in row.calls.values() for name in calls}
-    names = [ALL, *sorted(found - {ALL})]
+def told(found: Mapping[int, Calls]) -> str:
+    """The operations of each number of ranks, a column for each method that any call needs."""
+    used = {name for calls in found.values() for one in calls.values() for name in one}
+    names = [ALL, *sorted(used - {ALL})]
     head = f"{'ranks':>5}  {'call':<14}" + "".join(f"{name:>12}" for name in names)
-    return [head, *(_calls(row, call, names) for row in rows for call in row.calls)]
+    lines = [_line(ranks, *one, names) for ranks, calls in found.items() for one in calls.items()]
+    return "\n".join([ABOUT, "", head, *lines])
 
 
-def _calls(row: Row, call: str, names: Sequence[str]) -> str:
-    ranges = (row.calls[call].get(name, (0, 0)) for name in names)
-    cells = (f"{least}" if least == most else f"{least}-{most}" for least, most in ranges)
-    return f"{row.ranks:>5}  {call:<14}" + "".join(f"{cell:>12}" for cell in cells)
+def _line(ranks: int, call: str, found: Mapping[str, Range], names: Sequence[str]) -> str:
+    pairs = (found.get(name, (0, 0)) for name in names)
+    cells = (f"{least}" if least == most else f"{least}-{most}" for least, most in pairs)
+    return f"{ranks:>5}  {call:<14}" + "".join(f"{cell:>12}" for cell in cells)
 
 
-def _seconds(spread: Spread) -> str:
-    return f"{spread.median:.4f} ({spread.low:.4f}-{spread.high:.4f})"
-
-
-# --- options -------------------------------------------------------------------------------------
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
     about = (__doc__ or "").partition("\n")[0]
     options = argparse.ArgumentParser("python -m benchmarks.agreement", description=about)
     options.add_argument("-n", type=even, nargs="+", default=RANKS, help="local ranks of each job")
     options.add_argument("--store", choices=STORES, default="file", help="where the ranks meet")
-    options.add_argument("--repeats", type=positive, default=REPEATS, help="repetitions of each")
-    options.add_argument("--json", type=Path, metavar="FILE", help="write the report here too")
-    return options
-
-
-def even(text: str) -> int:
-    """A number of ranks on which tp=2 fits."""
-    ranks = positive(text)
-    if ranks % 2:
-        raise argparse.ArgumentTypeError(f"{ranks} is odd, but the mesh has tp=2")
-    return ranks
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, write."""
-    options = parser()
     asked = options.parse_args(arguments)
     if meshkit.detect().launcher != "single":
         options.error("it starts its own ranks: run it without a launcher")
-    if asked.json and not asked.json.absolute().parent.is_dir():
-        options.error(f"--json {asked.json}: no such folder")
-    report = run(asked.n, asked.store, asked.repeats)
-    print(table(report), flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
+    print(told({ranks: called(counts(ranks, asked.store)) for ranks in asked.n}), flush=True)
     return 0
 
 

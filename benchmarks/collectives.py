@@ -1,67 +1,146 @@
-"""Collectives over the axes of a mesh, beside the same calls on groups that torch made itself.
+"""Collectives: each through ``mesh.group(axis)``, beside the same on a group that torch made.
 
 ``python -m benchmarks.collectives -n 8`` starts eight local ranks; under a launcher such as
-torchrun, leave ``-n`` out. Bandwidths follow nccl-tests' ``doc/PERFORMANCE.md``, see
-:mod:`meshkit.core.bandwidth`. How a row comes about:
+torchrun, leave ``-n`` out. The mesh is dp=-1 tp=2. How fast each axis of any mesh is, says
+``meshkit bench``. How a row comes about:
 
 1. The call is made once on each group, and every element of the result is compared.
-2. A repetition times a few calls in a row on meshkit's group and as many on torch's, after a
-   barrier of all ranks each, on a group of its own; which goes first alternates. All groups of an
-   axis run at once, as in training; the row is that of rank 0's group.
+2. A repetition times some calls in a row on meshkit's group, asked for anew each time, and as many
+   on torch's, after a barrier of all ranks each; which goes first alternates. All groups of an axis
+   run at once, as in training. The barrier is on a group of its own, as on gloo a call is slower
+   right after a barrier on the same group.
 3. The first repetition of all rows comes before the second of any: where ranks share cores, a row
    measured in one go would report where the threads happened to be at that moment.
-4. A repetition's time is that of the slowest rank of the group. The ratio is taken repetition by
+4. A repetition's time is that of the slowest rank of all. The ratio is taken repetition by
    repetition, then its median and quartiles.
 
 A group of meshkit is a plain ``ProcessGroup``, so a ratio that stays away from 1 over several runs
-is a bug. Where ranks share cores, a single row scatters widely; the line under the table, over all
-rows, scatters less.
+is a bug. Where ranks share cores a single row scatters widely; the last one, of the geometric mean
+over all, scatters less, and carries the goal.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.bandwidth import fitted, sweep_sizes
-from meshkit.core.operations import OPERATIONS
+from meshkit.bench.calls import Prepared, checkable, lacking, prepared
+from meshkit.bench.calls import run as call
+from meshkit.bench.measure import settle
+from meshkit.core.bandwidth import ITEM, OPERATIONS, fitted
 
-from .measure import CALLS, Bench, Case, Pair
-from .table import Report, table
+from .jobs import even
+from .rows import Goal, Row, compared, table
 
-AXES = ("pp", "dp", "ep", "cp", "sp", "tp")
-RANKS = 8  # started where neither -n nor a launcher says how many
+RANKS = 4
+CALLS = {4 * 1024: 50, 1024 * 1024: 5}  # bytes of the total array: how many calls in a row
+WARM_UP = 1  # repetitions that are not counted
+PEER, UNIT = "torch new_group", "s"
+ALL = "collectives over mesh.group, geometric mean"
+WITHIN_NOISE = Goal("low", "<=", 1)
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """What to measure: a mesh, the sizes in bytes, and how many repetitions."""
+class Pair:
+    """One collective over one axis, on two groups of the same ranks: meshkit's, and torch's own.
 
-    axes: dict[str, int]
-    sizes: tuple[int, ...]
-    repeats: int
-
-
-def default_sizes(world_size: int) -> dict[str, int]:
-    """A mesh with as many axes as there is room for: dp is left to be inferred.
-
-    Example:
-        >>> default_sizes(8), default_sizes(12), default_sizes(6)
-        ({'sp': 2, 'tp': 2}, {'sp': 2}, {})
+    Attributes:
+        op: one of ``OPERATIONS``.
+        axis: of the mesh.
+        members: what torch's group was made of, computed without meshkit.
+        size: bytes of the total array.
+        groups: what hands out the two groups.
     """
-    pairs = (("sp", 4), ("tp", 8))
-    return {axis: 2 for axis, ranks in pairs if world_size % ranks == 0}
+
+    op: str
+    axis: str
+    members: tuple[int, ...]
+    size: int
+    groups: tuple[Callable[[], dist.ProcessGroup], Callable[[], dist.ProcessGroup]]
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.size // 1024} KiB over {self.axis}"
+
+    def on(self, make: Callable[..., Prepared], which: int, device: torch.device) -> Prepared:
+        """The call on one of the groups."""
+        items = fitted(self.size, len(self.members)) // ITEM
+        return make(self.op, self.members, items, self.groups[which](), device)
+
+
+def run(quick: bool) -> list[Row]:
+    """A row for each operation, axis and size, then one for all."""
+    return meshkit.spawn(measure, RANKS, (3 if quick else 25,), timeout=600)[0]
+
+
+def measure(repeats: int) -> list[Row]:
+    """Check, then time; the rows, the same on every rank. Collective.
+
+    Raises:
+        RuntimeError: where an element was wrong, on either group.
+    """
+    device = meshkit.init().device or torch.device("cpu")
+    with meshkit.build_mesh(tp=2) as mesh, paired(mesh) as pairs, torch_group() as gate:
+        return rows_of(pairs, repeats, device, gate)
+
+
+def rows_of(
+    pairs: Sequence[Pair], repeats: int, device: torch.device, gate: dist.ProcessGroup
+) -> list[Row]:
+    """A row a pair, and one for all that the backend has. Collective."""
+    ranks = gate.size()
+    said = {pair: checked(pair, dist.get_rank(), device) for pair in pairs}
+    able = [pair for pair in pairs if said[pair] is None]
+    times = slowest(timed(able, repeats, device, gate), device, gate)
+    figures = dict(zip(able, times.tolist(), strict=True))
+    rows = [
+        compared(str(pair), ranks, PEER, UNIT, figures[pair])
+        if pair in figures
+        else Row(str(pair), ranks, PEER, UNIT, lacks=lacks)
+        for pair, lacks in said.items()
+    ]
+    return [*rows, mean_row(ranks, times)]
+
+
+# --- the groups ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def paired(mesh: meshkit.Mesh) -> Iterator[list[Pair]]:
+    """Everything that is measured on this rank: operation, axis, size. Collective."""
+    axes, shape = mesh.layout.axes, mesh.layout.shape
+    raw = {axis: raw_group(axis_groups(shape, i), mesh.rank) for i, axis in enumerate(axes)}
+    pairs = [
+        pair(mesh, op, axis, size, *raw[axis])
+        for op in OPERATIONS
+        for axis in axes
+        for size in CALLS
+    ]
+    try:
+        yield pairs
+    finally:
+        for group, _ in raw.values():
+            dist.destroy_process_group(group)
+
+
+def pair(
+    mesh: meshkit.Mesh,
+    op: str,
+    axis: str,
+    size: int,
+    raw: dist.ProcessGroup,
+    members: tuple[int, ...],
+) -> Pair:
+    """One of them: meshkit's group is asked for anew at each call."""
+    return Pair(op, axis, members, size, (lambda: mesh.group(axis), lambda: raw))
 
 
 def axis_groups(shape: Sequence[int], axis: int) -> list[list[int]]:
@@ -70,108 +149,105 @@ def axis_groups(shape: Sequence[int], axis: int) -> list[list[int]]:
     return np.moveaxis(grid, axis, -1).reshape(-1, shape[axis]).tolist()
 
 
-@contextmanager
-def paired(mesh: meshkit.Mesh) -> Iterator[list[Pair]]:
-    """Each axis's group beside one that torch makes of the same ranks. Collective."""
-    layout = mesh.layout
-    pairs = [_pair(mesh, axis, axis_groups(layout.shape, i)) for i, axis in enumerate(layout.axes)]
-    try:
-        yield pairs
-    finally:
-        for pair in pairs:
-            dist.destroy_process_group(pair.raw)
-
-
-def _pair(mesh: meshkit.Mesh, axis: str, groups: list[list[int]]) -> Pair:
-    """One axis's pair, of which torch's group is among ``groups``, (num_groups, group_size)."""
+def raw_group(groups: list[list[int]], rank: int) -> tuple[dist.ProcessGroup, tuple[int, ...]]:
+    """This rank's of some groups that torch makes, and its members. Collective."""
     made = [dist.new_group(ranks) for ranks in groups]  # every rank takes part in all of them
-    mine = next(i for i, ranks in enumerate(groups) if mesh.rank in ranks)
-    return Pair(axis, groups[mine], mesh.group(axis), made[mine])
+    mine = next(i for i, ranks in enumerate(groups) if rank in ranks)
+    return made[mine], tuple(groups[mine])
 
 
 @contextmanager
-def gated() -> Iterator[dist.ProcessGroup]:
+def torch_group() -> Iterator[dist.ProcessGroup]:
     """A group of all ranks, on which nothing is measured. Collective."""
-    gate = dist.new_group()
+    group = dist.new_group()
     try:
-        yield gate
+        yield group
     finally:
-        dist.destroy_process_group(gate)
+        dist.destroy_process_group(group)
 
 
-def cases(pairs: Sequence[Pair], sizes: Sequence[int]) -> list[Case]:
-    """All that is measured: operation by operation, axis by axis, size by size."""
-    return [
-        Case(op, pair, fitted(size, len(pair.members)))
-        for op in OPERATIONS
-        for pair in pairs
-        for size in sizes
-    ]
+# --- the calls -----------------------------------------------------------------------------------
 
 
-def run(sweep: Sweep) -> Report | None:
-    """Measure all of it. Collective; the report is rank 0's, the others get None."""
-    world = meshkit.init()
-    device = world.device or torch.device("cpu")
-    sizes = sweep.axes or default_sizes(world.world_size)
-    with meshkit.build_mesh(sizes) as mesh, paired(mesh) as pairs, gated() as gate:
-        rows = Bench(mesh, device, gate).rows(cases(pairs, sweep.sizes), sweep.repeats)
-        mesh.barrier()
-        about = (os.cpu_count() or 1, torch.__version__, str(world.backend), device.type)
-        report = Report(*about, mesh.layout.sizes, sweep.repeats, CALLS, tuple(rows))
-    return report if world.rank == 0 else None
+def checked(pair: Pair, rank: int, device: torch.device) -> str | None:
+    """What the backend says where it has no such operation. Collective.
+
+    Raises:
+        RuntimeError: on every rank, where a result was wrong on one of them.
+    """
+    wrong = []
+    for which in (0, 1):
+        ready = pair.on(checkable, which, device)
+        try:
+            call([ready])
+        except RuntimeError as error:
+            return lacking(error)
+        wrong.append(ready.wrong(rank))
+    found = torch.tensor(wrong, device=device)
+    dist.all_reduce(found)
+    if found.any():
+        told = " and ".join(map(str, found.tolist()))
+        raise RuntimeError(f"{pair}: {told} wrong elements by meshkit's group and torch's")
+    return None
 
 
-def positive(text: str) -> int:
-    """An option's value as a whole number of 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    return int(text)
+def timed(
+    pairs: Sequence[Pair], repeats: int, device: torch.device, gate: dist.ProcessGroup
+) -> torch.Tensor:
+    """Seconds of one call on this rank: (pairs, 2, repeats), meshkit's and torch's. Collective."""
+    times = torch.zeros(len(pairs), 2, WARM_UP + repeats, dtype=torch.float64)
+    for repeat in range(WARM_UP + repeats):
+        order = (0, 1) if repeat % 2 == 0 else (1, 0)
+        for pair, row in zip(pairs, times, strict=True):
+            for which in order:
+                row[which, repeat] = seconds(pair, which, device, gate)
+    return times[:, :, WARM_UP:]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    about = (__doc__ or "").partition("\n")[0]
-    options = argparse.ArgumentParser("python -m benchmarks.collectives", description=about)
-    options.add_argument("-n", type=positive, help=f"local ranks to start (default {RANKS})")
-    for axis in AXES:
-        options.add_argument(f"--{axis}", type=positive, metavar="SIZE", help=f"the axis {axis}")
-    options.add_argument("--min-bytes", type=positive, default=1024, help="smallest array")
-    options.add_argument("--max-bytes", type=positive, default=2**20, help="largest array")
-    options.add_argument("--factor", type=positive, default=32, help="from one size to the next")
-    options.add_argument("--repeats", type=positive, default=10, help="repetitions of each row")
-    options.add_argument("--json", type=Path, metavar="FILE", help="write the report here too")
-    return options
+def seconds(pair: Pair, which: int, device: torch.device, gate: dist.ProcessGroup) -> float:
+    """Seconds of one call, from several in a row that all ranks begin together. Collective."""
+    ready, group, calls = pair.on(prepared, which, device), pair.groups[which], CALLS[pair.size]
+    call([ready])  # touches the memory
+    dist.barrier(gate, device_ids=None if device.index is None else [device.index])
+    settle(device)
+    began = time.perf_counter()
+    for _ in range(calls):
+        call([replace(ready, group=group())])
+    settle(device)
+    return (time.perf_counter() - began) / calls
+
+
+def slowest(times: torch.Tensor, device: torch.device, gate: dist.ProcessGroup) -> torch.Tensor:
+    """Elementwise the largest of all ranks' times. Collective."""
+    largest = times.to(device, copy=True)
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=gate)
+    return largest.cpu()
+
+
+def mean_row(ranks: int, times: torch.Tensor) -> Row:
+    """The row of all: the geometric mean over pairs, so that each weighs the same."""
+    ours, theirs = times.log().mean(dim=0).exp().tolist()
+    return compared(ALL, ranks, PEER, UNIT, (ours, theirs), WITHIN_NOISE)
+
+
+# --- by itself -----------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, write; 1 where a collective gave wrong elements, else 0."""
-    options = parser()
+    """Run and print."""
+    about = (__doc__ or "").partition("\n")[0]
+    options = argparse.ArgumentParser("python -m benchmarks.collectives", description=about)
+    options.add_argument("-n", type=even, help=f"local ranks to start (default {RANKS})")
     asked = options.parse_args(arguments)
     launched = meshkit.detect().launcher != "single"
-    sweep = _sweep(options, asked, launched)
-    report = run(sweep) if launched else meshkit.spawn(run, asked.n or RANKS, (sweep,))[0]
-    meshkit.shutdown()
-    if report is not None:
-        print(table(report), flush=True)
-        if asked.json:
-            asked.json.write_text(json.dumps(asdict(report), indent=1) + "\n")
-    return 1 if report is not None and report.wrong else 0
-
-
-def _sweep(options: argparse.ArgumentParser, asked: argparse.Namespace, launched: bool) -> Sweep:
-    """The options checked before any process is started."""
-    axes = {axis: getattr(asked, axis) for axis in AXES if getattr(asked, axis)}
     if launched and asked.n:
         options.error("-n starts local ranks, but a launcher has started this one already")
-    if asked.json and not asked.json.absolute().parent.is_dir():
-        options.error(f"--json {asked.json}: no such folder")
-    try:
-        sizes = sweep_sizes(asked.min_bytes, asked.max_bytes, asked.factor)
-        meshkit.factor_world(meshkit.detect().world_size if launched else asked.n or RANKS, **axes)
-    except meshkit.MeshkitError as error:
-        options.error(str(error))
-    return Sweep(axes, sizes, asked.repeats)
+    rows = measure(25) if launched else meshkit.spawn(measure, asked.n or RANKS, (25,))[0]
+    first = not launched or dist.get_rank() == 0
+    meshkit.shutdown()
+    if first:
+        print(table(rows), flush=True)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,17 +1,12 @@
 """Overhead: what it costs to go through the mesh.
 
-A collective over ``mesh.group(axis)``, asked for anew each time, beside the same over a group that
-torch made of the same ranks: the time of the slowest rank, all ranks at once. The questions a rank
-asks at each step, beside those that ``DeviceMesh`` answers: on one rank, the others idle. What
-agreement costs in ``build_mesh`` is measured where a job starts: see :mod:`benchmarks.startup`.
+The questions a rank asks at each step, beside those that ``DeviceMesh`` answers: on one rank, the
+others idle. A collective through ``mesh.group(axis)`` is measured in :mod:`benchmarks.collectives`,
+and what agreement costs in ``build_mesh`` where a job starts, in :mod:`benchmarks.startup`.
 """
 
 from __future__ import annotations
 
-import time
-
-import numpy as np
-import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -21,75 +16,24 @@ from .clock import Times, Work, in_turns
 from .rows import Goal, Row, compared
 
 RANKS, SIZES = 4, {"dp": 2, "tp": 2}
-BYTES = (4 * 1024, 1024 * 1024)  # of an array of float32
-CALLS = 50  # in a row
-WITHIN_NOISE, FASTER = Goal("low", "<=", 1), Goal("ratio", "<=", 1)
+FASTER = Goal("ratio", "<=", 1)
 
 
 def run(quick: bool) -> list[Row]:
-    """Collectives, questions."""
-    found = meshkit.spawn(measure, RANKS, (5 if quick else 25,))
-    rows = [collective_row(size, [times[size] for times, _ in found]) for size in BYTES]
-    return rows + [
-        compared(ours, RANKS, theirs, "s", times, FASTER)
-        for (ours, theirs), times in found[0][1].items()
+    """A row a question."""
+    asked = meshkit.spawn(measure, RANKS, (5 if quick else 25,))[0]
+    return [
+        compared(ours, RANKS, theirs, "s", times, FASTER) for (ours, theirs), times in asked.items()
     ]
 
 
-def measure(repeats: int) -> tuple[dict[int, Times], dict[tuple[str, str], Times]]:
-    """What one rank measures: its times of the collectives, and on rank 0 of the questions."""
+def measure(repeats: int) -> dict[tuple[str, str], Times]:
+    """What rank 0 measures; the others answer nothing meanwhile. Collective."""
     with meshkit.build_mesh(SIZES) as mesh:
-        raw = raw_group(mesh.rank)
-        if (held := dist.get_process_group_ranks(raw)) != mesh.peers("dp").tolist():
-            raise RuntimeError(f"torch's group is {held}, meshkit's {mesh.peers('dp')}")
-        collectives = {size: collective_times(mesh, raw, size, repeats) for size in BYTES}
         theirs = init_device_mesh("cpu", (*SIZES.values(),), mesh_dim_names=(*SIZES,))
         asked = question_times(mesh, theirs, repeats) if mesh.rank == 0 else {}
         dist.barrier()
-        return collectives, asked
-
-
-def raw_group(rank: int) -> dist.ProcessGroup:
-    """This rank's group over dp by torch alone. Collective."""
-    lists = np.arange(RANKS).reshape(*SIZES.values()).T.tolist()
-    made: list[dist.ProcessGroup] = [dist.new_group(ranks) for ranks in lists]
-    return next(group for group, ranks in zip(made, lists, strict=True) if rank in ranks)
-
-
-# --- collectives ---------------------------------------------------------------------------------
-
-
-def collective_times(mesh: meshkit.Mesh, raw: dist.ProcessGroup, size: int, repeats: int) -> Times:
-    """Seconds of one all-reduce on this rank, in turns. Collective."""
-    mine, other = torch.zeros(size // 4), torch.zeros(size // 4)
-    sides: tuple[Work, Work] = (
-        lambda: dist.all_reduce(mine, group=mesh.group("dp")),
-        lambda: dist.all_reduce(other, group=raw),
-    )
-    times: Times = ([], [])
-    for repeat in range(1 + repeats):
-        for which in (0, 1) if repeat % 2 == 0 else (1, 0):
-            times[which].append(after_barrier(sides[which]))
-    return times[0][1:], times[1][1:]
-
-
-def after_barrier(work: Work) -> float:
-    """Seconds of one call, from several in a row that all ranks begin together. Collective."""
-    dist.barrier()
-    began = time.perf_counter()
-    for _ in range(CALLS):
-        work()
-    return (time.perf_counter() - began) / CALLS
-
-
-def collective_row(size: int, by_rank: list[Times]) -> Row:
-    """The times of the slowest rank."""
-    ours, theirs = np.max(by_rank, axis=0).tolist()
-    what = f"all_reduce of {size // 1024} KiB over mesh.group"
-    return compared(what, RANKS, "torch new_group", "s", (ours, theirs), WITHIN_NOISE)
-
-
-# --- questions -----------------------------------------------------------------------------------
+        return asked
 
 
 def question_times(

@@ -39,7 +39,7 @@ from meshkit.core.plan import GroupPlan
 from meshkit.launch.meet import Matter, Party, arrive
 from meshkit.launch.verdict import ALL
 
-from .collectives import positive
+from .jobs import positive
 from .rows import Goal, Row, alone
 from .store_calls import counted
 

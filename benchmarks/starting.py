@@ -24,8 +24,8 @@ from meshkit.launch import join as joining
 from meshkit.launch import rendezvous, together
 from meshkit.live import agree, assemble
 
+from .jobs import sizes_of
 from .ledger import GATE, START, Ledger, Span
-from .meetings import sizes_of
 
 FOUND = {  # where meshkit calls a phase: its name
     (rendezvous, "_opened"): "store",

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.startup -n 8 32 128`` starts gloo ranks on this machine, a job a side and
 repetition, and prints a ledger for each: see :mod:`benchmarks.ledger`. The mesh is that of
-:mod:`benchmarks.meetings`, dp=-1 sp=2 tp=2. Torch does ``init_process_group``, ``init_device_mesh``
+:mod:`benchmarks.jobs`, dp=-1 sp=2 tp=2. Torch does ``init_process_group``, ``init_device_mesh``
 and the same all-reduces. Meshkit does more: ranks check in, compare what they ask for, make the
 groups over dp and sp together too, over which gradients are averaged, and meet again.
 
@@ -30,10 +30,8 @@ from pathlib import Path
 
 import meshkit
 
-from .agreement import STORES, even, where
-from .collectives import positive
+from .jobs import STORES, even, positive, sizes_of, where
 from .ledger import Ledger, joining, processor, share, stall, table, whole
-from .meetings import sizes_of
 from .rows import Goal, Row, alone, compared
 from .starting import start
 

@@ -1,37 +1,25 @@
 import doctest
-import json
-import os
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from statistics import median
 
 import pytest
-import torch
 import torch.distributed as dist
 
 import meshkit
-from benchmarks import agreement, meetings, store_calls
-from benchmarks.agreement import Report, Row, main, row, table, where
-from benchmarks.meetings import TIMED, first_calls, meetings_timed, raw_groups, sizes_of
+from benchmarks import agreement, jobs, store_calls
+from benchmarks.agreement import called, first_calls, main, told
+from benchmarks.jobs import sizes_of, where
+from benchmarks.rows import ITSELF
 from benchmarks.store_calls import LOCAL, counted, ranges
-from meshkit.core.plan import GroupPlan
-from meshkit.core.timing import Spread
-from meshkit.launch import meet, together
-from meshkit.live import agree
 
-ROOT = Path(__file__).parents[2]
 CALLS = ("init", "build_mesh", "mesh.agree", "mesh.barrier")
 
 
-@pytest.mark.parametrize("module", [agreement, meetings, store_calls])
+@pytest.mark.parametrize("module", [agreement, jobs, store_calls])
 def test_examples_in_docstrings(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
@@ -195,111 +183,21 @@ def test_operations_of_a_rank_do_not_depend_on_the_number_of_ranks(
     assert together == wanted
 
 
-# --- the groups ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ranks", [2, 4, 6, 8, 32, 128])
-def test_torch_makes_the_groups_that_the_mesh_makes(ranks: int) -> None:
+def test_the_mesh_of_a_job_has_all_its_ranks(ranks: int) -> None:
     layout = meshkit.factor_world(ranks, sp=2 if ranks % 4 == 0 else 1, tp=2)
     assert sizes_of(ranks) == layout.sizes
-    steps = [step.members.tolist() for step in GroupPlan.of(layout).steps]
-    planned = [tuple(group) for members in steps for group in members]
-    raw = raw_groups(layout.shape)
-    assert len(raw) == len(set(raw))
-    assert set(raw) == set(planned) - {tuple(range(ranks))}
-    assert len(raw) == len(planned) - 1
 
 
-# --- what is timed ---------------------------------------------------------------------------
+# --- rows and what is printed ----------------------------------------------------------------
 
-
-def test_both_meetings_of_build_mesh_are_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(*args: object, **options: object) -> int:
-        stages.append(args[0].stage)
-        time.sleep(0.05)
-        return arrive(*args, **options)
-
-    stages: list[str] = []
-    arrive = meet.arrive
-    meshkit.init(device="cpu", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        monkeypatch.setattr(meet, "arrive", slow)
-        with meetings_timed(dist.group.WORLD) as seconds:
-            meshkit.build_mesh(dp=1).close()
-    finally:
-        meshkit.shutdown()
-    assert stages == ["", "the end of "]
-    assert len(seconds) == 2
-    assert min(seconds) >= 0.05
-    assert agree.arrive is together.arrive is arrive
-
-
-# --- the row ---------------------------------------------------------------------------------
-
-SECONDS = [  # (ranks, repeats, TIMED)
-    [[0.50, 0.125, 0.0625, 0.25, 0.03125], [1.0, 0.25, 0.25, 0.25, 0.03125]],
-    [[0.75, 0.0625, 0.125, 0.125, 0.0625], [0.5, 0.50, 0.125, 0.50, 0.015625]],
+COUNTS = [
+    {"init": {"add": 4, "check": 1}},
+    {"init": {"add": 4, "get": 2}},
+    {"init": {"add": 9}},
 ]
-COUNTS = [{"init": {"add": 4, "check": 1}}, {"init": {"add": 4, "get": 2}}]
 
-
-def test_a_row_is_that_of_the_slowest_rank_repetition_by_repetition() -> None:
-    exact = [[[Fraction(s) for s in repeat] for repeat in rank] for rank in SECONDS]
-    repeats = [
-        {name: max(rank[r][column] for rank in exact) for column, name in enumerate(TIMED)}
-        for r in range(2)
-    ]
-    met = [repeat["first"] + repeat["second"] for repeat in repeats]
-    wanted = {
-        "build": [repeat["build"] for repeat in repeats],
-        "agreement": met,
-        "share": [100 * m / repeat["build"] for m, repeat in zip(met, repeats, strict=True)],
-        "raw": [repeat["raw"] for repeat in repeats],
-        "ratio": [repeat["build"] / repeat["raw"] for repeat in repeats],
-        "barrier": [repeat["barrier"] for repeat in repeats],
-    }
-    found = row(2, COUNTS, SECONDS)
-    for name, values in wanted.items():
-        assert getattr(found, name).median == pytest.approx(float(median(values)))
-        assert getattr(found, name) == Spread.of([float(v) for v in values])
-    assert (found.build.median, found.agreement.median) == (0.875, 0.5)
-    assert (found.share.low, found.share.high) == (43.75, 64.583333333333333)
-    assert found.calls == {"init": {"all": (5, 6), "add": (4, 4), "check": (0, 1), "get": (0, 2)}}
-
-
-REPORT = Report(
-    cores=2,
-    torch="2.13.0",
-    store="file",
-    repeats=2,
-    rows=(
-        row(2, COUNTS, SECONDS),
-        Row(
-            ranks=128,
-            sizes={"dp": 32, "sp": 2, "tp": 2},
-            build=Spread(1.0, 2.0, 12.0),
-            agreement=Spread(0.1, 0.2, 0.3),
-            share=Spread(9.0, 10.0, 100.0),
-            raw=Spread(1.0, 1.5, 1.75),
-            ratio=Spread(1.0, 1.25, 1.5),
-            barrier=Spread(0.01, 0.02, 0.03),
-            calls={"build_mesh": {"all": (12, 12), "wait": (1, 2)}},
-        ),
-    ),
-)
-
-TABLE = """\
-2 cores, torch 2.13.0, gloo on cpu, file store; median (quartiles) of 2, slowest rank
-
-ranks  build_mesh s             agreement s              share %               \
-   new_group s              build/new_group          barrier s
-    2  0.8750 (0.8125-0.9375)   0.5000 (0.3750-0.6250)   54.2 (43.8-64.6)      \
-   0.3750 (0.3125-0.4375)   2.50 (2.25-2.75)         0.0469 (0.0391-0.0547)
-  128  2.0000 (1.0000-12.0000)  0.2000 (0.1000-0.3000)   10.0 (9.0-100.0)      \
-   1.5000 (1.0000-1.7500)   1.25 (1.00-1.50)         0.0200 (0.0100-0.0300)
-
+TOLD = """\
 Store operations of a rank from Python, least-most over ranks where they differ:
 
 ranks  call                   all         add       check         get        wait
@@ -307,29 +205,38 @@ ranks  call                   all         add       check         get        wai
   128  build_mesh              12           0           0           0         1-2"""
 
 
-def test_table_is_exactly_this() -> None:
-    assert table(REPORT) == TABLE
+def test_what_is_printed_is_exactly_this() -> None:
+    found = {2: called(COUNTS[:2]), 128: {"build_mesh": {"all": (12, 12), "wait": (1, 2)}}}
+    assert told(found) == TOLD
+
+
+def test_a_row_is_that_of_the_middle_rank_beside_8_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    less = [{"init": {"add": 3}}]
+    monkeypatch.setattr(agreement, "counts", lambda ranks, _: less if ranks == 8 else COUNTS)
+    rows = agreement.run(quick=False)
+    found = [(row.scale, row.ours, row.theirs, row.met) for row in rows]
+    assert found == [(8, 3, 3, True), (32, 6, 3, False), (128, 6, 3, False)]
+    assert {(row.what, row.peer) for row in rows} == {("store operations of a rank, init", ITSELF)}
+    assert [row.scale for row in agreement.run(quick=True)] == [8]
 
 
 # --- options ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "words"),
     [
         (["-n", "8", "3"], "3 is odd, but the mesh has tp=2"),
         (["-n", "0"], "'0' is not a whole number of 1 or more"),
-        (["--repeats", "x"], "'x' is not a whole number of 1 or more"),
         (["--store", "etcd"], "invalid choice: 'etcd'"),
-        (["--json", "/no/such/folder/x.json"], "--json /no/such/folder/x.json: no such folder"),
     ],
 )
 def test_wrong_options_are_refused_before_any_process_starts(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert told in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_a_launcher_is_refused(
@@ -350,33 +257,10 @@ def test_the_store_of_a_job_is_that_of_spawn_or_a_free_port() -> None:
     assert store.port == int(port)
 
 
-# --- a real run ------------------------------------------------------------------------------
-
-
-def test_a_real_run_prints_its_table_and_writes_it(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.agreement", *f"-n 2 --repeats 2 --json {file}".split()],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(file.read_text())
-    (only,) = report.pop("rows")
-    about = {"cores": os.cpu_count(), "torch": torch.__version__, "store": "file", "repeats": 2}
-    assert report == about
-    assert (only["ranks"], only["sizes"]) == (2, {"dp": 1, "sp": 1, "tp": 2})
-    init, *others = [only["calls"][call]["all"] for call in CALLS]
-    assert 16 <= init[0] <= init[1] <= 19
-    assert others == [[12, 12 + 3], [6, 6], [2, 2]]  # rank 0 looks for the hosts of both
-    for name in ("build", "agreement", "share", "raw", "ratio", "barrier"):
-        assert 0 < only[name]["low"] <= only[name]["median"] <= only[name]["high"]
-
-    spreads = {k: Spread(**v) for k, v in only.items() if k not in ("ranks", "sizes", "calls")}
-    calls = {c: {n: tuple(r) for n, r in found.items()} for c, found in only["calls"].items()}
-    read = Row(only["ranks"], only["sizes"], **spreads, calls=calls)
-    assert done.stdout == table(Report(**about, rows=(read,))) + "\n"
+def test_it_prints_the_operations_of_a_real_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-n", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = {line.split()[1]: line.split()[2] for line in lines[3:]}
+    assert found.pop("init") in ("16", "16-19")
+    # rank 0 looks for the hosts of both
+    assert found == {"build_mesh": "12-15", "mesh.agree": "6", "mesh.barrier": "2"}

@@ -1,8 +1,7 @@
-import doctest
-import json
-import os
-import subprocess
-import sys
+"""Collectives beside torch's groups: what is compared and checked, never how fast."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,80 +10,25 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from benchmarks import collectives, measure, table
-from benchmarks.collectives import axis_groups, cases, default_sizes, gated, main, paired
-from benchmarks.measure import Bench
-from benchmarks.table import Report, Row, Speed, lacking_row, measured
-from meshkit.bench.calls import CALLS, Begin
-from meshkit.core.bandwidth import OPERATIONS, busbw_factor
-from meshkit.core.timing import Spread
-
-ROOT = Path(__file__).parents[2]
-# --- statistics ------------------------------------------------------------------------------
-
-
-def test_speed_is_that_of_the_median_repetition() -> None:
-    # 1,000,000 bytes in 2 ms are 0.5 GB/s; on a wire of 4 ranks 1.5 times as much
-    speed = Speed.of("all_reduce", 4, 1_000_000, [0.002, 0.001, 0.007])
-    assert speed == Speed(seconds=0.002, algbw=0.5, busbw=0.75)
-
-
-def test_ratio_is_taken_repetition_by_repetition() -> None:
-    # the machine was ten times slower in the second repetition: the ratio does not see it
-    row = measured("all_reduce", "dp", 2, 8, [[1.0, 10.0, 3.0], [1.0, 10.0, 1.0]], 0)
-    assert row.ratio == Spread(1.0, 1.0, 2.0)
-    assert row.mesh is not None
-    assert row.raw is not None
-    assert (row.mesh.seconds, row.raw.seconds) == (3.0, 1.0)
-
-
-# --- the table -------------------------------------------------------------------------------
-
-REPORT = Report(
-    cores=2,
-    torch="2.13.0",
-    backend="gloo",
-    device="cpu",
-    sizes={"dp": 4, "tp": 2},
-    repeats=3,
-    calls=5,
-    rows=(
-        measured("all_reduce", "dp", 4, 1024, [[4e-4, 2e-4, 3e-4], [2e-4] * 3], 0),
-        measured("all_gather", "tp", 2, 1048576, [[1e-3] * 3, [2e-3] * 3], 12),
-        lacking_row("all_to_all", "dp", 4, 1024, "Backend x does not support all_to_all"),
-    ),
+from benchmarks import collectives
+from benchmarks.collectives import (
+    ALL,
+    CALLS,
+    axis_groups,
+    checked,
+    main,
+    mean_row,
+    paired,
+    rows_of,
+    torch_group,
 )
+from benchmarks.rows import Row
+from meshkit.bench import calls
+from meshkit.core.bandwidth import OPERATIONS
 
-TABLE = """\
-2 cores, torch 2.13.0, gloo on cpu; dp=4 tp=2; median of 3 x 5 calls, float32
+from . import collectives_jobs as jobs
 
-                                         meshkit                 torch new_group         \
-mesh/raw time
-op             axis   n   bytes        us    algbw    busbw        us    algbw    busbw  \
-median (quartiles) #wrong
-all_reduce     dp     4    1024     300.0   0.0034   0.0051     200.0   0.0051   0.0077  \
-1.50 (1.25-1.75)        0
-all_gather     tp     2 1048576    1000.0   1.0486   0.5243    2000.0   0.5243   0.2621  \
-0.50 (0.50-0.50)       12
-all_to_all     dp     4    1024  not measured: Backend x does not support all_to_all
-
-mesh/raw time over 2 rows: 1.00 (0.75-1.25); 12 wrong elements
-GB/s, decimal, as nccl-tests: algbw = bytes / time, busbw = algbw * factor(op, n)."""
-
-
-def test_table_is_exactly_this() -> None:
-    assert table.table(REPORT) == TABLE
-
-
-def test_a_table_of_nothing_measured_says_so() -> None:
-    text = table.table(replace(REPORT, rows=REPORT.rows[2:]))
-    assert "not measured: Backend x does not support all_to_all" in text
-    assert "\n\n0 wrong elements\n" in text
-
-
-@pytest.mark.parametrize("module", [table, measure, collectives])
-def test_examples_in_docstrings(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+CPU = torch.device("cpu")
 
 
 # --- what is compared --------------------------------------------------------------------------
@@ -97,95 +41,112 @@ def test_axis_groups_are_those_of_the_layout() -> None:
     assert axis_groups((2, 3), 0) == [[0, 3], [1, 4], [2, 5]]
 
 
-@pytest.mark.parametrize("ranks", range(1, 33))
-def test_default_sizes_always_factor(ranks: int) -> None:
-    assert meshkit.factor_world(ranks, **default_sizes(ranks)).num_ranks == ranks
+def test_four_ranks_measure_every_operation_axis_and_size_on_two_groups_of_the_same_ranks() -> None:
+    found = meshkit.spawn(jobs.measured, 4, timeout=120)
+    wanted = [
+        f"{op} of {size // 1024} KiB over {axis}"
+        for op in OPERATIONS
+        for axis in ("dp", "tp")
+        for size in CALLS
+    ]
+    for rank, (rows, groups, distinct) in enumerate(found):
+        assert rows == found[0][0]  # of the slowest rank of all, so equal on all
+        assert [row.what for row in rows] == [*wanted, ALL]
+        assert all(row.ours and row.theirs and row.scale == 4 for row in rows)
+        assert [str(row.goal) for row in rows if row.goal] == ["low <= 1"]
+        dp = [rank % 2, rank % 2 + 2]
+        tp = [rank // 2 * 2, rank // 2 * 2 + 1]
+        assert groups == {("dp", *dp): [dp, dp], ("tp", *tp): [tp, tp]}
+        assert distinct
 
 
-Group, Works = dist.ProcessGroup, list[dist.Work]
+def test_the_mean_weighs_every_pair_the_same() -> None:
+    # the second takes a thousand times as long; ratios 2 and 8, then 1 and 1
+    times = torch.tensor([[[2.0, 1.0], [1.0, 1.0]], [[8e3, 1e3], [1e3, 1e3]]], dtype=torch.float64)
+    row = mean_row(4, times)
+    assert row.ratio is not None
+    assert row.ratio.high == pytest.approx(4 - 0.25 * 3)
+    assert row.ratio.low == pytest.approx(1 + 0.25 * 3)
+    assert row.met is False
+
 
 # --- one live rank ---------------------------------------------------------------------------
 
 
-def rows_of_one_rank(tmp_path: Path) -> list[Row]:
+@contextmanager
+def alone(tmp_path: Path) -> Iterator[meshkit.Mesh]:
     meshkit.init(device="cpu", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        with meshkit.build_mesh(tp=1) as mesh, paired(mesh) as pairs, gated() as gate:
-            return Bench(mesh, torch.device("cpu"), gate).rows(cases(pairs[:1], [64]), 2)
+        with meshkit.build_mesh(tp=1) as mesh:
+            yield mesh
     finally:
         meshkit.shutdown()
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: Begin) -> None:
-    monkeypatch.setitem(CALLS, op, replace(CALLS[op], begin=begin))
+def of_all(tmp_path: Path) -> dict[str, str | None]:
+    """What the check says of each operation."""
+    with alone(tmp_path) as mesh, paired(mesh) as pairs:
+        return {pair.op: checked(pair, 0, CPU) for pair in pairs}
 
 
-def test_wrong_elements_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(
+def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: calls.Begin) -> None:
+    monkeypatch.setitem(calls.CALLS, op, replace(calls.CALLS[op], begin=begin))
+
+
+def test_right_results_are_timed(tmp_path: Path) -> None:
+    assert of_all(tmp_path) == dict.fromkeys(OPERATIONS)
+
+
+def test_a_wrong_result_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shifts(
         out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> Works:
+    ) -> calls.Works:
         out.copy_(source)
         out[3:8] += 1
         return []
 
-    spoil(monkeypatch, "all_to_all", run)
-    wrong = {row.op: row.wrong for row in rows_of_one_rank(tmp_path)}
-    # five on each of the two groups
-    assert wrong == dict.fromkeys(OPERATIONS, 0) | {"all_to_all": 10}
+    spoil(monkeypatch, "all_to_all", shifts)
+    told = "^all_to_all of 4 KiB over dp: 5 and 5 wrong elements by meshkit's group and torch's$"
+    with pytest.raises(RuntimeError, match=told):
+        of_all(tmp_path)
 
 
 def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, "all_gather", lambda out, source, group, later: [])
-    wrong = {row.op: row.wrong for row in rows_of_one_rank(tmp_path)}
-    assert wrong["all_gather"] == 2 * 16
+    with pytest.raises(RuntimeError, match="1024 and 1024 wrong"):
+        of_all(tmp_path)
+
+
+def without(op: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> calls.Works:
+        raise error
+
+    spoil(monkeypatch, op, fails)
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
 def test_what_the_backend_lacks_is_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[RuntimeError]
 ) -> None:
-    def run(
-        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> Works:
-        raise kind("Backend gloo does not support reduce_scatter\nmore lines of c10d")
-
-    spoil(monkeypatch, "reduce_scatter", run)
-    rows = {row.op: row for row in rows_of_one_rank(tmp_path)}
     said = "Backend gloo does not support reduce_scatter"
-    assert rows["reduce_scatter"] == lacking_row("reduce_scatter", "dp", 1, 64, said)
-    assert all(row.mesh is not None for op, row in rows.items() if op != "reduce_scatter")
+    without("reduce_scatter", kind(f"{said}\nmore lines of c10d"), monkeypatch)
+    with alone(tmp_path) as mesh, paired(mesh) as pairs, torch_group() as gate:
+        rows = {row.what: row for row in rows_of(pairs, 1, CPU, gate)}
+    lacking = {what for what, row in rows.items() if row.lacks == said and row.ours is None}
+    assert lacking == {what for what in rows if what.startswith("reduce_scatter")}
+    assert len(lacking) == 4
+    assert all(row.ratio is not None for what, row in rows.items() if what not in lacking)
 
 
 def test_any_other_error_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(
-        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> Works:
-        raise RuntimeError("Connection closed by peer")
-
-    spoil(monkeypatch, "all_reduce", run)
+    without("all_reduce", RuntimeError("Connection closed by peer"), monkeypatch)
     with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
-        rows_of_one_rank(tmp_path)
+        of_all(tmp_path)
 
 
-# --- options ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["-n", "8", "--dp", "3"], "factor_world(8, dp=3)"),
-        (["-n", "0"], "'0' is not a whole number of 1 or more"),
-        (["--min-bytes", "64", "--max-bytes", "32"], "there are no sizes from 64 to 32 bytes"),
-        (["--factor", "1"], "and the factor 2 or more"),
-        (["--json", "/no/such/folder/x.json"], "--json /no/such/folder/x.json: no such folder"),
-    ],
-)
-def test_wrong_options_are_refused_before_any_process_starts(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert told in capsys.readouterr().err
+# --- by itself -------------------------------------------------------------------------------
 
 
 def test_n_is_refused_under_a_launcher(
@@ -198,42 +159,22 @@ def test_n_is_refused_under_a_launcher(
     assert "a launcher has started this one already" in capsys.readouterr().err
 
 
-# --- a real run ------------------------------------------------------------------------------
+def test_odd_numbers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["-n", "3"])
+    assert "3 is odd, but the mesh has tp=2" in capsys.readouterr().err
 
 
-def test_a_real_run_measures_every_operation_axis_and_size(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    options = f"-n 4 --max-bytes 4096 --factor 4 --repeats 2 --json {file}".split()
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.collectives", *options],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # four ranks need no four GPUs
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(file.read_text())
-    assert report["sizes"] == {"dp": 2, "sp": 2}
-    assert (report["backend"], report["torch"]) == ("gloo", torch.__version__)
-    assert (report["cores"], report["repeats"]) == (os.cpu_count(), 2)
+def test_it_starts_its_ranks_and_prints_rank_0s_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[object, ...]] = []
 
-    rows = report["rows"]
-    wanted = [
-        (op, axis, size) for op in OPERATIONS for axis in ("dp", "sp") for size in (1024, 4096)
-    ]
-    assert [(row["op"], row["axis"], row["bytes"]) for row in rows] == wanted
-    for row in rows:
-        assert (row["ranks"], row["wrong"], row["lacks"]) == (2, 0, None)
-        assert row["factor"] == busbw_factor(row["op"], 2)
-        for speed in (row["mesh"], row["raw"]):
-            assert speed["busbw"] == speed["algbw"] * row["factor"]
-            assert speed["algbw"] == row["bytes"] / speed["seconds"] / 1e9
-            assert speed["seconds"] > 0
-        assert 0 < row["ratio"]["low"] <= row["ratio"]["median"] <= row["ratio"]["high"]
+    def spawn(*given: object, **_: object) -> list[list[Row]]:
+        asked.append(given)
+        return [[Row("of rank 0", 8, "torch", "s")], []]
 
-    printed = done.stdout.splitlines()
-    assert printed[0].startswith(f"{os.cpu_count()} cores, torch {torch.__version__}, gloo on cpu;")
-    assert len([line for line in printed if line.partition(" ")[0] in OPERATIONS]) == len(wanted)
-    assert printed[-2].endswith("; 0 wrong elements")
+    monkeypatch.setattr(meshkit, "spawn", spawn)
+    assert main(["-n", "8"]) == 0
+    assert asked == [(collectives.measure, 8, (25,))]
+    assert "of rank 0 " in capsys.readouterr().out

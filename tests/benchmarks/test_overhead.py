@@ -10,14 +10,11 @@ from benchmarks import overhead
 from . import overhead_jobs as jobs
 
 
-def test_collectives_and_questions_on_four_ranks() -> None:
+def test_questions_on_four_ranks() -> None:
     found = meshkit.spawn(jobs.measured_and_answered, overhead.RANKS, timeout=120)
-    for rank, (times, asked, answers) in enumerate(found):
-        assert [*times] == [*overhead.BYTES]
-        for ours, theirs in times.values():
-            assert len(ours) == len(theirs) == 2
-            assert min(*ours, *theirs) > 0
+    for rank, (asked, answers) in enumerate(found):
         assert len(asked) == (6 if rank == 0 else 0)
+        assert all(len(side) == 2 for times in asked.values() for side in times)
         dp, tp = divmod(rank, 2)
         other = (1 - dp) * 2 + tp
         members = sorted([rank, other])
@@ -31,18 +28,9 @@ def test_collectives_and_questions_on_four_ranks() -> None:
         }
 
 
-def test_a_collective_takes_as_long_as_its_slowest_rank() -> None:
-    row = overhead.collective_row(4096, [([1.0, 4.0], [2.0, 2.0]), ([3.0, 2.0], [1.0, 4.0])])
-    assert row.what == "all_reduce of 4 KiB over mesh.group"
-    assert (row.ours, row.theirs) == (3.5, 3.0)
-    assert row.ratio is not None
-    assert row.ratio.median == 1.25  # of 3 / 2 and 4 / 4
-
-
-def test_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = {size: ([1.0], [1.0]) for size in overhead.BYTES}
-    asked = {("mesh.group", "get_group"): ([1.0], [2.0])}
-    monkeypatch.setattr(meshkit, "spawn", lambda *_: [(times, asked), (times, {})])
-    first, second, group = overhead.run(quick=False)
-    assert (first.met, second.met, group.met) == (True, True, True)
-    assert (group.what, group.peer) == ("mesh.group", "get_group")
+def test_a_row_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {("mesh.group", "get_group"): ([1.0], [2.0]), ("a", "b"): ([3.0], [2.0])}
+    monkeypatch.setattr(meshkit, "spawn", lambda *_: [asked, {}])
+    group, other = overhead.run(quick=False)
+    assert (group.what, group.peer, group.ours, group.theirs) == ("mesh.group", "get_group", 1, 2)
+    assert (group.met, other.met) == (True, False)
