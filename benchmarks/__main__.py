@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .machine import Machine
 from .plots import draw
-from .rows import Row, table
+from .rows import Row, rows_table
 
 BENCHMARKS = {  # name to module, in the order of the table
     "maps": "maps",
@@ -55,7 +55,7 @@ def written(found: dict[str, list[Row]], machine: Machine, folder: Path) -> str:
     rows = {name: [asdict(row) | {"met": row.met} for row in rows] for name, rows in found.items()}
     report = {"machine": asdict(machine), "rows": rows}
     every = [row for rows in found.values() for row in rows]
-    text = f"{machine}\nmedian (quartiles)\n\n{table(every)}"
+    text = f"{machine}\nmedian (quartiles)\n\n{rows_table(every)}"
     (folder / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "results.txt").write_text(text + "\n")
     return f"{text}\n\n{draw(found, folder)}"

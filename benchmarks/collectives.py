@@ -39,7 +39,7 @@ from meshkit.bench.measure import settle
 from meshkit.core.bandwidth import ITEM, OPERATIONS, fitted
 
 from .jobs import even
-from .rows import Goal, Row, compared, table
+from .rows import Goal, Row, compared, rows_table
 
 RANKS = 4
 CALLS = {4 * 1024: 50, 1024 * 1024: 5}  # bytes of the total array: how many calls in a row
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = not launched or dist.get_rank() == 0
     meshkit.shutdown()
     if first:
-        print(table(rows), flush=True)
+        print(rows_table(rows), flush=True)
     return 0
 
 

@@ -145,7 +145,7 @@ def stall(ledgers: Sequence[Ledger], answered: float) -> str | None:
     return f"{waited}, and {answered:.1f} s in all without reverse look-ups"
 
 
-def table(ledgers: Sequence[Ledger]) -> str:
+def ledger_table(ledgers: Sequence[Ledger]) -> str:
     """The ledger of a job as text: a line a phase, then what a rank holds."""
     head = f"  {'phase':<12} {'median s':>9} {'slowest s':>10}  rank"
     lines = [

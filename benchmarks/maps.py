@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 import meshkit
 
 from .clock import in_turns
-from .peers import EVERY, Groups, Peer, Place
+from .peers import EVERY, NUMPY, Groups, Peer, Place
 from .rows import ITSELF, Goal, Row, compared, missing
 
 SCALES = (8, 64, 1024, 65_536, 1_048_576)
@@ -97,7 +97,7 @@ def group_rows(ranks: int, repeats: int) -> list[Row]:
             what, ranks, peer.name, "s", in_turns(ours, theirs, repeats), goal(peer, ranks)
         )
 
-    return [each for peer in EVERY for each in rows(what, ranks, peer, peer.groups, row)]
+    return [each for peer in EVERY for each in row_of_peer(what, ranks, peer, peer.groups, row)]
 
 
 def rows_of(groups: ArrayLike) -> list[list[int]]:
@@ -118,6 +118,7 @@ def coordinate_rows(ranks: int, repeats: int) -> list[Row]:
         layout.coordinate,
         lambda peer: peer.coordinate,
         asked(ranks),
+        lambda peer: None if peer is NUMPY else goal(peer, ranks),
     )
 
 
@@ -131,6 +132,7 @@ def rank_rows(ranks: int, repeats: int) -> list[Row]:
         lambda at: layout.rank(**at),
         lambda peer: peer.rank,
         [layout.coordinate(rank) for rank in asked(ranks)],
+        lambda _: None,
     )
 
 
@@ -141,6 +143,7 @@ def question_rows(
     ours: Callable[[Any], object],
     of: Callable[[Peer], Any],
     about: Sequence[Any],
+    aim: Callable[[Peer], Goal | None],
 ) -> list[Row]:
     """One question, asked in turns about several ranks, beside all who can answer it."""
 
@@ -148,10 +151,9 @@ def question_rows(
         theirs = question(layout_of(ranks).sizes)
         same(what, peer.name, [*map(ours, about)], [*map(theirs, about)])
         times = in_turns(each(ours, about), each(theirs, about), repeats)
-        aim = goal(peer, ranks) if what.startswith("rank") and peer.name != "numpy" else None
-        return compared(what, ranks, peer.name, "s", times, aim)
+        return compared(what, ranks, peer.name, "s", times, aim(peer))
 
-    return [each for peer in EVERY for each in rows(what, ranks, peer, of(peer), row)]
+    return [each for peer in EVERY for each in row_of_peer(what, ranks, peer, of(peer), row)]
 
 
 def each(question: Callable[[Any], object], about: Sequence[Any]) -> Ask:
@@ -173,14 +175,14 @@ def place_rows(ranks: int, repeats: int) -> list[Row]:
         times = in_turns(ours, lambda: question(sizes, rank), repeats)
         return compared(what, ranks, peer.name, "s", times, goal(peer, ranks))
 
-    return [each for peer in EVERY for each in rows(what, ranks, peer, peer.place, row)]
+    return [each for peer in EVERY for each in row_of_peer(what, ranks, peer, peer.place, row)]
 
 
-def rows(
+def row_of_peer(
     what: str, ranks: int, peer: Peer, question: Question | None, row: Callable[[Peer, Any], Row]
 ) -> list[Row]:
     """The row of a peer: none where it has no such question, or is too slow to be asked."""
-    if question is None or (peer.name != "numpy" and ranks > PEERS_UP_TO):
+    if question is None or (peer is not NUMPY and ranks > PEERS_UP_TO):
         return []
     if not peer.installed:
         return [missing(what, ranks, peer.name, "s", peer.package)]
@@ -191,7 +193,7 @@ def goal(peer: Peer, ranks: int) -> Goal | None:
     """What is aimed at beside a peer; nothing below the scale for which it was set."""
     if ranks < PEERS_UP_TO:
         return None
-    return FLOOR if peer.name == "numpy" else PEERS
+    return FLOOR if peer is NUMPY else PEERS
 
 
 # --- what may not grow ---------------------------------------------------------------------------

@@ -123,7 +123,7 @@ WIDTHS = f"{'what':<46} {'ranks':>9}  {'peer':<25}"
 NAMES = f"{WIDTHS} {'ours':>10} {'theirs':>10} {'unit':<9} {'ours/theirs':<26} goal"
 
 
-def table(rows: Sequence[Row]) -> str:
+def rows_table(rows: Sequence[Row]) -> str:
     """The rows as text, with what is missed or missing said in the last column."""
     return "\n".join([NAMES, *map(line, rows)])
 

@@ -31,7 +31,7 @@ from pathlib import Path
 import meshkit
 
 from .jobs import STORES, even, positive, sizes_of, where
-from .ledger import Ledger, joining, processor, share, stall, table, whole
+from .ledger import Ledger, joining, ledger_table, processor, share, stall, whole
 from .rows import Goal, Row, alone, compared
 from .starting import start
 
@@ -130,7 +130,7 @@ def told(setting: Setting) -> str:
     ratio = joining(ours) / joining(theirs)
     lines = [f"{setting.ranks} ranks, {setting}: {ratio:.2f} of the time of torch"]
     for side, ledgers in zip(SIDES, (ours, theirs), strict=True):
-        lines += [f" {side}: {joining(ledgers):.3f} s", table(ledgers)]
+        lines += [f" {side}: {joining(ledgers):.3f} s", ledger_table(ledgers)]
         if setting.store == "tcp":
             quiet = joining(job(side, setting, NAMELESS))
             lines += [f"  stall: {stall(ledgers, quiet) or 'none'}"]

@@ -109,8 +109,8 @@ def test_a_peer_that_is_not_installed_is_named_once_a_work(monkeypatch: pytest.M
 def test_goals_hold_from_the_scale_they_were_set_for() -> None:
     assert [maps.goal(NUMPY, n) for n in (8, 65_536, 1_048_576)] == [None, maps.FLOOR, maps.FLOOR]
     assert [maps.goal(MEGATRON, n) for n in (1024, 65_536)] == [None, maps.PEERS]
-    assert maps.rows("w", 1_048_576, MEGATRON, len, not_asked) == []
-    assert maps.rows("w", 8, MEGATRON, None, not_asked) == []
+    assert maps.row_of_peer("w", 1_048_576, MEGATRON, len, not_asked) == []
+    assert maps.row_of_peer("w", 8, MEGATRON, None, not_asked) == []
 
 
 def not_asked(peer: Peer, question: Callable[..., object]) -> Row:
@@ -139,3 +139,16 @@ def test_ranks_asked_about_are_spread_over_all() -> None:
 def test_memory_does_not_grow_and_would_be_seen_to() -> None:
     few, many = maps.memory(8), maps.memory(1_048_576)
     assert 0 < few <= many < 2 * few
+
+
+def test_one_question_beside_numpy_has_no_goal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "PEERS_UP_TO", 8)
+    slow = Peer("slow", "numpy", coordinate=NUMPY.coordinate, rank=NUMPY.rank)
+    monkeypatch.setattr(maps, "EVERY", (NUMPY, slow))
+    found = [*maps.coordinate_rows(8, 1), *maps.rank_rows(8, 1)]
+    assert [(row.peer, row.goal) for row in found] == [
+        ("numpy", None),
+        ("slow", maps.PEERS),
+        ("numpy", None),
+        ("slow", None),
+    ]

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from benchmarks import rows
-from benchmarks.rows import Goal, Row, alone, compared, line, missing, table
+from benchmarks.rows import Goal, Row, alone, compared, line, missing, rows_table
 from meshkit.core.timing import Spread
 
 
@@ -59,7 +59,7 @@ def test_without_a_figure_no_goal_is_met_or_missed() -> None:
 
 def test_the_table() -> None:
     times = ([0.001, 0.001], [0.5, 0.25])
-    shown = table(
+    shown = rows_table(
         [
             compared("all groups", 65_536, "Megatron", "s", times, Goal("ratio", "<=", 0.01)),
             compared("all groups", 8, "numpy", "s", times, Goal("ratio", "<=", 0.001)),

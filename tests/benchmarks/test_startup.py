@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import ledger, startup
-from benchmarks.ledger import Ledger, Span, joining, phases, share, stall, table, whole
+from benchmarks.ledger import Ledger, Span, joining, ledger_table, phases, share, stall, whole
 from benchmarks.startup import BUILDING, LAZY, Setting, both, rows_of
 from benchmarks.store_calls import Counts
 
@@ -66,7 +66,7 @@ def test_only_a_wait_of_the_resolver_is_a_stall() -> None:
 
 
 def test_the_table_to_the_letter() -> None:
-    assert table(two()).splitlines() == [
+    assert ledger_table(two()).splitlines() == [
         "  phase         median s  slowest s  rank",
         "  start           1.5000     2.0000  1",
         "  store           0.7500     1.0000  1",
