@@ -1,7 +1,9 @@
 """meshkit beside its peers: every benchmark, one table, JSON and plots.
 
 ``python -m benchmarks`` runs them all (``--only maps,import`` some, ``--quick`` small ones), prints
-the table, and writes ``results.json``, ``results.txt`` and the plots into ``benchmarks/results``.
+the table, and writes ``results.json``, ``results.txt``, ``results.md`` and the plots into
+``benchmarks/results``. ``python -m benchmarks --readme`` then puts what is in ``results.json`` into
+the README, and measures nothing.
 The peers come with ``pip install -c constraints.txt -e '.[bench]'``; one that is not installed is
 named in the table. A benchmark is a module here with ``run(quick) -> list[Row]``, which stands in
 ``BENCHMARKS``.
@@ -19,7 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .machine import Machine
+from .phases import phase_table
 from .plots import draw
+from .readme import results, write
 from .rows import Row, rows_table
 
 BENCHMARKS = {  # name to module, in the order of the table
@@ -35,6 +39,7 @@ BENCHMARKS = {  # name to module, in the order of the table
     "scale": "scale",
 }
 RESULTS = Path(__file__).parent / "results"
+README = Path(__file__).parents[1] / "README.md"
 
 
 def run(names: Sequence[str], quick: bool) -> dict[str, list[Row]]:
@@ -49,15 +54,17 @@ def run(names: Sequence[str], quick: bool) -> dict[str, list[Row]]:
     return found
 
 
-def written(found: dict[str, list[Row]], machine: Machine, folder: Path) -> str:
-    """The whole table; beside it the JSON and the plots are written into the folder."""
+def written(found: dict[str, list[Row]], machine: Machine, folder: Path, quick: bool) -> str:
+    """All tables, as text; they, the JSON and the plots are written into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = {name: [asdict(row) | {"met": row.met} for row in rows] for name, rows in found.items()}
-    report = {"machine": asdict(machine), "rows": rows}
+    report = {"quick": quick, "machine": asdict(machine), "rows": rows}
     every = [row for rows in found.values() for row in rows]
-    text = f"{machine}\nmedian (quartiles)\n\n{rows_table(every)}"
+    tables = [rows_table(every), phase_table(every)]
+    text = "\n\n".join([f"{machine}\nmedian (quartiles)", *filter(None, tables)])
     (folder / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "results.txt").write_text(text + "\n")
+    (folder / "results.md").write_text(results(report))
     return f"{text}\n\n{draw(found, folder)}"
 
 
@@ -68,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--only", type=names, default=[*BENCHMARKS], help="some: maps,import")
     options.add_argument("--quick", action="store_true", help="few repetitions, small scales")
     options.add_argument("--out", type=Path, default=RESULTS, help="the folder to write into")
+    options.add_argument("--readme", action="store_true", help="put --out into README.md; no run")
     return options
 
 
@@ -82,9 +90,17 @@ def names(text: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, write, print."""
-    asked = parser().parse_args(arguments)
-    print(written(run(asked.only, asked.quick), Machine.here(), asked.out), flush=True)
+    """Run, write, print; or put what was written into the README."""
+    options = parser()
+    asked = options.parse_args(arguments)
+    if asked.readme:
+        try:
+            print(write(asked.out, README, [*BENCHMARKS]))
+        except ValueError as error:
+            options.error(f"--readme: {error}")
+        return 0
+    found = run(asked.only, asked.quick)
+    print(written(found, Machine.here(), asked.out, asked.quick), flush=True)
     return 0
 
 

@@ -126,8 +126,8 @@ def share(ledgers: Sequence[Ledger], phase: str, among: Sequence[str]) -> float:
     return median(parts)
 
 
-def stall(ledgers: Sequence[Ledger], answered: float) -> str | None:
-    """The phase in which a rank waited for a name that nobody answered, in words; None without one.
+def stalled(ledgers: Sequence[Ledger], answered: float) -> Phase | None:
+    """The phase in which a rank waited for a name that nobody answered; None without one.
 
     Args:
         ledgers: of a job whose ranks met at a TCP store.
@@ -135,13 +135,21 @@ def stall(ledgers: Sequence[Ledger], answered: float) -> str | None:
 
     Example:
         >>> spans = Span("start", 0, 1), Span("gate", 1, 1), Span("store", 1, 6.6)
-        >>> print(stall([Ledger(7, spans, {}, 9, 2, 0.5, 10)], 0.4))
-        store: rank 7 waited 5.6 s, and 0.4 s in all without reverse look-ups
+        >>> stalled([Ledger(7, spans, {}, 9, 2, 0.5, 10)], 0.4)
+        Phase(name='store', median=5.6, slowest=5.6, rank=7)
     """
     slowest = max(phases(ledgers)[1:], key=lambda one: one.slowest)
     if slowest.slowest < RESOLVER or joining(ledgers) < answered + RESOLVER:
         return None
-    waited = f"{slowest.name}: rank {slowest.rank} waited {slowest.slowest:.1f} s"
+    return slowest
+
+
+def stall(ledgers: Sequence[Ledger], answered: float) -> str:
+    """The stall in words."""
+    found = stalled(ledgers, answered)
+    if found is None:
+        return "none"
+    waited = f"{found.name}: rank {found.rank} waited {found.slowest:.1f} s"
     return f"{waited}, and {answered:.1f} s in all without reverse look-ups"
 
 

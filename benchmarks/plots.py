@@ -1,17 +1,30 @@
-"""The plots of a run: time against ranks, ours beside the peers', one picture for each work."""
+"""The plots of a run: time against ranks, ours beside the peers', a picture for each work.
+
+What ``meshkit bench`` draws is bandwidth against bytes, on panels of another layout:
+:mod:`meshkit.bench.plot`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .rows import INSTALL, ITSELF, Row
+from .rows import INSTALL, Row
 
-COLUMNS = 3  # of pictures in a file
+PLOTS = {  # benchmark to the works that its file shows, side by side
+    "maps": (
+        "rank -> coordinate, all ranks",
+        "all groups of every axis",
+        "sizes -> my coordinate and my groups",
+    ),
+    "startup": ("start-up, file store", "start-up, file store, lazy"),
+}
+LEAST = 3  # numbers of ranks that make a curve
+Lines = dict[str, list[tuple[int, float]]]
 
 
 def draw(found: Mapping[str, Sequence[Row]], folder: Path) -> str:
-    """Write a PNG for each benchmark that has a work at three scales or more.
+    """Write a PNG for each benchmark of ``PLOTS`` that was run at three numbers of ranks or more.
 
     Args:
         found: benchmark to rows.
@@ -21,51 +34,36 @@ def draw(found: Mapping[str, Sequence[Row]], folder: Path) -> str:
         What was written; or what to install, where matplotlib is not there.
     """
     try:
-        import matplotlib
+        from matplotlib.figure import Figure
     except ModuleNotFoundError:
         return f"No plots: matplotlib is not installed: {INSTALL}"
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    names = [name for name, rows in found.items() if curves(rows)]
-    for name in names:
-        works = curves(found[name])
-        columns = min(COLUMNS, len(works))
-        lines_of = -(-len(works) // columns)
-        figure = Figure(figsize=(5.0 * columns, 4.0 * lines_of), layout="constrained")
-        for place, (what, lines) in enumerate(works.items(), start=1):
-            axes = figure.add_subplot(lines_of, columns, place)
+    drawn = []
+    for name, works in PLOTS.items():
+        panels = {what: curves(found.get(name, ()), what) for what in works}
+        panels = {what: lines for what, lines in panels.items() if lines}
+        if not panels:
+            continue
+        figure = Figure(figsize=(5.0 * len(panels), 4.0), layout="constrained")
+        every = figure.subplots(1, len(panels), squeeze=False).flat
+        for axes, (what, lines) in zip(every, panels.items(), strict=True):
             for who, points in lines.items():
                 axes.loglog(*zip(*points, strict=True), marker="o", label=who)
-            axes.set(title=what, xlabel="ranks", ylabel=unit_of(found[name], what))
+            axes.set(title=what, xlabel="ranks", ylabel="s")
             axes.grid(visible=True, alpha=0.3)
             axes.legend()
-        figure.savefig(folder / f"{name}.png", dpi=100)
-    return "Plots: " + (", ".join(f"{name}.png" for name in names) or "none")
+        figure.savefig(folder / f"{name}.png", format="png", dpi=100)
+        drawn.append(f"{name}.png")
+    return f"Plots: {', '.join(drawn) or 'none'}"
 
 
-Lines = dict[str, list[tuple[int, float]]]
-
-
-def curves(rows: Sequence[Row]) -> dict[str, Lines]:
-    """What is drawn: work to who did it to (ranks, figure), for works at three scales or more.
-
-    What is compared with itself has no curve: it is to stay as it is.
-    """
-    works: dict[str, Lines] = {}
-    for row in (row for row in rows if row.peer != ITSELF):
-        lines = works.setdefault(row.what, {})
+def curves(rows: Sequence[Row], what: str) -> Lines:
+    """Who did a work to (ranks, figure); nothing where nobody did at three numbers of ranks."""
+    lines: Lines = {}
+    for row in (row for row in rows if row.what == what):
         for who, value in (("meshkit", row.ours), (row.peer, row.theirs)):
             points = lines.setdefault(who, [])
             if value is not None and row.scale not in dict(points):
                 points.append((row.scale, value))
-    return {
-        what: {who: sorted(points) for who, points in lines.items() if points}
-        for what, lines in works.items()
-        if max(map(len, lines.values())) >= 3
-    }
-
-
-def unit_of(rows: Sequence[Row], what: str) -> str:
-    """The unit of a work."""
-    return next(row.unit for row in rows if row.what == what)
+    if max(map(len, lines.values()), default=0) < LEAST:
+        return {}
+    return {who: sorted(points) for who, points in lines.items() if points}

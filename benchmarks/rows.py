@@ -12,6 +12,8 @@ from statistics import median
 
 from meshkit.core.timing import Spread
 
+from .ledger import Phase
+
 ITSELF = "itself on 8 ranks"  # the peer of what may not grow
 INSTALL = "pip install -c constraints.txt -e '.[bench]'"
 
@@ -34,13 +36,29 @@ class Goal:
 
     def met(self, ours: float | None, ratio: Spread | None) -> bool | None:
         """Whether the figure is within the bound; None where there is no figure."""
-        figures = {"ours": ours}
-        if ratio is not None:
-            figures |= {"ratio": ratio.median, "low": ratio.low}
-        figure = figures.get(self.figure)
+        figure = self.of(ours, ratio)
         if figure is None:
             return None
         return figure <= self.bound if self.sense == "<=" else figure >= self.bound
+
+    def excess(self, ours: float | None, ratio: Spread | None) -> float | None:
+        """How far the figure is: 1 is the bound itself, 1.3 is 30 % beyond; None without one.
+
+        Example:
+            >>> Goal("ours", "<=", 10).excess(13, None), Goal("ours", ">=", 4).excess(2, None)
+            (1.3, 2.0)
+        """
+        figure = self.of(ours, ratio)
+        if figure is None:
+            return None
+        return figure / self.bound if self.sense == "<=" else self.bound / figure
+
+    def of(self, ours: float | None, ratio: Spread | None) -> float | None:
+        """The figure that is looked at; None where there is none."""
+        figures = {"ours": ours}
+        if ratio is not None:
+            figures |= {"ratio": ratio.median, "low": ratio.low}
+        return figures.get(self.figure)
 
     def __str__(self) -> str:
         return f"{self.figure} {self.sense} {self.bound:g}"
@@ -60,6 +78,8 @@ class Row:
         ratio: ours / theirs, repetition by repetition.
         goal: what is aimed at, where something is.
         lacks: why there is no figure of the peer, and what to type; None where there is one.
+        phases: of a start, where the time of ours went.
+        their_phases: where that of the peer went.
     """
 
     what: str
@@ -71,11 +91,18 @@ class Row:
     ratio: Spread | None = None
     goal: Goal | None = None
     lacks: str | None = None
+    phases: tuple[Phase, ...] = ()
+    their_phases: tuple[Phase, ...] = ()
 
     @property
     def met(self) -> bool | None:
         """Whether the goal is met; None where there is none, or nothing to compare."""
         return None if self.goal is None else self.goal.met(self.ours, self.ratio)
+
+    @property
+    def excess(self) -> float | None:
+        """How far the figure is from its goal, see :meth:`Goal.excess`; None as for ``met``."""
+        return None if self.goal is None else self.goal.excess(self.ours, self.ratio)
 
 
 def compared(

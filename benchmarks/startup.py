@@ -25,18 +25,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import meshkit
 
+from .clock import told_in_turns
+from .imports import importing
 from .jobs import STORES, even, positive, sizes_of, where
-from .ledger import Ledger, joining, ledger_table, processor, share, stall, whole
+from .ledger import Ledger, joining, ledger_table, processor, share, stall, stalled, whole
+from .phases import over
 from .rows import Goal, Row, alone, compared
 from .starting import start
 
 RANKS = (8, 32, 64, 128, 256)
 SIDES = ("meshkit", "torch")
+PEER = "init_device_mesh"
+OURS, THEIRS = "torch, meshkit.live.build", "torch.distributed.device_mesh"  # imported by a rank
 LAZY = {"TORCH_GLOO_LAZY_INIT": "1"}
 NAMELESS = {"RES_OPTIONS": "attempts:0"}
 BUILDING = ("agreement", "groups", "all made")
@@ -56,26 +61,50 @@ class Setting:
 
 
 AT = Setting(128)  # where there are goals
-HALF, TENTH = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10)
+HALF, TENTH, NO_STALL = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10), Goal("ours", "<=", 1)
 
 
 def run(quick: bool) -> list[Row]:
     """The rows of every number of ranks with a file store, and of some with a TCP store."""
     ranks, repeats = ((8,), 1) if quick else (RANKS, 3)
     settings = [Setting(n, lazy=lazy) for n in ranks for lazy in (False, True)]
-    rows = [row for setting in settings for row in rows_of(setting, repeats)]
-    return rows + [row for n in ranks[:2] for row in rows_of(Setting(n, "tcp"), repeats)]
+    rows = [row for setting in settings for row in rows_of(setting, times(setting, repeats))]
+    tcp = [Setting(n, "tcp") for n in ranks[:2]]
+    rows += [row for setting in tcp for row in (*rows_of(setting, repeats), stall_row(setting))]
+    return [import_row(repeats), *rows]
+
+
+def times(setting: Setting, repeats: int) -> int:
+    """How often a setting is repeated: the largest takes a minute a job, and is run once."""
+    return 1 if setting.ranks > AT.ranks else repeats
+
+
+def import_row(repeats: int) -> Row:
+    """What a rank that is started by hand imports before all else, each time in a fresh process."""
+    sides = told_in_turns(lambda: importing(OURS), lambda: importing(THEIRS), repeats)
+    return compared("start-up, import in a fresh process", 1, PEER, "s", sides)
+
+
+def stall_row(setting: Setting) -> Row:
+    """Seconds that a rank waited for a name that nobody answered, beside a start without names."""
+    seconds = []
+    for side, ledgers in zip(SIDES, both(setting), strict=True):
+        found = stalled(ledgers, joining(job(side, setting, NAMELESS)))
+        seconds.append(0.0 if found is None else found.slowest)
+    what, (ours, theirs) = f"start-up, {setting}, wait for a name", seconds
+    return Row(what, setting.ranks, PEER, "s", ours, theirs, goal=NO_STALL)
 
 
 def rows_of(setting: Setting, repeats: int) -> list[Row]:
     """Both sides in turns, so many times; the rows of one setting."""
     jobs = [both(setting, repeat) for repeat in range(repeats)]
     ours, theirs = zip(*jobs, strict=True)
-    what, n, peer = f"start-up, {setting}", setting.ranks, "init_device_mesh"
+    what, n, peer = f"start-up, {setting}", setting.ranks, PEER
     half, tenth = (HALF, TENTH) if setting == AT else (None, None)
     met = [share(job, "agreement", BUILDING) for job in ours]
+    start = compared(what, n, peer, "s", (each(joining, ours), each(joining, theirs)), half)
     rows = [
-        compared(what, n, peer, "s", (each(joining, ours), each(joining, theirs)), half),
+        replace(start, phases=over(ours), their_phases=over(theirs)),
         compared(f"{what}, whole", n, peer, "s", (each(whole, ours), each(whole, theirs))),
         alone(f"{what}, agreement in build_mesh", n, "%", met, tenth),
     ]
@@ -133,7 +162,7 @@ def told(setting: Setting) -> str:
         lines += [f" {side}: {joining(ledgers):.3f} s", ledger_table(ledgers)]
         if setting.store == "tcp":
             quiet = joining(job(side, setting, NAMELESS))
-            lines += [f"  stall: {stall(ledgers, quiet) or 'none'}"]
+            lines += [f"  stall: {stall(ledgers, quiet)}"]
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import clock, machine, plots
-from benchmarks.rows import ITSELF, Goal, Row, compared, missing
+from benchmarks import clock, machine, maps, plots, readme
+from benchmarks.rows import Goal, Row, compared, missing
+from benchmarks.startup import Setting
 from meshkit.core.version import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,8 @@ def test_it_prints_and_writes_what_was_asked_for(
     assert (out / "results.txt").read_text().strip() in printed.out
     report = json.loads((out / "results.json").read_text())
     assert [*report["rows"]] == ["second"]
+    assert report["quick"] is True
+    assert (out / "results.md").read_text() == readme.results(report)
     assert report["machine"]["python"] in printed.out
     first = report["rows"]["second"][0]
     assert first == {
@@ -70,6 +73,8 @@ def test_it_prints_and_writes_what_was_asked_for(
         "ratio": {"low": 0.5, "median": 0.5, "high": 0.5},
         "goal": {"figure": "ratio", "sense": "<=", "bound": 1.0},
         "lacks": None,
+        "phases": [],
+        "their_phases": [],
         "met": True,
     }
 
@@ -91,28 +96,51 @@ def test_a_benchmark_that_there_is_not_is_refused() -> None:
     assert last.endswith(f"error: argument --only: no benchmark 'mops'; there are {known}")
 
 
+def test_readme_measures_nothing_and_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "run", None)
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(["--readme", "--out", str(tmp_path)])
+    assert f"error: --readme: {tmp_path} has no results.json, " in capsys.readouterr().err
+
+
 # --- plots -----------------------------------------------------------------------------------
 
 
+def drawn(works: Sequence[str], scales: Sequence[int] = SCALES) -> list[Row]:
+    return [
+        compared(what, n, "numpy", "s", ([n / 1e6], [n / 5e5])) for what in works for n in scales
+    ]
+
+
+EVERY = {name: drawn(works) for name, works in plots.PLOTS.items()}
+
+
 def test_what_has_three_scales_is_drawn() -> None:
-    works = plots.curves(some_rows(True))
-    assert works == {
-        "a map": {
-            "meshkit": [(8, 8e-6), (64, 6.4e-5), (512, 5.12e-4)],
-            "numpy": [(8, 1.6e-5), (64, 1.28e-4), (512, 1.024e-3)],
-        }
+    assert plots.curves(some_rows(True), "a map") == {
+        "meshkit": [(8, 8e-6), (64, 6.4e-5), (512, 5.12e-4)],
+        "numpy": [(8, 1.6e-5), (64, 1.28e-4), (512, 1.024e-3)],
     }
-    assert plots.unit_of(some_rows(True), "a map") == "s"
-    assert plots.curves(some_rows(True)[1:]) == {}
-    alike = [compared("a map", n, ITSELF, "s", ([1.0], [1.0])) for n in SCALES]
-    assert plots.curves(alike) == {}
+    assert plots.curves(some_rows(True)[1:], "a map") == {}
+    assert plots.curves(some_rows(True), "no such work") == {}
+
+
+def test_the_works_that_are_drawn_are_measured() -> None:
+    assert [*plots.PLOTS] == ["maps", "startup"]
+    measured = {row.what for row in (*maps.bulk_rows(8, 1), *maps.group_rows(8, 1))}
+    measured |= {row.what for row in maps.place_rows(8, 1)}
+    assert set(plots.PLOTS["maps"]) <= measured
+    starts = {f"start-up, {Setting(8, lazy=lazy)}" for lazy in (False, True)}
+    assert set(plots.PLOTS["startup"]) == starts
 
 
 def test_without_matplotlib_it_says_what_to_type(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert plots.draw({"first": some_rows(True)}, tmp_path) == (
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert plots.draw(EVERY, tmp_path) == (
         "No plots: matplotlib is not installed: pip install -c constraints.txt -e '.[bench]'"
     )
     assert [*tmp_path.iterdir()] == []
@@ -122,11 +150,13 @@ def test_without_matplotlib_it_says_what_to_type(
     find_spec("matplotlib") is None,
     reason="matplotlib is not installed: pip install -e '.[bench]'",
 )
-def test_a_picture_is_written(tmp_path: Path) -> None:
-    found = {"first": some_rows(True), "second": some_rows(True)[3:]}
-    assert plots.draw(found, tmp_path) == "Plots: first.png"
-    assert (tmp_path / "first.png").read_bytes().startswith(b"\x89PNG")
-    assert plots.draw({"second": some_rows(True)[3:]}, tmp_path) == "Plots: none"
+def test_pictures_are_written(tmp_path: Path) -> None:
+    assert plots.draw(EVERY, tmp_path) == "Plots: maps.png, startup.png"
+    for name in plots.PLOTS:
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    few = {"maps": drawn(plots.PLOTS["maps"], SCALES[:2]), "startup": EVERY["startup"]}
+    assert plots.draw(few, tmp_path) == "Plots: startup.png"
+    assert plots.draw({"groups": EVERY["maps"]}, tmp_path) == "Plots: none"
 
 
 # --- the machine and the clock ---------------------------------------------------------------

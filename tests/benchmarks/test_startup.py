@@ -5,12 +5,23 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import ledger, startup
-from benchmarks.ledger import Ledger, Span, joining, ledger_table, phases, share, stall, whole
+from benchmarks.ledger import (
+    Ledger,
+    Span,
+    joining,
+    ledger_table,
+    phases,
+    share,
+    stall,
+    stalled,
+    whole,
+)
 from benchmarks.startup import BUILDING, LAZY, Setting, both, rows_of
 from benchmarks.store_calls import Counts
 
 AXES = ("dp", "sp", "tp")
 STEPS = ["store", "check-in", "world group", "made", "agreement", "groups", "all made"]
+BY_TORCH = ["world group", "groups"]
 FIRST = [f"first {axis}" for axis in AXES]
 
 
@@ -61,8 +72,11 @@ def test_a_share_is_that_of_the_middle_rank() -> None:
 def test_only_a_wait_of_the_resolver_is_a_stall() -> None:
     told = "store: rank 1 waited 5.2 s, and 0.4 s in all without reverse look-ups"
     assert stall(two(5.2), 0.4) == told
-    assert stall(two(4.9), 0.4) is None  # shorter than the resolver waits
-    assert stall(two(5.2), 4.0) is None  # as slow without look-ups: a busy machine
+    assert stall(two(4.9), 0.4) == "none"  # shorter than the resolver waits
+    assert stall(two(5.2), 4.0) == "none"  # as slow without look-ups: a busy machine
+    found = stalled(two(5.2), 0.4)
+    assert found is not None
+    assert (found.name, round(found.slowest, 1), found.rank) == ("store", 5.2, 1)
 
 
 def test_the_table_to_the_letter() -> None:
@@ -100,7 +114,7 @@ def test_the_phases_come_in_their_order_and_none_overlaps(sides: Sequence[list[L
     for one in ours:
         assert names(one) == ["start", "gate", *STEPS, *FIRST]
     for one in theirs:
-        assert names(one) == ["start", "gate", "world group", "groups", *FIRST]
+        assert names(one) == ["start", "gate", *BY_TORCH, *FIRST]
     for one in (*ours, *theirs):
         times = [time for span in one.spans for time in (span.began, span.ended)]
         assert times == sorted(times)
@@ -127,6 +141,45 @@ def test_rows_have_goals_only_where_the_issue_sets_them(
     rows = rows_of(Setting(8), 2)
     assert [row.unit for row in rows] == ["s", "s", "%", "descriptors", "threads", "kib", "s"]
     assert rows[2].ours == share(sides[0], "agreement", BUILDING)
+    assert [row.what for row in rows if row.phases] == ["start-up, file store"]
+    assert [one.name for one in rows[0].phases] == ["start", *STEPS, *FIRST, "rest"]
+    assert [one.name for one in rows[0].their_phases] == ["start", *BY_TORCH, *FIRST, "rest"]
+
+
+def test_the_row_of_a_stall_tells_its_seconds_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    quick = [made(0, ("start", 0, 1), ("gate", 1, 1), ("store", 1, 2))]
+    monkeypatch.setattr(startup, "both", lambda setting: (two(5.2), quick))
+    monkeypatch.setattr(startup, "joining", lambda _: 0.4)
+
+    def job(*given: object) -> list[Ledger]:
+        asked.append(given)
+        return []
+
+    monkeypatch.setattr(startup, "job", job)
+    setting = Setting(8, "tcp")
+    row = startup.stall_row(setting)
+    assert (row.what, row.scale) == ("start-up, tcp store, wait for a name", 8)
+    assert (row.ours, row.theirs, row.met) == (pytest.approx(5.2), 0, False)
+    assert asked == [(side, setting, {"RES_OPTIONS": "attempts:0"}) for side in startup.SIDES]
+
+
+def test_all_settings_are_run_and_the_largest_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Setting, int]] = []
+    monkeypatch.setattr(startup, "rows_of", lambda *given: asked.append(given) or [])
+    monkeypatch.setattr(startup, "stall_row", lambda setting: ("stall", setting))
+    monkeypatch.setattr(startup, "importing", lambda module: 1.0 if "meshkit" in module else 2.0)
+    first, *stalls = startup.run(quick=False)
+    assert (first.ours, first.theirs) == (1, 2)
+    assert stalls == [("stall", Setting(n, "tcp")) for n in (8, 32)]
+    assert [*dict(asked)] == [
+        *(Setting(n, lazy=lazy) for n in (8, 32, 64, 128, 256) for lazy in (False, True)),
+        *(Setting(n, "tcp") for n in (8, 32)),
+    ]
+    assert {setting.ranks for setting, repeats in asked if repeats == 1} == {256}
+    assert {repeats for setting, repeats in asked if setting.ranks < 256} == {3}
 
 
 def test_a_start_with_another_sum_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
