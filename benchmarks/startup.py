@@ -46,6 +46,7 @@ LAZY = {"TORCH_GLOO_LAZY_INIT": "1"}
 NAMELESS = {"RES_OPTIONS": "attempts:0"}
 BUILDING = ("agreement", "groups", "all made")
 LIMIT = 300  # seconds for one job
+Jobs = Sequence[Sequence[Ledger]]  # repetition by repetition, rank by rank
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,13 @@ HALF, TENTH, NO_STALL = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10), Goal("
 def run(quick: bool) -> list[Row]:
     """The rows of every number of ranks with a file store, and of some with a TCP store."""
     ranks, repeats = ((8,), 1) if quick else (RANKS, 3)
-    settings = [Setting(n, lazy=lazy) for n in ranks for lazy in (False, True)]
-    rows = [row for setting in settings for row in rows_of(setting, times(setting, repeats))]
-    tcp = [Setting(n, "tcp") for n in ranks[:2]]
-    rows += [row for setting in tcp for row in (*rows_of(setting, repeats), stall_row(setting))]
-    return [import_row(repeats), *rows]
-
-
-def times(setting: Setting, repeats: int) -> int:
-    """How often a setting is repeated: the largest takes a minute a job, and is run once."""
-    return 1 if setting.ranks > AT.ranks else repeats
+    rows = [import_row(repeats)]
+    for n in ranks:
+        once = n > AT.ranks  # a job takes a minute there
+        rows += rows_of((Setting(n), Setting(n, lazy=True)), 1 if once else repeats)
+    for setting in (Setting(n, "tcp") for n in ranks[:2]):
+        rows += [*rows_of((setting,), repeats), stall_row(setting)]
+    return rows
 
 
 def import_row(repeats: int) -> Row:
@@ -88,17 +86,22 @@ def import_row(repeats: int) -> Row:
 def stall_row(setting: Setting) -> Row:
     """Seconds that a rank waited for a name that nobody answered, beside a start without names."""
     seconds = []
-    for side, ledgers in zip(SIDES, both(setting), strict=True):
+    for side, ledgers in zip(SIDES, turn((setting,)), strict=True):
         found = stalled(ledgers, joining(job(side, setting, NAMELESS)))
         seconds.append(0.0 if found is None else found.slowest)
     what, (ours, theirs) = f"start-up, {setting}, wait for a name", seconds
     return Row(what, setting.ranks, PEER, "s", ours, theirs, goal=NO_STALL)
 
 
-def rows_of(setting: Setting, repeats: int) -> list[Row]:
-    """Both sides in turns, so many times; the rows of one setting."""
-    jobs = [both(setting, repeat) for repeat in range(repeats)]
-    ours, theirs = zip(*jobs, strict=True)
+def rows_of(settings: Sequence[Setting], repeats: int) -> list[Row]:
+    """All sides in turns, so many times; each setting beside the same jobs of torch."""
+    *ours, theirs = zip(*(turn(settings, repeat) for repeat in range(repeats)), strict=True)
+    pairs = zip(settings, ours, strict=True)
+    return [row for setting, mine in pairs for row in setting_rows(setting, mine, theirs)]
+
+
+def setting_rows(setting: Setting, ours: Jobs, theirs: Jobs) -> list[Row]:
+    """The rows of one setting, of jobs that were run in turns."""
     what, n, peer = f"start-up, {setting}", setting.ranks, PEER
     half, tenth = (HALF, TENTH) if setting == AT else (None, None)
     met = [share(job, "agreement", BUILDING) for job in ours]
@@ -115,21 +118,21 @@ def rows_of(setting: Setting, repeats: int) -> list[Row]:
     return [*rows, compared(f"{what}, processor", n, peer, "s", (used[0], used[1]))]
 
 
-def each(
-    figure: Callable[[Sequence[Ledger]], float], jobs: Sequence[Sequence[Ledger]]
-) -> list[float]:
+def each(figure: Callable[[Sequence[Ledger]], float], jobs: Jobs) -> list[float]:
     """A figure of every job."""
     return [figure(job) for job in jobs]
 
 
-def both(setting: Setting, repeat: int = 0) -> tuple[list[Ledger], list[Ledger]]:
-    """The ledgers of a job of meshkit's and of one of torch's; who begins changes."""
-    lazy = LAZY if setting.lazy else {}
-    variables: dict[str, Mapping[str, str]] = {"meshkit": lazy, "torch": {}}
-    found = {
-        side: job(side, setting, variables[side]) for side in SIDES[:: 1 if repeat % 2 == 0 else -1]
-    }
-    return found["meshkit"], found["torch"]
+def turn(settings: Sequence[Setting], repeat: int = 0) -> list[list[Ledger]]:
+    """The ledgers of a job of meshkit's in each setting, then of torch's; who begins changes.
+
+    The settings differ in what only meshkit is given.
+    """
+    sides = [("meshkit", setting, LAZY if setting.lazy else {}) for setting in settings]
+    sides.append(("torch", settings[0], {}))
+    order = range(len(sides))[:: 1 if repeat % 2 == 0 else -1]
+    found = {place: job(*sides[place]) for place in order}
+    return [found[place] for place in sorted(found)]
 
 
 def job(side: str, setting: Setting, variables: Mapping[str, str]) -> list[Ledger]:
@@ -155,7 +158,7 @@ def job(side: str, setting: Setting, variables: Mapping[str, str]) -> list[Ledge
 
 def told(setting: Setting) -> str:
     """The ledgers of both sides in one setting, as text."""
-    ours, theirs = both(setting)
+    ours, theirs = turn((setting,))
     ratio = joining(ours) / joining(theirs)
     lines = [f"{setting.ranks} ranks, {setting}: {ratio:.2f} of the time of torch"]
     for side, ledgers in zip(SIDES, (ours, theirs), strict=True):

@@ -1,10 +1,14 @@
 import doctest
+import threading
+import time
 
 import pytest
+import torch.distributed as dist
 
 from benchmarks import scale
 from benchmarks.rows import Row, alone
-from benchmarks.scale import feed, grown, growth, plan_of, rows_of
+from benchmarks.scale import begin_together, feed, grown, growth, never_waiting, plan_of, rows_of
+from meshkit.launch import store as stores
 
 
 def test_examples_in_docstrings() -> None:
@@ -36,6 +40,24 @@ def test_every_rank_checks_in_once_at_a_real_store_with_six_operations() -> None
     assert [one.operations for one in fed] == [6 * 32, 6 * 32]
     assert all(one.numbers == {1} for one in fed)
     assert all(one.ended > one.began for one in fed)
+
+
+def test_feeders_begin_together() -> None:
+    store = dist.HashStore()
+    first = threading.Thread(target=begin_together, args=(store,))
+    first.start()
+    while store.add("feeders", 0) < 1:
+        time.sleep(0.01)
+    assert not store.check(["begin"])
+    begin_together(store)
+    first.join(10)
+    assert not first.is_alive()
+
+
+def test_a_rank_that_is_played_asks_from_the_thread_it_is_in() -> None:
+    with never_waiting():
+        assert stores.within(1, threading.current_thread) is threading.current_thread()
+    assert stores.within(1, threading.current_thread) is not threading.current_thread()
 
 
 def test_the_rows_of_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from benchmarks.ledger import (
     stalled,
     whole,
 )
-from benchmarks.startup import BUILDING, LAZY, Setting, both, rows_of
+from benchmarks.startup import BUILDING, LAZY, Setting, rows_of, setting_rows, turn
 from benchmarks.store_calls import Counts
 
 AXES = ("dp", "sp", "tp")
@@ -96,7 +96,8 @@ def test_the_table_to_the_letter() -> None:
 
 @pytest.fixture(scope="module")
 def sides() -> tuple[list[Ledger], list[Ledger]]:
-    return both(Setting(2))
+    ours, theirs = turn((Setting(2),))
+    return ours, theirs
 
 
 def names(found: Ledger) -> list[str]:
@@ -130,15 +131,15 @@ def test_no_rank_passes_the_gate_before_all_are_there(sides: Sequence[list[Ledge
 
 
 def test_rows_have_goals_only_where_the_issue_sets_them(
-    sides: tuple[list[Ledger], list[Ledger]], monkeypatch: pytest.MonkeyPatch
+    sides: tuple[list[Ledger], list[Ledger]],
 ) -> None:
-    monkeypatch.setattr(startup, "both", lambda setting, repeat: sides)
+    ours, theirs = ([side] * 2 for side in sides)
     goals = {
-        setting: [str(row.goal) for row in rows_of(setting, 2) if row.goal]
+        setting: [str(row.goal) for row in setting_rows(setting, ours, theirs) if row.goal]
         for setting in (Setting(128), Setting(128, lazy=True), Setting(128, "tcp"), Setting(8))
     }
     assert [*goals.values()] == [["ratio <= 0.5", "ours <= 10"], [], [], []]
-    rows = rows_of(Setting(8), 2)
+    rows = setting_rows(Setting(8), ours, theirs)
     assert [row.unit for row in rows] == ["s", "s", "%", "descriptors", "threads", "kib", "s"]
     assert rows[2].ours == share(sides[0], "agreement", BUILDING)
     assert [row.what for row in rows if row.phases] == ["start-up, file store"]
@@ -151,7 +152,7 @@ def test_the_row_of_a_stall_tells_its_seconds_on_both_sides(
 ) -> None:
     asked: list[object] = []
     quick = [made(0, ("start", 0, 1), ("gate", 1, 1), ("store", 1, 2))]
-    monkeypatch.setattr(startup, "both", lambda setting: (two(5.2), quick))
+    monkeypatch.setattr(startup, "turn", lambda _: [two(5.2), quick])
     monkeypatch.setattr(startup, "joining", lambda _: 0.4)
 
     def job(*given: object) -> list[Ledger]:
@@ -167,19 +168,35 @@ def test_the_row_of_a_stall_tells_its_seconds_on_both_sides(
 
 
 def test_all_settings_are_run_and_the_largest_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Setting, int]] = []
-    monkeypatch.setattr(startup, "rows_of", lambda *given: asked.append(given) or [])
+    asked: dict[tuple[Setting, ...], int] = {}
+
+    def rows_of(settings: tuple[Setting, ...], repeats: int) -> list[tuple[str, Setting]]:
+        asked[settings] = repeats
+        return [("rows", setting) for setting in settings]
+
+    monkeypatch.setattr(startup, "rows_of", rows_of)
     monkeypatch.setattr(startup, "stall_row", lambda setting: ("stall", setting))
     monkeypatch.setattr(startup, "importing", lambda module: 1.0 if "meshkit" in module else 2.0)
-    first, *stalls = startup.run(quick=False)
+    first, *rest = startup.run(quick=False)
     assert (first.ours, first.theirs) == (1, 2)
-    assert stalls == [("stall", Setting(n, "tcp")) for n in (8, 32)]
-    assert [*dict(asked)] == [
-        *(Setting(n, lazy=lazy) for n in (8, 32, 64, 128, 256) for lazy in (False, True)),
-        *(Setting(n, "tcp") for n in (8, 32)),
+    files = {(Setting(n), Setting(n, lazy=True)): 3 for n in (8, 32, 64, 128)}
+    once = {(Setting(256), Setting(256, lazy=True)): 1}
+    tcp = [Setting(n, "tcp") for n in (8, 32)]
+    assert asked == files | once | {(setting,): 3 for setting in tcp}
+    named = [("rows", setting) for settings in (*files, *once) for setting in settings]
+    assert rest == named + [(kind, setting) for setting in tcp for kind in ("rows", "stall")]
+
+
+def test_each_setting_stands_beside_the_same_jobs_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Setting(8), Setting(8, lazy=True)
+    jobs = {0: ["eager 0", "lazy 0", "torch 0"], 1: ["eager 1", "lazy 1", "torch 1"]}
+    monkeypatch.setattr(startup, "turn", lambda given, repeat: jobs[repeat])
+    monkeypatch.setattr(startup, "setting_rows", lambda *given: [given])
+    torch = "torch 0", "torch 1"
+    assert rows_of(settings, 2) == [
+        (settings[0], ("eager 0", "eager 1"), torch),
+        (settings[1], ("lazy 0", "lazy 1"), torch),
     ]
-    assert {setting.ranks for setting, repeats in asked if repeats == 1} == {256}
-    assert {repeats for setting, repeats in asked if setting.ranks < 256} == {3}
 
 
 def test_a_start_with_another_sum_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,12 +210,18 @@ def test_a_start_with_another_sum_is_not_timed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_who_begins_changes_and_torch_is_never_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[tuple[str, Counts]] = []
-    monkeypatch.setattr(startup, "job", lambda *given: began.append((given[0], given[2])))
-    both(Setting(8, lazy=True), 0)
-    both(Setting(8, lazy=True), 1)
-    ours, theirs = ("meshkit", LAZY), ("torch", {})
-    assert began == [ours, theirs, theirs, ours]
+    began: list[tuple[str, Setting, Counts]] = []
+
+    def job(*given: object) -> object:
+        began.append(given)
+        return given
+
+    monkeypatch.setattr(startup, "job", job)
+    eager, lazy = Setting(8), Setting(8, lazy=True)
+    found = [turn((eager, lazy), repeat) for repeat in (0, 1)]
+    sides = [("meshkit", eager, {}), ("meshkit", lazy, LAZY), ("torch", eager, {})]
+    assert began == sides + sides[::-1]
+    assert found == [sides, sides]
 
 
 def test_it_prints_a_ledger_a_side(capsys: pytest.CaptureFixture[str]) -> None:
