@@ -25,14 +25,18 @@ def _over(name: str, found: Sequence[Phase]) -> Phase:
 
 
 def phase_table(rows: Sequence[Row]) -> str:
-    """A block for each start and side of those rows that have phases; empty without any."""
+    """A block for each start and side of those rows that have phases; empty without any.
+
+    Jobs of a peer that stand beside several of ours are shown once.
+    """
     starts = [row for row in rows if row.phases]
-    blocks = []
+    blocks: list[list[str]] = []
     for what in dict.fromkeys(row.what for row in starts):
         same = [row for row in starts if row.what == what]
         blocks.append([f"{what}, {OURS}", *_block([(row.scale, row.phases) for row in same])])
-        peers = [(row.scale, row.their_phases) for row in same]
-        blocks.append([f"{what}, {same[0].peer}", *_block(peers)])
+        peers = [*_block([(row.scale, row.their_phases) for row in same])]
+        if peers not in [block[1:] for block in blocks]:
+            blocks.append([f"{what}, {same[0].peer}", *peers])
     text = ["\n".join(line.rstrip() for line in block) for block in blocks]
     return "\n\n".join([HEAD, *text]) if text else ""
 

@@ -38,6 +38,8 @@ def test_the_table_to_the_letter() -> None:
             Row("other", 8, "torch", "s"),
             Row("start-up", 8, "torch", "s", phases=ours, their_phases=theirs),
             Row("start-up", 1024, "torch", "s", phases=ours[1:], their_phases=theirs),
+            Row("lazy", 8, "torch", "s", phases=ours[:1], their_phases=theirs),
+            Row("lazy", 1024, "torch", "s", phases=ours[:1], their_phases=theirs),
         ]
     )
     assert shown.splitlines() == [
@@ -51,6 +53,10 @@ def test_the_table_to_the_letter() -> None:
         "start-up, torch",
         "  ranks       8                       1,024",
         "  groups      1.5 / 12 (127)          1.5 / 12 (127)",
+        "",
+        "lazy, meshkit",
+        "  ranks       8                       1,024",
+        "  store       0.0125 / 0.5 (3)        0.0125 / 0.5 (3)",
     ]
 
 
