@@ -111,6 +111,22 @@ def test_a_wrong_result_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         of_all(tmp_path)
 
 
+def test_both_groups_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[dist.ProcessGroup] = []
+
+    def turned(
+        out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
+    ) -> calls.Works:
+        groups.append(group)
+        out.copy_(source + (len(groups) > 1))
+        return []
+
+    spoil(monkeypatch, "all_reduce", turned)
+    with pytest.raises(RuntimeError, match=": 0 and 1024 wrong elements"):
+        of_all(tmp_path)
+    assert groups[0] is not groups[1]
+
+
 def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, "all_gather", lambda out, source, group, later: [])
     with pytest.raises(RuntimeError, match="1024 and 1024 wrong"):

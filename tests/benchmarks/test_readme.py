@@ -24,6 +24,7 @@ ROWS = [
     compared("a map", 512, "numpy", "s", ([1.0, 1.0], [4.0, 4.0]), HALF),
     compared("a map", 8, "torch", "s", ([1.0], [4.0])),
     missing("a map", 8, "DeepSpeed", "s", "deepspeed"),
+    alone("plan", 16_384, "s", [0.2], Goal("ours", "<=", 0.4)),
     alone("plan", 16_384, "s", [0.2], Goal("ours", "<=", 0.3)),
     compared("training", 8, "DDP", "seqs/s", ([900.0], [1200.0]), Goal("ratio", ">=", 1)),
 ]
@@ -33,6 +34,7 @@ TABLE = """\
 | what | ranks | meshkit | peer | its figure | meshkit / peer (quartiles) | goal |  |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 | a map | 64 | 2.6 s | numpy | 4 s | 0.65 (0.65-0.65) | ratio <= 0.5 | missed by 30 % |
+| plan | 16,384 | 0.2 s | - |  |  | ours <= 0.4 | met |
 | plan | 16,384 | 0.2 s | - |  |  | ours <= 0.3 | met |
 | training | 8 | 900 seqs/s | DDP | 1,200 seqs/s | 0.75 (0.75-0.75) | ratio >= 1 | missed by 33 % |
 """
