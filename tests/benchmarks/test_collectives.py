@@ -49,7 +49,7 @@ def test_four_ranks_measure_every_operation_axis_and_size_on_two_groups_of_the_s
         for axis in ("dp", "tp")
         for size in CALLS
     ]
-    for rank, (rows, groups, distinct) in enumerate(found):
+    for rank, (rows, groups, distinct, slowest) in enumerate(found):
         assert rows == found[0][0]  # of the slowest rank of all, so equal on all
         assert [row.what for row in rows] == [*wanted, ALL]
         assert all(row.ours and row.theirs and row.scale == 4 for row in rows)
@@ -58,6 +58,7 @@ def test_four_ranks_measure_every_operation_axis_and_size_on_two_groups_of_the_s
         tp = [rank // 2 * 2, rank // 2 * 2 + 1]
         assert groups == {("dp", *dp): [dp, dp], ("tp", *tp): [tp, tp]}
         assert distinct
+        assert slowest == [4.0, 9.0]
 
 
 def test_the_mean_weighs_every_pair_the_same() -> None:
