@@ -12,6 +12,9 @@ process takes to come into being is in the ledger, not in the ratio. ``--lazy`` 
 default, as a rank that has died is then noticed only after five timeouts by whoever has not talked
 to it before, and as the store must outlive every first use.
 
+In the runner eager and lazy starts stand beside the same jobs of torch; each is repeated three
+times, but for 256 ranks, where each is run once.
+
 At a TCP store torch looks up the names of addresses. Where no name server answers, that takes 5 s
 or 10 s a time; ``--store tcp`` starts a job once more with ``RES_OPTIONS=attempts:0``, in which
 names come from /etc/hosts alone, and the ledger names the phase and the rank that stalled.
