@@ -7,17 +7,20 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshkit.cli import doctor
+from meshkit.cli.main import main
 from meshkit.launch import network
 from meshkit.launch.finding import Finding
 from meshkit.launch.launchers import LAUNCHERS
 
 ROOT = Path(__file__).parents[2]
+Here = Callable[..., subprocess.CompletedProcess[str]]
 FINDINGS = [
     Finding("python", True, "3.12.1"),
     Finding("launcher", False, "RANK=9 is wrong.\nIt was read.", "export RANK=0"),
@@ -38,6 +41,21 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """The doctor in this process, which has imported torch."""
+    for name in (name for row in LAUNCHERS for names in row.known_by for name in names):
+        monkeypatch.delenv(name, raising=False)
+
+    def ask(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        code = main(["doctor", *arguments])
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return ask
 
 
 def found(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -93,8 +111,8 @@ def test_a_real_run_looks_at_everything_promised() -> None:
     assert findings["rank"]["found"] == "0 (no launcher)"
 
 
-def test_a_real_run_says_ok_or_look_here_on_each_line() -> None:
-    done = run()
+def test_each_line_says_ok_or_look_here(here: Here) -> None:
+    done = here()
     assert done.stdout.isascii()
     lines = done.stdout.splitlines()
     heads = [line[:9].strip() for line in lines[:-2]]
@@ -103,8 +121,8 @@ def test_a_real_run_says_ok_or_look_here_on_each_line() -> None:
     assert lines[-1].startswith("All " if done.returncode == 0 else str(heads.count("LOOK HERE")))
 
 
-def test_a_bad_environment_is_shown_and_fails() -> None:
-    done = run(RANK="9", WORLD_SIZE="8")
+def test_a_bad_environment_is_shown_and_fails(here: Here) -> None:
+    done = here(RANK="9", WORLD_SIZE="8")
     assert done.returncode == 1
     assert done.stderr == ""
     lines = done.stdout.splitlines()
@@ -118,16 +136,16 @@ def test_a_bad_environment_is_shown_and_fails() -> None:
     assert "to look at: launcher" in lines[-1]
 
 
-def test_an_interface_that_is_not_there() -> None:
-    findings = found(run("--json", GLOO_SOCKET_IFNAME="eth77", NCCL_SOCKET_IFNAME="=eth78"))
+def test_an_interface_that_is_not_there(here: Here) -> None:
+    findings = found(here("--json", GLOO_SOCKET_IFNAME="eth77", NCCL_SOCKET_IFNAME="=eth78"))
     assert findings["gloo interface"]["found"] == (
         "GLOO_SOCKET_IFNAME=eth77, and there is no eth77 here"
     )
     assert findings["nccl interface"]["ok"] is False
 
 
-def test_an_allocation_without_srun() -> None:
-    findings = found(run("--json", SLURM_NTASKS="4"))
+def test_an_allocation_without_srun(here: Here) -> None:
+    findings = found(here("--json", SLURM_NTASKS="4"))
     assert findings["launcher"]["ok"] is False
     assert findings["rank"]["found"] == "0 (no srun (SLURM_NTASKS = 4))"
 

@@ -29,7 +29,19 @@ LIVES = [(4, 20), (2, 45), (3, 60), (1, STEPS)]  # ranks, and up to which step
 
 # In seconds. A node is taken for lost after interval x attempts; then the others wait for the last
 # call to pass, as a new node may come.
-TIMES = "join_timeout=60,last_call_timeout=6,keep_alive_interval=1,keep_alive_max_attempt=2"
+TIMES = "join_timeout=60,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
+
+
+# torchrun, once both are there: the first takes a second that is later than the last call for lost.
+AGENT = """
+import os, sys, time
+from torch.distributed.run import main
+folder = sys.argv.pop(1)
+open(f"{folder}/{os.getpid()}.ready", "w").close()
+while not os.path.exists(f"{folder}/go"):
+    time.sleep(0.02)
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +157,7 @@ def two_agents(folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=2"]
+    command = [sys.executable, "-c", AGENT, str(folder), "--nnodes=1:2", "--nproc-per-node=2"]
     command += ["--max-restarts=2", "--monitor-interval=0.1", "--rdzv-backend=c10d"]
     command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-id={folder.name}"]
     program = [elastic.__file__, *jobs.SMALL, f"--steps={STEPS}", f"--save={folder}"]
@@ -165,6 +177,8 @@ def two_agents(folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
                         start_new_session=True,
                     )
                 )
+        until(90, lambda: len([*folder.glob("*.ready")]) == 2)
+        (folder / "go").touch()
         yield agents
     finally:
         kill(list(running(folder)))

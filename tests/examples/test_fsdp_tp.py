@@ -41,8 +41,8 @@ def test_a_checkpoint_of_one_mesh_is_resumed_on_another_with_the_same_losses(
 
 
 def test_under_torchrun() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    command += [fsdp_tp.__file__, "--dp=2", "--tp=2", "--steps=2", "--seq=32", "--dim=32"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += [fsdp_tp.__file__, "--dp=1", "--tp=2", "--steps=2", "--seq=32", "--dim=32"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     job = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environ)
     assert job.returncode == 0, job.stderr

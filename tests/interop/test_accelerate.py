@@ -18,6 +18,7 @@ from . import accelerate_jobs as jobs
 
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install -e '.[interop]'")
 
+LIBRARY = ["accelerate"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "with_accelerate.py"
 
 CASES: dict[str, tuple[dict[str, int], str | None, dict[str, Any]]] = {

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import meshkit
 
 from . import deepspeed_jobs as jobs
 
+LIBRARY = ["deepspeed"]
 # ninja comes with pip, into a folder that need not be in PATH
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 WITH = Path(__file__).parents[2] / "examples" / "with_deepspeed.py"
@@ -40,6 +42,14 @@ def environ(pytestconfig: pytest.Config) -> dict[str, str]:
     for lock in folder.glob("**/lock"):
         lock.unlink()
     return {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(folder), "PATH": PATH}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_the_cpu() -> Iterator[None]:
+    """Before the ranks' forkserver imports DeepSpeed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DS_ACCELERATOR", "cpu")
+        yield
 
 
 @needs_deepspeed

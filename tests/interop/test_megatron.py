@@ -17,6 +17,8 @@ from meshkit.interop import megatron
 
 from . import megatron_jobs as jobs
 
+LIBRARY = ["megatron.core.parallel_state", "megatron.core.process_groups_config"]
+LIBRARY += ["megatron.core.tensor_parallel", "megatron.core.transformer"]
 WITH = Path(__file__).parents[2] / "examples" / "with_megatron.py"
 needs_megatron = pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None,

@@ -19,6 +19,7 @@ pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install -e '.[interop]'"
 )
 
+LIBRARY = ["transformers.models.llama.modeling_llama", "transformers.distributed.utils"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "with_transformers.py"
 
 

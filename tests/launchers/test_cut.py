@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +20,56 @@ from tests.launchers.two_hosts import Host, two_hosts
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 BUSY = 3.0  # seconds that a machine with other work to do may add to any promise
 
-SCRIPT = """
+RANK = """
 import json, os, sys, time
 import torch, torch.distributed as dist
 import meshkit
 
-folder, where = sys.argv[1:]
-
-def ready(rank):
+def ready(folder, rank):
     open(f"{folder}/{rank}.ready", "w").write(str(os.getpid()))
     while not os.path.exists(f"{folder}/go"):
         time.sleep(0.02)
 
-world = meshkit.init(arrival_timeout=60)
-mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=3)
-ready(world.rank)
-said = {}
-try:
-    if where == "agree":
-        mesh.agree("step", 1)
-    elif where == "build":
-        meshkit.build_mesh(dp=4, timeout=600, arrival_timeout=3)
-    else:
-        with mesh.guard(timeout=3):
-            dist.all_reduce(torch.ones(1), group=mesh.group())
-    said = {"kind": "through"}
-except meshkit.RankTimeoutError as error:
-    said = {"kind": type(error).__name__, "text": str(error), "missing": error.missing_ranks}
-said["at"] = time.monotonic()
-json.dump(said, open(f"{folder}/{world.rank}.part", "w"))
-os.rename(f"{folder}/{world.rank}.part", f"{folder}/{world.rank}.json")
-os._exit(0)
+def play(folder, where):
+    world = meshkit.init(arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=-1, sp=1, arrival_timeout=3)
+    ready(folder, world.rank)
+    said = {}
+    try:
+        if where == "agree":
+            mesh.agree("step", 1)
+        elif where == "build":
+            meshkit.build_mesh(dp=-1, timeout=600, arrival_timeout=3)
+        else:
+            with mesh.guard(timeout=3):
+                dist.all_reduce(torch.ones(1), group=mesh.group())
+        said = {"kind": "through"}
+    except meshkit.RankTimeoutError as error:
+        said = {"kind": type(error).__name__, "text": str(error), "missing": error.missing_ranks}
+    said["at"] = time.monotonic()
+    json.dump(said, open(f"{folder}/{world.rank}.part", "w"))
+    os.rename(f"{folder}/{world.rank}.part", f"{folder}/{world.rank}.json")
+    os._exit(0)
+"""
+UNDER_TORCHRUN = "play(*sys.argv[1:])\n"
+# Two ranks of each job on this host, forked: torch is imported once for all of them.
+ON_A_HOST = """
+folder, host, *jobs = sys.argv[1:]
+meshkit.build_mesh  # imported here, not by every rank
+for place, where in enumerate(jobs):
+    os.environ["MASTER_PORT"] = str(29777 + place)
+    for local in range(2):
+        os.environ.update(LOCAL_RANK=str(local), RANK=str(2 * int(host) + local))
+        if os.fork() == 0:
+            play(f"{folder}/{where}", where)
+for _ in range(2 * len(jobs)):
+    os.wait()
 """
 
 
-def script(folder: Path) -> str:
+def script(folder: Path, main: str) -> str:
     path = folder / "job.py"
-    path.write_text(SCRIPT)
+    path.write_text(RANK + main)
     return str(path)
 
 
@@ -76,38 +90,47 @@ def cut(host: Host) -> None:
     subprocess.run(["ip", "-n", host.namespace, "link", "set", host.namespace, "down"], check=True)
 
 
-@pytest.mark.parametrize(
-    ("where", "kind", "within"),
-    [
-        ("agree", "RankTimeoutError", 3 + 3),
-        ("build", "RankTimeoutError", 3 + 3),
-        ("collective", "CollectiveError", 3 + 4),
-    ],
-)
-def test_the_wire_between_two_hosts_is_cut(
-    where: str, kind: str, within: float, tmp_path: Path
-) -> None:
-    """Ranks 0 and 1 are on the host of the store; 2 and 3 are cut off from it."""
-    with two_hosts(tmp_path, "a", "b") as hosts:
+CUT = {  # what ranks are in, what they raise, and within how many seconds
+    "agree": ("RankTimeoutError", 3 + 3),
+    "build": ("RankTimeoutError", 3 + 3),
+    "collective": ("CollectiveError", 3 + 4),
+}
+Told = dict[int, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Told]]:
+    """When the wire was cut, and what each rank of each job said: three jobs on two hosts."""
+    folder = tmp_path_factory.mktemp("cut")
+    for where in CUT:
+        (folder / where).mkdir()
+    with two_hosts(folder, "a", "b") as hosts:
         processes = []
         try:
-            for rank in range(4):
-                host = hosts[rank // 2]
-                who = {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank % 2)}
-                where_to = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": "29777"}
-                wire = {"GLOO_SOCKET_IFNAME": host.namespace}
-                command = host.command(sys.executable, script(tmp_path), str(tmp_path), where)
-                environ = clean(**who, **where_to, **wire)
-                processes.append(subprocess.Popen(command, env=environ))
-            wait_for([tmp_path / f"{rank}.ready" for rank in range(4)], 90)
+            for place, host in enumerate(hosts):
+                more = {"MASTER_ADDR": hosts[0].address, "GLOO_SOCKET_IFNAME": host.namespace}
+                argv = [script(folder, ON_A_HOST), str(folder), str(place), *CUT]
+                command = host.command(sys.executable, *argv)
+                environ = clean(WORLD_SIZE="4", **more)
+                processes.append(subprocess.Popen(command, env=environ, start_new_session=True))
+            wait_for([folder / where / f"{rank}.ready" for where in CUT for rank in range(4)], 90)
             cut(hosts[1])
             at = time.monotonic()
-            (tmp_path / "go").touch()
-            found = said(tmp_path, [0, 1, 2, 3], 40)
+            for where in CUT:
+                (folder / where / "go").touch()
+            return at, {where: said(folder / where, [0, 1, 2, 3], 40) for where in CUT}
         finally:
             for process in processes:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+@pytest.mark.parametrize("where", CUT)
+def test_the_wire_between_two_hosts_is_cut(where: str, told: tuple[float, dict[str, Told]]) -> None:
+    """Ranks 0 and 1 are on the host of the store; 2 and 3 are cut off from it."""
+    (kind, within), (at, by_job) = CUT[where], told
+    found = by_job[where]
     for rank, one in found.items():
         assert one["kind"] == kind, (rank, one)
         assert one["at"] - at < within + BUSY, (rank, one)
@@ -125,17 +148,18 @@ def test_the_wire_between_two_hosts_is_cut(
 )
 def test_a_stopped_worker_of_torchrun(where: str, kind: str, within: float, tmp_path: Path) -> None:
     """The agent hosts the store and notices nothing: a stopped worker has not failed."""
-    command = [*TORCHRUN, "--nproc-per-node", "4", script(tmp_path), str(tmp_path), where]
+    command = [*TORCHRUN, "--nproc-per-node", "3"]
+    command += [script(tmp_path, UNDER_TORCHRUN), str(tmp_path), where]
     agent = subprocess.Popen(command, env=clean(), stderr=subprocess.DEVNULL)
     try:
-        wait_for([tmp_path / f"{rank}.ready" for rank in range(4)], 90)
+        wait_for([tmp_path / f"{rank}.ready" for rank in range(3)], 90)
         stopped = int((tmp_path / "2.ready").read_text())
         os.kill(stopped, signal.SIGSTOP)
         while Path(f"/proc/{stopped}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.02)
         at = time.monotonic()
         (tmp_path / "go").touch()
-        found = said(tmp_path, [0, 1, 3], 40)
+        found = said(tmp_path, [0, 1], 40)
         os.kill(stopped, signal.SIGKILL)
         agent.wait(60)
     finally:

@@ -12,8 +12,8 @@ import pytest
 from tests.launchers.checks import PYTHON, check, clean, job, need
 
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
-OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "4"]
-MPICH = ["mpiexec.mpich", "-n", "4"]
+OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np"]
+MPICH = ["mpiexec.mpich", "-n"]
 LAUNCHERS = [
     pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi"),
     pytest.param("hydra", MPICH, "mpich", id="mpich"),
@@ -43,7 +43,7 @@ def test_rank_0_tells_the_others_where_to_meet(
     name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
     need(package, command[0])
-    said = job([*command, *PYTHON], tmp_path / "out", SIZES, **abi(name, tmp_path))
+    said = job([*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi(name, tmp_path))
     check(said, SIZES, name)
     assert [one["world"][2:] for one in said] == [[rank, 4] for rank in range(4)]
     (address,) = {tuple(one["address"]) for one in said}
@@ -67,19 +67,24 @@ def test_without_mpi4py(
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     more = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if where != "file" else {}
-    said = job([*command, *PYTHON, "-c", program], tmp_path / "out", SIZES, **more)
-    check(said, SIZES, name)
+    sizes = {"dp": 1, "sp": 2}
+    said = job([*command, "2", *PYTHON, "-c", program], tmp_path / "out", sizes, **more)
+    check(said, sizes, name)
 
 
 @pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
 def test_nowhere_to_meet_says_what_would_do(name: str, command: list[str], package: str) -> None:
     need(package, command[0])
-    code = f"{WITHOUT}\n{INIT}print(e) if meshkit.detect().rank == 3 else 0"
+    code = f"{WITHOUT}\n{INIT}print(e) if meshkit.detect().rank == 1 else 0"
     done = subprocess.run(
-        [*command, *PYTHON, "-c", code], env=clean(), capture_output=True, text=True, timeout=60
+        [*command, "2", *PYTHON, "-c", code],
+        env=clean(),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout == (
-        "init(arrival_timeout=20): rank 3 of 4 does not know where to meet the others.\n"
+        "init(arrival_timeout=20): rank 1 of 2 does not know where to meet the others.\n"
         f"  init_method=None, MASTER_ADDR=None, MASTER_PORT=None ({name}).\n"
         "  mpi4py: import of mpi4py halted; None in sys.modules.\n"
         "  Fix: one of these, the same on all ranks:\n"
@@ -96,8 +101,8 @@ def test_mpi4py_of_another_mpi_is_told(tmp_path: Path) -> None:
     need("mpich", MPICH[0])
     need("openmpi-bin", OPEN_MPI[0])
     environ = clean(**abi("openmpi", tmp_path))
-    code = f"{INIT}print(e) if meshkit.detect().rank == 3 else 0"
-    command = [*MPICH, PYTHON[0], "-W", "ignore", "-c", code]
+    code = f"{INIT}print(e) if meshkit.detect().rank == 1 else 0"
+    command = [*MPICH, "2", PYTHON[0], "-W", "ignore", "-c", code]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     line = "  mpi4py speaks Open MPI v"
     assert line in done.stdout, done.stdout + done.stderr
@@ -117,10 +122,10 @@ def test_a_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
         "    try: init(arrival_timeout=2)\n"
         "    except meshkit.RankTimeoutError as e:\n"
         "        waited = time.monotonic() - began\n"
-        "        if w.rank == 1: print(e.missing_ranks, 2 <= waited < 8, e, flush=True)\n"
+        "        print(e.missing_ranks, 2 <= waited < 8, e, flush=True)\n"
     )
     environ = clean(**abi("openmpi", tmp_path))
-    command = [*OPEN_MPI, PYTHON[0], "-c", code]
+    command = [*OPEN_MPI, "2", PYTHON[0], "-c", code]
     began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert time.monotonic() - began < 38  # nobody waits for rank 0 in MPI_Finalize

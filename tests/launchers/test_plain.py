@@ -18,18 +18,18 @@ def test_plain_python(tmp_path: Path) -> None:
 
 def test_variables_by_hand(tmp_path: Path) -> None:
     """A launcher of one's own: detect with arguments, export, start the child."""
-    sizes, out = {"dp": 2, "tp": 2}, tmp_path / "out"
+    sizes, out = {"dp": 1, "tp": 3}, tmp_path / "out"
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29723"}
     children = []
-    for rank in range(4):
-        world = meshkit.detect(master, rank=rank, world_size=4)
+    for rank in range(3):
+        world = meshkit.detect(master, rank=rank, world_size=3)
         environ = clean()
         world.export(environ)
-        assert environ["LOCAL_WORLD_SIZE"] == environ["WORLD_SIZE"] == "4"
+        assert environ["LOCAL_WORLD_SIZE"] == environ["WORLD_SIZE"] == "3"
         argv = [*PYTHON, *program(out, sizes)]
         children.append(subprocess.Popen(argv, env=environ))
-    assert [child.wait(120) for child in children] == [0] * 4
-    said = [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
+    assert [child.wait(120) for child in children] == [0] * 3
+    said = [json.loads((out / f"{rank}.json").read_text()) for rank in range(3)]
     check(said, sizes, "hand-written")
 
 

@@ -13,7 +13,7 @@ from meshkit.launch.environment import allocation
 from tests.launchers.checks import PYTHON, check, clean, job
 from tests.launchers.slurm import Slurm, cluster
 
-SIZES = {"dp": 4, "sp": 2, "tp": 1}
+SIZES = {"dp": 2, "sp": 2, "tp": 1}
 DETECT = "import meshkit; w = meshkit.detect(); print(w.launcher, w.world_size, w.sources['rank'])"
 
 
@@ -33,13 +33,13 @@ def run(slurm: Slurm, *argv: str) -> str:
 
 @pytest.mark.parametrize("dealt", ["block", "cyclic"])
 def test_two_nodes(slurm: Slurm, dealt: str, tmp_path: Path) -> None:
-    srun = slurm.command("srun", "-N2", "--ntasks-per-node=4", f"--distribution={dealt}", *PYTHON)
+    srun = slurm.command("srun", "-N2", "--ntasks-per-node=2", f"--distribution={dealt}", *PYTHON)
     said = job(srun, tmp_path / "out", SIZES)
     check(said, SIZES, "slurm")
-    nodes = [rank // 4 if dealt == "block" else rank % 2 for rank in range(8)]
+    nodes = [rank // 2 if dealt == "block" else rank % 2 for rank in range(4)]
     assert [one["node"] for one in said] == [[node, 2] for node in nodes]
     assert [one["host"] for one in said] == [f"rack1node{node + 1}" for node in nodes]
-    assert all(one["world"][3] == 4 for one in said)
+    assert all(one["world"][3] == 2 for one in said)
     (address,) = {tuple(one["address"]) for one in said}
     assert (address[0], address[2]) == ("rack1node1", "SLURM_STEP_NODELIST")
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -73,6 +74,10 @@ SLOW = [
 ]
 
 
+BARRIERS = [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")]
+ASKS = {"watched": 2.0, "not watched": None}
+
+
 def free_address() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -86,14 +91,51 @@ def run(case: Case) -> Played:
     return play(jobs.struck, case.ranks, args, timeout=120)
 
 
+def barriers(how: str, store: str) -> Played:
+    method = free_address() if store == "tcp" else None
+    return play(jobs.barriers, 3, (how, 2.0, method), timeout=120)
+
+
+def slow_to_ask(limit: float | None) -> Played:
+    return play(jobs.slow_to_ask, 3, (free_address(), limit), timeout=120)
+
+
+# The job of each test, by its name; those that last begin first.
+JOBS: dict[str, Callable[[], Played]] = {
+    "test_the_rank_that_calls_the_roll_dies": lambda: play(jobs.caller_dies, 4, timeout=120),
+    "test_a_stopped_rank_in_a_group_of_ones_own": lambda: play(
+        jobs.hangs_elsewhere, 2, timeout=120
+    ),
+    **{
+        f"test_the_survivors_raise_in_time_and_name_it[{case}]": partial(run, case)
+        for case in CASES
+    },
+    **{
+        f"test_a_barrier_whose_rank_0_is_gone[{how}-{store}]": partial(barriers, how, store)
+        for how, store in BARRIERS
+    },
+    **{
+        f"test_the_host_of_the_store_leaves_when_all_who_answered_have_read[{name}]": partial(
+            slow_to_ask, limit
+        )
+        for name, limit in ASKS.items()
+    },
+}
+
+
 @pytest.fixture(scope="module")
-def playing(request: pytest.FixtureRequest) -> Iterator[dict[Case, Future[Played]]]:
+def playing(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]]]:
     """Every job that is asked for, six at a time: half of the machine is another worker's."""
-    names = {item.name for item in request.session.items if item.path == request.path}
-    asked = [case for case in CASES if any(f"[{case}]" in name for name in names)]
+    asked = {item.name for item in request.session.items if item.path == request.path}
     play(jobs.through, 1, timeout=120)  # the forkserver has imported torch then
     with ThreadPoolExecutor(6) as pool:
-        yield {case: pool.submit(run, case) for case in asked}
+        yield {name: pool.submit(job) for name, job in JOBS.items() if name in asked}
+
+
+@pytest.fixture
+def played(request: pytest.FixtureRequest, playing: dict[str, Future[Played]]) -> Played:
+    """What became of the job of this test."""
+    return playing[request.node.name].result()
 
 
 def check(case: Case, played: Played) -> None:
@@ -115,16 +157,12 @@ def check(case: Case, played: Played) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_survivors_raise_in_time_and_name_it(
-    case: Case, playing: dict[Case, Future[Played]]
-) -> None:
-    check(case, playing[case].result())
+def test_the_survivors_raise_in_time_and_name_it(case: Case, played: Played) -> None:
+    check(case, played)
 
 
-@pytest.mark.parametrize(("how", "store"), [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")])
-def test_a_barrier_whose_rank_0_is_gone(how: str, store: str) -> None:
-    method = free_address() if store == "tcp" else None
-    played = play(jobs.barriers, 3, (how, 2.0, method), timeout=120)
+@pytest.mark.parametrize(("how", "store"), BARRIERS)
+def test_a_barrier_whose_rank_0_is_gone(how: str, store: str, played: Played) -> None:
     assert played.fired == 0
     assert sorted(played.outcomes) == [1, 2]
     for rank, outcome in played.outcomes.items():
@@ -133,9 +171,8 @@ def test_a_barrier_whose_rank_0_is_gone(how: str, store: str) -> None:
         assert played.seconds(rank) < 0.5 + 2 + SILENCE + BUSY
 
 
-def test_the_rank_that_calls_the_roll_dies() -> None:
+def test_the_rank_that_calls_the_roll_dies(played: Played) -> None:
     """Another one does it: torch's own error after 2 s, 5 s for the report, 4 s for the answers."""
-    played = play(jobs.caller_dies, 4, timeout=120)
     assert played.fired in (1, 2, 3)
     assert played.ends[played.fired] == "SIGKILL"
     survivors = {1, 2, 3} - {played.fired}
@@ -146,9 +183,10 @@ def test_the_rank_that_calls_the_roll_dies() -> None:
         assert played.seconds(rank) < 9 + BUSY  # torch's error comes at the strike, or before
 
 
-@pytest.mark.parametrize("limit", [2.0, None], ids=["watched", "not watched"])
-def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(limit: float | None) -> None:
-    played = play(jobs.slow_to_ask, 3, (free_address(), limit), timeout=120)
+@pytest.mark.parametrize("limit", ASKS.values(), ids=ASKS)
+def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(
+    limit: float | None, played: Played
+) -> None:
     assert (played.fired, sorted(played.outcomes)) == (2, [0, 1])
     kinds = {(one.kind, one.missing_ranks) for one in played.outcomes.values()}
     assert kinds == {("CollectiveError", (2,))}, played
@@ -157,8 +195,7 @@ def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(limit: flo
     assert limit is None or played.outcomes[0].at < played.outcomes[1].at
 
 
-def test_a_stopped_rank_in_a_group_of_ones_own() -> None:
-    played = play(jobs.hangs_elsewhere, 2, timeout=120)
+def test_a_stopped_rank_in_a_group_of_ones_own(played: Played) -> None:
     assert (played.fired, played.ends[1]) == (1, "stopped")
     (told,) = json.loads(played.outcomes[0].text)
     assert 1 < told - played.at < 1 + 9 + BUSY
