@@ -15,7 +15,7 @@ def _library(request: pytest.FixtureRequest) -> Iterator[None]:
     """What the file names in ``LIBRARY`` is imported once, not by every rank of every test."""
     library, before = getattr(request.module, "LIBRARY", []), [*PRELOADED]
     server._stop()
-    PRELOADED.extend(library)
+    PRELOADED[-1:-1] = library
     yield
     PRELOADED[:] = before
     server._stop()
