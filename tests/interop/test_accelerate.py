@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import meshkit
 
 from . import accelerate_jobs as jobs
+from . import example_jobs as example
 
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install -e '.[interop]'")
 
@@ -138,18 +138,8 @@ def test_a_rank_that_is_refused_alone_tells_the_other() -> None:
 
 
 def test_the_example_runs() -> None:
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "4", str(EXAMPLE)]
-    done = subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLE.parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    saw = {}
-    for line in done.stdout.splitlines():
+    saw, said = {}, meshkit.spawn(example.printed, 4, (str(EXAMPLE), {}), timeout=120)
+    for line in "".join(said).splitlines():
         place, _, rest = line.partition(" saw ")
         samples, _, loss = rest.partition(", last loss ")
         saw[place] = (ast.literal_eval(samples), float(loss))

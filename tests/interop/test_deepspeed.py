@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import meshkit
 
 from . import deepspeed_jobs as jobs
+from . import example_jobs as example
 
 LIBRARY = ["deepspeed"]
 # ninja comes with pip, into a folder that need not be in PATH
@@ -82,11 +82,10 @@ def test_over_sp_gradients_are_added_up(environ: dict[str, str]) -> None:
 
 @needs_deepspeed
 def test_the_example_trains(environ: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(WITH)]
-    env = {**os.environ, **environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    assert "the same weights on 4 ranks" in done.stdout
+    given = str(WITH), {**environ, "CUDA_VISIBLE_DEVICES": ""}
+    said, *others = meshkit.spawn(example.printed, 4, given, timeout=280)
+    assert "the same weights on 4 ranks\n" in said
+    assert others == [""] * 3
 
 
 WORDS = {

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import meshkit
 from meshkit import BatchPlan, BatchSchedule, Layout, SpecError
 from meshkit.interop import megatron
 
+from . import example_jobs as example
 from . import megatron_jobs as jobs
 
 LIBRARY = ["megatron.core.parallel_state", "megatron.core.process_groups_config"]
@@ -144,11 +143,13 @@ def test_meshes_that_cannot_be_are_refused_on_every_rank(
 
 @needs_megatron
 def test_the_example_trains() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(WITH)]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert "ProcessGroupCollection(tp(2), pp(1)" in done.stdout
+    said, *others = meshkit.spawn(
+        example.printed, 4, (str(WITH), {"CUDA_VISIBLE_DEVICES": ""}), timeout=200
+    )
+    assert re.fullmatch(
+        r"ProcessGroupCollection\(tp\(2\), pp\(1\).*\nloss \S+ -> \S+\n", said, re.DOTALL
+    )
+    assert others == [""] * 3
 
 
 def test_stages_that_differ_are_refused_as_megatron_does() -> None:

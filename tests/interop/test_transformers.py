@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 import meshkit
 
+from . import example_jobs as example
 from . import transformers_jobs as jobs
 
 pytest.importorskip(
@@ -155,17 +155,9 @@ def test_where_transformers_itself_raises_the_view_is_closed(on_two: list[list[A
 
 
 def test_the_example_trains() -> None:
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "4", str(EXAMPLE)]
-    done = subprocess.run(
-        [sys.executable, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLE.parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    first, losses, *_ = done.stdout.splitlines()
+    said, *others = meshkit.spawn(example.printed, 4, (str(EXAMPLE), {}), timeout=120)
+    assert others == [""] * 3
+    first, losses, *_ = said.splitlines()
     assert first.startswith("Mesh(pp=1, dp_replicate=1, fsdp=2, tp=2; rank 0: pp=0")
     values = [float(word) for word in losses.split()[1:]]
     assert values == sorted(values, reverse=True)

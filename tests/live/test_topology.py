@@ -147,15 +147,18 @@ def test_ranks_that_differ_about_a_topology_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [{"dp": 2, "tp": 2, "place": True}, {"tp": 4, "crossing": {"tp": "error"}}]
+    "request_",
+    [
+        pytest.param(one, marks=pytest.mark.job(jobs.rank_0_says_nothing, 4, (one,)))
+        for one in ({"dp": 2, "tp": 2, "place": True}, {"tp": 4, "crossing": {"tp": "error"}})
+    ],
 )
-def test_a_rank_0_that_says_nothing_is_named(request_: dict[str, Any]) -> None:
-    told = meshkit.spawn(jobs.rank_0_says_nothing, 4, (request_,), timeout=60)
-    for error, seconds in told[1:]:
+def test_a_rank_0_that_says_nothing_is_named(request_: dict[str, Any], by_rank: list[Any]) -> None:
+    for error, seconds in by_rank[1:]:
         assert error.startswith("RankTimeoutError: build_mesh("), error
         assert "did not hear where ranks are." in error
         assert 2 <= seconds < 2 + 5 + 3  # three for a busy machine
-    assert told[0][0]  # it finds nobody any more
+    assert by_rank[0][0], request_  # it finds nobody any more
 
 
 def test_an_axis_that_was_said_to_be_on_a_node_is_watched() -> None:
