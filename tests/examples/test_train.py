@@ -100,7 +100,7 @@ def test_under_torchrun_it_prints_the_mesh_the_plan_and_what_it_learnt() -> None
     printed = job.communicate(timeout=300)[0]
     assert job.returncode == 0, printed
     assert (
-        "dp=1 sp=2 tp=1\n      sp=0  sp=1\ndp=0   [0]     1\n"
+        "dp=1 sp=2 tp=1\n  sp=0  sp=1\n   [0]     1\n"
         "global_batch 32 = micro_batch 4 x accumulation_steps 8 x dp 1\n"
     ) in printed
     assert re.search(r"step    0  loss \d\.\d{4}  [\d,]+ tokens/s", printed)
