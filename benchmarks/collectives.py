@@ -36,7 +36,8 @@ import meshkit
 from meshkit.bench.calls import Prepared, checkable, lacking, prepared
 from meshkit.bench.calls import run as call
 from meshkit.bench.measure import settle
-from meshkit.core.bandwidth import ITEM, OPERATIONS, fitted
+from meshkit.core.bandwidth import ITEM, fitted
+from meshkit.core.operations import OPERATIONS
 
 from .jobs import even
 from .rows import Goal, Row, compared, rows_table
