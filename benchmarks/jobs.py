@@ -14,10 +14,10 @@ def sizes_of(ranks: int) -> dict[str, int]:
 
     Example:
         >>> sizes_of(32), sizes_of(2)
-        ({'dp': 8, 'sp': 2, 'tp': 2}, {'dp': 1, 'sp': 1, 'tp': 2})
+        ({'dp': 8, 'tp': 4}, {'dp': 1, 'tp': 2})
     """
-    sp, tp = 2 if ranks % 4 == 0 else 1, 2
-    return {"dp": ranks // (sp * tp), "sp": sp, "tp": tp}
+    tp = 4 if ranks % 4 == 0 else 2
+    return {"dp": ranks // tp, "tp": tp}
 
 
 def where(store: str) -> str | None:
@@ -37,8 +37,8 @@ def positive(text: str) -> int:
 
 
 def even(text: str) -> int:
-    """A number of ranks on which tp=2 fits."""
+    """A number of ranks on which tp fits."""
     ranks = positive(text)
     if ranks % 2:
-        raise argparse.ArgumentTypeError(f"{ranks} is odd, but the mesh has tp=2")
+        raise argparse.ArgumentTypeError(f"{ranks} is odd, but the mesh has tp=2 at least")
     return ranks

@@ -39,6 +39,7 @@ from meshkit.core.call import Call
 from meshkit.core.layout import Layout
 from meshkit.core.plan import GroupPlan
 from meshkit.launch import store as stores
+from meshkit.launch.generation import Generation
 from meshkit.launch.meet import Matter, Party, arrive
 from meshkit.launch.verdict import ALL
 
@@ -142,7 +143,7 @@ def feeding(port: int, ranks: int) -> Fed:
     began = time.monotonic()
     with counted() as found, never_waiting():
         numbers = {
-            arrive(matter, Party.of(store, replace(world, rank=rank)), WAIT)
+            arrive(matter, Party.of(Generation(1, store), replace(world, rank=rank)), WAIT)
             for rank in range(me.rank, ranks, FEEDERS)
         }
     return Fed(sum(found.values()), began, time.monotonic(), frozenset(numbers))

@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.startup -n 8 32 128`` starts gloo ranks on this machine, a job a side and
 repetition, and prints a ledger for each: see :mod:`benchmarks.ledger`. The mesh is that of
-:mod:`benchmarks.jobs`, dp=-1 sp=2 tp=2. Torch does ``init_process_group``, ``init_device_mesh``
-and the same all-reduces. Meshkit does more: ranks check in, compare what they ask for, make the
-groups over dp and sp together too, over which gradients are averaged, and meet again.
+:mod:`benchmarks.jobs`, dp=-1 tp=4, of which both make the same groups. Torch does
+``init_process_group``, ``init_device_mesh`` and the same all-reduces. Meshkit does more: ranks
+check in, compare what they ask for, and meet again when all is made. (Beside sp or cp it makes one
+set of groups more, over which gradients are averaged.)
 
 Processes come from a forkserver that has imported torch, and wait until all are there: how long a
 process takes to come into being is in the ledger, not in the ratio. ``--lazy`` sets torch's

@@ -19,7 +19,7 @@ from benchmarks.ledger import (
 from benchmarks.startup import BUILDING, LAZY, Setting, rows_of, setting_rows, turn
 from benchmarks.store_calls import Counts
 
-AXES = ("dp", "sp", "tp")
+AXES = ("dp", "tp")
 STEPS = ["store", "check-in", "world group", "made", "agreement", "groups", "all made"]
 BY_TORCH = ["world group", "groups"]
 FIRST = [f"first {axis}" for axis in AXES]
@@ -107,7 +107,7 @@ def names(found: Ledger) -> list[str]:
 def test_both_sides_did_the_same_work(sides: Sequence[list[Ledger]]) -> None:
     for ledgers in sides:
         assert [one.rank for one in ledgers] == [0, 1]
-        assert [one.sums for one in ledgers] == [{"dp": 1.0, "sp": 1.0, "tp": 2.0}] * 2
+        assert [one.sums for one in ledgers] == [{"dp": 1.0, "tp": 2.0}] * 2
 
 
 def test_the_phases_come_in_their_order_and_none_overlaps(sides: Sequence[list[Ledger]]) -> None:
@@ -200,7 +200,7 @@ def test_each_setting_stands_beside_the_same_jobs_of_torch(monkeypatch: pytest.M
 
 
 def test_a_start_with_another_sum_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right, wrong = {"dp": 1.0, "sp": 1.0, "tp": 2.0}, {"dp": 1.0, "sp": 1.0, "tp": 1.0}
+    right, wrong = {"dp": 1.0, "tp": 2.0}, {"dp": 1.0, "tp": 1.0}
     found = [replace(one, sums=right) for one in two()]
     monkeypatch.setattr(startup.meshkit, "spawn", lambda *_, **__: found)
     assert startup.job("torch", Setting(2), {}) == found
