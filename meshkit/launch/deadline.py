@@ -48,9 +48,7 @@ def within(
     thread = Thread(target=_run, args=(work, outcome), name="meshkit-waits", daemon=True)
     thread.start()
     try:
-        wait([outcome], seconds)
-        wait([outcome], STOPPED)
-        if not outcome.done():
+        if not wait([outcome], seconds).done and not wait([outcome], STOPPED).done:
             raise OverdueError
     except BaseException:  # a KeyboardInterrupt too
         outcome.add_done_callback(partial(_given_back, late))

@@ -36,6 +36,7 @@ from .seat import last_seen
 from .store import SILENCE, asked, hosted_by_rank_0
 from .verdict import (
     ALL,
+    ELSEWHERE,
     Presence,
     absent,
     as_words,
@@ -155,9 +156,9 @@ def refuse(matter: Matter, party: Party, error: BaseException) -> None:
 
     def tell() -> None:
         _, meeting = party.next_meeting()
-        meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
         words = as_words(refusal(matter.about, party.world.rank, error))
-        meeting.compare_set("verdict", "", words)
+        meeting.compare_set("verdict", "", words)  # before it is here: the last to come says "all"
+        meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
         _leave_last(meeting, party.world, len(party.ranks), REFUSED_SLACK)
 
     try:
@@ -185,7 +186,7 @@ def _verdict(
         return as_words(differ(matter.about, odd, []))  # it comes to a job that runs already
     # After all that could differ: whoever finds this rank here has found the difference too.
     meeting.set(f"here/{rank}", here.written())
-    if meeting.add("count", 1) >= len(party.ranks):
+    if _all_here(meeting, party.ranks):
         words = _judged(matter, party, meeting, wait) if meeting.check(["trouble"]) else ALL
         return str(meeting.compare_set("verdict", "", words).decode())
     try:
@@ -195,6 +196,16 @@ def _verdict(
     except (dist.DistStoreError, RuntimeError):  # the deadline; FileStore says RuntimeError
         _judge(matter, party, meeting, wait)
     return str(meeting.get("verdict").decode())
+
+
+def _all_here(meeting: dist.Store, ranks: Sequence[int]) -> bool:
+    """Whether this rank, which has checked in, is the last. One store operation.
+
+    Of a file every rank reads every word: there the ranks are looked for rather than counted.
+    """
+    if meeting.has_extended_api():  # type: ignore[attr-defined]
+        return bool(meeting.add("count", 1) >= len(ranks))
+    return bool(meeting.check([f"here/{rank}" for rank in ranks]))
 
 
 def _judge(matter: Matter, party: Party, meeting: dist.Store, wait: timedelta) -> None:
@@ -219,6 +230,8 @@ def _object(matter: Matter, meeting: dist.Store, rank: int, here: Presence) -> d
     digest = hashlib.sha256(json.dumps(dict(matter.request), sort_keys=True).encode()).hexdigest()
     mine = [digest, rank, here.written()]
     first = json.loads(meeting.compare_set("request", "", json.dumps(mine)))
+    if json.loads(first[2])["host"] != here.host:
+        meeting.set(ELSEWHERE, "")
     trouble: dict[str, Any] = {}
     if clash is not None:
         trouble = {"clash": as_words(clash)}

@@ -28,6 +28,7 @@ from ..core.errors import (
 from ..core.runs import runs
 
 ALL = "all"
+ELSEWHERE = "elsewhere"  # the key of a meeting to which ranks have come from several hosts
 NAMED = 8  # ranks or hosts named one by one in an error
 KINDS: dict[str, type[MeshkitError]] = {
     kind.__name__: kind
@@ -68,6 +69,17 @@ def present(meeting: dist.Store, ranks: Sequence[int]) -> dict[int, Presence]:
     many = keys and store.has_extended_api()
     said = store.multi_get(keys) if many else [meeting.get(key) for key in keys]
     return {r: Presence(**json.loads(words)) for r, words in zip(here, said, strict=True)}
+
+
+def hosts_of(meeting: dist.Store, ranks: Sequence[int]) -> list[str]:
+    """From which host each of the ranks came, who are all here, this one among them.
+
+    One operation where all came from one host; else as for those who are present, and one more.
+    """
+    if not meeting.check([ELSEWHERE]):
+        return [socket.gethostname()] * len(ranks)
+    came = present(meeting, ranks)
+    return [came[rank].host for rank in ranks]
 
 
 def _here(meeting: dist.Store, ranks: list[int]) -> list[int]:

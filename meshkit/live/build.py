@@ -53,8 +53,8 @@ def build_mesh(
     Collective: every rank calls it with equal arguments, which all ranks compare before a group is
     made. The request is checked whole before the job is joined; where there is no default group
     yet, :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for
-    the default group, which ``shutdown`` destroys. Ten store operations a rank, and two or
-    three more of rank 0 where it looks which axes cross nodes.
+    the default group, which ``shutdown`` destroys. Ten store operations a rank, and one
+    more of rank 0 where it looks which axes cross nodes, three where there are several.
 
     Args:
         sizes: axis name to size, as from a config; the same as ``**axes``.

@@ -24,7 +24,7 @@ from ..launch.heard import heard
 from ..launch.meet import Matter, Party, arrive
 from ..launch.record import Joined
 from ..launch.store import SILENCE, asked
-from ..launch.verdict import present
+from ..launch.verdict import hosts_of
 from ..launch.world import World
 from .agree import ABOUT, request
 from .shared import Shared
@@ -164,11 +164,10 @@ def _heard(call: Call, record: Joined, store: dist.Store, key: str, say: Callabl
 def _hosts(call: Call, record: Joined, store: dist.Store, number: int) -> list[str]:
     """The host of each rank that came to a meeting of the world.
 
-    Two store operations; one for each rank where they met in a file.
+    One store operation; where they came from several hosts three, or in a file one for each rank.
 
     Raises:
         RankTimeoutError: where the store does not answer.
     """
     ranks, meeting = range(record.world.world_size), dist.PrefixStore(f"meeting/{number}", store)
-    came = asked(call, record.world, SILENCE, lambda: present(meeting, ranks))
-    return [came[rank].host for rank in ranks]
+    return asked(call, record.world, SILENCE, lambda: hosts_of(meeting, ranks))

@@ -103,7 +103,7 @@ def killed_in_init(strike: Strike, method: str, absent: int) -> Any:
 def kill_when_two_wait(strike: Strike, method: str) -> None:
     """None of them writes to the store then: a file that was cut short would be refused."""
     store = dist.FileStore(method.removeprefix("file://"), -1)
-    while store.add("meshkit/1/meeting/1/count", 0) < 2:
+    while not store.check([f"meshkit/1/meeting/1/here/{rank}" for rank in (0, 1)]):
         time.sleep(0.05)
     strike.kill()
 

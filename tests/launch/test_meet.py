@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
+from meshkit.launch import store as stores
 from meshkit.launch.meet import Matter, Party, arrive, refuse
+from meshkit.launch.verdict import hosts_of
 from meshkit.launch.world import World
 
 CALL = Call("build_mesh", kwargs={"dp": 4, "sp": 2})
@@ -263,6 +266,45 @@ def test_a_rank_that_gave_up_is_quoted_at_once() -> None:
         "  Fix: dp=8."
     )
     assert told.requests == {5: "SpecError: build_mesh(dp=3) needs 3 ranks."}
+
+
+def test_a_rank_that_gives_up_says_so_before_it_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the last of the others, which in a file looks for all, would find all here."""
+    told, real = [], dist.Store.set
+
+    def note(store: dist.Store, key: str, value: str) -> None:
+        told.append((key, store.check(["verdict"])))
+        real(store, key, value)
+
+    monkeypatch.setattr(dist.PrefixStore, "set", note, raising=False)
+    refuse(Matter(CALL, {}, ABOUT), Party.of(dist.HashStore(), world(5)), ValueError("x"))
+    assert told == [("here/5", True)]
+
+
+@pytest.mark.parametrize("hosts", [["a", "a", "a"], ["a", "b", "a"], ["b", "b", "a"]])
+def test_in_a_file_nobody_counts_and_all_hosts_are_known(
+    hosts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank looks at the file by itself."""
+    here = threading.local()
+    monkeypatch.setattr(socket, "gethostname", lambda: getattr(here, "host", "a"))
+    monkeypatch.setattr(stores, "within", lambda _, work: work())
+    became: dict[int, object] = {}
+
+    def start(rank: int) -> None:
+        here.host = hosts[rank]
+        store = dist.FileStore(str(tmp_path / "store"), -1)
+        party = Party.of(store, world(rank, 3))
+        number = arrive(Matter(CALL, {}, ABOUT), party, timedelta(seconds=20))
+        meeting = dist.PrefixStore(f"meeting/{number}", store)
+        became[rank] = hosts_of(meeting, range(3)), meeting.check(["count"])
+
+    threads = [threading.Thread(target=start, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert became == dict.fromkeys(range(3), (hosts, False))
 
 
 def test_a_rank_that_gives_up_on_a_store_that_is_gone_says_nothing() -> None:
