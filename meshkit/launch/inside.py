@@ -71,7 +71,7 @@ def begun(group: dist.ProcessGroup) -> int | None:
         return None
 
 
-def named(groups: int) -> bool:
+def count_on(groups: int) -> bool:
     """Let torch go on as if it had named so many groups of others. Local, whatever their number.
 
     Torch names groups by their number, so every rank is told of every group: 0.1 ms for each to

@@ -20,7 +20,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.plan import Axes, GroupPlan, Step
 from ..core.seats import Ints
-from ..launch.inside import forget_gone, named, set_timeout
+from ..launch.inside import count_on, forget_gone, set_timeout
 from .shared import GroupKey, Groups, Shared
 from .terms import Terms
 
@@ -153,7 +153,7 @@ def _count_up(names: int, rank: int) -> None:
     names on each. Of a group of others torch only takes note. Not where all ranks take part in it.
     """
     other, left = 0 if rank else 1, max(0, names - dist.get_pg_count())
-    if _bound() is None and dist.get_world_size() > 1 and not named(left):
+    if _bound() is None and dist.get_world_size() > 1 and not count_on(left):
         for _ in range(left):
             dist.new_group([other])
 
@@ -201,7 +201,7 @@ def _parted(members: Ints, rank: int) -> tuple[Ints, list[list[int]], Ints]:
 
 def _pass_over(others: Ints, new: Callable[[list[int]], object]) -> None:
     """Take note of groups of other ranks, of which torch tells its names."""
-    if _bound() is None and named(len(others)):
+    if _bound() is None and count_on(len(others)):
         return
     for ranks in others.tolist():
         new(ranks)

@@ -126,7 +126,8 @@ def check_crossing(
 def checked_in(matter: Matter, record: Joined, fix: str) -> list[str]:
     """From which host each rank of the world has come, on every rank. Collective over the world.
 
-    Seven store operations a rank: a meeting, and what rank 0 has read there.
+    Seven store operations a rank: a meeting, and what rank 0 has read there, for which it
+    needs as many more as :func:`hosts_of` says.
 
     Args:
         matter: what the ranks meet about.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
-from meshkit.launch.inside import named
+from meshkit.launch.inside import count_on
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def alone() -> Iterator[None]:
 @pytest.mark.usefixtures("alone")
 def test_torch_goes_on_behind_the_groups_that_it_was_let_count() -> None:
     before = dist.get_pg_count()
-    assert named(1000)
+    assert count_on(1000)
     assert dist.get_pg_count() == before + 1000
     assert dist.new_group([0]).group_name == str(before + 1000)
 
@@ -31,13 +31,13 @@ def test_nothing_is_counted_where_torch_would_do_more(monkeypatch: pytest.Monkey
     before = dist.get_pg_count()
     with monkeypatch.context() as patch:
         patch.setenv("TORCH_DIST_INIT_BARRIER", "1")  # all ranks meet behind every group
-        assert not named(3)
+        assert not count_on(3)
     with monkeypatch.context() as patch:
         patch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(default_pg=None))
         patch.setattr(dist, "get_pg_count", lambda: before)
-        assert not named(3)
+        assert not count_on(3)
     whole = SimpleNamespace(WORLD=SimpleNamespace(new_group=object()))
     with monkeypatch.context() as patch:
         patch.setattr(dist, "group", whole)  # a default group that makes groups itself
-        assert not named(3)
+        assert not count_on(3)
     assert dist.get_pg_count() == before

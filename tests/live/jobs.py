@@ -172,7 +172,7 @@ def failing_creation(at: int, told_of_each: bool) -> Any:
     meshkit.init()
     real, calls = dist.new_group, []
     if told_of_each:
-        create.named = tell_each
+        create.count_on = tell_each
 
     def failing(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
@@ -195,14 +195,14 @@ def failing_creation(at: int, told_of_each: bool) -> Any:
 
 
 def tell_each(groups: int) -> bool:
-    """In place of ``inside.named``: torch is told of groups of others one by one."""
+    """In place of ``inside.count_on``: torch is told of groups of others one by one."""
     return groups == 0
 
 
 def names(told_of_each: bool) -> Any:
     """The names of a mesh's groups, and what torch counts; a group of the user's own works on."""
     if told_of_each:
-        create.named = tell_each
+        create.count_on = tell_each
     with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=["dp tp"]) as mesh:
         groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "tp"))]
         own, ones = dist.new_group([1, 2, 5]), torch.ones(1)

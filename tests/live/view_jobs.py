@@ -131,7 +131,7 @@ def disagreements() -> Any:
 def failing_view(at: int, told_of_each: bool) -> Any:
     """new_group fails at its n-th call while a view is made: the mesh works on, a view too."""
     if told_of_each:
-        create.named = tell_each
+        create.count_on = tell_each
     mesh, real, calls = meshkit.build_mesh(dp=4, sp=2), dist.new_group, []
 
     def failing(*args: Any, **kwargs: Any) -> Any:
