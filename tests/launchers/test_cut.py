@@ -16,9 +16,9 @@ import pytest
 
 from tests.launchers.checks import clean
 from tests.launchers.two_hosts import Host, two_hosts
+from tests.promises import BUSY
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-BUSY = 3.0  # seconds that a machine with other work to do may add to any promise
 
 RANK = """
 import json, os, sys, time

@@ -18,10 +18,10 @@ from meshkit.launch.meet import SILENCE
 from meshkit.launch.together import LEAST, REST
 from meshkit.testing.faults import Played, play
 from tests.live import fault_jobs as jobs
+from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
 START = 8.0  # arrival_timeout of init, where the fault comes there
-BUSY = 3.0  # seconds that a machine with other work to do may add to any promise
 POINTS = ("before init", "init, agreed", "before build", "agreed", "creating", "made", "collective")
 
 
@@ -124,7 +124,7 @@ JOBS: dict[str, Callable[[], Played]] = {
 
 
 @pytest.fixture(scope="module")
-def playing(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]]]:
+def faults(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]]]:
     """Every job that is asked for, six at a time: half of the machine is another worker's."""
     asked = {item.name for item in request.session.items if item.path == request.path}
     play(jobs.through, 1, timeout=120)  # the forkserver has imported torch then
@@ -133,9 +133,9 @@ def playing(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]
 
 
 @pytest.fixture
-def played(request: pytest.FixtureRequest, playing: dict[str, Future[Played]]) -> Played:
+def played(request: pytest.FixtureRequest, faults: dict[str, Future[Played]]) -> Played:
     """What became of the job of this test."""
-    return playing[request.node.name].result()
+    return faults[request.node.name].result()
 
 
 def check(case: Case, played: Played) -> None:
