@@ -24,7 +24,9 @@ WAIT = {"cli": 5, "bench": 8, "benchmarks": 4, "tests": 4, "testing": 4, "launch
 
 
 def room(path: Path) -> str:
-    """The folder of a file in tests; ``meshkit`` for the examples in docstrings."""
+    """The folder of a file in tests; ``meshkit`` for the examples in docstrings; else empty."""
+    if not path.is_relative_to(ROOT):
+        return ""
     *folders, _ = path.relative_to(ROOT).parts
     return folders[1] if len(folders) > 1 and folders[0] == "tests" else folders[0]
 
