@@ -1,9 +1,10 @@
-"""spawn from a session that no file holds: a prompt, a notebook, python -c."""
+"""spawn from a session that no file holds: a prompt, a notebook, python -c; and from a script."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,26 @@ def test_a_session_that_is_in_a_job_is_refused() -> None:
         "  Fix: meshkit.shutdown() first.\n"
         "[1, 1]\n"
     )
+
+
+# --- from a file ---------------------------------------------------------------------------------
+
+
+def test_ranks_begin_with_the_objects_of_torch_frozen(tmp_path: Path) -> None:
+    """In a process of its own: what the tests preload would freeze them too."""
+    script = tmp_path / "script.py"
+    code = "import gc, meshkit\nif __name__ == '__main__':\n"
+    script.write_text(
+        code + "    print(*meshkit.spawn(gc.get_freeze_count, 1), gc.get_freeze_count())\n"
+    )
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    rank, caller = map(int, done.stdout.split())
+    assert rank > 100_000
+    assert caller < 1000  # whoever spawns keeps its own heap
+
+
+def test_the_tests_themselves_are_not_frozen() -> None:
+    """``--doctest-modules`` imports all of meshkit but this."""
+    assert "meshkit.launch.frozen" not in sys.modules
