@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from statistics import median
 
 RESOLVER = 5.0  # seconds after which the resolver of glibc asks again, or gives up
+STALL = 0.8 * RESOLVER  # starts differ by some tenths of a second: more than this is a wait
 START, GATE, REST = "start", "gate", "rest"
 
 
@@ -139,7 +140,7 @@ def stalled(ledgers: Sequence[Ledger], answered: float) -> Phase | None:
         Phase(name='store', median=5.6, slowest=5.6, rank=7)
     """
     slowest = max(phases(ledgers)[1:], key=lambda one: one.slowest)
-    if slowest.slowest < RESOLVER or joining(ledgers) < answered + RESOLVER:
+    if slowest.slowest < STALL or joining(ledgers) < answered + STALL:
         return None
     return slowest
 

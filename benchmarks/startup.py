@@ -77,7 +77,8 @@ def run(quick: bool) -> list[Row]:
         rows += rows_of((Setting(n), Setting(n, lazy=True)), often)
     for n in [*repeats][:2]:
         tcp = Setting(n, "tcp")
-        rows += [*rows_of((tcp,), repeats[n]), stall_row(tcp)]
+        ours, theirs = jobs_of((tcp,), repeats[n])
+        rows += [*setting_rows(tcp, ours, theirs), stall_row(tcp, ours, theirs)]
     return rows
 
 
@@ -87,21 +88,30 @@ def import_row(repeats: int) -> Row:
     return compared("start-up, import in a fresh process", 1, PEER, "s", sides)
 
 
-def stall_row(setting: Setting) -> Row:
-    """Seconds that a rank waited for a name that nobody answered, beside a start without names."""
+def stall_row(setting: Setting, ours: Jobs, theirs: Jobs) -> Row:
+    """The longest that a rank of any job waited for a name that nobody answered.
+
+    Each side is compared to one start of its own without names.
+    """
     seconds = []
-    for side, ledgers in zip(SIDES, turn((setting,)), strict=True):
-        found = stalled(ledgers, joining(job(side, setting, NAMELESS)))
-        seconds.append(0.0 if found is None else found.slowest)
-    what, (ours, theirs) = f"start-up, {setting}, wait for a name", seconds
-    return Row(what, setting.ranks, PEER, "s", ours, theirs, goal=NO_STALL)
+    for side, jobs in zip(SIDES, (ours, theirs), strict=True):
+        answered = joining(job(side, setting, NAMELESS))
+        found = [stalled(ledgers, answered) for ledgers in jobs]
+        seconds.append(max((one.slowest for one in found if one), default=0.0))
+    what = f"start-up, {setting}, longest wait for a name"
+    return Row(what, setting.ranks, PEER, "s", seconds[0], seconds[1], goal=NO_STALL)
 
 
 def rows_of(settings: Sequence[Setting], repeats: int) -> list[Row]:
     """All sides in turns, so many times; each setting beside the same jobs of torch."""
-    *ours, theirs = zip(*(turn(settings, repeat) for repeat in range(repeats)), strict=True)
+    *ours, theirs = jobs_of(settings, repeats)
     pairs = zip(settings, ours, strict=True)
     return [row for setting, mine in pairs for row in setting_rows(setting, mine, theirs)]
+
+
+def jobs_of(settings: Sequence[Setting], repeats: int) -> list[Jobs]:
+    """The jobs of each setting, then torch's, run in turns."""
+    return [*zip(*(turn(settings, repeat) for repeat in range(repeats)), strict=True)]
 
 
 def setting_rows(setting: Setting, ours: Jobs, theirs: Jobs) -> list[Row]:
