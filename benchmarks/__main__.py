@@ -1,9 +1,11 @@
 """meshkit beside its peers: every benchmark, one table, JSON and plots.
 
-``python -m benchmarks`` runs them all (``--only maps,import`` some, ``--quick`` small ones), prints
-the table, and writes ``results.json``, ``results.txt``, ``results.md`` and the plots into
-``benchmarks/results``. ``python -m benchmarks --readme`` then puts what is in ``results.json`` into
-the README, and measures nothing.
+``python -m benchmarks`` runs them all, prints the table, and writes ``results.json``,
+``results.txt``, ``results.md`` and the plots into ``benchmarks/results``. What a run has so far is
+written after each benchmark, into ``benchmarks/results/part``, which git ignores; and there all of
+a run stays that is not whole: of some (``--only maps,import``), small (``--quick``), or ended with
+Ctrl-C. ``--out`` is another folder for either. ``python -m benchmarks --readme`` puts what is in
+``benchmarks/results`` into the README, and measures nothing.
 The peers come with ``pip install -c constraints.txt -e '.[bench]'``; one that is not installed is
 named in the table. A benchmark is a module here with ``run(quick) -> list[Row]``, which stands in
 ``BENCHMARKS``.
@@ -15,14 +17,15 @@ import argparse
 import importlib
 import json
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from .machine import Machine
 from .phases import phase_table
-from .plots import draw
+from .plots import PLOTS, draw
 from .readme import results, write
 from .rows import Row, rows_table
 
@@ -39,24 +42,48 @@ BENCHMARKS = {  # name to module, in the order of the table
     "scale": "scale",
 }
 RESULTS = Path(__file__).parent / "results"
+PART = RESULTS / "part"  # of a run that is not whole
+INTERRUPTED = 130  # as a shell says of a program that Ctrl-C has ended
 README = Path(__file__).parents[1] / "README.md"
 
 
-def run(names: Sequence[str], quick: bool) -> dict[str, list[Row]]:
-    """The rows of each benchmark, with a line on standard error as each ends."""
-    found: dict[str, list[Row]] = {}
+def run(names: Sequence[str], quick: bool) -> Iterator[tuple[str, list[Row]]]:
+    """Each benchmark with its rows, and a line on standard error as it ends."""
     for name in names:
         began = time.perf_counter()
         module = importlib.import_module(f".{BENCHMARKS[name]}", __package__)
-        found[name] = module.run(quick)
+        rows = module.run(quick)
         took = time.perf_counter() - began
-        print(f"{name}: {len(found[name])} rows in {took:.0f} s", file=sys.stderr, flush=True)
-    return found
+        print(f"{name}: {len(rows)} rows in {took:.0f} s", file=sys.stderr, flush=True)
+        yield name, rows
 
 
-def written(found: dict[str, list[Row]], machine: Machine, folder: Path, quick: bool) -> str:
-    """All tables, as text; they, the JSON and the plots are written into the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+def measure(names: Sequence[str], quick: bool, folder: Path, final: Path) -> int:
+    """Run, write after each benchmark, print; the status of the process.
+
+    Args:
+        names: of the benchmarks.
+        quick: few repetitions, small scales.
+        folder: where to write what there is so far.
+        final: where to write all, once they are over.
+    """
+    machine, found, status = Machine.here(), dict[str, list[Row]](), 0
+    try:
+        for name, rows in run(names, quick):
+            found[name] = rows
+            written(found, machine, folder, quick)
+    except KeyboardInterrupt:
+        final, status = folder, INTERRUPTED
+        print(f"Interrupted: {', '.join(found) or 'none'} in {folder}", file=sys.stderr)
+    if found:
+        print(f"{written(found, machine, final, quick)}\n\n{draw(found, final)}", flush=True)
+    return status
+
+
+def written(found: Mapping[str, list[Row]], machine: Machine, folder: Path, quick: bool) -> str:
+    """All tables, as text; they and the JSON are written into the folder, without older plots."""
+    for name in PLOTS:
+        (folder / f"{name}.png").unlink(missing_ok=True)
     rows = {name: [asdict(row) | {"met": row.met} for row in rows] for name, rows in found.items()}
     report = {"quick": quick, "machine": asdict(machine), "rows": rows}
     every = [row for rows in found.values() for row in rows]
@@ -65,7 +92,18 @@ def written(found: dict[str, list[Row]], machine: Machine, folder: Path, quick: 
     (folder / "results.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "results.txt").write_text(text + "\n")
     (folder / "results.md").write_text(results(report))
-    return f"{text}\n\n{draw(found, folder)}"
+    return text
+
+
+def made(folder: Path) -> Path:
+    """A folder that can be written into.
+
+    Raises:
+        OSError: where it cannot.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+    return folder
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,8 +112,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser("python -m benchmarks", description=about)
     options.add_argument("--only", type=names, default=[*BENCHMARKS], help="some: maps,import")
     options.add_argument("--quick", action="store_true", help="few repetitions, small scales")
-    options.add_argument("--out", type=Path, default=RESULTS, help="the folder to write into")
-    options.add_argument("--readme", action="store_true", help="put --out into README.md; no run")
+    options.add_argument("--out", type=Path, help="write into this folder")
+    options.add_argument("--readme", action="store_true", help="results into README.md; no run")
     return options
 
 
@@ -94,14 +132,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser()
     asked = options.parse_args(arguments)
     if asked.readme:
+        if asked.out is not None:
+            options.error(f"--readme shows {RESULTS}, to which its links lead: without --out")
         try:
-            print(write(asked.out, README, [*BENCHMARKS]))
+            print(write(RESULTS, README, [*BENCHMARKS]))
         except ValueError as error:
             options.error(f"--readme: {error}")
         return 0
-    found = run(asked.only, asked.quick)
-    print(written(found, Machine.here(), asked.out, asked.quick), flush=True)
-    return 0
+    whole = not asked.quick and {*asked.only} == {*BENCHMARKS}
+    try:
+        folder = made(asked.out or PART)
+    except OSError as error:
+        options.error(f"argument --out: {asked.out or PART}: {error.strerror}")
+    final = RESULTS if whole and asked.out is None else folder
+    return measure(asked.only, asked.quick, folder, final)
 
 
 if __name__ == "__main__":

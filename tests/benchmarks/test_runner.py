@@ -39,6 +39,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "BENCHMARKS", {"first": "stand_in", "second": "stand_in"})
 
 
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Where whole runs go, and the others."""
+    whole = tmp_path / "results"
+    monkeypatch.setattr(runner, "RESULTS", whole)
+    monkeypatch.setattr(runner, "PART", whole / "part")
+    return whole, whole / "part"
+
+
 @pytest.mark.parametrize("name", runner.BENCHMARKS)
 def test_every_benchmark_has_a_run(name: str) -> None:
     run = import_module(f"benchmarks.{runner.BENCHMARKS[name]}").run
@@ -80,11 +89,61 @@ def test_it_prints_and_writes_what_was_asked_for(
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_all_run_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runner.main(["--out", str(tmp_path)])
+def test_all_run_by_default(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    whole, _ = folders
+    assert runner.main([]) == 0
+    assert [*json.loads((whole / "results.json").read_text())["rows"]] == ["first", "second"]
     printed = capsys.readouterr()
     assert printed.err.splitlines() == ["first: 5 rows in 0 s", "second: 5 rows in 0 s"]
     assert printed.out.count("quick False") == 2
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("given", [["--quick"], ["--only", "first"]])
+def test_what_is_not_whole_leaves_the_whole_results(
+    folders: tuple[Path, Path], given: list[str]
+) -> None:
+    whole, part = folders
+    runner.main([])
+    before = {file.name: file.read_bytes() for file in whole.iterdir() if file.is_file()}
+    (part / "maps.png").touch()  # of another run
+    runner.main(given)
+    assert {file.name: file.read_bytes() for file in whole.iterdir() if file.is_file()} == before
+    assert (part / "results.json").read_bytes() != before["results.json"]
+    assert not (part / "maps.png").exists()
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_was_finished_is_kept_when_it_is_interrupted(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, part = folders
+
+    def interrupted(quick: bool) -> list[Row]:
+        assert [*json.loads((part / "results.json").read_text())["rows"]] == ["first"]
+        raise KeyboardInterrupt
+
+    stopping = types.ModuleType("benchmarks.stopping")
+    vars(stopping)["run"] = interrupted
+    monkeypatch.setitem(sys.modules, "benchmarks.stopping", stopping)
+    monkeypatch.setitem(runner.BENCHMARKS, "second", "stopping")
+    assert runner.main([]) == 130
+    printed = capsys.readouterr()
+    assert printed.err == f"first: 5 rows in 0 s\nInterrupted: first in {part}\n"
+    assert printed.out.count("a map") == 4
+    assert not (whole / "results.json").exists()
+
+
+def test_a_folder_that_cannot_be_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "measure", None)
+    (tmp_path / "file").touch()
+    for name, why in (("file", "File exists"), ("file/x", "Not a directory")):
+        with pytest.raises(SystemExit, match="2"):
+            runner.main(["--out", f"{tmp_path}/{name}"])
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.endswith(f"error: argument --out: {tmp_path}/{name}: {why}")
 
 
 def test_a_benchmark_that_there_is_not_is_refused() -> None:
@@ -99,10 +158,15 @@ def test_a_benchmark_that_there_is_not_is_refused() -> None:
 def test_readme_measures_nothing_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "run", None)
+    monkeypatch.setattr(runner, "measure", None)
+    monkeypatch.setattr(runner, "RESULTS", tmp_path)
     with pytest.raises(SystemExit, match="2"):
-        runner.main(["--readme", "--out", str(tmp_path)])
+        runner.main(["--readme"])
     assert f"error: --readme: {tmp_path} has no results.json, " in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        runner.main(["--readme", "--out", "elsewhere"])
+    said = f"error: --readme shows {tmp_path}, to which its links lead: without --out\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 # --- plots -----------------------------------------------------------------------------------
