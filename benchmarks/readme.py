@@ -68,23 +68,43 @@ def write(folder: Path, readme: Path, every: Sequence[str]) -> str:
         What was done, in words.
 
     Raises:
-        ValueError: where there are no results, not those of all benchmarks, those of a quick run,
-            or where a plot or a marker is missing; the README is as it was.
+        ValueError: where the results are not those of a whole run, see :func:`whole`, or where a
+            plot or a marker is missing; the README is as it was.
     """
     wanted = ["results.json", *(f"{name}.png" for name in PLOTS)]
     if lacking := [name for name in wanted if not (folder / name).is_file()]:
         raise ValueError(f"{folder} has no {', '.join(lacking)}: python -m benchmarks")
-    report = json.loads((folder / "results.json").read_text())
-    if lacking := [name for name in every if name not in report["rows"]]:
-        raise ValueError(f"the results lack {', '.join(lacking)}: python -m benchmarks")
-    if report["quick"]:
-        raise ValueError("the results are those of a quick run: python -m benchmarks")
+    report = whole(folder / "results.json", every)
     try:
         text = put(readme.read_text(), report)
     except ValueError as error:
         raise ValueError(f"{readme}: {error}") from None
     readme.write_text(text)
     return f"{readme}: written from {folder / 'results.json'}"
+
+
+def whole(file: Path, every: Sequence[str]) -> Report:
+    """What a run of all benchmarks, beside all their peers, has written.
+
+    Raises:
+        ValueError: where it is not what a run writes, or lacks a benchmark, its rows or a peer, or
+            where the run was a quick one.
+    """
+    try:
+        report: Report = json.loads(file.read_text())
+        results(report)
+        lacking = [name for name in every if not report["rows"].get(name)]
+        peers = [row for rows in report["rows"].values() for row in rows if row["lacks"]]
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(f"{file} is not what a run writes: python -m benchmarks") from None
+    if lacking:
+        raise ValueError(f"{file} has no rows of {', '.join(lacking)}: python -m benchmarks")
+    if peers:
+        what, lacks = peers[0]["what"], peers[0]["lacks"]
+        raise ValueError(f"{file} lacks {len(peers)} rows of peers, first {what!r}: {lacks}")
+    if report["quick"]:
+        raise ValueError(f"{file} is of a quick run: python -m benchmarks")
+    return report
 
 
 # --- one line ------------------------------------------------------------------------------------

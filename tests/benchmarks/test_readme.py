@@ -47,6 +47,7 @@ One run of `python -m benchmarks`: medians; all rows are in \
 ![maps](benchmarks/results/maps.png)
 ![startup](benchmarks/results/startup.png)
 <!-- /benchmarks -->"""
+WHOLE = [row for row in ROWS if not row.lacks]
 EMPTY = f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
 
 
@@ -106,26 +107,49 @@ def folder_of(tmp_path: Path, report: object) -> tuple[Path, Path]:
 
 
 def test_it_is_written_in_place(tmp_path: Path) -> None:
-    folder, file = folder_of(tmp_path, report_of(*ROWS))
+    folder, file = folder_of(tmp_path, report_of(*WHOLE))
     assert readme.write(folder, file, ["first"]) == f"{file}: written from {folder}/results.json"
     assert file.read_text() == f"before\n{PART}\nafter\n"
 
 
 def test_what_is_not_a_whole_run_is_refused(tmp_path: Path) -> None:
-    folder, file = folder_of(tmp_path, report_of(*ROWS))
-    with pytest.raises(ValueError, match=r"^the results lack second, third: python -m benchmarks$"):
+    report = report_of(*WHOLE)
+    report["rows"]["second"] = []
+    folder, file = folder_of(tmp_path, report)
+    lacking = r"/results\.json has no rows of second, third: python -m benchmarks$"
+    with pytest.raises(ValueError, match=lacking):
         readme.write(folder, file, ["first", "second", "third"])
     (folder / "maps.png").unlink()
     with pytest.raises(ValueError, match=r"has no maps\.png: python -m benchmarks$"):
         readme.write(folder, file, ["first"])
-    folder_of(tmp_path, report_of(*ROWS, quick=True))
-    with pytest.raises(ValueError, match=r"^the results are those of a quick run: "):
+    folder_of(tmp_path, report_of(*WHOLE, quick=True))
+    with pytest.raises(ValueError, match=r"/results\.json is of a quick run: "):
+        readme.write(folder, file, ["first"])
+    folder_of(tmp_path, report_of(*ROWS))
+    lacks = r"/results\.json lacks 1 rows of peers, first 'a map': deepspeed is not installed: pip "
+    with pytest.raises(ValueError, match=lacks):
         readme.write(folder, file, ["first"])
     assert file.read_text() == EMPTY
 
 
+SHAPES = ["[]", "{}", "3", "null", '{"rows": null}', '{"rows": {"first": 5}}', '{"rows": [', "\xff"]
+
+
+@pytest.mark.parametrize(
+    "text", [*SHAPES, json.dumps(report_of(*WHOLE) | {"rows": None}), json.dumps(report_of())[:-9]]
+)
+def test_another_results_json_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
+    folder, file = folder_of(tmp_path, None)
+    (folder / "results.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        readme.write(folder, file, ["first"])
+    saved = folder / "results.json"
+    assert str(refused.value) == f"{saved} is not what a run writes: python -m benchmarks"
+    assert file.read_text() == EMPTY
+
+
 def test_a_readme_without_markers_is_named_and_left(tmp_path: Path) -> None:
-    folder, file = folder_of(tmp_path, report_of(*ROWS))
+    folder, file = folder_of(tmp_path, report_of(*WHOLE))
     file.write_text("nothing")
     with pytest.raises(ValueError, match=r"README\.md: it needs the lines "):
         readme.write(folder, file, ["first"])
@@ -159,7 +183,7 @@ def test_a_readme_that_shows_anything_else_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "BENCHMARKS", {"first": "first"})
-    report = report_of(*ROWS)
+    report = report_of(*WHOLE)
     folder, file = folder_of(tmp_path, report)
     assert difference(folder, file) == "other figures"
     readme.write(folder, file, ["first"])
