@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 MOST = 2**26  # bytes: some four million lines of hosts
 
 
@@ -27,3 +29,23 @@ def text_of(path: str) -> str:
         raise ValueError(error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
         raise ValueError("it is no text") from error
+
+
+def object_of(path: str) -> dict[str, object]:
+    """The JSON object in a file.
+
+    Args:
+        path: as typed.
+
+    Raises:
+        ValueError: with the reason, in a sentence, where there is none.
+    """
+    try:
+        found = json.loads(text_of(path))
+    except RecursionError as error:
+        raise ValueError("It is nested too deeply.") from error
+    except ValueError as error:
+        raise ValueError(f"{error}.") from error
+    if not isinstance(found, dict):
+        raise ValueError("It holds no JSON object.")
+    return found

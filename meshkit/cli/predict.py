@@ -13,7 +13,7 @@ from ..core.measured_read import read_fits
 from ..core.prediction import Prediction, prediction_table
 from . import Answer, Command, terminal
 from .bench_asked import as_size, read_operations, read_size
-from .file import text_of
+from .file import object_of
 from .typed import Typed, typed
 
 
@@ -46,14 +46,11 @@ def _read(call: Typed, path: str) -> dict[str, object]:
     Raises:
         SpecError: where there is none.
     """
-    why = "It holds no JSON object."
     try:
-        if isinstance(found := json.loads(text_of(path)), dict):
-            return found
+        return object_of(path)
     except ValueError as error:
-        why = f"{error}."
-    fix = "a file with what meshkit bench --json printed."
-    raise SpecError(told(f"{call}: the file cannot be read.", why, fix=fix))
+        fix = "a file with what meshkit bench --json printed."
+        raise SpecError(told(f"{call}: the file cannot be read.", str(error), fix=fix)) from error
 
 
 def _chosen(call: Typed, fits: Sequence[Fit], asked: Namespace) -> list[Fit]:

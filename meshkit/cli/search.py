@@ -15,7 +15,7 @@ from ..core.model import ModelShape
 from ..core.ranking import PROMISE, ranking
 from ..core.search import search
 from . import Answer, Command, terminal
-from .file import text_of
+from .file import object_of
 from .grid import number
 from .typed import typed
 
@@ -82,14 +82,13 @@ def _read(option: str, path: str) -> Mapping[str, object]:
     Raises:
         SpecError: where there is none.
     """
-    why = "It holds no JSON object."
     try:
-        if isinstance(found := json.loads(text_of(path)), dict):
-            return found
+        return object_of(path)
     except ValueError as error:
-        why = f"{error}."
-    fix = {"model": "the config.json of a model.", "links": f"{', '.join(LINKS)}, or a JSON file."}
-    raise SpecError(told(f"--{option} {path} cannot be read.", why, fix=fix[option]))
+        models, links = "the config.json of a model.", f"{', '.join(LINKS)}, or a JSON file."
+        fix = models if option == "model" else links
+        line = f"--{option} {path} cannot be read."
+        raise SpecError(told(line, str(error), fix=fix)) from error
 
 
 def _gigabytes(text: str) -> float:

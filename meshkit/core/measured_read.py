@@ -8,24 +8,31 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
+from .axes import MAX_RANKS, check_names
+from .bandwidth import MOST as MOST_BYTES
 from .call import Call
 from .errors import SpecError, told
 from .fit import Fit
+from .integers import integer
+from .links import LEAST, MOST
+from .measurement import ALONE, CONCURRENT
 from .operations import OPERATIONS
 
 
 def read_fits(call: Call, said: Mapping[str, Any]) -> tuple[Fit, ...]:
     """The lines of a saved run. Pure.
 
+    Nothing is rounded or read as something else: a file may have been edited.
+
     Args:
-        call: what an error quotes.
+        call: what an error quotes; it names the file.
         said: what the JSON of ``meshkit bench --json`` holds.
 
     Raises:
         SpecError: where it holds no line, or something that is none.
     """
     try:
-        found = [_fit(one) for one in said["fits"]]
+        found = [_fit(call, one) for one in said["fits"]]
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         found = []
     fits = tuple(fit for fit in found if fit is not None)
@@ -36,17 +43,56 @@ def read_fits(call: Call, said: Mapping[str, Any]) -> tuple[Fit, ...]:
     return fits
 
 
-def _fit(said: Mapping[str, Any]) -> Fit | None:
+def _fit(call: Call, said: Mapping[str, Any]) -> Fit | None:
     """One line; None, or what comes of a value of another type, where it is none."""
     known = {field.name: said[field.name] for field in fields(Fit)}
-    known["residuals"] = tuple(map(float, known["residuals"]))
-    sizes = tuple(map(int, known["sizes"]))
-    terms = known["alpha"] + 0.0, known["beta"] + 0.0
-    mesh = {str(axis): int(size) for axis, size in known["mesh"].items()}
-    rising = len(sizes) > 1 and sizes[0] > 0 and all(a < b for a, b in pairwise(sizes))
-    finite = all(map(math.isfinite, (*terms, *known["residuals"]))) and min(terms) >= 0
-    named = known["op"] in OPERATIONS and all(isinstance(known[n], str) for n in ("target", "mode"))
-    many = int(known["ranks"]) > 1 and min(mesh.values()) > 0
-    if not (rising and finite and named and many) or len(sizes) != len(known["residuals"]):
+    sizes, mesh = tuple(map(_integer, _list(known["sizes"]))), _mesh(call, known["mesh"])
+    terms = {name: _number(known[name], 0) for name in ("alpha", "beta")}
+    residuals = tuple(_number(one, -MOST) for one in _list(known["residuals"]))
+    if not _is_drawn(sizes, *terms.values()) or len(residuals) != len(sizes):
         return None
-    return Fit(**{**known, "sizes": sizes, "mesh": mesh})
+    if known["op"] not in OPERATIONS or known["mode"] not in (ALONE, CONCURRENT):
+        return None
+    axes = known["target"].split()
+    spans = known["target"] == " ".join(axes) and len({*axes}) == len(axes) > 0
+    ranks = _integer(known["ranks"])
+    if not spans or not 1 < ranks == math.prod(mesh[axis] for axis in axes):
+        return None
+    exact = {"ranks": ranks, "sizes": sizes, "mesh": mesh, "residuals": residuals}
+    return Fit(**{**known, **terms, **exact})
+
+
+def _is_drawn(sizes: tuple[int, ...], alpha: float, beta: float) -> bool:
+    """Whether sizes rise, and times between them are above zero and finite in any unit."""
+    rising = len(sizes) > 1 and all(a < b for a, b in pairwise((0, *sizes)))
+    if not rising or sizes[-1] > MOST_BYTES:
+        return False
+    return alpha + beta * sizes[0] >= LEAST and alpha + beta * sizes[-1] <= MOST
+
+
+def _mesh(call: Call, said: Mapping[str, object]) -> dict[str, int]:
+    """The sizes of a mesh, whose names may stand in a command."""
+    check_names(call, said.keys())
+    mesh = {axis: _integer(size) for axis, size in said.items()}
+    if min(mesh.values()) < 1 or math.prod(mesh.values()) > MAX_RANKS:
+        raise ValueError("no mesh")
+    return mesh
+
+
+def _list(said: object) -> list[object]:
+    if not isinstance(said, list | tuple):
+        raise TypeError("no list")
+    return [*said]
+
+
+def _integer(said: object) -> int:
+    if (found := integer(said)) is None:
+        raise TypeError("no integer")
+    return found
+
+
+def _number(said: object, least: float) -> float:
+    """A number that is no bool, from the least on, and finite in any unit."""
+    if isinstance(said, bool) or not isinstance(said, int | float) or not least <= said <= MOST:
+        raise TypeError("no such number")
+    return float(said)

@@ -106,6 +106,20 @@ def test_refused(typed: str, said: str, saved: Path, capsys: pytest.CaptureFixtu
     assert run(capsys, typed) == (2, "", f"meshkit predict{said}")
 
 
+@pytest.mark.parametrize("start", ["[", '{"fits": ['])
+def test_a_file_that_is_nested_too_deeply(
+    start: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved.write_text(start + "[" * 200_000)
+    assert run(capsys, "r.json 1K") == (
+        2,
+        "",
+        "meshkit predict r.json 1K: the file cannot be read.\n"
+        "  It is nested too deeply.\n"
+        "  Fix: a file with what meshkit bench --json printed.\n",
+    )
+
+
 @pytest.mark.usefixtures("saved")
 def test_the_fixes_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     fix = run(capsys, "r.json 3M")[2].rpartition("Fix: ")[2]

@@ -177,6 +177,7 @@ def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[st
     ("content", "why"),
     [
         ("[1]", "It holds no JSON object."),
+        ("[" * 200_000, "It is nested too deeply."),
         ('"a"', "It holds no JSON object."),
         ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
     ],

@@ -46,6 +46,34 @@ def test_what_was_saved_is_read_again() -> None:
         ("mesh", {"dp": 0}),
         ("mesh", {}),
         ("mesh", [["dp", 2]]),
+        ("ranks", "4"),
+        ("ranks", 2.0),
+        ("ranks", 2.5),
+        ("ranks", True),
+        ("ranks", 3),
+        ("alpha", True),
+        ("beta", 1e308),
+        ("beta", 10**400),
+        ("beta", 1e25),
+        ("residuals", "12"),
+        ("residuals", [True, 0.1]),
+        ("residuals", [1e308, 0.1]),
+        ("sizes", [1024.5, 2048]),
+        ("sizes", [1024.0, 2048]),
+        ("sizes", ["1024", 2048]),
+        ("sizes", [1024, 10**400]),
+        ("mesh", {"dp": 2.7, "sp": 2}),
+        ("mesh", {"dp": "2", "sp": 2}),
+        ("mesh", {"dp": 2, "sp": 2**63}),
+        ("mesh", {"dp": 2, "sp; rm": 2}),
+        ("mesh", {"dp": 2, "s p": 2}),
+        ("mesh", {"dp": 2, "sp\x1b": 2}),
+        ("mesh", {"sp": 2}),
+        ("target", ""),
+        ("target", "dp "),
+        ("target", "dp dp"),
+        ("target", "zz"),
+        ("mode", "alone; ls"),
     ],
 )
 def test_what_is_no_line(name: str, value: object) -> None:
@@ -60,3 +88,16 @@ def test_what_is_no_line(name: str, value: object) -> None:
 def test_files_without_lines(said: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="holds no line"):
         read_fits(CALL, said)
+
+
+def test_times_are_above_zero_and_numbers_may_be_whole() -> None:
+    said: dict[str, Any] = json.loads(SAVED)
+    said["fits"][1].update(alpha=0, beta=0)
+    with pytest.raises(SpecError, match="holds no line"):
+        read_fits(CALL, said)
+    said["fits"][1].update(alpha=5e-324)  # a bandwidth that no float holds
+    with pytest.raises(SpecError, match="holds no line"):
+        read_fits(CALL, said)
+    said["fits"][1].update(alpha=1)
+    fit = read_fits(CALL, said)[1]
+    assert (fit.seconds(1024), type(fit.alpha)) == (1.0, float)
