@@ -199,8 +199,9 @@ def _add(parser: ArgumentParser) -> None:
     )
     ops = f"operations, with commas between (default: {','.join(OPERATIONS)})"
     parser.add_argument("--ops", type=read_operations, help=ops)
-    axes = "over which groups: dp, 'dp sp' for both axes in one, dp+sp for both at once; commas "
-    axes += "between (default: each axis, each two, all, and those that overlap in training)"
+    axes = "over which groups: dp, 'dp sp' for both axes in one, dp+sp for both at once, "
+    axes += "world for all; commas between (default: each axis, each two, all, and those that "
+    axes += "overlap in training)"
     parser.add_argument("--axes", type=_split, metavar="TARGETS", help=axes)
     iters = "calls that are counted for each row, fewer where they are slow (default 20)"
     two = partial(integer, least=2)  # one call has no spread

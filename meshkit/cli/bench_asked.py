@@ -32,7 +32,7 @@ def read_size(text: str) -> int:
         >>> read_size("64K"), read_size("100")
         (65536, 100)
     """
-    found = re.fullmatch(r"([0-9]{1,12})([KMG]?)", text.upper(), re.ASCII)
+    found = re.fullmatch(r"([0-9]{1,13})([KMG]?)", text.upper(), re.ASCII)
     if found is None:
         raise ArgumentTypeError(f"{text!r} is not a number of bytes, such as 1024, 64K or 16M")
     return int(found[1]) << UNITS[found[2]]

@@ -92,21 +92,34 @@ class Fit:
         return f"{self.op} over {self.target} was measured from {least} to {most} bytes."
 
     def wider(self, size: float) -> str:
-        """The command that measures a size too, and those from there to here; "" if none does.
+        """The command that measures a size too, as :func:`wider`; "" if none does."""
+        return wider([self], [size])
 
-        Sizes are rounded down to what all ranks can share, so it goes one such step further.
-        """
-        step = ITEM * math.prod(self.mesh.values())
-        if not step <= size <= MOST:  # nan is neither
-            return ""
-        least = last = min(self.sizes[0], int(size))
-        while last < max(self.sizes[-1], size) + step:
-            last *= FACTOR
-        standard = [axis for axis in STANDARD if axis in self.mesh] == list(self.mesh)
-        words = ["meshkit bench", pairs(self.mesh), f"-n {math.prod(self.mesh.values())}"]
-        words += [] if standard else [f"--order {_word(' '.join(self.mesh))}"]
-        words += [f"--ops {self.op}", f"--axes {_word(self.target)}"]
-        return " ".join([*words, f"--sizes {least}:{last}:{FACTOR}"]) if last <= MOST else ""
+
+def wider(fits: Sequence[Fit], sizes: Sequence[float], *, here: bool = True) -> str:
+    """The command that measures some sizes too, and those from there to here; "" if none does.
+
+    Sizes are rounded down to what all ranks can share, so it goes one such step further.
+
+    Args:
+        fits: one line or more, of one mesh.
+        sizes: in bytes, one or more.
+        here: whether it starts ranks on this machine; else each rank is one of a launcher.
+    """
+    mesh = fits[0].mesh
+    step = ITEM * math.prod(mesh.values())
+    reached = all(step <= size <= MOST for size in sizes)  # nan is neither
+    if not reached or any([*fit.mesh.items()] != [*mesh.items()] for fit in fits):
+        return ""
+    least = last = min(*(fit.sizes[0] for fit in fits), *map(int, sizes))
+    while last < max(*(fit.sizes[-1] for fit in fits), *sizes) + step:
+        last *= FACTOR
+    standard = [axis for axis in STANDARD if axis in mesh] == list(mesh)
+    words = ["meshkit bench", pairs(mesh), *([f"-n {math.prod(mesh.values())}"] if here else [])]
+    words += [] if standard else [f"--order {_word(' '.join(mesh))}"]
+    words.append(f"--ops {','.join(dict.fromkeys(fit.op for fit in fits))}")
+    words.append(f"--axes {_word(','.join(dict.fromkeys(fit.target for fit in fits)))}")
+    return " ".join([*words, f"--sizes {least}:{last}:{FACTOR}"]) if last <= MOST else ""
 
 
 def _word(text: str) -> str:

@@ -5,6 +5,7 @@
     dp        the groups of an axis
     dp sp     the groups over two axes
     dp+sp     each rank in its group of dp and in that of sp at the same time
+    world     the group of all ranks
 
 In training the gradients of dp travel while the layers of tp, sp, cp and ep still talk, and pp
 sends beside all of them. Those four wait for each other and do not overlap.
@@ -22,6 +23,7 @@ from .errors import SpecError, told
 from .layout import Layout
 from .plan import Axes
 
+WORLD = "world"  # all axes, where none is called that
 INNER = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a layer
 
 
@@ -70,11 +72,11 @@ def every_target(layout: Layout) -> tuple[Target, ...]:
 def typed_targets(
     layout: Layout, names: Sequence[str], call: Call | None = None
 ) -> tuple[Target, ...]:
-    """Targets as they are typed, each once: sp+dp is dp+sp. Pure.
+    """Targets as they are typed, each once: sp+dp is dp+sp, world all axes. Pure.
 
     Args:
         layout: the grid.
-        names: ``"dp"``, ``"dp sp"`` or ``"dp+sp"``.
+        names: ``"dp"``, ``"dp sp"``, ``"dp+sp"`` or ``"world"``.
         call: what an error quotes; None is this one.
 
     Raises:
@@ -95,7 +97,9 @@ def typed_targets(
 
 
 def _typed(call: Call, layout: Layout, name: str) -> Target:
-    target = Target(tuple(tuple(part.split()) for part in name.split("+")))
+    whole = name.strip() == WORLD and WORLD not in layout.axes
+    words = " ".join(wide(layout) or layout.axes) if whole else name
+    target = Target(tuple(tuple(part.split()) for part in words.split("+")))
     check_known(call, target.span, layout.axes)
     fix = "axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once."
     if not all(target.groups) or len(target.groups) > 2:

@@ -22,6 +22,7 @@ from meshkit.bench.bench import Request
 from meshkit.cli import bench
 from meshkit.cli.bench_asked import (
     SIZES,
+    as_size,
     check_memory,
     read_operations,
     read_size,
@@ -358,6 +359,11 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     assert str(error.value).splitlines()[-1] == (
         "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
     )
+
+
+def test_the_largest_sizes_are_read_as_they_are_told() -> None:
+    for size in (2**40, 2**40 - 4, 10**12):
+        assert read_size(as_size(size)) == size
 
 
 def test_sizes_as_typed() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from meshkit.cli.main import main, parser
+from meshkit.core.fit import Fit
 from meshkit.core.measured_json import as_fields
 from tests.core.reports import REPORT
+
+HERE = replace(REPORT, hosts=dict.fromkeys(range(4), "a"))
 
 
 @pytest.fixture
@@ -18,7 +22,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "r.json"
-    path.write_text(json.dumps(as_fields(REPORT)))
+    path.write_text(json.dumps(as_fields(HERE)))
     return path
 
 
@@ -44,7 +48,7 @@ def test_a_row_for_each_line_and_size(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.usefixtures("saved")
 def test_json_and_what_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    said = json.loads(run(capsys, "r.json 4K --json --ops all_reduce --axes dp,sp")[1])
+    said = json.loads(run(capsys, "r.json 4K --json --ops all_reduce --axes dp")[1])
     assert said["ok"] is True
     assert [(one["mode"], one["size"]) for one in said["predictions"]] == [
         ("alone", 4096),
@@ -67,16 +71,55 @@ REFUSED = [
         "  Fix: meshkit predict r.json 1K --axes dp.\n",
     ),
     (
-        "r.json 1K --axes zz",
-        " r.json 1K --axes zz: no such line was measured.\n"
-        "  There are all_reduce; over dp.\n"
-        "  Fix: meshkit predict r.json 1K, which tells all of them.\n",
+        "r.json 2M 1K 3M 1",
+        " r.json 2M 1K 3M 1: all_reduce over dp was measured from 1024 to 1048576 bytes.\n"
+        "  Algorithms and protocols change with the size: the line says nothing beyond.\n"
+        "  Fix: meshkit predict r.json 1M 1K.\n",
     ),
     (
-        "r.json 1K --ops broadcast",
-        " r.json 1K --ops broadcast: no such line was measured.\n"
-        "  There are all_reduce; over dp.\n"
-        "  Fix: meshkit predict r.json 1K, which tells all of them.\n",
+        "r.json 1K --axes zz",
+        " r.json 1K --axes zz: no line of 'zz' was measured.\n"
+        "  There are all_reduce over dp.\n"
+        "  Fix: meshkit predict r.json 1K.\n",
+    ),
+    (
+        "r.json 1K --axes dp,zz,world",
+        " r.json 1K --axes dp,zz,world: no line of 'zz' or 'world' was measured.\n"
+        "  There are all_reduce over dp.\n"
+        "  Fix: meshkit predict r.json 1K --axes dp.\n",
+    ),
+    (
+        "r.json 1K --ops broadcast,all_reduce --axes dp",
+        " r.json 1K --ops broadcast,all_reduce --axes dp: no line of 'broadcast' was measured.\n"
+        "  There are all_reduce over dp.\n"
+        "  Fix: meshkit predict r.json 1K --ops all_reduce --axes dp.\n",
+    ),
+    (
+        "two.json 3M 1",
+        " two.json 3M 1: all_reduce over dp sp was measured from 4096 to 1048576 bytes.\n"
+        "  Algorithms and protocols change with the size: the line says nothing beyond.\n"
+        "  Fix: meshkit predict two.json 64K 4K.\n",
+    ),
+    (
+        "two.json 3M 2K",
+        " two.json 3M 2K: all_reduce over dp sp was measured from 4096 to 1048576 bytes.\n"
+        "  Algorithms and protocols change with the size: the line says nothing beyond.\n"
+        "  Fix: meshkit predict two.json 64K 4K; or first meshkit bench dp=2 sp=2 --ops "
+        "all_reduce,broadcast --axes 'dp sp,dp' --sizes 1024:4194304:4 --json > wider.json, "
+        "without -n under the launcher of that run.\n",
+    ),
+    (
+        "apart.json 3M",
+        " apart.json 3M: all_reduce over dp sp was measured from 4096 to 8192 bytes.\n"
+        "  Algorithms and protocols change with the size: the line says nothing beyond.\n"
+        "  Fix: first meshkit bench dp=2 sp=2 -n 4 --ops all_reduce,broadcast --axes 'dp sp,dp' "
+        "--sizes 4096:4194304:4 --json > wider.json.\n",
+    ),
+    (
+        "apart.json 1",
+        " apart.json 1: all_reduce over dp sp was measured from 4096 to 8192 bytes.\n"
+        "  Algorithms and protocols change with the size: the line says nothing beyond.\n"
+        "  Fix: sizes between those of each line.\n",
     ),
     (
         "'no such.json' 1K",
@@ -99,9 +142,32 @@ REFUSED = [
 ]
 
 
+MESH = {"dp": 2, "sp": 2}
+
+
+def lines(hosts: str, first: list[int], second: list[int]) -> str:
+    """A file with two lines over sizes of their own."""
+    zero = [0.0, 0.0]
+    fits = [
+        Fit("all_reduce", "dp sp", "alone", 4, 1e-4, 1e-9, tuple(first), tuple(zero), MESH),
+        Fit("broadcast", "dp", "alone", 2, 1e-4, 1e-9, tuple(second), tuple(zero), MESH),
+    ]
+    return json.dumps({"hosts": [*hosts], "fits": [asdict(fit) for fit in fits]})
+
+
+@pytest.mark.parametrize("name", ["dp sp", "sp dp", " sp  dp", "world", "'world'"])
+def test_axes_in_any_order(name: str, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved.write_text(lines("aabb", [4096, 2**20], [1024, 2**16]))
+    code, out, err = run(capsys, f"r.json 4K --json --axes {shlex.quote(name.strip(chr(39)))}")
+    assert (code, err) == (0, "")
+    assert [one["axes"] for one in json.loads(out)["predictions"]] == ["dp sp"]
+
+
 @pytest.mark.parametrize(("typed", "said"), REFUSED)
 def test_refused(typed: str, said: str, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (saved.parent / "list.json").write_text("[1]")
+    (saved.parent / "two.json").write_text(lines("aabb", [4096, 2**20], [1024, 2**16]))
+    (saved.parent / "apart.json").write_text(lines("aaaa", [4096, 2**13], [2**14, 2**16]))
     (saved.parent / "links.json").write_text('{"inside": 3}')
     assert run(capsys, typed) == (2, "", f"meshkit predict{said}")
 
@@ -120,11 +186,14 @@ def test_a_file_that_is_nested_too_deeply(
     )
 
 
-@pytest.mark.usefixtures("saved")
-def test_the_fixes_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    fix = run(capsys, "r.json 3M")[2].rpartition("Fix: ")[2]
+@pytest.mark.parametrize("typed", ["r.json 3M 2M 4K", "two.json 3M 2K", "two.json 9M"])
+def test_the_fixes_can_be_typed(
+    typed: str, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (saved.parent / "two.json").write_text(lines("aabb", [4096, 2**20], [1024, 2**16]))
+    fix = run(capsys, typed)[2].rpartition("Fix: ")[2]
     nearest, wider = fix.split("; or first ")
     assert run(capsys, nearest.removeprefix("meshkit predict "))[0] == 0
     words = shlex.split(wider.partition(" > ")[0])[1:]
     asked = parser(["bench"]).parse_args(words)
-    assert (asked.json, asked.n) == (True, 4)
+    assert (asked.json, asked.n) == (True, 4 if typed.startswith("r") else None)

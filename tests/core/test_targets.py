@@ -76,3 +76,14 @@ def test_an_error_quotes_the_call_it_is_given() -> None:
 def test_of_two_at_once_each_must_have_ranks() -> None:
     with pytest.raises(SpecError, match="a group over tp has 1 rank"):
         typed_targets(Layout(dp=2, tp=1), ["dp+tp"])
+
+
+def test_the_world_is_all_axes_unless_an_axis_is_called_that() -> None:
+    layout = Layout(dp=2, sp=1, tp=2)
+    (world,) = typed_targets(layout, ["world", "dp tp", " world "])
+    assert world.name == "dp tp"
+    assert world in every_target(layout)
+    (axis,) = typed_targets(Layout(ranks=None, world=2, x=2), ["world"])
+    assert axis.name == "world"
+    with pytest.raises(SpecError, match="a group over dp tp has 1 rank"):
+        typed_targets(Layout(dp=1, tp=1), ["world"])
