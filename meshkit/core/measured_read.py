@@ -46,10 +46,13 @@ def read_fits(call: Call, said: Mapping[str, Any]) -> tuple[Fit, ...]:
 def _fit(call: Call, said: Mapping[str, Any]) -> Fit | None:
     """One line; None, or what comes of a value of another type, where it is none."""
     known = {field.name: said[field.name] for field in fields(Fit)}
-    sizes, mesh = tuple(map(_integer, _list(known["sizes"]))), _mesh(call, known["mesh"])
+    if not all(isinstance(known[name], list | tuple) for name in ("sizes", "residuals")):
+        return None
+    sizes, mesh = tuple(map(_integer, known["sizes"])), _mesh(call, known["mesh"])
     terms = {name: _number(known[name], 0) for name in ("alpha", "beta")}
-    residuals = tuple(_number(one, -MOST) for one in _list(known["residuals"]))
-    if not _is_drawn(sizes, *terms.values()) or len(residuals) != len(sizes):
+    residuals = tuple(_number(one, -MOST) for one in known["residuals"])
+    finite = all(map(math.isfinite, residuals))
+    if not finite or not _is_drawn(sizes, *terms.values()) or len(residuals) != len(sizes):
         return None
     if known["op"] not in OPERATIONS or known["mode"] not in (ALONE, CONCURRENT):
         return None
@@ -71,28 +74,19 @@ def _is_drawn(sizes: tuple[int, ...], alpha: float, beta: float) -> bool:
 
 
 def _mesh(call: Call, said: Mapping[str, object]) -> dict[str, int]:
-    """The sizes of a mesh, whose names may stand in a command."""
+    """The sizes of a mesh, whose names may stand in a command; {} where it is none."""
     check_names(call, said.keys())
     mesh = {axis: _integer(size) for axis, size in said.items()}
-    if min(mesh.values()) < 1 or math.prod(mesh.values()) > MAX_RANKS:
-        raise ValueError("no mesh")
-    return mesh
-
-
-def _list(said: object) -> list[object]:
-    if not isinstance(said, list | tuple):
-        raise TypeError("no list")
-    return [*said]
+    return mesh if min(mesh.values()) > 0 and math.prod(mesh.values()) <= MAX_RANKS else {}
 
 
 def _integer(said: object) -> int:
-    if (found := integer(said)) is None:
-        raise TypeError("no integer")
-    return found
+    """An integer; 0, which no size is, for anything else."""
+    found = integer(said)
+    return 0 if found is None else found
 
 
 def _number(said: object, least: float) -> float:
-    """A number that is no bool, from the least on, and finite in any unit."""
-    if isinstance(said, bool) or not isinstance(said, int | float) or not least <= said <= MOST:
-        raise TypeError("no such number")
-    return float(said)
+    """A number that is no bool, from the least on and finite in any unit; nan for anything else."""
+    number = isinstance(said, int | float) and not isinstance(said, bool)
+    return float(said) if number and least <= said <= MOST else math.nan  # type: ignore[arg-type,operator]
