@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
+from ..core.call import written
 from ..core.cost import Job, check_job
 from ..core.errors import SpecError, told
-from ..core.links import LINKS, Links
+from ..core.links import LEAST, LINKS, MOST, Links
 from ..core.model import ModelShape
 from ..core.ranking import PROMISE, ranking
 from ..core.search import search
@@ -36,8 +37,10 @@ def run(asked: Namespace) -> Answer:
         SpecError: where a file cannot be read, or what was asked for cannot be.
     """
     model = ModelShape.of(_read("model", asked.model))
-    links = LINKS.get(asked.links or USUAL) or _measured(asked.links)
-    links = links.but({"memory": asked.memory}) if asked.memory else links
+    name = asked.links or USUAL
+    measured = {} if name in LINKS else _measured(name)
+    measured |= {"memory": asked.memory} if asked.memory else {}
+    links = LINKS.get(name, LINKS[USUAL]).but(measured)
     job = _job(asked, links)
     found = search(model, job, asked.top or TOP)
     if asked.json:
@@ -45,28 +48,66 @@ def run(asked: Namespace) -> Answer:
         text = json.dumps({"ok": bool(found.best), **said, **asdict(found), "note": PROMISE})
         return Answer(text, bool(found.best))
     title = f"{Path(asked.model).name}: {model.parameters / 1e9:.2f} billion weights"
-    text = ranking(found, job, title, terminal.width())
+    assumed = () if name in LINKS else links.assumed(USUAL, measured)
+    text = ranking(found, job, title, terminal.width(), assumed)
     return Answer(text, bool(found.best))
 
 
-def _measured(path: str) -> Links:
-    """The usual links, with the figures of a file in their place.
+def _measured(path: str) -> dict[str, object]:
+    """The figures of a file, which stand in the place of the usual ones; {} where none is named.
 
     Args:
         path: of figures, or of what ``meshkit bench --json`` printed.
 
     Raises:
-        SpecError: where there are none.
+        SpecError: where there are none, or they are those of a run that is not to be trusted.
     """
-    said, usual = _read("links", path), LINKS[USUAL]
-    if "fits" not in said:
-        return usual.but(said)
+    said = _read("links", path)
+    found = _benched(path, said) if {"fits", "results"} & said.keys() else {**said}
+    for name, value in found.items():
+        _check_figure(path, name, value)
+    return found
+
+
+def _benched(path: str, said: Mapping[str, object]) -> dict[str, object]:
+    """The figures of a run.
+
+    Raises:
+        SpecError: where it was cut short, elements were wrong, or no line was measured.
+    """
+    example = "meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say"
+    bounds = said.get("out_of_bounds")
+    if said.get("interrupted") or said.get("ok") is not True:
+        why = "the run was interrupted." if said.get("interrupted") else "the run is not ok."
+        wrong = bounds.get("count") if isinstance(bounds, dict) else None
+        told_wrong = [f"Wrong elements: {written(wrong)}."] if wrong else []
+        fix = f"a run to its end without a wrong element: {example}."
+        raise SpecError(told(f"--links {path}: {why}", *told_wrong, fix=fix))
     found = said.get("links")
     if not isinstance(found, dict) or not found:
         line = f"--links {path}: no line of all_reduce, all_gather or reduce_scatter was measured."
-        fix = "meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or more."
-        raise SpecError(told(line, fix=fix))
-    return usual.but({**found, "source": f"{found.get('source')}; the others: {usual.source}"})
+        raise SpecError(told(line, fix=f"{example}, which measures two sizes or more."))
+    source = f"{found.get('source')}; the others: {LINKS[USUAL].source}"
+    return {**found, "source": source}
+
+
+def _check_figure(path: str, name: str, value: object) -> None:
+    """Refuse what is no figure of links, in the words of the command.
+
+    Raises:
+        SpecError: with the figures that there are, or the numbers that it can be.
+    """
+    names = [field.name for field in fields(Links)]
+    if name not in names:
+        line, fix = f"there is no figure {name!r}.", f"one of {', '.join(names)}"
+        fix += "; or what meshkit bench --json printed."
+        raise SpecError(told(f"--links {path}: {line}", fix=fix))
+    if name == "source" and isinstance(value, str):
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name == "source" or not number or not LEAST <= float(str(value)) <= MOST:
+        fix = "a text." if name == "source" else f"a number from {LEAST:g} to {MOST:g}."
+        raise SpecError(told(f"--links {path}: {name} is {written(value)}.", fix=fix))
 
 
 def _job(asked: Namespace, links: Links) -> Job:

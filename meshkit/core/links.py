@@ -6,7 +6,7 @@ the same words, ranks better.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, fields
 
 from .call import Call
@@ -70,6 +70,33 @@ class Links:
                 raise SpecError(told(f"{call}: there is no figure {name!r}.", fix=fix))
         return Links(**{**known, **measured})
 
+    def assumed(self, whose: str, measured: Container[str]) -> tuple[str, ...]:
+        """The figures that were not measured, each in words.
+
+        Args:
+            whose: the machine of :data:`LINKS` that they are of.
+            measured: names of the others.
+
+        Example:
+            >>> LINKS["h100"].assumed("h100", {"flops", "memory", "reads", "inside"})[0]
+            "across nodes: h100's 50 GB/s, not measured"
+        """
+        return tuple(
+            f"{what}: {whose}'s {getattr(self, name) / unit:.4g} {word}, not measured"
+            for name, (what, unit, word) in _WORDS.items()
+            if name not in measured
+        )
+
+
+_WORDS = {
+    "flops": ("compute", 1e12, "TFLOP/s"),
+    "memory": ("memory", 1, "GB"),
+    "reads": ("reads of memory", 1, "GB/s"),
+    "inside": ("in a node", 1, "GB/s"),
+    "across": ("across nodes", 1, "GB/s"),
+    "wait_inside": ("a step in a node", 1e-6, "us"),
+    "wait_across": ("a step across nodes", 1e-6, "us"),
+}
 
 # The share of the dense bf16 peak that a trainer attains between its collectives. Chosen on Llama 3
 # 405B: 430, 400 and 380 TFLOP/s of an H100 all told (arXiv 2407.21783, table 4; 8192, 16,384 ranks,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .call import Call
 from .cost import Job
 from .search import Found, Ranked
@@ -11,7 +13,9 @@ HEADER = "     step s     GB  layout; sharding, micro batches x samples; axes ac
 PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
 
 
-def ranking(found: Found, job: Job, title: str, width: int = 80) -> str:
+def ranking(
+    found: Found, job: Job, title: str, width: int = 80, assumed: Sequence[str] = ()
+) -> str:
     """The ranking as a person reads it.
 
     Args:
@@ -19,6 +23,7 @@ def ranking(found: Found, job: Job, title: str, width: int = 80) -> str:
         job: for what.
         title: the model, in words.
         width: columns; what is wider than it goes on in the next line.
+        assumed: figures of the links that were not measured, in words, where others were.
     """
     links, total = job.links, found.fits + sum(one.count for one in found.excluded)
     ranks, nodes = count(job.world, "rank"), count(job.nodes, "node")
@@ -28,6 +33,7 @@ def ranking(found: Found, job: Job, title: str, width: int = 80) -> str:
         f"A step: {job.global_batch} samples of {job.seq} tokens.",
         f"A rank: {links.memory:g} GB, {links.flops / 1e12:.0f} TFLOP/s attained, "
         f"{links.inside:g} GB/s in a node, {links.across:g} GB/s out of it.",
+        *(f"  {one}" for one in assumed),
         *(["", HEADER, *rows] if rows else []),
         "",
         f"{found.fits} of {count(total, 'layout')} fit.",

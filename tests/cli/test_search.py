@@ -13,7 +13,7 @@ from meshkit import factor_world
 from meshkit.cli import main
 from meshkit.core.links import LINKS
 from meshkit.core.measured_json import as_fields
-from tests.core.reports import REPORT
+from tests.core.reports import CLEAN, EMPTY, REPORT
 from tests.core.test_ranking import LLAMA_8B, LLAMA_405B, NONE, TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_memory_and_links_are_those_that_were_given(
 
 def benched(folder: Path, **changes: object) -> str:
     path = folder / "bench.json"
-    path.write_text(json.dumps({**as_fields(REPORT), **changes}))
+    path.write_text(json.dumps({**as_fields(CLEAN), **changes}))
     return str(path)
 
 
@@ -120,7 +120,7 @@ def test_links_are_read_from_what_bench_printed(
 ) -> None:
     model = ["--model", str(folder / "llama-8b.json")]
     code, out, _ = run(capsys, *ASKED, *model, "--links", benched(folder), "--json")
-    links, measured = json.loads(out)["job"]["links"], as_fields(REPORT)["links"]
+    links, measured = json.loads(out)["job"]["links"], as_fields(CLEAN)["links"]
     assert code == 0
     assert links["across"] == measured["across"]
     assert links["wait_across"] == measured["wait_across"]
@@ -141,6 +141,83 @@ def test_a_bench_without_lines_is_refused(
     )
     model = ["--model", str(folder / "llama-8b.json")]
     assert run(capsys, *ASKED, *model, "--links", path) == (2, "", told)
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (as_fields(REPORT), "the run is not ok.\n  Wrong elements: 3."),
+        (as_fields(EMPTY), "the run was interrupted."),
+        ({**as_fields(CLEAN), "interrupted": True}, "the run was interrupted."),
+        ({"results": [], "links": {"inside": 3}}, "the run is not ok."),
+    ],
+)
+def test_a_bench_that_is_not_whole_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], line: str
+) -> None:
+    path = folder / "bench.json"
+    path.write_text(json.dumps(said))
+    model = ["--model", str(folder / "llama-8b.json")]
+    assert run(capsys, *ASKED, *model, "--links", str(path)) == (
+        2,
+        "",
+        f"meshkit search: --links {path}: {line}\n"
+        "  Fix: a run to its end without a wrong element: meshkit bench dp=2 -n 2 --sizes 1K:1M "
+        "--json, say.\n",
+    )
+
+
+FIGURES = (
+    "Fix: one of flops, memory, reads, inside, across, wait_inside, wait_across, source; or what "
+    "meshkit bench --json printed."
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"ok": True}, f"there is no figure 'ok'.\n  {FIGURES}"),
+        ({"inside": "370"}, "inside is '370'.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"inside": True}, "inside is True.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"inside": 0}, "inside is 0.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"inside": 10**400}, f"inside is {10**400}.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"source": 3}, "source is 3.\n  Fix: a text."),
+    ],
+)
+def test_figures_that_are_none(
+    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], told: str
+) -> None:
+    path = folder / "links.json"
+    path.write_text(json.dumps(said))
+    model = ["--model", str(folder / "llama-8b.json")]
+    want = f"meshkit search: --links {path}: {told}\n"
+    assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", want)
+
+
+def test_results_without_lines_name_no_internal_call(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bench.json").write_text('{"ok": true, "results": []}')
+    model = ["--model", str(folder / "llama-8b.json"), "--links", str(folder / "bench.json")]
+    assert (
+        "no line of all_reduce, all_gather or reduce_scatter was"
+        in run(capsys, *ASKED, *model)[2].splitlines()[0]
+    )
+
+
+def test_the_table_says_what_was_not_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "links.json"
+    path.write_text('{"inside": 370, "flops": 4e14, "reads": 3e3, "wait_across": 2e-5}')
+    asked = [*ASKED, "--model", str(folder / "llama-8b.json")]
+    out = run(capsys, *asked, "--links", str(path), "--memory", "60")[1]
+    assert out.splitlines()[3:6] == [
+        "  across nodes: h100's 50 GB/s, not measured",
+        "  a step in a node: h100's 3.4 us, not measured",
+        "",
+    ]
+    assert "not measured" not in run(capsys, *asked)[1]
 
 
 def test_torch_is_not_imported(folder: Path) -> None:
