@@ -127,7 +127,7 @@ def agreed_hosts(request: Request) -> list[str]:
 
 def _progress(layout: Layout, todo: Sequence[Case], terms: Terms) -> Progress:
     """What rank 0 says, and that it begins."""
-    tell = Progress(layout, todo, terms.alone, terms.warm_up + terms.iters, sys.stderr)
+    tell = Progress(layout, todo, terms.alone, terms.most, sys.stderr)
     tell.begin()
     return tell
 

@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -76,6 +76,25 @@ class Terms:
     def seconds(self) -> Callable[[Callable[[], None], int, int, torch.device], list[float]]:
         """What takes the time of a call: ``measure.seconds``, or its like with a graph."""
         return seconds_by_graph if self.graph else seconds
+
+    @property
+    def most(self) -> int:
+        """How many calls a pass makes where there is time for all, those to warm up among them."""
+        return self.made(self.warm_up, max(LEAST, self.iters))
+
+    @property
+    def least(self) -> int:
+        """How many it makes, however slow they are: each may take a whole deadline."""
+        return self.made(0, LEAST)
+
+    @property
+    def checks(self) -> int:
+        """How many the check makes: one, and with a graph one before it and one replay."""
+        return 3 if self.graph else 1
+
+    def made(self, warm_up: int, counted: int) -> int:
+        """How many calls of a pass run; what a graph holds runs once in each of its replays."""
+        return max(warm_up, 1) + counted * (REPLAYS + 1) if self.graph else warm_up + counted
 
     def calls(self, slowest: float) -> Calls:
         """How many calls there is time for, to warm up and counted.
@@ -150,7 +169,8 @@ class Sweep:
                 took = self._alone(case.target.span, ready, calls)
             else:
                 took = self._at_once(ready, calls)
-            found.append(measurement(layout, case, mode, self._told_all(took), wrong))
+            one = measurement(layout, case, mode, self._told_all(took), wrong)
+            found.append(replace(one, per_replay=calls[1] if self.terms.graph else None))
 
     def _check(self, case: Case) -> tuple[int, float, str | None]:
         """Wrong elements on all ranks, seconds of the slowest, what the backend lacks."""

@@ -151,7 +151,9 @@ def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
     from ..launch.spawn import spawn
 
     todo = cases(layout, request.operations, request.targets, request.sizes)
-    limit = waits(layout, todo, request.terms.alone) * request.terms.timeout + ENDING
+    terms = request.terms
+    often = waits(layout, todo, terms.alone, calls=terms.least, checks=terms.checks)
+    limit = often * terms.timeout + ENDING
     less = f"--sizes {as_size(max(request.sizes[-1] // 4, 1))}"
     with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
         stop = str(Path(folder) / "stop")

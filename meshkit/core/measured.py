@@ -15,7 +15,7 @@ from .measurement import ALONE, CONCURRENT, OVERLAP, Case, GroupTime, Measuremen
 from .targets import Target
 from .turns import turns
 
-BEGIN, CHECK, ONCE = 4, 3, 3  # waits, see below
+BEGIN, CHECK, GATE = 4, 2, 1  # waits beside calls, see below
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,23 @@ def passes(layout: Layout, todo: Sequence[Case], alone: int | None) -> int:
     return sum(turns(layout, target, mode, alone) for target, mode in ways)
 
 
-def waits(layout: Layout, todo: Sequence[Case], alone: int | None) -> int:
+def waits(
+    layout: Layout, todo: Sequence[Case], alone: int | None, *, calls: int = 2, checks: int = 1
+) -> int:
     """How often ranks wait for each other in a run, each time no longer than a deadline. Pure.
 
-    Four times to begin: to join, to build, to compare what is asked for, to hear the hosts. Three
-    times in a case: at the gate, in the check, and to tell what it found. Three times for all
-    groups at once, or for each that is measured alone: at the gate, and in two calls, as more are
+    Four times to begin: to join, to build, to compare what is asked for, to hear the hosts. In a
+    case at the gate, in each call of the check, and to tell what it found. For all groups at once,
+    or for each that is measured alone: at the gate, and in the least calls of a pass, as more are
     made only where there is time for all of them in a quarter of the deadline. Once to tell what a
     way took.
+
+    Args:
+        layout: the grid.
+        todo: what is measured.
+        alone: as for :func:`passes`.
+        calls: the least that a pass makes.
+        checks: calls of a check.
 
     Example:
         >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))
@@ -126,7 +135,8 @@ def waits(layout: Layout, todo: Sequence[Case], alone: int | None) -> int:
         18
     """
     told = sum(len(modes(layout, case.target)) for case in todo)
-    return BEGIN + CHECK * len(todo) + ONCE * passes(layout, todo, alone) + told
+    checked, once = (CHECK + checks) * len(todo), GATE + calls
+    return BEGIN + checked + once * passes(layout, todo, alone) + told
 
 
 def ratios(found: Sequence[Measurement]) -> list[float | None]:

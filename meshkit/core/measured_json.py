@@ -5,8 +5,10 @@ From ``src/util.cu`` of github.com/NVIDIA/nccl-tests, which writes them for its 
 single calls, ``min_us, p50_us, p99_us, max_us``. Times are in microseconds, bandwidths in decimal
 GB/s. ``iterations`` are the calls asked for, ``actual_iterations`` those of each group, fewer
 where they are slow. What nccl-tests does not know, axes, modes, groups, fits, stands beside them;
-``groups`` of ``num_groups`` were measured; ``levels`` are those of ``core.reach``, as many as
-``ranks``; ``links`` is what ``meshkit search --links`` reads.
+``groups`` of ``num_groups`` were measured. With a CUDA graph ``actual_iterations`` are its replays,
+``calls_per_replay`` the calls in each (else null), and ``_per_iter``, its percentiles too, is over
+replays, each with the mean of its calls: single calls are not seen. ``levels`` are those of
+``core.reach``, as many as ``ranks``; ``links`` is what ``meshkit search --links`` reads.
 """
 
 from __future__ import annotations
@@ -78,6 +80,7 @@ def _result(one: Measurement, ratio: float | None) -> dict[str, Any]:
         place: _speed(one),
         f"{place}_per_iter": _calls(one),
         "actual_iterations": one.calls or None,
+        "calls_per_replay": one.per_replay,
         "groups": one.groups or None,
         "num_groups": one.num_groups or None,
         "ratio": ratio,
@@ -96,7 +99,7 @@ def _speed(one: Measurement) -> dict[str, Any] | None:
 
 
 def _calls(one: Measurement) -> dict[str, float] | None:
-    """Single calls, on the slowest rank of each group."""
+    """Single calls, or replays of a graph, on the slowest rank of each group."""
     if one.timing is None:
         return None
     t = one.timing

@@ -85,6 +85,8 @@ class Measurement:
         lacks: what the backend said, where it has no such operation.
         groups: how many groups were measured; of many only some are, where each is alone.
         num_groups: how many there are.
+        per_replay: calls that a CUDA graph held; ``calls`` are then its replays, and each counts by
+            the mean of the calls in it. None where each call counts.
     """
 
     case: Case
@@ -99,6 +101,7 @@ class Measurement:
     lacks: str | None = None
     groups: int = 0
     num_groups: int = 0
+    per_replay: int | None = None
 
     @property
     def algbw(self) -> float | None:

@@ -186,3 +186,38 @@ def test_times_are_taken_by_the_way_that_is_asked_for() -> None:
     assert Terms(1, 2, 3.0, graph=True).seconds is seconds_by_graph
     assert Terms(1, 2, 3.0).seconds is sweep.seconds
     assert (Terms(1, 2, 3.0, graph=True).counted, Terms(1, 2, 3.0).counted) == (REPLAYS, None)
+
+
+@pytest.mark.parametrize(("warm_up", "counted"), [(0, 2), (1, 2), (3, 20)])
+def test_calls_of_a_pass_by_counting_them(cuda: Cuda, warm_up: int, counted: int) -> None:
+    ran = [0, 0]
+
+    def count(way: int) -> None:
+        ran[way] += 1
+
+    seconds_by_graph(lambda: cuda.call(lambda: count(0)), warm_up, counted, CUDA)
+    sweep.seconds(lambda: count(1), warm_up, counted, torch.device("cpu"))
+    with_graph, without = (Terms(warm_up, counted, 9.0, graph=graph) for graph in (True, False))
+    assert [with_graph.most, without.most] == ran
+    if warm_up == 0:
+        assert [with_graph.least, without.least] == ran
+
+
+def test_calls_of_a_check_by_counting_them(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[None] = []
+    monkeypatch.setattr(
+        sweep, "run", lambda calls: [cuda.call(lambda: ran.append(None)) for _ in calls]
+    )
+    mesh: Any = SimpleNamespace(rank=0)
+    ready: Any = [Call(cuda, 0)]
+    for graph in (True, False):
+        ran.clear()
+        terms = Terms(1, 2, 20.0, graph=graph)
+        sweep.run(ready)
+        Sweep(mesh, CUDA, {}, terms, lambda: False, lambda case: None)._wrong(ready)
+        assert len(ran) == terms.checks
+
+
+def test_two_calls_count_at_the_least() -> None:
+    assert Terms(3, 1, 20.0).most == 3 + LEAST
+    assert Terms(3, 1, 20.0, graph=True).most == 3 + LEAST * (REPLAYS + 1)

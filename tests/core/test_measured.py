@@ -98,6 +98,8 @@ def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
     for name, more in (("dp", 3 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 3 + 4), ("dp+sp", 3 + 4)):
         todo = cases(layout, ["broadcast"], typed_targets(layout, [name]), [64, 256])
         assert waits(layout, todo, None) == 4 + 2 * more
+        graph = waits(layout, todo, None, calls=13, checks=3)
+        assert graph == 4 + 2 * more + 2 * 2 + 11 * passes(layout, todo, None)
 
 
 @quick

@@ -72,6 +72,7 @@ def test_a_result_key_by_key() -> None:
         "root": "-1",
         "out_of_place": None,
         "actual_iterations": 3,
+        "calls_per_replay": None,
         "groups": 2,
         "num_groups": 2,
         "ratio": pytest.approx(2.5 / 1.5),
@@ -148,3 +149,9 @@ def test_of_a_sample_it_says_how_many_groups() -> None:
     one = replace(REPORT.found[0], groups=16, num_groups=1000)
     (told,) = as_fields(replace(CLEAN, found=(one,)))["results"]
     assert (told["groups"], told["num_groups"]) == (16, 1000)
+
+
+def test_of_a_graph_it_says_how_many_calls_a_replay_has() -> None:
+    one = replace(REPORT.found[0], per_replay=20)
+    (told,) = as_fields(replace(CLEAN, found=(one,), graph=True))["results"]
+    assert (told["actual_iterations"], told["calls_per_replay"]) == (3, 20)
