@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 
 from ..core.bandwidth import sweep_sizes
 from ..core.errors import SpecError, told
@@ -18,6 +19,9 @@ from .typed import Typed
 SIZES = "1K:16M:16"
 FACTOR = 4
 HELD = 2  # arrays of the whole size that a rank holds while it compares, at the least
+# Bytes that a rank holds beyond what all share, without an array. A choice: 10 MiB were measured
+# once a mesh of 4 stood (forkserver, gloo), 20 MiB later, and the rest is for torch's threads.
+RANK = 2**25
 SPARE = 4  # times what is needed at the least that a fix leaves room for
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # binary, as nccl-tests reads them
 
@@ -133,22 +137,37 @@ def check_graph(call: Typed, device: str | None, ranks: int) -> None:
 
 
 def check_memory(call: Typed, text: str, ranks: int) -> None:
-    """Refuse arrays that the ranks of this machine cannot hold, whatever they compute on.
+    """Refuse ranks that this machine cannot hold, by themselves or with their arrays.
 
     Args:
         call: the command as it was typed.
         text: the sizes as they were typed.
-        ranks: how many there are on this machine.
+        ranks: how many there are on this machine, whatever they compute on.
 
     Raises:
-        SpecError: with sizes that they can.
+        SpecError: with ranks, or with sizes, that it can.
     """
     sizes, there = read_sizes(text), memory()
-    needed = HELD * ranks * sizes[-1]
-    if there is not None and needed > there:
-        most = 2 ** int(math.log2(max(there // (SPARE * HELD * ranks), 1)))
-        fits = f"{as_size(sizes[0])}:{as_size(most)}" if sizes[0] < most else as_size(most)
-        line = f"{call}: {as_size(sizes[-1])} does not fit into memory."
-        holds = f"{count(ranks, 'rank')} here, each with {HELD} of it at the least, hold {needed} "
-        holds += f"bytes; there are {there}."
-        raise SpecError(told(line, holds, fix=f"{call.but(bytes=fits)}."))
+    needed = ranks * (HELD * sizes[-1] + RANK)
+    if there is None or needed <= there:
+        return
+    left = there - ranks * RANK
+    if left < SPARE * HELD * ranks:
+        line = f"{call}: {count(ranks, 'rank')} here do not fit into memory."
+        each = f"Each holds some {RANK} bytes before an array; there are {there}."
+        raise SpecError(told(line, each, fix=_fewer(call, there // (SPARE * RANK))))
+    most = 2 ** int(math.log2(left // (SPARE * HELD * ranks)))
+    fits = f"{as_size(sizes[0])}:{as_size(most)}" if sizes[0] < most else as_size(most)
+    line = f"{call}: {as_size(sizes[-1])} does not fit into memory."
+    holds = f"{count(ranks, 'rank')} here, each with {HELD} of it at the least and {RANK} bytes "
+    holds += f"beside, hold {needed} bytes; there are {there}."
+    raise SpecError(told(line, holds, fix=f"{call.but(bytes=fits)}."))
+
+
+def _fewer(call: Typed, most: int) -> str:
+    """The same command with ranks that fit; in words where its sizes ask for so many."""
+    sizes = next((value for value in call.args if isinstance(value, Mapping)), {})
+    known = math.prod(size for size in sizes.values() if size != -1)
+    if "n" in call.kwargs and -1 in sizes.values() and max(most, 2) // known:
+        return f"{call.but(n=max(most, 2) // known * known)}."
+    return f"a mesh of {count(max(most, 1), 'rank')} or fewer on this machine."

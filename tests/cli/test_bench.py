@@ -21,6 +21,7 @@ from meshkit import SpawnError, SpecError
 from meshkit.bench.bench import Request
 from meshkit.cli import bench
 from meshkit.cli.bench_asked import (
+    RANK,
     SIZES,
     as_size,
     check_memory,
@@ -245,8 +246,8 @@ MISUSE = [
     (
         ["dp=2", "-n", "2", "--sizes", "1K:1024G", "--iters", "5", "--timeout", "9"],
         " dp=2 --sizes 1K:1024G --iters 5 --timeout 9 -n 2: 1024G does not fit into memory.\n"
-        "  2 ranks here, each with 2 of it at the least, hold 4398046511104 bytes; there are "
-        "20000000000.\n"
+        "  2 ranks here, each with 2 of it at the least and 33554432 bytes beside, hold "
+        "4398113619968 bytes; there are 20000000000.\n"
         "  Fix: meshkit bench dp=2 --sizes 1K:1G --iters 5 --timeout 9 -n 2.\n",
     ),
     (
@@ -264,9 +265,27 @@ MISUSE = [
     (
         ["dp=2", "-n", "2", "--sizes", "64G", "--warm-up", "0"],
         " dp=2 --sizes 64G --warm-up 0 -n 2: 64G does not fit into memory.\n"
-        "  2 ranks here, each with 2 of it at the least, hold 274877906944 bytes; there are "
-        "20000000000.\n"
+        "  2 ranks here, each with 2 of it at the least and 33554432 bytes beside, hold "
+        "274945015808 bytes; there are 20000000000.\n"
         "  Fix: meshkit bench dp=2 --sizes 1G --warm-up 0 -n 2.\n",
+    ),
+    (
+        ["dp=-1", "-n", "100000"],
+        " dp=-1 -n 100000: 100000 ranks here do not fit into memory.\n"
+        "  Each holds some 33554432 bytes before an array; there are 20000000000.\n"
+        "  Fix: meshkit bench dp=-1 -n 149.\n",
+    ),
+    (
+        ["dp=-1", "tp=8", "-n", "80000"],
+        " dp=-1 tp=8 -n 80000: 80000 ranks here do not fit into memory.\n"
+        "  Each holds some 33554432 bytes before an array; there are 20000000000.\n"
+        "  Fix: meshkit bench dp=-1 tp=8 -n 144.\n",
+    ),
+    (
+        ["dp=1000", "-n", "1000"],
+        " dp=1000 -n 1000: 1000 ranks here do not fit into memory.\n"
+        "  Each holds some 33554432 bytes before an array; there are 20000000000.\n"
+        "  Fix: a mesh of 149 ranks or fewer on this machine.\n",
     ),
 ]
 
@@ -333,10 +352,13 @@ def test_where_memory_is_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyP
     call = Typed("meshkit bench", ({"dp": 2},))
     monkeypatch.setattr("meshkit.cli.bench_asked.memory", lambda: None)
     check_memory(call, "1024G", 2)
-    monkeypatch.setattr("meshkit.cli.bench_asked.memory", lambda: 4 * 1024)
+    monkeypatch.setattr("meshkit.cli.bench_asked.memory", lambda: 2 * RANK + 4 * 1024)
     check_memory(call, "1K", 2)
     with pytest.raises(SpecError, match=r"Fix: meshkit bench dp=2 --sizes 256\.$"):
         check_memory(call, "1K:2K:2", 2)
+    monkeypatch.setattr("meshkit.cli.bench_asked.memory", lambda: 2 * RANK - 1)
+    with pytest.raises(SpecError, match="2 ranks here do not fit"):
+        check_memory(call, "4", 2)
 
 
 def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
