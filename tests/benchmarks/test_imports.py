@@ -31,7 +31,7 @@ def test_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imports, "starting", lambda *arguments: len(arguments) / 10)
     bare, first, loaded, plan, beside = imports.run(quick=True)
     assert (bare.ours, bare.theirs, bare.met) == (0.2, 2.0, True)
-    assert (first.ours, first.theirs, first.met) == (0.2, 2.0, True)
+    assert (first.ours, first.theirs, first.met) == (0.2, 2.0, None)
     assert (loaded.ours, loaded.theirs) == (30, 1200)
     assert plan.ours == len(imports.command()) / 10
     assert (plan.met, plan.theirs) == (False, None)
