@@ -53,9 +53,9 @@ def build_mesh(
     Collective: every rank calls it with equal arguments, which all ranks compare before a group is
     made. The request is checked whole before the job is joined; where there is no default group
     yet, :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for
-    the default group, which ``shutdown`` destroys. Ten store operations a rank, two
-    more where someone else made the default group; on rank 0 one where it looks which axes cross
-    nodes, three where ranks came from several, one a rank where they met in a file.
+    the default group, which ``shutdown`` destroys. Ten store operations a rank, and two
+    more where someone else made the default group. Rank 0 needs one more where it looks which axes
+    cross nodes; where ranks came from several hosts three, or in a file one for each rank.
 
     Args:
         sizes: axis name to size, as from a config; the same as ``**axes``.
