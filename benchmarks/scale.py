@@ -1,11 +1,9 @@
-"""What more ranks than this machine has would cost: plan, fingerprint and agreement, on paper.
+"""What more ranks than this machine has would cost: plan and agreement, on paper.
 
 ``python -m benchmarks.scale -n 1024 65536`` runs the code that a rank of such a job runs:
 
 plan
     The layout and its plan, as every rank computes it before the job is joined.
-fingerprint
-    The digest of what is asked for.
 groups
     The members of all groups of the plan: what a rank walks through to make its own.
 agreement
@@ -82,7 +80,6 @@ def rows_of(ranks: int) -> list[Row]:
     operations = sum(one.operations for one in fed)
     return [
         alone("scale: plan", ranks, "s", timed(lambda: plan_of(ranks))),
-        alone("scale: fingerprint", ranks, "s", timed(lambda: plan_of(ranks).fingerprint)),
         alone("scale: all groups", ranks, "s", timed(lambda: plan_of(ranks).steps, 3)),
         alone("scale: check-ins at one store", ranks, "s", [seconds]),
         alone("scale: store operations", ranks, "calls", [float(operations)]),
@@ -119,7 +116,7 @@ def grown(what: str, rows: Sequence[Row]) -> Row:
     """The row of the growth of one figure."""
     found = [(row.scale, row.ours) for row in rows if row.what == what and row.ours]
     ranks, figures = zip(*found, strict=True)
-    flat = what in ("scale: plan", "scale: fingerprint")
+    flat = what == "scale: plan"
     name = f"{what}, growth"
     return alone(name, ranks[-1], "power", [growth(ranks, figures)], FLAT if flat else LINEAR)
 

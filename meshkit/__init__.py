@@ -19,7 +19,6 @@ TYPE_CHECKING = False  # as typing has it, without its import: a Ctrl-C there is
 
 if TYPE_CHECKING:
     from .core.batch import BatchPlan
-    from .core.crossing import crossings, link_bytes
     from .core.errors import (
         BatchError,
         CollectiveError,
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
         SpawnError,
         SpecError,
         UnknownAxisError,
-        UnplacedAxisError,
     )
     from .core.factor import factor_world
     from .core.layout import Layout
     from .core.micro import MicroBatch
-    from .core.placement import Placement, placed
     from .core.plan import GroupPlan
     from .core.schedule import BatchSchedule
     from .core.sequence import SequencePlan
     from .core.split import split_world
     from .core.streams import stream_seed
-    from .core.topology import Topology
+    from .core.topology.crossing import crossings, link_bytes
+    from .core.topology.placement import Placement, placed
+    from .core.topology.topology import Topology
     from .launch.environment import detect
     from .launch.join import init, shutdown
     from .launch.spawn import spawn
@@ -81,7 +80,6 @@ __all__ = [
     "SpecError",
     "Topology",
     "UnknownAxisError",
-    "UnplacedAxisError",
     "World",
     "build_mesh",
     "crossings",
@@ -99,17 +97,17 @@ __all__ = [
 
 _ROOMS = {
     "core.batch": ("BatchPlan",),
-    "core.crossing": ("crossings", "link_bytes"),
+    "core.topology.crossing": ("crossings", "link_bytes"),
     "core.factor": ("factor_world",),
     "core.layout": ("Layout",),
     "core.micro": ("MicroBatch",),
-    "core.placement": ("Placement", "placed"),
+    "core.topology.placement": ("Placement", "placed"),
     "core.plan": ("GroupPlan",),
     "core.schedule": ("BatchSchedule",),
     "core.sequence": ("SequencePlan",),
     "core.split": ("split_world",),
     "core.streams": ("stream_seed",),
-    "core.topology": ("Topology",),
+    "core.topology.topology": ("Topology",),
     "launch.environment": ("detect",),
     "launch.join": ("init", "shutdown"),
     "launch.spawn": ("spawn",),

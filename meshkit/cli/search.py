@@ -11,6 +11,7 @@ from pathlib import Path
 from ..core.call import written
 from ..core.cost import Job, check_job
 from ..core.errors import SpecError, told
+from ..core.integers import is_number
 from ..core.links import LEAST, LINKS, MOST, Links
 from ..core.model import ModelShape
 from ..core.ranking import PROMISE, ranking
@@ -104,8 +105,7 @@ def _check_figure(path: str, name: str, value: object) -> None:
         raise SpecError(told(f"--links {path}: {line}", fix=fix))
     if name == "source" and isinstance(value, str):
         return
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name == "source" or not number or not LEAST <= float(str(value)) <= MOST:
+    if name == "source" or not is_number(value) or not LEAST <= float(str(value)) <= MOST:
         fix = "a text." if name == "source" else f"a number from {LEAST:g} to {MOST:g}."
         raise SpecError(told(f"--links {path}: {name} is {written(value)}.", fix=fix))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .errors import told
-from .runs import runs
+from .words import name_ranks
 
 Request = Mapping[str, str]  # field to its value in words; equal requests mean equal calls
 
@@ -36,15 +36,15 @@ def disagreement(
     fields = differing([request for request, _ in alike])
     odd = (ranks for _, ranks in alike[1:])
     names = [
-        ranks_named(alike[0][1]),
-        *(ranks_named(ranks) + _where(ranks, where) for ranks in odd),
+        name_ranks(alike[0][1]),
+        *(name_ranks(ranks) + _where(ranks, where) for ranks in odd),
     ]
     lines = [
         f"{name}:  {_shown(request, fields)}"
         for name, (request, _) in zip(names, alike, strict=True)
     ]
     lines[SHOWN:] = [f"and {len(lines) - SHOWN} more."] * (len(lines) > SHOWN)
-    late = [f"Not there: {ranks_named(missing)}."] * bool(missing)
+    late = [f"Not there: {name_ranks(missing)}."] * bool(missing)
     sliced = fields == ["ranks"] and alike[0][0].get("call") == "Mesh.from_device_mesh"
     whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
     return told(about, *lines, *late, fix=whole if sliced else _fix(fields))
@@ -69,13 +69,6 @@ def _shown(request: Request, fields: Sequence[str]) -> str:
     """The sizes as they are, then every field that differs."""
     sizes = [request["sizes"]] if "sizes" in request else []
     return ", ".join(sizes + [f"{n}={request.get(n, 'none')}" for n in fields if n != "sizes"])
-
-
-def ranks_named(ranks: Sequence[int]) -> str:
-    """``ranks 0-3 and 5-7``."""
-    first, comma, last = runs(ranks).rpartition(", ")
-    text = f"{first} and {last}" if comma else last
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
 
 
 def _where(ranks: Sequence[int], where: Mapping[int, str]) -> str:

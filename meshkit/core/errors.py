@@ -4,9 +4,7 @@
 
     MeshkitError
       SpecError(ValueError)            names, sizes, order, product
-        UnplacedAxisError              an axis with no standard place and no ``order``
       UnknownAxisError(KeyError)       an axis the mesh does not have, with the close match
-        UnplacedAxisError              (both: it is a wrong request about an unknown axis)
       CoordinateError(IndexError)      a rank or an index outside the grid
       BatchError(ValueError)           a batch that does not divide
       LaunchError(RuntimeError)        launcher variables missing, malformed or contradicting
@@ -60,12 +58,18 @@ class SpecError(MeshkitError, ValueError):
         world_size: the number of ranks there are, where it was known.
         below: of a sequence that does not divide, the nearest shorter length that does, or None.
         above: the nearest longer one.
+        axis: an axis that has no standard position and is not in ``order``, or "".
+        axes: the standard axes, if ``axis`` is set.
+        suggestion: the standard axis most similar to ``axis``, or None.
     """
 
     sizes: Mapping[str, object] | None = None
     world_size: int | None = None
     below: int | None = None
     above: int | None = None
+    axis: str = ""
+    axes: tuple[str, ...] = ()
+    suggestion: str | None = None
 
 
 class UnknownAxisError(MeshkitError, KeyError):
@@ -80,10 +84,6 @@ class UnknownAxisError(MeshkitError, KeyError):
     axis: str = ""
     axes: tuple[str, ...] = ()
     suggestion: str | None = None
-
-
-class UnplacedAxisError(SpecError, UnknownAxisError):
-    """A mesh asked for with an axis that has no standard place, and no ``order`` to give it one."""
 
 
 class CoordinateError(MeshkitError, IndexError):

@@ -39,7 +39,7 @@ def factor_world(
 
     Raises:
         SpecError: where names, sizes, order and world size do not fit together.
-        UnplacedAxisError: for an axis without a standard place, where ``order`` is None.
+        SpecError: if an axis has no standard position and ``order`` is None.
 
     Example:
         >>> factor_world(64, tp=8, sp=2)

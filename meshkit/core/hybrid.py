@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from .assignment import dealt
 from .axes import check_names, infer
 from .call import Call
 from .errors import SpecError, told
 from .integers import integer
 from .layout import Layout
 from .order import nest
+from .topology.axis_assignment import permuted_positions
 from .words import article
 
 
@@ -37,7 +37,7 @@ def hybrid(
 
     Raises:
         SpecError: where a size cannot be, more than one is open, or the product does not fit.
-        UnplacedAxisError: for an axis without a standard place, where ``order`` is None.
+        SpecError: if an axis has no standard position and ``order`` is None.
     """
     inner, outer = _checked(call, "within", within), _checked(call, "across", across)
     names = nest(call, dict.fromkeys((*outer, *inner), 1), order)
@@ -53,7 +53,7 @@ def hybrid(
     total = {name: a * b for name, a, b in zip(names, far, near, strict=True)}
     ranks = np.empty(num_ranks, dtype=np.int64)
     chain = tuple(itertools.chain(enumerate(far), enumerate(near)))
-    ranks[dealt(tuple(total.values()), chain)] = np.arange(num_ranks)
+    ranks[permuted_positions(tuple(total.values()), chain)] = np.arange(num_ranks)
     return Layout(ranks=ranks, **total)
 
 

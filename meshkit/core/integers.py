@@ -27,6 +27,16 @@ def integer(value: object) -> int | None:
         return None
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number of Python or numpy, and not a bool.
+
+    Example:
+        >>> is_number(4), is_number(np.float32(0.5)), is_number(True), is_number("4")
+        (True, True, False, False)
+    """
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, in ascending order; beyond 10**12 those with a factor of 10**6 or less.
 

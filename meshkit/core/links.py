@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 
 from .call import Call
 from .errors import SpecError, told
+from .integers import is_number
 
 LEAST, MOST = 1e-30, 1e30  # so that no prediction leaves the range of a float
 
@@ -42,8 +43,7 @@ class Links:
     def __post_init__(self) -> None:
         for field in fields(self)[:-1]:
             value = getattr(self, field.name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not LEAST <= value <= MOST:
+            if not is_number(value) or not LEAST <= value <= MOST:
                 call = Call("Links", kwargs={field.name: value})
                 fix = f"a number from {LEAST:g} to {MOST:g}."
                 text = told(f"{call}: {field.name} is {value!r}.", fix=fix)

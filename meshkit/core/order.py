@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from .axes import STANDARD, VIEWS, check_names, check_one_unknown, closest, listed
 from .call import Call
-from .errors import SpecError, UnplacedAxisError, told
+from .errors import SpecError, told
 from .words import article
 
 
@@ -20,7 +20,7 @@ def nest(call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None
             Where ``dp`` has no size it is added as -1, unless ``order`` leaves it out too.
 
     Raises:
-        UnplacedAxisError: without ``order``, for an axis that has no standard place.
+        SpecError: if an axis has no standard position and ``order`` is not given.
         SpecError: where ``order`` and the sizes do not name the same axes.
     """
     if order is None:
@@ -87,7 +87,7 @@ def _check_standard(call: Call, sizes: Mapping[str, int]) -> None:
                 fix=f"{hint}say where it goes: {call.but(order=order)}.",
             )
             facts = {"axis": name, "axes": STANDARD, "suggestion": suggestion}
-            raise UnplacedAxisError(text, sizes=dict(sizes), **facts)
+            raise SpecError(text, sizes=dict(sizes), **facts)
 
 
 def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from .call import Call
 from .errors import SpecError, told
 from .integers import integer
 from .seats import Ints
+from .words import format_sizes
 
 PART = re.compile(r"\(\s*\w+(?:\s+\w+)*\s*\)|\w+")  # tp, or (dp sp)
 TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
@@ -66,7 +67,7 @@ def rearranged(
     try:
         return np.asarray(einops.rearrange(grid, pattern, **sizes))
     except einops.EinopsError as error:
-        shape = " ".join(f"{axis}={size}" for axis, size in zip(axes, grid.shape, strict=True))
+        shape = format_sizes(dict(zip(axes, grid.shape, strict=True)))
         said = str(error).strip().splitlines()[-1].strip()
         raise SpecError(told(f"{call} on {shape}: einops refuses.", said, fix=right)) from error
 

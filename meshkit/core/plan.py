@@ -13,13 +13,9 @@ nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
 
 from .axes import check_known, listed
 from .call import Call
@@ -116,19 +112,6 @@ class GroupPlan:
         for axes in self.asked:
             first.setdefault(self.key(axes), axes)
         return tuple(Step(axes, self.layout.groups(*axes)) for axes in first.values())
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A digest of what was asked for: equal on ranks that asked for the same. O(axes).
-
-        Requests that would make the same groups but differ in axes, sizes, order, ranks or
-        groups have different fingerprints.
-        """
-        ranks = self.layout.ranks
-        named = isinstance(ranks, range)
-        seats = str(ranks) if named else hashlib.sha256(np.asarray(ranks).tobytes()).hexdigest()
-        request = [list(self.layout.sizes.items()), seats, self.extra]
-        return hashlib.sha256(json.dumps(request).encode()).hexdigest()
 
 
 def not_built(call: Call, building: Call, plan: GroupPlan, axes: Axes) -> SpecError:

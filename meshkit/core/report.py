@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .call import written
-from .words import count
-
-WIDTH = 36  # columns for the members
+from .draw.table import format_rows
+from .words import count_noun
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,12 @@ class Held:
     seconds: float | None
     uses: tuple[tuple[int, str], ...]
 
-    def __str__(self) -> str:
-        wait = "" if self.seconds is None else f" {self.seconds:g} s"
-        who = count(len(self.members), "rank") + f" {written(list(self.members))}"
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of the group in a table: ranks, origin, backend and timeout, uses."""
+        timeout = "" if self.seconds is None else f" {self.seconds:g} s"
+        ranks = f"{count_noun(len(self.members), 'rank')} {written(list(self.members))}"
         uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
-        return f"{who:<{WIDTH}} {self.origin:<7} {self.backend}{wait}  {uses}"
+        return ranks, self.origin, f"{self.backend}{timeout}", uses
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,6 @@ class GroupsReport:
 
     def __str__(self) -> str:
         made = sum(group.origin == "made" for group in self.groups)
-        head = f"rank {self.rank} holds {count(self.communicators, 'process group')}, {made} made."
+        head = f"rank {self.rank} holds {count_noun(self.communicators, 'process group')}, {made} made."
         views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
-        return "\n  ".join([head, *views, *map(str, self.groups)])
+        return "\n  ".join([head, *views, *format_rows([group.cells() for group in self.groups])])

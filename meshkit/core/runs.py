@@ -1,21 +1,21 @@
-"""Ranks as a person writes them: runs collapsed."""
+"""Text of ranks, with consecutive ranks collapsed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 
-def runs(ranks: Iterable[int]) -> str:
-    """Ascending ranks with their runs collapsed; ``none`` for none.
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return ascending ranks with consecutive ones collapsed; ``none`` if there are none.
 
     Example:
-        >>> runs([0, 1, 2, 5, 7, 8]), runs([])
+        >>> format_ranks([0, 1, 2, 5, 7, 8]), format_ranks([])
         ('0-2, 5, 7-8', 'none')
     """
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for rank in ranks:
-        if found and found[-1][-1] == rank - 1:
-            found[-1][1:] = [rank]
+        if ranges and ranges[-1][-1] == rank - 1:
+            ranges[-1][1:] = [rank]
         else:
-            found.append([rank])
-    return ", ".join("-".join(map(str, run)) for run in found) or "none"
+            ranges.append([rank])
+    return ", ".join("-".join(map(str, ends)) for ends in ranges) or "none"

@@ -29,6 +29,7 @@ from .call import Call
 from .errors import CoordinateError, SpecError, told
 from .integers import integer
 from .seats import Ints
+from .words import plural
 
 Order = Literal["contiguous", "zigzag"]
 ORDERS = ("contiguous", "zigzag")
@@ -266,7 +267,7 @@ def _indivisible(call: Call, length: int, unit: int, cut: str) -> SpecError:
     text = told(
         f"{call}: {length} is not a multiple of {product}{equals}.",
         *["Zigzag cuts the sequence into two chunks a part."] * zigzag,
-        f"Nearest length{'s' if below else ''}: {' and '.join(near)}.",
+        f"Nearest {plural('length', 1 + bool(below))}: {' and '.join(near)}.",
         fix=f"length {' or '.join(near)}, or {call.but(pad=True)}, which fills up to {above}.",
     )
     return SpecError(text, below=below, above=above)

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .draw.table import format_table
 from .layout import Layout
 from .plan import Axes
-from .runs import runs
+from .runs import format_ranks
+from .words import format_sizes
 
 Seconds = NDArray[np.float64]
+
+HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,21 @@ class Verification:
         return max(self.groups, key=lambda one: one.slowest_seconds, default=None)
 
     def __str__(self) -> str:
-        lines = [
-            f"{'group':<12}{'groups':>8}{'ranks':>8}{'median ms':>12}{'slowest ms':>12}  of ranks"
+        rows = [
+            [
+                " ".join(group.axes),
+                str(group.num_groups),
+                str(group.group_size),
+                f"{group.seconds * 1e3:.3f}",
+                f"{group.slowest_seconds * 1e3:.3f}",
+                format_ranks(sorted(group.slowest)),
+            ]
+            for group in self.groups
         ]
-        for one in self.groups:
-            name = " ".join(one.axes)
-            ms = f"{one.seconds * 1e3:>12.3f}{one.slowest_seconds * 1e3:>12.3f}"
-            lines.append(
-                f"{name:<12}{one.num_groups:>8}{one.group_size:>8}{ms}  {runs(sorted(one.slowest))}"
-            )
+        lines = [format_table(HEADER, rows, width=120)]
         if self.slowest_rank is not None:
-            waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
-            lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {waited}")
+            wait = f"its peers wait {self.waited * 1e3:.3f} ms for it"
+            lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {wait}")
         return "\n".join(lines)
 
 
@@ -103,7 +110,7 @@ def verification(layout: Layout, keys: Sequence[Axes], seconds: Seconds) -> Veri
         return Verification((), None, 0.0, "")
     index = int(waits.max(axis=1).argmax())
     rank = int(layout.grid.flat[index])
-    coordinate = " ".join(f"{axis}={at}" for axis, at in layout.coordinate(rank).items())
+    coordinate = format_sizes(layout.coordinate(rank))
     return Verification(tuple(groups), rank, float(waits[index].max()), coordinate)
 
 

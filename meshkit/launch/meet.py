@@ -29,6 +29,7 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import MeshkitError, RankTimeoutError
+from ..core.words import plural
 from .claims import Claim, refused
 from .deadline import OverdueError, within
 from .generation import Generation
@@ -41,11 +42,10 @@ from .verdict import (
     absent,
     as_words,
     differ,
+    first_few,
     from_words,
-    plural,
     present,
     refusal,
-    some,
 )
 from .world import World
 
@@ -272,7 +272,8 @@ def _unseen(expected: Sequence[str], came: Mapping[int, Presence]) -> list[str]:
     short = {one.host.partition(".")[0] for one in came.values()}
     unseen = [host for host in expected if host.partition(".")[0] not in short]
     known = unseen and len(unseen) < len(expected)
-    return [f"No rank came from host{plural(unseen)} {', '.join(some(unseen))}."] * bool(known)
+    hosts = f"{plural('host', len(unseen))} {', '.join(first_few(unseen))}"
+    return [f"No rank came from {hosts}."] * bool(known)
 
 
 def _obeyed(error: MeshkitError, rank: int) -> MeshkitError:

@@ -22,10 +22,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
-from ..core.call import Call, given
+from ..core.call import Call, Word, given
 from ..core.errors import RankTimeoutError, SpawnError, SpecError, told
 from ..core.integers import integer
-from ..core.runs import runs
+from ..core.runs import format_ranks
 from .child import Failure, Outcome, Success, environment, run
 from .processes import Context, begin, context_for, inherited
 from .times import Time, duration
@@ -78,7 +78,7 @@ def spawn(
         [42, 42]
     """
     name = getattr(fn, "__qualname__", repr(fn))
-    call = Call("spawn", (Name(name), world_size), given(timeout=timeout))
+    call = Call("spawn", (Word(name), world_size), given(timeout=timeout))
     count = integer(world_size)
     if count is None or count < 1:
         raise SpecError(told(f"{call}: not a number of processes.", fix="1 or more."))
@@ -94,13 +94,6 @@ def spawn(
     if failures:
         raise _failed(call, failures)
     return [outcome.result for outcome in outcomes if isinstance(outcome, Success)]
-
-
-class Name(str):
-    """A name that is printed as it is, without quotes."""
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> bytes:
@@ -202,7 +195,7 @@ def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
     for rank in failures.keys() - {first}:
         alike.setdefault(failures[rank].summary, []).append(rank)
     lines = [
-        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {runs(sorted(ranks))}: {summary}"
+        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(sorted(ranks))}: {summary}"
         for summary, ranks in alike.items()
     ]
     text = told(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from ..core.call import Call, Word
 from ..core.errors import SpecError, told
-from ..core.topology import Topology
+from ..core.topology.topology import Topology
 from .hosts import host_names
 
 TIERS = ("switch", "spine", "superspine")
@@ -54,7 +54,9 @@ def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
     for height in range(max(map(len, chains))):
         name = TIERS[height] if height < len(TIERS) else f"tier {height + 1}"
         name = "block" if block and height == 0 else name
-        topology = topology.inside(name, [chain[min(height, len(chain) - 1)] for chain in chains])
+        topology = topology.with_level(
+            name, [chain[min(height, len(chain) - 1)] for chain in chains]
+        )
     return topology
 
 

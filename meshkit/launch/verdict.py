@@ -25,7 +25,8 @@ from ..core.errors import (
     RankTimeoutError,
     told,
 )
-from ..core.runs import runs
+from ..core.runs import format_ranks
+from ..core.words import format_sizes, plural
 
 ALL = "all"
 ELSEWHERE = "elsewhere"  # the key of a meeting to which ranks have come from several hosts
@@ -97,11 +98,7 @@ def differ(about: str, came: Mapping[int, Presence], missing: Sequence[int]) -> 
     requests = {rank: one.request for rank, one in came.items()}
     where = {rank: str(one) for rank, one in came.items()}
     text = disagreement(about, requests, where, missing)
-    said = {
-        rank: " ".join(f"{name}={value}" for name, value in request.items())
-        for request, ranks in grouped(requests)
-        for rank in ranks
-    }
+    said = {rank: format_sizes(request) for request, ranks in grouped(requests) for rank in ranks}
     return DisagreementError(text, requests=said)
 
 
@@ -114,28 +111,23 @@ def absent(
     *more: str,
 ) -> RankTimeoutError:
     """The error that names the ranks that did not come, with more lines of evidence."""
-    names = some([f"{rank} ({place(rank)})" if place else str(rank) for rank in missing])
-    hosts = some(sorted({one.host for one in came.values()}))
+    names = first_few([f"{rank} ({place(rank)})" if place else str(rank) for rank in missing])
+    hosts = first_few(sorted({one.host for one in came.values()}))
+    on_hosts = f" on {plural('host', len(hosts))} {', '.join(hosts)}" if hosts else ""
     text = told(
         f"{len(missing)} of {len(came) + len(missing)} ranks did not arrive at {what} within "
         f"{seconds:g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {runs(sorted(came))}"
-        f"{f' on host{plural(hosts)} ' if hosts else ''}{', '.join(hosts)}.",
+        f"Missing: {', '.join(names)}. Arrived: {format_ranks(sorted(came))}{on_hosts}.",
         *more,
-        fix=f"look at the logs of rank{plural(missing)} {runs(missing)} first.",
+        fix=f"look at the logs of {plural('rank', len(missing))} {format_ranks(missing)} first.",
     )
     return RankTimeoutError(text, missing_ranks=tuple(missing))
 
 
-def some(names: list[str]) -> list[str]:
-    """The first few, and how many more."""
+def first_few(names: list[str]) -> list[str]:
+    """Return the first few names, and how many more there are."""
     more = len(names) - NAMED
     return [*names[:NAMED], f"and {more} more"] if more > 0 else names
-
-
-def plural(things: Sequence[object]) -> str:
-    """The ``s`` of several."""
-    return "" if len(things) == 1 else "s"
 
 
 def refusal(about: str, rank: int, error: BaseException) -> DisagreementError:

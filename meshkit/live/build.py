@@ -13,9 +13,9 @@ from ..core.factor import merged_sizes, nested_sizes
 from ..core.hybrid import check_alone, hybrid
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
-from ..core.policies import check_policies
 from ..core.seats import Ints, Seats
-from ..core.topology import Topology
+from ..core.topology.crossing_policy import check_policies
+from ..core.topology.topology import Topology
 from ..launch.device import check_backend
 from ..launch.join import enter, peek
 from ..launch.record import Joined, joined
@@ -69,7 +69,7 @@ def build_mesh(
         across: axis to its size over nodes; an axis may have both.
         place: True puts the ranks so that the axes that talk most, the innermost, sit on the
             nearest wires, by the hosts from which ranks checked in: seven store operations more.
-            A :class:`Topology` says itself where ranks sit. See :meth:`Layout.placed`.
+            A :class:`Topology` says itself where ranks sit. See :func:`meshkit.placed`.
         crossing: what to do where groups of an axis cross nodes, those of ``place`` or the hosts
             from which ranks checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Axes left
             out may cross, but tp is warned of, and so are axes ``within`` nodes only.
@@ -91,7 +91,7 @@ def build_mesh(
             Where an axis crosses nodes that must not: the same on every rank, no group is made.
         DisagreementError: where ranks ask for different things, or one of them was refused; the
             same on every rank, with who asked for what.
-        UnplacedAxisError: for an axis without a standard place and without ``order``.
+        SpecError: if an axis has no standard position and ``order`` is not given.
         UnknownAxisError: for an axis in ``groups`` or ``crossing`` that the mesh does not have.
         LaunchError: where the launcher's variables, the device or the backend are not right.
         RankTimeoutError: where ranks did not arrive in time, with their coordinates.

@@ -14,6 +14,7 @@ from ..core.errors import MeshkitError, told
 from ..core.plan import GroupPlan, not_built
 from ..core.position import Position, check_inside
 from ..core.report import GroupsReport
+from ..core.words import format_sizes
 from ..launch.record import Joined
 from .device_mesh import device_mesh
 from .report import reported
@@ -49,7 +50,7 @@ class Grouped(Position):
         self._held: dict[tuple[str, ...], dist.ProcessGroup] = {}  # those asked for; open only
         self._shared = shared
         self._number = number
-        name = " ".join(f"{axis}={size}" for axis, size in plan.layout.sizes.items())
+        name = format_sizes(plan.layout.sizes)
         self._birth = shared.register(name, groups, number, call)
         self._closed = False
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
@@ -132,7 +133,7 @@ class Grouped(Position):
         return self._world is None or self._world() is not dist.group.WORLD
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{axis}={size}" for axis, size in self.layout.sizes.items())
+        sizes = format_sizes(self.layout.sizes, ", ")
         return f"Mesh({sizes}; {self._place()}{'; closed' if self._closed else ''})"
 
     def __str__(self) -> str:
@@ -141,7 +142,7 @@ class Grouped(Position):
     def _place(self) -> str:
         if self.rank not in self.layout:
             return f"rank {self.rank} is outside"
-        return f"rank {self.rank}: " + " ".join(f"{a}={i}" for a, i in self.coordinate.items())
+        return f"rank {self.rank}: {format_sizes(self.coordinate)}"
 
     def _device(self) -> torch.device:
         """Where tensors of a collective must lie."""

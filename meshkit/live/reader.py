@@ -13,7 +13,7 @@ from ..core.call import Call, Word, given
 from ..core.errors import BatchError, told
 from ..core.named import named
 from ..core.solve import solved
-from ..core.words import article
+from ..core.words import article, format_sizes
 from .check_batch import checked
 from .data import MicroBatchSampler, sampler_call, sampler_of
 from .grouped import Grouped
@@ -212,7 +212,7 @@ class Reader(Grouped):
         named(call, "data", axes, self.layout.axes)
         size, index = self.size(*axes) if axes else 1, self._index(axes) or 0
         if plan.dp != size or (isinstance(plan, RankPlan) and plan.data_index != index):
-            over = " ".join(f"{axis}={self.layout.sizes[axis]}" for axis in axes)
+            over = format_sizes({axis: self.layout.sizes[axis] for axis in axes})
             line = f"It divides the samples by {plan.dp}; this mesh has {over or 'no such axes'}."
             text = told(f"{call}: the plan is of another mesh.", line, fix="mesh.batch(...).")
             raise BatchError(text)

@@ -19,7 +19,7 @@ from ..core.call import Call, Word, given
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.layout import Layout
 from ..core.streams import seed_of, varied
-from ..core.words import article
+from ..core.words import article, format_sizes
 from ..launch.record import joined
 
 State = dict[str, Tensor]  # device type to the state of its generator, uint8 (bytes,) on the cpu
@@ -86,7 +86,7 @@ class RandomStreams:
         _check_name(call, name)
         coordinate = varied(call, self._layout, self._rank, vary)
         number = seed_of(call, self._base() if seed is None else seed, name, coordinate)
-        key = " ".join([name, *(f"{axis}={coordinate[axis]}" for axis in sorted(coordinate))])
+        key = f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
         if seed is not None and self._seeds.get(key, number) != number:
             line = f"{call}: the stream {key!r} began with another seed."
             raise SpecError(told(line, fix="leave out seed to go on with it, or another name."))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, stream_seed
 from meshkit.core.about import about_text, abouts, part_of, ranks_text
-from meshkit.core.topology import Topology
+from meshkit.core.topology.topology import Topology
 from meshkit.testing import batch_plans, layouts
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)

@@ -20,7 +20,6 @@ from meshkit.core.errors import (
     SpawnError,
     SpecError,
     UnknownAxisError,
-    UnplacedAxisError,
     told,
 )
 
@@ -39,7 +38,7 @@ BUILTIN = {
 FILLED = [
     SpecError("text", sizes={"dp": 4}, world_size=6),
     UnknownAxisError("text", axis="tq", axes=("dp", "tp"), suggestion="tp"),
-    UnplacedAxisError("text", axis="r", axes=("dp",), suggestion=None, sizes={"r": 2}),
+    SpecError("text", axis="r", axes=("dp",), suggestion=None, sizes={"r": 2}),
     CoordinateError("text", axis="dp", index=9, size=4),
     BatchError("text", global_batch=10, below=8, above=12, micro_batches=(1, 2)),
     LaunchError("text", variables={"RANK": "0", "WORLD_SIZE": None}),
@@ -57,11 +56,6 @@ def test_each_is_also_what_python_would_have_raised(
 ) -> None:
     assert issubclass(kind, MeshkitError)
     assert issubclass(kind, builtin)
-
-
-def test_an_unplaced_axis_is_a_wrong_request_about_an_unknown_axis() -> None:
-    assert issubclass(UnplacedAxisError, SpecError)
-    assert issubclass(UnplacedAxisError, UnknownAxisError)
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import Layout, SpecError, Topology, UnplacedAxisError, factor_world
+from meshkit import Layout, SpecError, Topology, factor_world
 from meshkit.core.axes import STANDARD
-from meshkit.core.crossing import crossings
+from meshkit.core.topology.crossing import crossings
 
 law = settings(deadline=None, max_examples=60, database=None)
 
@@ -138,7 +138,7 @@ def test_hybrid(layout: Layout, wanted: Layout) -> None:
         ({"within": [4]}, SpecError),
         ({"across": "dp"}, SpecError),
         ({"within": {"x-y": 2}}, SpecError),
-        ({"within": {"xy": 2}}, UnplacedAxisError),
+        ({"within": {"xy": 2}}, SpecError),
         ({"within": {"tp": 2}, "order": "tp sp"}, SpecError),
     ],
 )

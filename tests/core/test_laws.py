@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +19,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, GroupPlan, Layout, factor_world
 from meshkit.core.axes import STANDARD
-from meshkit.core.render import draw as picture
+from meshkit.core.draw.grid_text import draw_grid as picture
 from meshkit.testing import (
     axes_of,
     axis_names,
@@ -386,7 +383,6 @@ def test_law_8_every_rank_computes_the_same_plan(layout: Layout, data: st.DataOb
     mine = GroupPlan.of(layout, extra)
     theirs = GroupPlan.of(Layout(ranks=held, **layout.sizes), [" ".join(axes) for axes in extra])
     assert mine == theirs
-    assert mine.fingerprint == theirs.fingerprint
     assert mine.asked == theirs.asked
     for step, their_step in zip(mine.steps, theirs.steps, strict=True):
         assert step.axes == their_step.axes
@@ -403,20 +399,19 @@ def test_law_8_the_order_of_the_arguments_does_not_matter(
     shuffled = dict(data.draw(st.permutations(list(asked.items()))))
     one, two = factor_world(world, **asked), factor_world(world, **shuffled)
     assert one == two
-    assert GroupPlan.of(one).fingerprint == GroupPlan.of(two).fingerprint
+    assert GroupPlan.of(one) == GroupPlan.of(two)
 
 
 @law
 @given(layouts(with_ranks=True, max_ranks=8), layouts(with_ranks=True, max_ranks=8), st.data())
-def test_law_8_different_requests_have_different_fingerprints(
+def test_law_8_different_requests_have_different_plans(
     one: Layout, other: Layout, data: st.DataObject
 ) -> None:
     two = data.draw(st.sampled_from([one, other]))
     extra_one = data.draw(st.lists(axes_of(one, min_size=1), max_size=1))
     extra_two = data.draw(st.lists(axes_of(two, min_size=1), max_size=1))
     equal = one == two and extra_one == extra_two
-    prints = [GroupPlan.of(one, extra_one).fingerprint, GroupPlan.of(two, extra_two).fingerprint]
-    assert (prints[0] == prints[1]) == equal
+    assert (GroupPlan.of(one, extra_one) == GroupPlan.of(two, extra_two)) == equal
 
 
 def test_law_8_also_where_they_would_make_the_same_groups() -> None:
@@ -430,27 +425,7 @@ def test_law_8_also_where_they_would_make_the_same_groups() -> None:
         GroupPlan.of(Layout(dp=4, sp=1), ["dp sp", "sp dp"]),
         GroupPlan.of(Layout(sp=4)),
     ]
-    assert len({plan.fingerprint for plan in requests}) == len(requests)
-
-
-def test_law_8_the_fingerprint_does_not_depend_on_the_process() -> None:
-    code = (
-        "from meshkit import GroupPlan, Layout;"
-        "print(GroupPlan.of(Layout(dp=4, sp=2, ranks=[7,6,5,4,0,1,2,3]), ['sp dp']).fingerprint)"
-    )
-    found = set()
-    for hash_seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        found.add(done.stdout.strip())
-    here = GroupPlan.of(Layout(dp=4, sp=2, ranks=[7, 6, 5, 4, 0, 1, 2, 3]), ["sp dp"])
-    assert found == {here.fingerprint}
+    assert len(set(requests)) == len(requests)
 
 
 @law

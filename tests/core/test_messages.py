@@ -31,7 +31,6 @@ from meshkit import (
     SpecError,
     Topology,
     UnknownAxisError,
-    UnplacedAxisError,
     factor_world,
     split_world,
     stream_seed,
@@ -40,7 +39,7 @@ from meshkit.core.axes import STANDARD
 from meshkit.core.bandwidth import sweep_sizes
 from meshkit.core.call import Call, Word
 from meshkit.core.cost import Job
-from meshkit.core.crossing import link_bytes
+from meshkit.core.draw.svg import draw_svg
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
 from meshkit.core.fit import Fit
@@ -50,14 +49,14 @@ from meshkit.core.model import ModelShape
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
-from meshkit.core.policies import check_policies
-from meshkit.core.rankfile import rankfile
 from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
 from meshkit.core.streams import varied
-from meshkit.core.svg import svg
 from meshkit.core.targets import typed_targets
+from meshkit.core.topology.crossing import link_bytes
+from meshkit.core.topology.crossing_policy import check_policies
+from meshkit.core.topology.hostfile import parse_hostfile
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -227,7 +226,7 @@ SAID = {
     # ------------------------------------------------------------ axes.py: order
     "an axis without a place": Said(
         lambda: factor_world(8, shard=2, tp=2),
-        UnplacedAxisError,
+        SpecError,
         """
         factor_world(8, shard=2, tp=2): the axis shard has no standard place.
           The standard axes nest pp dp ep cp sp tp, from the outside in.
@@ -237,7 +236,7 @@ SAID = {
     ),
     "an axis that is nearly a standard one": Said(
         lambda: factor_world(8, tpp=2),
-        UnplacedAxisError,
+        SpecError,
         """
         factor_world(8, tpp=2): the axis tpp has no standard place.
           The standard axes nest pp dp ep cp sp tp, from the outside in.
@@ -1249,56 +1248,56 @@ the ramp does not lead to the plan.
     ),
     # ------------------------------------------------------------ rankfile.py
     "a file of hosts without a host": Said(
-        lambda: rankfile("# nothing\n"),
+        lambda: parse_hostfile("# nothing\n"),
         SpecError,
         """
-        rankfile(text): the file has no line that names a host.
+        parse_hostfile(text): the file has no line that names a host.
           Fix: a line for each rank: its host, and its rack where that is known.
         """,
         {},
     ),
     "a file of hosts with a line too short": Said(
-        lambda: rankfile("a r1\n\nb\n"),
+        lambda: parse_hostfile("a r1\n\nb\n"),
         SpecError,
         """
-        rankfile(text): line 3 has 1 word, line 1 has 2.
+        parse_hostfile(text): line 3 has 1 word, line 1 has 2.
           Fix: a host in each line, then its rack, row and hall.
         """,
         {},
     ),
     "a file of hosts with too many words": Said(
-        lambda: rankfile("a b c d e\n"),
+        lambda: parse_hostfile("a b c d e\n"),
         SpecError,
         """
-        rankfile(text): line 1 has 5 words.
+        parse_hostfile(text): line 1 has 5 words.
           Fix: 4 words at most: host, rack, row, hall.
         """,
         {},
     ),
     "a hostfile of MPI": Said(
-        lambda: rankfile("# mpirun\na slots=8\n"),
+        lambda: parse_hostfile("# mpirun\na slots=8\n"),
         SpecError,
         """
-        rankfile(text): line 2 has 'slots=8', which is no host and no rack.
+        parse_hostfile(text): line 2 has 'slots=8', which is no host and no rack.
           A hostfile has a line for each host; here is one for each rank.
           Fix: a in a line for each of its ranks.
         """,
         {},
     ),
     "a rack in two rows": Said(
-        lambda: rankfile("a r1 x\nb r2 x\nc r1 y\n"),
+        lambda: parse_hostfile("a r1 x\nb r2 x\nc r1 y\n"),
         SpecError,
         """
-        rankfile(text): r1 is in x in line 1, in y in line 3.
+        parse_hostfile(text): r1 is in x in line 1, in y in line 3.
           Fix: one row for r1.
         """,
         {},
     ),
     "a host in two racks": Said(
-        lambda: rankfile("a r1\nb r1\na r2\n"),
+        lambda: parse_hostfile("a r1\nb r1\na r2\n"),
         SpecError,
         """
-        rankfile(text): a is in r1 in line 1, in r2 in line 3.
+        parse_hostfile(text): a is in r1 in line 1, in r2 in line 3.
           Fix: one rack for a.
         """,
         {},
@@ -1346,7 +1345,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         Topology.even(8, nodes=4, racks=3): 4 nodes do not divide over 3 racks.
-          Fix: Topology.even(8, nodes=4), and its .inside('rack', [...]), a rack for each node.
+          Fix: Topology.even(8, nodes=4).with_level('rack', [...]), with a rack for each node.
         """,
         {"world_size": 8},
     ),
@@ -1396,28 +1395,28 @@ the ramp does not lead to the plan.
         {},
     ),
     "a level that is there already": Said(
-        lambda: Topology.even(8, nodes=4).inside("node", [0, 0, 1, 1]),
+        lambda: Topology.even(8, nodes=4).with_level("node", [0, 0, 1, 1]),
         SpecError,
         """
-        topology.inside('node', [0, 0, 1, 1]): there is a level 'node' already.
+        topology.with_level('node', [0, 0, 1, 1]): there is a level 'node' already.
           Fix: another name.
         """,
         {},
     ),
     "a domain for some nodes only": Said(
-        lambda: Topology.even(8, nodes=4).inside("rack", [0, 1]),
+        lambda: Topology.even(8, nodes=4).with_level("rack", [0, 1]),
         SpecError,
         """
-        topology.inside('rack', [0, 1]) has 2 domains for 4 nodes.
+        topology.with_level('rack', [0, 1]) has 2 domains for 4 nodes.
           Fix: a domain for each node.
         """,
         {},
     ),
     "a level that tears a rack apart": Said(
-        lambda: Topology.even(8, nodes=4, racks=2).inside("hall", [0, 1, 1, 1]),
+        lambda: Topology.even(8, nodes=4, racks=2).with_level("hall", [0, 1, 1, 1]),
         SpecError,
         """
-        topology.inside('hall', [0, 1, 1, 1]): rack 0 would be in several domains.
+        topology.with_level('hall', [0, 1, 1, 1]): rack 0 would be in several domains.
           Fix: one domain for all nodes of rack 0; levels go from inside out.
         """,
         {},
@@ -1499,7 +1498,7 @@ the ramp does not lead to the plan.
     ),
     # ------------------------------------------------------------ svg.py
     "a picture of too many ranks": Said(
-        lambda: svg(Layout(pp=4, dp=12_500, tp=8)),
+        lambda: draw_svg(Layout(pp=4, dp=12_500, tp=8)),
         SpecError,
         """
         svg(Layout(pp=4, dp=12500, tp=8)): 400000 ranks are too many for a picture.
@@ -1509,7 +1508,7 @@ the ramp does not lead to the plan.
         {"sizes": {"pp": 4, "dp": 12_500, "tp": 8}},
     ),
     "nodes of another number of ranks": Said(
-        lambda: svg(Layout(dp=4), np.array([0, 0, 1])),
+        lambda: draw_svg(Layout(dp=4), np.array([0, 0, 1])),
         SpecError,
         """
         svg(Layout(dp=4), [0, 0, 1]): nodes has shape (3,), the layout 4 ranks.

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, GroupPlan, Layout
 from meshkit.core.overview import Overview
-from meshkit.core.topology import Topology
+from meshkit.core.topology.placement import placed
+from meshkit.core.topology.topology import Topology
 from meshkit.testing import layouts
 
 
@@ -135,7 +136,7 @@ def test_the_fix_of_a_warning_is_a_grid_of_as_many_ranks_that_is_not_warned_of(
             order = asked.pop("order", " ".join(asked)).split()
             fixed = Layout(**{axis: asked[axis] for axis in order})
             assert fixed.num_ranks == layout.num_ranks
-            assert warned(fixed.placed(topology) if place else fixed, topology) == []
+            assert warned(placed(fixed, topology).layout if place else fixed, topology) == []
 
 
 def test_the_dict_is_what_json_can_hold() -> None:

@@ -7,7 +7,7 @@ import pytest
 from meshkit import BatchPlan, GroupPlan, Layout
 from meshkit.core.overview import Overview
 from meshkit.core.sheet import headline, sheet
-from meshkit.core.topology import Topology
+from meshkit.core.topology.topology import Topology
 
 
 def test_a_narrow_sheet_and_its_twin() -> None:

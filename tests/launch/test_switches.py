@@ -25,7 +25,7 @@ def test_a_tree_of_switches() -> None:
     assert found.domain_names("spine") == ("s2",)
     assert found.domain_of("switch", range(16)).tolist() == [0] * 8 + [1] * 8
     assert found.names == tuple(f"n{node}" for node in range(8))
-    assert found == Topology.of_hosts(HOSTS).inside("switch", ["s0"] * 4 + ["s1"] * 4).inside(
+    assert found == Topology.of_hosts(HOSTS).with_level("switch", ["s0"] * 4 + ["s1"] * 4).inside(
         "spine", ["s2"] * 8
     )
 

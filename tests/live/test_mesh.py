@@ -144,7 +144,7 @@ BAD = [
     {"sizes": [("dp", 6)]},
 ]
 SIX = "WORLD_SIZE = 6 (spawn)"
-ERRORS = ["SpecError"] * 6 + ["UnplacedAxisError"] * 2 + ["SpecError"] * 2
+ERRORS = ["SpecError"] * 6 + ["SpecError"] * 2 + ["SpecError"] * 2
 ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["SpecError"] * 6
 
 

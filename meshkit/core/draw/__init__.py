@@ -1,0 +1,9 @@
+"""Draw grids of ranks and tables, as text or SVG, from axis names and arrays.
+
+Public names, by file::
+
+    table.py        format_table, format_items
+    grid_text.py    draw_grid
+    node_boxes.py   draw_node_boxes
+    svg.py          draw_svg
+"""

@@ -1,0 +1,10 @@
+"""Describe which node each rank is on, find the axes that cross nodes, and place ranks.
+
+Public names, by file::
+
+    topology.py         Topology
+    hostfile.py         parse_hostfile
+    crossing.py         crossings, link_bytes
+    crossing_policy.py  check_crossings
+    placement.py        placed, Placement
+"""

@@ -1,0 +1,238 @@
+"""What to do if an axis crosses nodes: error, warning or nothing; and which changes prevent it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..axes import check_known
+from ..call import Call
+from ..errors import SpecError, told
+from ..layout import Layout
+from ..runs import format_ranks
+from ..seats import Ints
+from ..words import article, count_noun
+from .crossing import Crossing, crossings
+from .placement import placed
+from .topology import NODE, Topology
+
+POLICIES = ("error", "warn", "allow")
+DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
+BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
+
+Changes = dict[str, object]  # arguments of a call and their new values
+
+
+@dataclass(frozen=True)
+class CrossingVerdict:
+    """The messages about axes that cross nodes against their policy.
+
+    Attributes:
+        error: the text of an error to raise, or "".
+        warning: the text of a warning, or "".
+    """
+
+    error: str = ""
+    warning: str = ""
+
+
+def check_policies(
+    call: Call, layout: Layout, crossing: object, *, within: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return the policy of each axis that has one other than ``"allow"``.
+
+    Args:
+        call: the call to quote.
+        layout: the grid.
+        crossing: the policies that the caller passed, or None.
+        within: axes that the caller declared to be on one node. Their default is a warning, as
+            for tp.
+
+    Raises:
+        SpecError: if ``crossing`` is not a mapping of axes to ``"error"``, ``"warn"`` or
+            ``"allow"``.
+        UnknownAxisError: if it names an axis that the layout does not have.
+    """
+    policies = {} if crossing is None else crossing
+    if not isinstance(policies, Mapping):
+        line = f"{call}: crossing is {crossing!r}, {article(type(crossing).__name__)}."
+        raise SpecError(told(line, fix=f"for example {call.but(crossing={'tp': 'error'})}."))
+    check_known(call, policies, layout.axes)
+    for axis, policy in policies.items():
+        if policy not in POLICIES:
+            fix = f"{call.but(crossing={**policies, axis: 'error'})}, or 'warn', or 'allow'."
+            raise SpecError(told(f"{call}: crossing of {axis} is {policy!r}.", fix=fix))
+    policy_of = {**DEFAULT_POLICIES, **dict.fromkeys(within, "warn"), **policies}
+    chosen = ((axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes)
+    return {axis: policy for axis, policy in chosen if policy != "allow"}
+
+
+def check_crossings(
+    call: Call, layout: Layout, topology: Topology, policies: Mapping[str, str]
+) -> CrossingVerdict:
+    """Return the error and the warning about axes that cross nodes.
+
+    Args:
+        call: the call to quote.
+        layout: the grid.
+        topology: the node of each rank.
+        policies: axis to policy. All other axes may cross.
+
+    Cost: O(axes * ranks).
+    """
+    watched = [axis for axis, size in layout.sizes.items() if size > 1 and axis in policies]
+    if not watched:
+        return CrossingVerdict()
+    by_axis = crossings(layout, topology)
+    crossing = [by_axis[axis] for axis in watched if by_axis[axis].crosses]
+    errors = [item for item in crossing if policies[item.axis] == "error"]
+    warnings = [item for item in crossing if policies[item.axis] == "warn"]
+    return CrossingVerdict(
+        _message(call, layout, topology, errors), _message(call, layout, topology, warnings)
+    )
+
+
+def _message(call: Call, layout: Layout, topology: Topology, crossing: list[Crossing]) -> str:
+    if not crossing:
+        return ""
+    axes = [item.axis for item in crossing]
+    evidence = [f"{item}; {_first_group(layout, topology, item.axis)}." for item in crossing]
+    return told(
+        f"{call}: {', '.join(axes)} {'crosses' if len(axes) == 1 else 'cross'} nodes.",
+        *evidence,
+        f"There are {topology}.",
+        fix=_fix(layout, topology, axes),
+    )
+
+
+def _first_group(layout: Layout, topology: Topology, axis: str) -> str:
+    """Return the ranks and nodes of the first group of an axis that crosses nodes."""
+    groups = layout.groups(axis)
+    nodes = topology.node_of(groups)
+    first = int((nodes != nodes[:, :1]).any(axis=1).argmax())
+    names = [topology.names[node] for node in dict.fromkeys(nodes[first].tolist())]
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"ranks {format_ranks(groups[first].tolist())} are on {shown}"
+
+
+def _fix(layout: Layout, topology: Topology, axes: list[str]) -> str:
+    """Return the changes that keep axes inside nodes, and the policy that allows crossing."""
+    fixes = [suggest_fix(layout, topology, axis) for axis in axes]
+    if len(axes) > 1:
+        fixes = [f"{axis}: {fix}" for axis, fix in zip(axes, fixes, strict=True)]
+    allow = f"crossing={dict.fromkeys(axes, 'allow')}, if it is meant."
+    return f"{' '.join(fixes)} Or {allow}"
+
+
+def suggest_fix(
+    layout: Layout, topology: Topology, axis: str, *, level: str = NODE, call: Call | None = None
+) -> str:
+    """Return changes that keep an axis inside its nodes: order, placement, or another size.
+
+    Every change in the text was tried and works.
+
+    Args:
+        layout: the grid.
+        topology: the node of each rank.
+        axis: the axis that should not cross.
+        level: the level whose domains the axis should not cross.
+        call: the call that made the layout, to be quoted with the changes; None lists the changes
+            only.
+
+    Returns:
+        The text for ``Fix:``; "" if the axis does not cross.
+
+    Raises:
+        UnknownAxisError: if the layout does not have the axis.
+        CoordinateError: if a rank of the layout is not in the topology.
+        SpecError: if the level is unknown.
+
+    Cost: a few calls of :func:`~meshkit.core.topology.placement.placed`.
+
+    Example:
+        >>> cyclic = Topology.of_hosts(["a", "b"] * 4)
+        >>> suggest_fix(Layout(dp=2, tp=4), cyclic, "tp")
+        'start the ranks in blocks, node by node (srun --distribution=block); or place=True.'
+        >>> suggest_fix(Layout(dp=1, tp=8), cyclic, "tp")
+        'dp=2, tp=4, place=True, as a node holds 4 ranks.'
+    """
+    check_known(Call("suggest_fix", (axis,)), (axis,), layout.axes)
+    if not _crosses(layout, topology, axis, level):
+        return ""
+    counts = np.bincount(topology.domain_of(level, layout.grid).ravel())
+    fits = math.gcd(layout.sizes[axis], *counts.tolist())
+    if fits == layout.sizes[axis] or layout.sizes[axis] <= counts.max():
+        fixes = [_format(changes, call) for changes in _reorderings(layout, topology, axis, level)]
+        if _fits_in_blocks(layout, topology, axis, level):
+            fixes.insert(0, BLOCKS)
+        if fixes:
+            return f"{'; or '.join(fixes)}."
+    smaller, changes = _shrink(layout, axis, fits)
+    changes |= next(_reorderings(smaller, topology, axis, level), {})
+    if call is not None:
+        return f"{_format(changes, call)}."
+    if set(counts[counts > 0].tolist()) == {fits}:
+        return f"{_format(changes, call)}, as a {level} holds {count_noun(fits, 'rank')}."
+    return f"{_format(changes, call)}, as {fits} divides the ranks of every {level}."
+
+
+def _format(changes: Changes, call: Call | None) -> str:
+    if call is not None:
+        return str(call.but(**changes))
+    return ", ".join(f"{name}={value!r}" for name, value in changes.items())
+
+
+def _reorderings(layout: Layout, topology: Topology, axis: str, level: str) -> Iterator[Changes]:
+    """Yield changes of order or placement, or both, that keep an axis inside at equal sizes."""
+    if not _crosses(layout, topology, axis, level):
+        return
+    inner = _innermost(layout, axis)
+    order: Changes = {"order": " ".join(inner.axes)}
+    place: Changes = {"place": True}
+    tried = ((order, inner), (place, placed(layout, topology).layout))
+    working = [changes for changes, new in tried if not _crosses(new, topology, axis, level)]
+    yield from working
+    if not working and not _crosses(placed(inner, topology).layout, topology, axis, level):
+        yield order | place
+
+
+def _fits_in_blocks(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
+    """Return whether the axis stays inside if ascending ranks start on the nodes in blocks."""
+    ranks = layout.grid.ravel()
+    blocks = Layout(ranks=_in_blocks(ranks, topology), **layout.sizes)
+    return bool((np.diff(ranks) > 0).all()) and not _crosses(blocks, topology, axis, level)
+
+
+def _shrink(layout: Layout, axis: str, size: int) -> tuple[Layout, Changes]:
+    """Return a layout of equally many ranks with less of an axis and more of dp (or another axis).
+
+    Returns:
+        The layout and its changes. A new axis is the outermost.
+    """
+    other = next(name for name in ("dp", *layout.axes, "pp") if name != axis)
+    names = layout.axes if other in layout.axes else (other, *layout.axes)
+    grown = layout.sizes.get(other, 1) * (layout.sizes[axis] // size)
+    sizes = {**layout.sizes, other: grown, axis: size}
+    changes: Changes = {name: sizes[name] for name in names if name in (other, axis)}
+    if other not in layout.axes:
+        changes["order"] = " ".join(names)
+    return Layout(ranks=layout.ranks, **{name: sizes[name] for name in names}), changes
+
+
+def _innermost(layout: Layout, axis: str) -> Layout:
+    """Return a layout of equal sizes with one axis innermost."""
+    order = [*(name for name in layout.axes if name != axis), axis]
+    return Layout(ranks=layout.ranks, **{name: layout.sizes[name] for name in order})
+
+
+def _crosses(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
+    return crossings(layout, topology, level=level)[axis].crosses
+
+
+def _in_blocks(ranks: Ints, topology: Topology) -> Ints:
+    """Return the ranks sorted by domain; the sort is stable."""
+    keys = [topology.domain_of(level, ranks) for level in reversed(topology.levels)]
+    return ranks[np.lexsort(keys)]

@@ -1,0 +1,105 @@
+"""Read a topology from a text: a line for each rank, with its host, rack, row and hall.
+
+::
+
+    node1  rack1        rank 0
+    node2  rack1        rank 1, on another node of the same rack
+    node1  rack1        rank 2, on the node of rank 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..call import Call, Word
+from ..errors import SpecError, told
+from ..words import count_noun
+from .topology import Topology
+
+LEVELS = ("host", "rack", "row", "hall")  # the columns
+PARSE = Call("parse_hostfile", (Word("text"),))
+
+Row = tuple[int, list[str]]  # the number of a line, from 1, and its words
+
+
+def parse_hostfile(text: str, *, call: Call = PARSE) -> Topology:
+    r"""Return the topology of a text that has a line for each rank, in the order of ranks.
+
+    Args:
+        text: in each line the host, then optionally its rack, row and hall. Empty lines and
+            comments after ``#`` are skipped.
+        call: the call to quote in errors.
+
+    Raises:
+        SpecError: if there is no line, if lines have different numbers of words or more than four,
+            if a word contains ``=`` as in MPI hostfiles, or if a host is in two racks, a rack in
+            two rows, or a row in two halls.
+
+    Cost: O(ranks).
+
+    Example:
+        >>> print(parse_hostfile("a r1\nb r1\na r1\nc r2"))
+        4 ranks on 3 nodes of 1 and 2, in 2 racks, not in blocks: node 0 has ranks 0, 2
+    """
+    rows = [*_rows(call, text)]
+    if not rows:
+        fix = "a line for each rank: its host, and its rack if it is known."
+        raise SpecError(told(f"{call}: the file names no host.", fix=fix))
+    _check_columns(call, rows)
+    topology = Topology.of_hosts(words[0] for _, words in rows)
+    for column in range(1, len(rows[0][1])):
+        parents = _parents(call, rows, column)
+        host_domains = {words[0]: parents[words[column - 1]] for _, words in rows}
+        domains = [host_domains[str(name)] for name in topology.names]
+        topology = topology.with_level(LEVELS[column], domains)
+    return topology
+
+
+def _rows(call: Call, text: str) -> Iterator[Row]:
+    """Yield the words of each line that has any.
+
+    Raises:
+        SpecError: if a word contains ``=``.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        for word in words:
+            if "=" in word:
+                summary = f"{call}: line {number} has {word!r}, which is no host and no rack."
+                why = "An MPI hostfile has a line for each host; this file needs one for each rank."
+                fix = f"a line with {words[0]} for each of its ranks."
+                raise SpecError(told(summary, why, fix=fix))
+        if words:
+            yield number, words
+
+
+def _check_columns(call: Call, rows: Sequence[Row]) -> None:
+    """Check that all lines have equally many words, four at most.
+
+    Raises:
+        SpecError: if they do not.
+    """
+    (first, first_words), most = rows[0], len(LEVELS)
+    for number, words in rows:
+        line = f"{call}: line {number} has {count_noun(len(words), 'word')}"
+        if len(words) > most:
+            raise SpecError(told(f"{line}.", fix=f"at most {most} words: {', '.join(LEVELS)}."))
+        if len(words) != len(first_words):
+            fix = "a host in each line, then its rack, row and hall."
+            raise SpecError(told(f"{line}, line {first} has {len(first_words)}.", fix=fix))
+
+
+def _parents(call: Call, rows: Sequence[Row], column: int) -> dict[str, str]:
+    """Return the domain in a column for each domain in the column before.
+
+    Raises:
+        SpecError: if one domain is in two.
+    """
+    parents: dict[str, tuple[int, str]] = {}
+    for number, words in rows:
+        inner, parent = words[column - 1], words[column]
+        first, other = parents.setdefault(inner, (number, parent))
+        if other != parent:
+            line = f"{call}: {inner} is in {other} in line {first}, in {parent} in line {number}."
+            raise SpecError(told(line, fix=f"one {LEVELS[column]} for {inner}."))
+    return {inner: parent for inner, (_, parent) in parents.items()}

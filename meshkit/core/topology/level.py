@@ -1,0 +1,82 @@
+"""A level of hardware, such as racks: the domain that each node is in."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..call import Call
+from ..errors import SpecError, told
+from ..integers import divisors, integer
+from ..seats import Ints
+from ..words import count_noun
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """Domains of nodes, for example racks, NVLink domains or switches.
+
+    Attributes:
+        name: the noun for one domain, for example ``"rack"``.
+        of_node: int64 (num_nodes,), the domain of each node, numbered in order of appearance.
+        names: the name of each domain.
+    """
+
+    name: str
+    of_node: Ints
+    names: tuple[str, ...]
+
+
+def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
+    """Return a number for each label, in order of appearance, and a name for each number.
+
+    Example:
+        >>> numbers, names = number_labels("rack", ["east", "west", "east"])
+        >>> numbers.tolist(), names, number_labels("rack", [7])[1]
+        ([0, 1, 0], ('east', 'west'), ('rack 7',))
+    """
+    numbers: dict[Hashable, int] = {}
+    numbered = [numbers.setdefault(label, len(numbers)) for label in labels]
+    are_integers = all(integer(label) is not None for label in numbers)
+    return np.array(numbered, dtype=np.int64), name_domains(level if are_integers else "", numbers)
+
+
+def name_domains(level: str, labels: Iterable[object]) -> tuple[str, ...]:
+    """Return the names of domains: the level, if any, and the label."""
+    return tuple(f"{level} {label}".lstrip() for label in labels)
+
+
+def check_nested(call: Call, level: Level, inner_levels: tuple[Level, ...]) -> None:
+    """Check that a level splits no domain of the levels inside it.
+
+    Raises:
+        SpecError: if it does; the text names the first such domain.
+    """
+    for inner in inner_levels:
+        parts = np.unique(np.stack([inner.of_node, level.of_node]), axis=1)[0]
+        split = np.flatnonzero(np.bincount(parts) > 1)
+        if len(split):
+            name = inner.names[split[0]]
+            line = f"{call}: {name} would be in several domains."
+            fix = f"one domain for all nodes of {name}; add levels from the inside out."
+            raise SpecError(told(line, fix=fix))
+
+
+def check_divides(call: Call, num_ranks: int, num_nodes: int) -> None:
+    """Check that ranks divide evenly over nodes.
+
+    Raises:
+        SpecError: if they do not; the fix is the call with the nearest valid numbers of nodes.
+    """
+    if num_ranks % num_nodes == 0:
+        return
+    valid = divisors(num_ranks)
+    below = max(n for n in valid if n < num_nodes)
+    nearest = [below, *(n for n in valid if n > num_nodes)][:2]
+    verb = "does" if num_ranks == 1 else "do"
+    ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
+    line = f"{call}: {ranks} {verb} not divide over {nodes}."
+    fix = f"{', or '.join(str(call.but(nodes=n)) for n in nearest)}."
+    raise SpecError(told(line, fix=fix), world_size=num_ranks)
