@@ -43,7 +43,8 @@ def as_text(findings: Sequence[Finding]) -> str:
     wrong = [finding.name for finding in findings if not finding.ok]
     last = f"All {count_noun(len(findings), 'finding')} OK."
     if wrong:
-        last = f"{len(wrong)} of {count_noun(len(findings), 'finding')} to look at: {', '.join(wrong)}."
+        total = count_noun(len(findings), "finding")
+        last = f"{len(wrong)} of {total} to look at: {', '.join(wrong)}."
     return "\n".join([*lines, "", last])
 
 

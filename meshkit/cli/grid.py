@@ -167,7 +167,8 @@ def topology_of(call: Call, layout: Layout, asked: Namespace) -> Topology | None
         call: the command, for errors.
         layout: the grid.
         asked: ``nodes``, how many nodes of consecutive ranks there are, alone, or the ranks of
-            each; or ``hosts``, a file as :func:`meshkit.core.topology.hostfile.parse_hostfile` reads it.
+            each; or ``hosts``, a file for
+            :func:`meshkit.core.topology.hostfile.parse_hostfile`.
 
     Raises:
         SpecError: where they do not hold the ranks of the grid, neither more nor fewer; for a file

@@ -58,6 +58,7 @@ class GroupsReport:
 
     def __str__(self) -> str:
         made = sum(group.origin == "made" for group in self.groups)
-        head = f"rank {self.rank} holds {count_noun(self.communicators, 'process group')}, {made} made."
+        groups = count_noun(self.communicators, "process group")
+        head = f"rank {self.rank} holds {groups}, {made} made."
         views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
         return "\n  ".join([head, *views, *format_rows([group.cells() for group in self.groups])])

@@ -56,8 +56,9 @@ class Seats:
         if len(ranks) == 0:
             raise _refused(call, "ranks is empty")
         if num_positions is not None and len(ranks) != num_positions:
+            positions = count_noun(num_positions, "position")
             text = told(
-                f"{call} has {count_noun(num_positions, 'position')} and {count_noun(len(ranks), 'rank')}.",
+                f"{call} has {positions} and {count_noun(len(ranks), 'rank')}.",
                 "Each position of the grid holds one rank.",
                 fix=f"ranks=range({num_positions}), say, or other sizes.",
             )

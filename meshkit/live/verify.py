@@ -89,7 +89,8 @@ def _check(call: Call, layout: Layout, keys: list[Axes], seconds: Seconds) -> No
         if wrong:
             text = told(
                 f"{call}: the group over {' '.join(key)} is not the one the mesh says.",
-                f"A gather over it met other ranks, or another order, on ranks {format_ranks(wrong)}.",
+                "A gather over it met other ranks, or in another order, on ranks "
+                f"{format_ranks(wrong)}.",
                 fix="close the mesh and build it again; report this with the version of torch.",
             )
             raise MeshkitError(text)

@@ -318,7 +318,7 @@ tp       4       1       2  0, 2, 4, 6   no
 
 groups  3 on each rank, the default group included; 7 in all
 placed  a node holds tp=4; a step sends 4 x dp out of the busiest node, 256 x dp
-          as it was
+          before
           next best: a node holds dp=2 tp=2; a step sends 128 x dp out of the
             busiest node
 """

@@ -52,8 +52,8 @@ def draw_grid(
         dp=2   [4]     5
     """
     ranks = grid.ravel()
-    marked = np.flatnonzero(ranks == mark) if mark is not None else ()
-    position = int(marked[0]) if len(marked) else None
+    marked = [] if mark is None else np.flatnonzero(ranks == mark).tolist()
+    position = marked[0] if marked else None
     return draw_positions(axes, grid.shape, lambda i: int(ranks[i]), mark=position, width=width)
 
 

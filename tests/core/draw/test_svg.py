@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, SpecError
-from meshkit.core.draw import draw_svg as module
+from meshkit.core.draw import svg as module
 from meshkit.core.draw.colors import shade, to_hex
 from meshkit.core.draw.svg import MAX_NOTEBOOK_RANKS, MAX_RANKS, draw_svg, escape, notebook_html
 from meshkit.testing import layouts
@@ -305,9 +305,9 @@ def test_16384_ranks_are_a_second_and_5_megabytes_at_most() -> None:
 
 def test_a_notebook_shows_the_picture_and_of_a_large_grid_its_edges() -> None:
     layout = Layout(dp=MAX_NOTEBOOK_RANKS)
-    assert layout._repr_html_() == notebook_html(layout)
-    assert parsed(notebook_html(layout)).get("style") == "overflow-x:auto"
-    assert svg(layout) in notebook_html(layout)
+    assert layout._repr_html_() == notebook_html(layout.axes, layout.grid)
+    assert parsed(notebook_html(layout.axes, layout.grid)).get("style") == "overflow-x:auto"
+    assert svg(layout) in notebook_html(layout.axes, layout.grid)
     large = Layout(dp=MAX_NOTEBOOK_RANKS + 1)
     assert large._repr_html_() == f"<pre>{large}</pre>"
     assert len(Layout(dp=10**15, tp=8)._repr_html_()) < 10_000
@@ -320,27 +320,33 @@ def test_a_file_that_tools_can_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "part"),
+    ("sizes", "part"),
     [
-        (Layout(dp=16_385), Layout(dp=16_384)),
-        (Layout(pp=4, dp=12_500, tp=8), Layout(pp=1, dp=2048, tp=8)),
-        (Layout(dp=3, tp=10_000), Layout(dp=1, tp=10_000)),
-        (Layout(dp=2, tp=10**9), Layout(dp=1, tp=16_384)),
-        (Layout(dp=20_000, ranks=range(7, 20_007)), Layout(dp=16_384, ranks=range(7, 16_391))),
+        ({"dp": 16_385}, (16_384,)),
+        ({"pp": 4, "dp": 12_500, "tp": 8}, (1, 2048, 8)),
+        ({"dp": 3, "tp": 10_000}, (1, 10_000)),
+        ({"dp": 2, "tp": 10**9}, (1, 16_384)),
+        ({"pp": 3, "dp": 1, "tp": 16_384}, (1, 1, 16_384)),
     ],
 )
-def test_the_part_that_a_refusal_proposes_is_drawn(layout: Layout, part: Layout) -> None:
+def test_the_part_that_the_error_proposes_can_be_drawn(
+    sizes: dict[str, int], part: tuple[int, ...]
+) -> None:
+    grid = np.broadcast_to(np.int64(0), tuple(sizes.values()))  # takes no memory
     with pytest.raises(SpecError) as error:
-        svg(layout)
-    typed = str(error.value).partition("Fix: ")[2].partition(", the first")[0]
-    assert typed == f"svg({part!r})"
-    assert len(titles(parsed(eval(typed, {"svg": draw_svg, "Layout": Layout})))) == part.num_ranks
-    assert all(layout.coordinate(int(rank)) == part.coordinate(int(rank)) for rank in part.ranks)
+        draw_svg(tuple(sizes), grid)
+    assert error.value.sizes == sizes
+    fix = str(error.value).partition("Fix: ")[2].partition(", the first")[0]
+    slices = ", ".join(f":{size}" for size in part)
+    assert fix == f"draw_svg({tuple(sizes)!r}, grid[{slices}])"
+    drawn = eval(fix, {"draw_svg": draw_svg, "grid": grid})
+    assert len(titles(parsed(drawn))) == int(np.prod(part))
 
 
 def test_nodes_that_are_no_integers() -> None:
     with pytest.raises(CoordinateError) as error:
         svg(Layout(dp=2), np.array([0.5, 1]))  # type: ignore[arg-type]
     assert str(error.value) == (
-        "svg(Layout(dp=2), [0.5, 1.0]): nodes are float64, not integers.\n  Fix: nodes.astype(int)."
+        "draw_svg(('dp',), grid, [0.5, 1.0]): nodes are float64, not integers."
+        "\n  Fix: nodes.astype(int)."
     )

@@ -20,11 +20,11 @@ from meshkit.core.draw.svg_layout import (
 )
 
 quick = settings(deadline=None, max_examples=60, database=None)
-ROOM = Spacing(width=10, height=20, gap=2, pad=3, head=5, apart=7)
+SPACING = Spacing(width=10, height=20, gap=2, pad=3, head=5, margin=7)
 
 
 def test_two_nodes_by_hand() -> None:
-    where = arrange(np.array([4, 9, 4, 9]), ROOM, 2)
+    where = arrange(np.array([4, 9, 4, 9]), SPACING, 2)
     assert where.nodes.tolist() == [4, 9]
     assert where.box == (10 + 2 + 10 + 2 * 3, 20 + 2 * 3 + 5)
     assert where.boxes.tolist() == [[0, 0], [35, 0]]
@@ -36,42 +36,44 @@ def test_two_nodes_by_hand() -> None:
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 8))
 def test_by_a_walk_over_the_ranks(nodes: list[int], inner: int) -> None:
     """The same places by a loop that counts what each node has so far."""
-    where = arrange(np.array(nodes), ROOM, inner)
+    where = arrange(np.array(nodes), SPACING, inner)
     names = sorted(set(nodes))
     most = max(nodes.count(node) for node in names)
-    across = (where.box[0] - 2 * ROOM.pad + ROOM.gap) // (ROOM.width + ROOM.gap)
+    across = (where.box[0] - 2 * SPACING.pad + SPACING.gap) // (SPACING.width + SPACING.gap)
     held = dict.fromkeys(names, 0)
     for position, node in enumerate(nodes):
         row, column = divmod(held[node], across)
         left, upper = where.boxes[names.index(node)].tolist()
-        x = left + ROOM.pad + column * (ROOM.width + ROOM.gap)
-        y = upper + ROOM.pad + ROOM.head + row * (ROOM.height + ROOM.gap)
+        x = left + SPACING.pad + column * (SPACING.width + SPACING.gap)
+        y = upper + SPACING.pad + SPACING.head + row * (SPACING.height + SPACING.gap)
         assert where.cells[position].tolist() == [x, y]
         held[node] += 1
     rows = -(-most // across)
-    tall = rows * (ROOM.height + ROOM.gap) - ROOM.gap
-    assert where.box[1] == 2 * ROOM.pad + ROOM.head + tall
+    tall = rows * (SPACING.height + SPACING.gap) - SPACING.gap
+    assert where.box[1] == 2 * SPACING.pad + SPACING.head + tall
 
 
 @quick
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=80))
 def test_all_boxes_just_fit_the_size(nodes: list[int]) -> None:
-    where = arrange(np.array(nodes), ROOM, 1)
+    where = arrange(np.array(nodes), SPACING, 1)
     ends = where.boxes + np.array(where.box)
     assert tuple(ends.max(axis=0).tolist()) == where.size
     rows = sorted({y for _, y in where.boxes.tolist()})
-    assert all(later - earlier == where.box[1] + ROOM.apart for earlier, later in pairwise(rows))
+    assert all(
+        later - earlier == where.box[1] + SPACING.margin for earlier, later in pairwise(rows)
+    )
 
 
 def test_eight_ranks_of_a_node_stand_in_one_row() -> None:
-    where = arrange(np.arange(64) // 8, ROOM, 8)
+    where = arrange(np.arange(64) // 8, SPACING, 8)
     for node in range(8):
         assert len({y for _, y in where.cells[node * 8 : node * 8 + 8].tolist()}) == 1
 
 
 def test_one_box_has_the_innermost_axis_in_its_rows() -> None:
-    cells = arrange(np.zeros(64, dtype=np.int64), ROOM, 8).cells.tolist()
-    starts = [position for position, (x, _) in enumerate(cells) if x == ROOM.pad]
+    cells = arrange(np.zeros(64, dtype=np.int64), SPACING, 8).cells.tolist()
+    starts = [position for position, (x, _) in enumerate(cells) if x == SPACING.pad]
     assert len(starts) > 1
     assert all(start % 8 == 0 for start in starts)
 
@@ -150,12 +152,12 @@ def test_a_label_fits_and_keeps_its_number(axis: str) -> None:
 
 def test_the_name_of_a_node_as_far_as_it_fits() -> None:
     cells = cell_style(AXES, MAX_NUMBERED + 1, 9)
-    assert [cells.prefix(7, width) for width in (60, 20, 5)] == ["node ", "", None]
-    assert cells.prefix(10**9, 60) is None or cells.prefix(10**9, 60) == ""
+    assert [cells.title_prefix(7, width) for width in (60, 20, 5)] == ["node ", "", None]
+    assert cells.title_prefix(10**9, 60) is None or cells.title_prefix(10**9, 60) == ""
 
 
-def test_the_room_of_a_cell() -> None:
+def test_the_spacing_of_a_cell() -> None:
     cells = cell_style(AXES, MAX_LABELED, 9)
     bare = Spacing(cells.width, cells.height, cells.gap, cells.pad, 0, 16)
-    assert cells.room(named=False) == bare
-    assert cells.room(named=True).head == cells.name + 2
+    assert cells.spacing(titled=False) == bare
+    assert cells.spacing(titled=True).head == cells.title + 2

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, SpecError, Topology, UnknownAxisError
-from meshkit.core.topology.crossing import FARTHER, crossings, link_bytes
-from meshkit.core.topology.placement import _turned, placed
+from meshkit.core.topology.crossing import DEFAULT_RATIO, crossings, link_bytes
+from meshkit.core.topology.placement import _orders, placed
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)
@@ -67,7 +67,7 @@ def brute(shape: tuple[int, ...], sizes: list[int], sent: Sequence[float]) -> fl
 
 
 def traffics(axes: int) -> list[tuple[int, ...]]:
-    near = tuple(FARTHER**place for place in range(axes))
+    near = tuple(DEFAULT_RATIO**place for place in range(axes))
     return [near, near[::-1], (1,) * axes, (3, 2, 5)[:axes]]
 
 
@@ -155,7 +155,7 @@ def test_the_same_axes_and_ranks_at_the_cost_that_is_said_and_never_worse(
         assert [*cost] == [*topology.levels]
         assert [*cost.values()] == pytest.approx(counted)
     assert [*found.cost.values()] <= [*found.before.values()]
-    assert (found.layout == layout) == ("as it was; " in found.reason[:11])
+    assert (found.layout == layout) == ("unchanged; " in found.reason[:11])
 
 
 @law
@@ -165,7 +165,7 @@ def test_placed_once_is_placed_for_good(problem: tuple[Layout, Topology]) -> Non
     found = placed(layout, topology)
     again = placed(found.layout, topology)
     assert again.layout == found.layout
-    assert again.reason.startswith("as it was")
+    assert again.reason.startswith("unchanged")
     assert again.cost == found.cost == again.before
     assert placed(layout, topology).layout == found.layout
     assert str(placed(layout, topology)) == str(found)
@@ -179,7 +179,7 @@ def test_the_order_in_which_ranks_were_dealt_does_not_matter(
     layout, topology = problem
     ranks = np.random.default_rng(seed).permutation(layout.grid.ravel())
     found = placed(layout, topology), placed(Layout(ranks=ranks, **layout.sizes), topology)
-    moved = [one for one in found if not one.reason.startswith("as it was")]
+    moved = [one for one in found if not one.reason.startswith("unchanged")]
     for one in found:
         for other in moved:  # where it was left, it was no worse than what all of them could have
             if one in moved:
@@ -234,18 +234,18 @@ def test_why_and_what_else_in_words() -> None:
     layout, dealt = Layout(dp=2, sp=2, tp=4), Topology.of_hosts(["a", "b"] * 8)
     assert str(placed(layout, dealt)).splitlines() == [
         "a node holds sp=2 tp=4; a step sends 8 x dp out of the busiest node,"
-        " 32,768 x dp as it was",
+        " 32,768 x dp before",
         "  next best: a node holds dp=2 tp=4; a step sends 512 x dp out of the busiest node",
     ]
     traffic = {"dp": 1e9, "sp": 0, "tp": 2.5e9}
     assert str(placed(layout, dealt, traffic)).splitlines() == [
         "a node holds dp=2 tp=4; a step sends nothing out of the busiest node,"
-        " 20,000,000,000 bytes as it was",
+        " 20,000,000,000 bytes before",
         "  next best: a node holds sp=2 tp=4;"
         " a step sends 8,000,000,000 bytes out of the busiest node",
     ]
     assert str(placed(Layout(dp=3, tp=2), Topology.even(6, nodes=2))).splitlines() == [
-        "as it was; a step sends 66 x dp out of the busiest node, and no less otherwise",
+        "unchanged; a step sends 66 x dp out of the busiest node, and no less otherwise",
         "  next best: a node holds dp=3; a step sends 192 x dp out of the busiest node",
     ]
     assert placed(Layout(dp=3, tp=5), Topology.of_sizes([10, 5])).runner_up == (
@@ -253,7 +253,7 @@ def test_why_and_what_else_in_words() -> None:
     )
     racks = Topology.even(8, nodes=4, racks=2)
     assert placed(Layout(dp=4, tp=2), racks).reason == (
-        "as it was; a step sends 2 x dp out of the busiest rack, 2 x dp out of the busiest node,"
+        "unchanged; a step sends 2 x dp out of the busiest rack, 2 x dp out of the busiest node,"
         " and no less otherwise"
     )
 
@@ -262,7 +262,7 @@ def test_one_node_has_nothing_to_choose() -> None:
     found = placed(Layout(dp=2, tp=2), Topology.even(4, nodes=1))
     assert (found.cost, found.runner_up) == ({"node": 0.0}, "")
     assert str(found).splitlines() == [
-        "as it was; a step sends nothing out of the busiest node, and no less otherwise",
+        "unchanged; a step sends nothing out of the busiest node, and no less otherwise",
         "  next best: none",
     ]
 
@@ -308,9 +308,9 @@ def test_the_fixtures_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("axes", range(1, 6))
-def test_up_to_five_axes_are_turned_in_every_way(axes: int) -> None:
+def test_up_to_five_axes_are_orders_in_every_way(axes: int) -> None:
     """The order that was given first, its reverse last."""
-    orders = [*_turned([*range(axes)])]
+    orders = [*_orders([*range(axes)])]
     assert sorted(orders) == sorted(itertools.permutations(range(axes)))
     assert orders[0] == tuple(range(axes))
     assert orders[-1] == tuple(reversed(range(axes)))
@@ -318,7 +318,7 @@ def test_up_to_five_axes_are_turned_in_every_way(axes: int) -> None:
 
 @pytest.mark.parametrize("axes", [6, 10])
 def test_of_more_axes_one_at_a_time_is_moved(axes: int) -> None:
-    first, *others = _turned([*range(axes)])
+    first, *others = _orders([*range(axes)])
     assert first == tuple(range(axes))
     assert len(others) == axes * (axes - 1)
     for order in others:
