@@ -1246,13 +1246,13 @@ the ramp does not lead to the plan.
         """,
         {"axis": "pp", "axes": ("dp", "sp", "tp"), "suggestion": None},
     ),
-    # ------------------------------------------------------------ rankfile.py
+    # ------------------------------------------------------------ hostfile.py
     "a file of hosts without a host": Said(
         lambda: parse_hostfile("# nothing\n"),
         SpecError,
         """
-        parse_hostfile(text): the file has no line that names a host.
-          Fix: a line for each rank: its host, and its rack where that is known.
+        parse_hostfile(text): the file names no host.
+          Fix: a line for each rank: its host, and its rack if it is known.
         """,
         {},
     ),
@@ -1270,7 +1270,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         parse_hostfile(text): line 1 has 5 words.
-          Fix: 4 words at most: host, rack, row, hall.
+          Fix: at most 4 words: host, rack, row, hall.
         """,
         {},
     ),
@@ -1279,8 +1279,8 @@ the ramp does not lead to the plan.
         SpecError,
         """
         parse_hostfile(text): line 2 has 'slots=8', which is no host and no rack.
-          A hostfile has a line for each host; here is one for each rank.
-          Fix: a in a line for each of its ranks.
+          An MPI hostfile has a line for each host; this file needs one for each rank.
+          Fix: a line with a for each of its ranks.
         """,
         {},
     ),
@@ -1308,7 +1308,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         build_mesh(tp=2): crossing is 'tp', a str.
-          Fix: build_mesh(tp=2, crossing={'tp': 'error'}), say.
+          Fix: for example build_mesh(tp=2, crossing={'tp': 'error'}).
         """,
         {},
     ),
@@ -1362,8 +1362,8 @@ the ramp does not lead to the plan.
         lambda: Topology.of_sizes([]),
         SpecError,
         """
-        Topology.of_sizes([]) gives no sizes of nodes.
-          Fix: Topology.of_sizes([7, 8]), say: how many ranks each node holds.
+        Topology.of_sizes([]) has no node sizes.
+          Fix: for example Topology.of_sizes([7, 8]), the number of ranks on each node.
         """,
         {},
     ),
@@ -1389,8 +1389,8 @@ the ramp does not lead to the plan.
         lambda: Topology.of_hosts("aabb"),
         SpecError,
         """
-        Topology.of_hosts('aabb') is no list of hosts.
-          Fix: Topology.of_hosts(['a', 'a', 'b', 'b']), say: the host of each rank.
+        Topology.of_hosts('aabb'): hosts is not a list of hosts.
+          Fix: for example Topology.of_hosts(['a', 'a', 'b', 'b']), the host of each rank.
         """,
         {},
     ),
@@ -1398,7 +1398,7 @@ the ramp does not lead to the plan.
         lambda: Topology.even(8, nodes=4).with_level("node", [0, 0, 1, 1]),
         SpecError,
         """
-        topology.with_level('node', [0, 0, 1, 1]): there is a level 'node' already.
+        topology.with_level('node', [0, 0, 1, 1]): there is already a level 'node'.
           Fix: another name.
         """,
         {},
@@ -1408,7 +1408,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         topology.with_level('rack', [0, 1]) has 2 domains for 4 nodes.
-          Fix: a domain for each node.
+          Fix: one domain for each node.
         """,
         {},
     ),
@@ -1417,7 +1417,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         topology.with_level('hall', [0, 1, 1, 1]): rack 0 would be in several domains.
-          Fix: one domain for all nodes of rack 0; levels go from inside out.
+          Fix: one domain for all nodes of rack 0; add levels from the inside out.
         """,
         {},
     ),
@@ -1443,7 +1443,7 @@ the ramp does not lead to the plan.
         lambda: Topology.even(8, nodes=4).ranks_of(4),
         CoordinateError,
         """
-        topology.ranks_of(4): there is no such node.
+        topology.ranks_of(4): the node does not exist.
           Fix: a node from 0 to 3.
         """,
         {"index": 4, "size": 4},
@@ -1454,7 +1454,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         link_bytes(traffic={'dp': 10, 'sp': -1}): the traffic of sp is -1.
-          Fix: bytes that a rank sends along it in a step, 0 or more.
+          Fix: the bytes that a rank sends along it in a step, 0 or more.
         """,
         {},
     ),
@@ -1498,21 +1498,21 @@ the ramp does not lead to the plan.
     ),
     # ------------------------------------------------------------ svg.py
     "a picture of too many ranks": Said(
-        lambda: draw_svg(Layout(pp=4, dp=12_500, tp=8)),
+        lambda: draw_svg(("pp", "dp", "tp"), np.zeros((4, 12_500, 8), dtype=np.int64)),
         SpecError,
         """
-        svg(Layout(pp=4, dp=12500, tp=8)): 400000 ranks are too many for a picture.
-          Up to 16384 are drawn, each as a cell of its own.
-          Fix: svg(Layout(pp=1, dp=2048, tp=8)), the first 16384; or print(layout), which shows the edges.
+        draw_svg(('pp', 'dp', 'tp'), grid): 400000 ranks are too many for a picture.
+          At most 16384 ranks are drawn, each as a cell.
+          Fix: draw_svg(('pp', 'dp', 'tp'), grid[:1, :2048, :8]), the first 16384; or print(layout), which shows the edges.
         """,  # noqa: E501
         {"sizes": {"pp": 4, "dp": 12_500, "tp": 8}},
     ),
     "nodes of another number of ranks": Said(
-        lambda: draw_svg(Layout(dp=4), np.array([0, 0, 1])),
+        lambda: draw_svg(("dp",), np.arange(4), np.array([0, 0, 1])),
         SpecError,
         """
-        svg(Layout(dp=4), [0, 0, 1]): nodes has shape (3,), the layout 4 ranks.
-          Fix: a node for the rank at each position, in one row.
+        draw_svg(('dp',), grid, [0, 0, 1]): nodes has shape (3,), the grid 4 ranks.
+          Fix: one node for the rank at each position, as a flat array.
         """,
         {},
     ),

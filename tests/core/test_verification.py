@@ -44,9 +44,10 @@ def test_word_for_word() -> None:
     seconds = np.array([[0.5, 0.002], [0.25, 0.002], [0.1, 0.002], [0.25, 0.001]])
     found = verification(layout, [("dp",), ("sp",)], seconds)
     assert str(found) == (
-        "group         groups   ranks   median ms  slowest ms  of ranks\n"
-        "dp                 2       2     375.000     500.000  0, 2\n"
-        "sp                 2       2       2.000       2.000  0-1\n"
+        "group  groups  ranks  median ms  slowest ms  of ranks\n"
+        "─────  ──────  ─────  ─────────  ──────────  ────────\n"
+        "dp          2      2    375.000     500.000  0, 2\n"
+        "sp          2      2      2.000       2.000  0-1\n"
         "slowest rank: 2 (dp=1 sp=0), its peers wait 400.000 ms for it"
     )
 
@@ -54,4 +55,4 @@ def test_word_for_word() -> None:
 def test_nothing_to_wait_for() -> None:
     found = verification(meshkit.Layout(dp=1), [], np.zeros((1, 0)))
     assert (found.groups, found.slowest_rank, found.slowest_group) == ((), None, None)
-    assert len(str(found).splitlines()) == 1
+    assert len(str(found).splitlines()) == 2

@@ -233,8 +233,7 @@ def test_part_of_a_world_keeps_its_ranks() -> None:
 def test_why_and_what_else_in_words() -> None:
     layout, dealt = Layout(dp=2, sp=2, tp=4), Topology.of_hosts(["a", "b"] * 8)
     assert str(placed(layout, dealt)).splitlines() == [
-        "a node holds sp=2 tp=4; a step sends 8 x dp out of the busiest node,"
-        " 32,768 x dp before",
+        "a node holds sp=2 tp=4; a step sends 8 x dp out of the busiest node, 32,768 x dp before",
         "  next best: a node holds dp=2 tp=4; a step sends 512 x dp out of the busiest node",
     ]
     traffic = {"dp": 1e9, "sp": 0, "tp": 2.5e9}
