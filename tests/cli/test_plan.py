@@ -366,8 +366,8 @@ def test_what_cannot_be_of_hosts(answer: Answers, tmp_path: Path) -> None:
         2,
         "",
         f"meshkit plan dp=2 --hosts {file}: line 2 has 'slots=8', which is no host and no rack.\n"
-        "  A hostfile has a line for each host; here is one for each rank.\n"
-        "  Fix: a in a line for each of its ranks.\n",
+        "  An MPI hostfile has a line for each host; this file needs one for each rank.\n"
+        "  Fix: a line with a for each of its ranks.\n",
     )
 
 

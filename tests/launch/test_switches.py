@@ -25,9 +25,9 @@ def test_a_tree_of_switches() -> None:
     assert found.domain_names("spine") == ("s2",)
     assert found.domain_of("switch", range(16)).tolist() == [0] * 8 + [1] * 8
     assert found.names == tuple(f"n{node}" for node in range(8))
-    assert found == Topology.of_hosts(HOSTS).with_level("switch", ["s0"] * 4 + ["s1"] * 4).inside(
-        "spine", ["s2"] * 8
-    )
+    assert found == Topology.of_hosts(HOSTS).with_level(
+        "switch", ["s0"] * 4 + ["s1"] * 4
+    ).with_level("spine", ["s2"] * 8)
 
 
 def test_blocks() -> None:
@@ -127,8 +127,8 @@ slurm_topology(text, ['n1']): the switch s0 hangs on itself.
             "SwitchName=s0 Nodes=n1",
             [],
             """\
-Topology.of_hosts([]) is no list of hosts.
-  Fix: Topology.of_hosts(['a', 'a', 'b', 'b']), say: the host of each rank.""",
+Topology.of_hosts([]): hosts is not a list of hosts.
+  Fix: for example Topology.of_hosts(['a', 'a', 'b', 'b']), the host of each rank.""",
         ),
     ],
 )

@@ -85,14 +85,14 @@ class Topology:
         topology = cls.of_sizes(np.full(num_nodes, num_ranks // num_nodes))
         for num_racks in rest:
             if num_nodes % num_racks:
-                racks_text = count_noun(num_racks, "rack")
-                line = f"{call}: {num_nodes} nodes do not divide over {racks_text}."
+                line = (
+                    f"{call}: {num_nodes} nodes do not divide over {count_noun(num_racks, 'rack')}."
+                )
                 fix = (
                     f"{call.but(racks=None)}.with_level('rack', [...]), with a rack for each node."
                 )
                 raise SpecError(told(line, fix=fix), world_size=num_ranks)
-            domains = np.arange(num_nodes) // (num_nodes // num_racks)
-            topology = topology.with_level("rack", domains)
+            topology = topology.with_level("rack", np.arange(num_nodes) // (num_nodes // num_racks))
         return topology
 
     @classmethod
@@ -170,8 +170,8 @@ class Topology:
             raise SpecError(told(line, fix="another name."))
         of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
-            counts = count_noun(len(of_node), "domain"), count_noun(self.num_nodes, "node")
-            line = f"{call} has {counts[0]} for {counts[1]}."
+            nodes = count_noun(self.num_nodes, "node")
+            line = f"{call} has {count_noun(len(of_node), 'domain')} for {nodes}."
             raise SpecError(told(line, fix="one domain for each node."))
         level = Level(name, of_node, names)
         check_nested(call, level, self.outer[:1])
