@@ -281,9 +281,8 @@ class Layout:
         """Return the picture that a notebook shows; for more than 1024 ranks, the text."""
         from .draw.svg import MAX_NOTEBOOK_RANKS, escape, notebook_html
 
-        if self.num_ranks > MAX_NOTEBOOK_RANKS:
-            return f"<pre>{escape(str(self))}</pre>"
-        return notebook_html(self.axes, self.grid)
+        small = self.num_ranks <= MAX_NOTEBOOK_RANKS
+        return notebook_html(self.axes, self.grid) if small else f"<pre>{escape(str(self))}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
         """Return the grid as text, one rank in brackets; see :mod:`meshkit.core.draw.grid_text`."""

@@ -1345,7 +1345,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         Topology.even(8, nodes=4, racks=3): 4 nodes do not divide over 3 racks.
-          Fix: Topology.even(8, nodes=4).with_level('rack', [...]), with a rack for each node.
+          Fix: Topology.even(8, nodes=4).with_level('rack', [...]), a rack for each node.
         """,
         {"world_size": 8},
     ),
