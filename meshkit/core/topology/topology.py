@@ -85,12 +85,9 @@ class Topology:
         topology = cls.of_sizes(np.full(num_nodes, num_ranks // num_nodes))
         for num_racks in rest:
             if num_nodes % num_racks:
-                line = (
-                    f"{call}: {num_nodes} nodes do not divide over {count_noun(num_racks, 'rack')}."
-                )
-                fix = (
-                    f"{call.but(racks=None)}.with_level('rack', [...]), with a rack for each node."
-                )
+                racks_text = count_noun(num_racks, "rack")
+                line = f"{call}: {num_nodes} nodes do not divide over {racks_text}."
+                fix = f"{call.but(racks=None)}.with_level('rack', [...]), a rack for each node."
                 raise SpecError(told(line, fix=fix), world_size=num_ranks)
             topology = topology.with_level("rack", np.arange(num_nodes) // (num_nodes // num_racks))
         return topology
