@@ -14,8 +14,8 @@ import meshkit
 from meshkit.cli import terminal
 from meshkit.cli.main import main
 from meshkit.core.call import Call
-from meshkit.core.disagree import disagreement
 from meshkit.core.policies import judged
+from meshkit.core.report.disagreement import disagreement
 from meshkit.live.agree import ABOUT
 
 ROOT = Path(__file__).parent.parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def runs(ranks: Iterable[int]) -> str:
@@ -19,3 +19,15 @@ def runs(ranks: Iterable[int]) -> str:
         else:
             found.append([rank])
     return ", ".join("-".join(map(str, run)) for run in found) or "none"
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """Return ascending ranks with their noun.
+
+    Example:
+        >>> ranks_named([0, 1, 2, 5]), ranks_named([3])
+        ('ranks 0-2 and 5', 'rank 3')
+    """
+    first, comma, last = runs(ranks).rpartition(", ")
+    text = f"{first} and {last}" if comma else last
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"

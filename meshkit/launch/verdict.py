@@ -16,7 +16,6 @@ from typing import Any
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.disagree import disagreement, grouped
 from ..core.errors import (
     CollectiveError,
     DisagreementError,
@@ -25,6 +24,7 @@ from ..core.errors import (
     RankTimeoutError,
     told,
 )
+from ..core.report.disagreement import disagreement, group_equal_requests
 from ..core.runs import runs
 
 ALL = "all"
@@ -99,7 +99,7 @@ def differ(about: str, came: Mapping[int, Presence], missing: Sequence[int]) -> 
     text = disagreement(about, requests, where, missing)
     said = {
         rank: " ".join(f"{name}={value}" for name, value in request.items())
-        for request, ranks in grouped(requests)
+        for request, ranks in group_equal_requests(requests)
         for rank in ranks
     }
     return DisagreementError(text, requests=said)

@@ -1,0 +1,92 @@
+"""Which process groups a rank holds, and who shares them, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from ...core.call import written
+from ...core.words import count
+from ...launch.inside import timeout_of
+from ..shared import GroupKey, Shared
+
+WIDTH = 36  # columns for the members
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """A process group that a rank holds.
+
+    Attributes:
+        members: its global ranks in order; none of a group that is gone.
+        origin: ``"default"``, ``"made"`` by meshkit, ``"lent"`` by the user, or ``"gone"``: lent,
+            and destroyed since.
+        backend: what it runs on.
+        seconds: how long a collective may take; None where torch does not tell.
+        uses: the number of an open view, and the axes of it that the group stands for.
+    """
+
+    members: tuple[int, ...]
+    origin: str
+    backend: str
+    seconds: float | None
+    uses: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        wait = "" if self.seconds is None else f" {self.seconds:g} s"
+        who = count(len(self.members), "rank") + f" {written(list(self.members))}"
+        uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
+        return f"{who:<{WIDTH}} {self.origin:<7} {self.backend}{wait}  {uses}"
+
+
+@dataclass(frozen=True)
+class GroupsReport:
+    """The process groups of one rank in a mesh and all its open views. ``str`` is a table.
+
+    Attributes:
+        rank: whose.
+        views: the open views, their sizes in words, by number.
+        groups: each group once, the largest first.
+    """
+
+    rank: int
+    views: Mapping[int, str]
+    groups: tuple[GroupEntry, ...]
+
+    @property
+    def communicators(self) -> int:
+        """How many process groups these views use, the default group and that of one included."""
+        return len(self.groups)
+
+    def __str__(self) -> str:
+        made = sum(group.origin == "made" for group in self.groups)
+        head = f"rank {self.rank} holds {count(self.communicators, 'process group')}, {made} made."
+        views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
+        return "\n  ".join([head, *views, *map(str, self.groups)])
+
+
+def report_groups(rank: int, shared: Shared) -> GroupsReport:
+    """Every group of the open views that this rank holds, each once, the largest first. Local."""
+    asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
+    found: dict[dist.ProcessGroup, list[GroupKey]] = {}
+    for alike in asked:  # a group that was lent stands for all of equal members
+        origin, group = shared.find(alike)
+        mine = dist.group.WORLD if origin == "default" else group
+        if mine is not None:
+            found.setdefault(mine, []).append(alike)
+    held = [_entry(shared, group, alikes) for group, alikes in found.items()]
+    views = {birth: user.name for birth, user in shared.users.items()}
+    return GroupsReport(rank, views, tuple(sorted(held, key=lambda one: -len(one.members))))
+
+
+def _entry(shared: Shared, group: dist.ProcessGroup, alikes: Sequence[GroupKey]) -> GroupEntry:
+    uses = tuple(sorted(use for alike in alikes for use in shared.uses(alike)))
+    limit = timeout_of(group)
+    try:
+        members, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
+    except (KeyError, ValueError):  # destroyed by whoever made it
+        return GroupEntry((), "gone", "", None, uses)
+    seconds = None if limit is None else limit.total_seconds()
+    return GroupEntry(tuple(members), shared.find(alikes[0])[0], backend, seconds, uses)
