@@ -291,10 +291,8 @@ class Mesh(Workload):
 
     def _guard_context(self, call: Call) -> GuardContext:
         """Return everything that a guard needs to know of this mesh."""
-        groups = self._groups.by_key
-        return GuardContext(
-            call, self.layout, self._joined, groups, self._number, self._guard_state
-        )
+        ids = self._number, self._guard_state
+        return GuardContext(call, self.layout, self._joined, self._groups.by_key, *ids)
 
     def _device_ids(self) -> list[int] | None:
         """The device a collective without tensors must use, where the backend needs one."""

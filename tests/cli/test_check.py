@@ -24,7 +24,7 @@ from meshkit.core.report.verification import CheckReport
 from meshkit.launch.launchers import LAUNCHERS
 from tests.cli import check_jobs as jobs
 from tests.cli.processes import ended
-from tests.core.test_verified import REPORT
+from tests.core.report.test_check_report import REPORT
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}

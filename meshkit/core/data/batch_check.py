@@ -1,6 +1,6 @@
-"""Which ranks hold equal batches: those that share samples must, data coordinates must not.
+"""Compare batches of ranks: equal within a data coordinate, different between two of them.
 
-A batch is known by its leaves, each a path, what it is, and a digest of its bytes::
+A batch is described by its leaves: a path, dtype and shape, and a digest of the bytes::
 
     batch['tokens']    int64 (2, 8)    9f86d081
 """
@@ -22,49 +22,49 @@ MAX_NAMED = 4  # ranks or coordinates named in one line
 MAX_CONTENTS = 8  # different contents of one leaf, shown one by one
 PLAIN = "int, float, str, bytes, bool and None"
 
-Leaves = Mapping[str, str]  # the path of each leaf to what it holds, in words, with a digest
+Leaves = Mapping[str, str]  # path of each leaf to its description, which ends with a digest
 
 
 @dataclass(frozen=True)
 class BatchDigest:
-    """What a rank holds.
+    """The batch of a rank, as descriptions of its leaves.
 
     Attributes:
-        leaves: the path of each leaf to what it holds.
-        fault: why it cannot be compared, in words; empty where it can.
+        leaves: the path of each leaf to its description.
+        fault: the reason why the batch cannot be compared; empty if it can.
     """
 
     leaves: Leaves
     fault: str = ""
 
     def packed(self) -> bytes:
-        """As bytes, to be sent. Equal batches have equal bytes, whatever the order of keys."""
+        """Return bytes to send. Equal batches have equal bytes, in any order of keys."""
         return json.dumps([self.fault, dict(self.leaves)], sort_keys=True).encode()
 
     @classmethod
     def unpacked(cls, sent: bytes) -> BatchDigest:
-        """What another rank sent."""
+        """Return the digest that another rank packed."""
         fault, leaves = json.loads(sent)
         return cls(leaves, fault)
 
     def digest(self) -> bytes:
-        """32 bytes, equal where all is equal."""
+        """Return 32 bytes, equal if and only if all leaves and faults are equal."""
         return hashlib.blake2b(self.packed(), digest_size=32).digest()
 
 
 def data_coordinates(layout: Layout, data: Sequence[str]) -> dict[int, str]:
-    """Each rank with its data coordinate in words: ``dp=0``. O(ranks)."""
+    """Return rank to data coordinate as text, for example ``dp=0``. Cost: O(ranks)."""
     ranks = [int(rank) for rank in layout.grid.flat]
     return {rank: _format_coordinate(layout, rank, data) for rank in ranks}
 
 
 def digests_conflict(digests: Mapping[int, object], where: Mapping[int, str]) -> bool:
-    """Whether ranks of one data coordinate differ, or two data coordinates are alike.
+    """Return whether ranks of one data coordinate differ, or two data coordinates are equal.
 
     Example:
         >>> where = {0: "dp=0", 1: "dp=0", 2: "dp=1"}
         >>> good, odd, alike = b"xxy", b"xzy", b"xxx"
-        >>> [is_fault(dict(enumerate(digests)), where) for digests in (good, odd, alike)]
+        >>> [digests_conflict(dict(enumerate(digests)), where) for digests in (good, odd, alike)]
         [False, True, True]
     """
     pairs = {(where[rank], digest) for rank, digest in digests.items()}
@@ -74,13 +74,13 @@ def digests_conflict(digests: Mapping[int, object], where: Mapping[int, str]) ->
 def batch_conflict_error(
     call: Call, layout: Layout, data: Sequence[str], held: Mapping[int, BatchDigest]
 ) -> BatchError:
-    """What is wrong, the same on every rank.
+    """Return the error of conflicting batches, the same on every rank.
 
     Args:
         call: the call to quote.
-        layout: the ranks.
+        layout: the ranks of the mesh.
         data: the axes that divide the samples.
-        held: what each rank holds, where something is wrong.
+        held: the batch of each rank; they conflict.
     """
     for rank, one in held.items():
         if one.fault:
@@ -110,7 +110,7 @@ def _not_shared_error(
     shares: Mapping[str, list[int]],
     odd: Mapping[str, list[str]],
 ) -> BatchError:
-    """The first leaf that differs in the first data coordinate where one does."""
+    """Return the error about the first leaf that differs within a data coordinate."""
     place, paths = next(iter(odd.items()))
     alike: dict[str, list[int]] = {}
     for rank in shares[place]:
@@ -133,7 +133,7 @@ def _not_shared_error(
 def _not_divided_error(
     call: Call, held: Mapping[int, BatchDigest], shares: Mapping[str, list[int]]
 ) -> BatchError:
-    """The first data coordinates that hold one batch."""
+    """Return the error about the first data coordinates that hold equal batches."""
     alike: dict[bytes, list[str]] = {}
     for place, ranks in shares.items():
         alike.setdefault(held[ranks[0]].digest(), []).append(place)
@@ -149,13 +149,13 @@ def _not_divided_error(
 
 
 def _differing_paths(held: Mapping[int, BatchDigest], ranks: Sequence[int]) -> list[str]:
-    """The paths at which some ranks do not hold the same."""
+    """Return the paths whose leaves differ between some ranks."""
     paths = dict.fromkeys(path for rank in ranks for path in held[rank].leaves)
     return [path for path in paths if len({held[r].leaves.get(path) for r in ranks}) > 1]
 
 
 def _format_ranks(layout: Layout, ranks: Sequence[int]) -> str:
-    """``ranks 0-1 (dp=0 sp=0; dp=0 sp=1)``."""
+    """Return ranks with coordinates: ``ranks 0-1 (dp=0 sp=0; dp=0 sp=1)``."""
     where = [_format_coordinate(layout, rank, layout.axes) for rank in ranks[:MAX_NAMED]]
     where += [f"and {len(ranks) - MAX_NAMED} more"] * (len(ranks) > MAX_NAMED)
     return f"{ranks_named(ranks)} ({'; '.join(where)})"

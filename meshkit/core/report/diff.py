@@ -1,7 +1,7 @@
-"""Which part of the weights each rank holds, and what a change of the grid makes it fetch.
+"""Changes between two layouts of the same ranks: groups, samples, and weights to fetch.
 
-The rule: weights are cut by pp into equal runs of layers and by tp into equal slices of each layer;
-all other axes hold copies. (FSDP cuts each part once more, over the ranks that hold copies of it.)
+Weights are cut by pp into equal runs of layers and by tp into equal slices of each layer. All other
+axes hold copies. (FSDP cuts each part once more, over the ranks that hold copies of it.)
 Part ``i`` of ``a`` holds the interval from ``i / a`` to ``(i + 1) / a``::
 
     tp=2   | 0           | 1           |      a rank that was 1 of 2 and is 1 of 3
@@ -28,14 +28,14 @@ WEIGHT_AXES = ("pp", "tp")
 
 @dataclass(frozen=True)
 class Moves:
-    """What ranks have to fetch after a change of the grid, by the rule of this file.
+    """The weights that ranks must fetch after a change of layout.
 
     Attributes:
-        parts_before: into how many parts the weights were cut.
-        parts_after: into how many they are.
-        held: what share of its part a rank holds already, to the ranks of which that is so.
-        total: what all ranks fetch together, in sizes of the whole model.
-        lost: how many of the parts before are on no rank that stays.
+        parts_before: the number of parts of the weights before.
+        parts_after: the number of parts after.
+        held: the share of its new part that a rank holds already, to the ranks with that share.
+        total: the fetches of all ranks together, in sizes of the whole model.
+        lost: the number of parts before that no staying rank holds.
     """
 
     parts_before: int
@@ -46,15 +46,15 @@ class Moves:
 
 
 def weight_moves(before: Layout, after: Layout) -> Moves:
-    """What a change of the grid moves. Pure. O(num_ranks).
+    """Return the weights to fetch after a change of layout. Cost: O(num_ranks).
 
     Args:
-        before: the grid that was.
-        after: the grid that is to be; ranks keep their numbers. New ones hold nothing.
+        before: the old layout.
+        after: the new layout; ranks keep their numbers, and new ranks hold nothing.
 
     Example:
-        >>> found = moves(Layout(dp=2, tp=2), Layout(dp=4))
-        >>> [(str(share), ranks.tolist()) for share, ranks in found.held.items()], found.total
+        >>> moves = weight_moves(Layout(dp=2, tp=2), Layout(dp=4))
+        >>> [(str(share), ranks.tolist()) for share, ranks in moves.held.items()], moves.total
         ([('1/2', [0, 1, 2, 3])], Fraction(2, 1))
     """
     num_before, num_after = num_weight_parts(before), num_weight_parts(after)
@@ -70,12 +70,12 @@ def weight_moves(before: Layout, after: Layout) -> Moves:
 
 
 def num_weight_parts(layout: Layout) -> int:
-    """Into how many parts the weights are cut."""
+    """Return the number of parts that the weights are cut into."""
     return layout.sizes.get("pp", 1) * layout.sizes.get("tp", 1)
 
 
 def _overlap(before: Layout, after: Layout, axis: str, ranks: Ints) -> Ints:
-    """How much of what a rank needs along an axis it holds, in 1 / (the size before)."""
+    """Return the share that a rank holds of its new slice along an axis, in 1 / (size before)."""
     a, b = before.sizes.get(axis, 1), after.sizes.get(axis, 1)
     i, j = axis_index(before, axis, ranks), axis_index(after, axis, ranks)
     common = np.minimum((i + 1) * b, (j + 1) * a) - np.maximum(i * b, j * a)
@@ -89,7 +89,7 @@ def _weight_part(layout: Layout, ranks: Ints) -> Ints:
 
 
 def axis_index(layout: Layout, axis: str, ranks: Ints) -> Ints:
-    """The index of each rank along an axis; 0 along one that the grid does not have."""
+    """Return the index of each rank along an axis; 0 if the layout lacks the axis."""
     if axis not in layout.axes:
         return np.zeros_like(ranks)
     return layout.coordinates(ranks)[:, layout.axes.index(axis)]
@@ -97,16 +97,16 @@ def axis_index(layout: Layout, axis: str, ranks: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two grids of ranks that keep their numbers. Make it with :meth:`of`.
+    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`.
 
     Attributes:
-        before: the grid that was.
-        after: the grid that is to be.
-        groups: axis to the ranks whose group over it changes: its members, or their order. Ranks
-            that there are in one of the grids only are among them. An axis of size 1 that the
-            other grid does not have changes no group of the ranks that stay.
-        data: the ranks of both grids that own other samples than before.
-        moves: what a checkpoint must move.
+        before: the old layout.
+        after: the new layout.
+        groups: axis to the ranks whose group over it changes in members or order. Ranks of only
+            one layout are included. An axis of size 1 that the other layout lacks changes no
+            group of the staying ranks.
+        data: the staying ranks that own other samples than before.
+        moves: the weights that a checkpoint must move.
     """
 
     before: Layout
@@ -117,17 +117,17 @@ class Difference:
 
     @classmethod
     def of(cls, before: Layout, after: Layout, batch: BatchPlan | None = None) -> Difference:
-        """The difference of two grids, both with ranks from 0. Pure. O(axes x num_ranks).
+        """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks).
 
         Args:
-            before: the grid that was.
-            after: the grid that is to be.
-            batch: a plan over dp before. Without one, a rank is taken to own other samples where
-                its index along dp or the size of dp is another.
+            before: the old layout.
+            after: the new layout.
+            batch: the old batch plan over dp. Without one, a rank counts as owning other samples
+                if its index along dp or the size of dp changes.
 
         Example:
-            >>> found = Difference.of(Layout(dp=4, sp=2), Layout(dp=2, sp=4))
-            >>> {axis: ranks.tolist() for axis, ranks in found.groups.items()}
+            >>> diff = Difference.of(Layout(dp=4, sp=2), Layout(dp=2, sp=4))
+            >>> {axis: ranks.tolist() for axis, ranks in diff.groups.items()}
             {'dp': [0, 1, 2, 3, 4, 5, 6, 7], 'sp': [0, 1, 2, 3, 4, 5, 6, 7]}
         """
         axes = dict.fromkeys((*before.axes, *after.axes))
@@ -142,11 +142,11 @@ class Difference:
 
     @property
     def stay(self) -> int:
-        """How many ranks there are in both grids."""
+        """The number of ranks in both layouts."""
         return min(self.before.num_ranks, self.after.num_ranks)
 
     def as_dict(self) -> dict[str, object]:
-        """All of it as what JSON can hold; shares of weights as strings such as ``"1/2"``."""
+        """Return the difference in JSON types; shares of weights are strings such as ``"1/2"``."""
         held = {str(share): ranks.tolist() for share, ranks in self.moves.held.items()}
         return {
             "before": self.before.sizes,
@@ -158,11 +158,11 @@ class Difference:
 
 
 def format_diff(found: Difference, *, width: int = 80, ascii: bool = False) -> str:
-    """A difference as text. Pure.
+    """Return a difference as text.
 
     Args:
-        found: what there is to say.
-        width: columns to fit into. At least 40 are used; a number is never cut.
+        found: the difference.
+        width: the maximum line width in columns, at least 40; a number is never cut.
         ascii: whether to draw with ASCII characters only.
 
     Returns:
@@ -181,23 +181,22 @@ def format_diff(found: Difference, *, width: int = 80, ascii: bool = False) -> s
 
 
 def _changed_group_ranks(before: Layout, after: Layout, axis: str) -> Ints:
-    """The ranks whose group over an axis is another, and those of one grid only."""
+    """Return the ranks whose group over an axis changes, and the ranks of only one layout."""
     stay, most = _num_staying(before, after)
     one, other = (layout.strides(axis) if axis in layout.axes else () for layout in (before, after))
-    return np.arange(
-        stay if one == other else 0, most, dtype=np.int64
-    )  # equal for all, or for none
+    first = stay if one == other else 0  # the groups change for all ranks, or for none
+    return np.arange(first, most, dtype=np.int64)
 
 
 def _changed_data_ranks(before: Layout, after: Layout, batch: BatchPlan | None) -> Ints:
-    """The ranks of both grids that own other samples of a step."""
+    """Return the staying ranks that own other samples of a step."""
     stay, _ = _num_staying(before, after)
     ranks = np.arange(stay, dtype=np.int64)
     was, now = axis_index(before, "dp", ranks), axis_index(after, "dp", ranks)
     dp = before.sizes.get("dp", 1), after.sizes.get("dp", 1)
     if batch is None:
         return np.flatnonzero((was != now) | (dp[0] != dp[1]))
-    # micro batches d, d + dp, ... below this: two runs are equal where both their first two are
+    # micro batches d, d + dp, ... below `cuts`: two runs are equal if their first two are equal
     cuts = batch.global_batch // batch.micro_batch
     firsts = np.minimum(was, cuts) != np.minimum(now, cuts)
     seconds = np.minimum(was + dp[0], cuts) != np.minimum(now + dp[1], cuts)
@@ -205,13 +204,13 @@ def _changed_data_ranks(before: Layout, after: Layout, batch: BatchPlan | None) 
 
 
 def _num_staying(before: Layout, after: Layout) -> tuple[int, int]:
-    """How many ranks are in both grids, and how many in the larger."""
+    """Return the number of ranks in both layouts, and in the larger one."""
     least, most = sorted((before.num_ranks, after.num_ranks))
     return least, most
 
 
 def _rank_facts(found: Difference) -> Iterator[tuple[str, str]]:
-    """Who stays, and who reads what."""
+    """Yield the facts about staying ranks and their samples."""
     stay, most = _num_staying(found.before, found.after)
     if most > stay:
         verb = "leave" if found.before.num_ranks == most else "join"
@@ -221,7 +220,7 @@ def _rank_facts(found: Difference) -> Iterator[tuple[str, str]]:
 
 
 def _move_facts(moved: Moves) -> Iterator[tuple[str, str]]:
-    """What a checkpoint must move, with the rule."""
+    """Yield the facts about the weights to move."""
     rule = f"weights are cut by {' and '.join(WEIGHT_AXES)}, all other axes hold copies"
     cut = f"{count(moved.parts_before, 'part')} -> {count(moved.parts_after, 'part')}"
     yield "weights", f"{cut} ({rule})"
@@ -235,10 +234,10 @@ def _move_facts(moved: Moves) -> Iterator[tuple[str, str]]:
 
 
 def _format_models(total: Fraction) -> str:
-    """A number of models.
+    """Return a number of models as text.
 
     Example:
-        >>> _models(Fraction(0)), _models(Fraction(3, 2))
+        >>> _format_models(Fraction(0)), _format_models(Fraction(3, 2))
         ('nothing', '1.5 times the model, all ranks together')
     """
     return f"{float(total):.4g} times the model, all ranks together" if total else "nothing"

@@ -1,4 +1,4 @@
-"""Who asked for what, in words: requests that had to be equal and are not."""
+"""The error of ranks whose requests differ, as text."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from ..errors import told
 from ..runs import ranks_named
 
-Request = Mapping[str, str]  # field to its value in words; equal requests mean equal calls
+Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
 
 MAX_REQUESTS = 8  # different requests shown one by one
-MAX_HOSTS = 4  # ranks whose host and process are named in one line
+MAX_HOSTS = 4  # ranks with host and process in one line
 
 
 def disagreement(
     about: str, requests: Mapping[int, Request], where: Mapping[int, str], missing: Sequence[int]
 ) -> str:
-    """The text of the error that every rank raises.
+    """Return the text of the error that every rank raises.
 
     Args:
-        about: line one.
-        requests: rank to its request, of the ranks that came.
+        about: the first line.
+        requests: rank to its request, for the ranks that arrived.
         where: rank to its host and process.
-        missing: ranks that did not come.
+        missing: ranks that did not arrive.
 
     Example:
         >>> alike, odd = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
@@ -51,7 +51,7 @@ def disagreement(
 
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
-    """Different requests with their ranks; the one of most ranks first, then by the first rank."""
+    """Return the different requests with their ranks; most ranks first, then by first rank."""
     found: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for rank in sorted(requests):
         found.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
@@ -60,26 +60,26 @@ def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request,
 
 
 def differing_fields(requests: Sequence[Request]) -> list[str]:
-    """The fields in which requests differ, in the order of the first."""
+    """Return the fields in which requests differ, in the order of the first request."""
     names = dict.fromkeys(name for request in requests for name in request)
     return [name for name in names if len({request.get(name) for request in requests}) > 1]
 
 
 def _format_request(request: Request, fields: Sequence[str]) -> str:
-    """The sizes as they are, then every field that differs."""
+    """Return the sizes, then every field that differs."""
     sizes = [request["sizes"]] if "sizes" in request else []
     return ", ".join(sizes + [f"{n}={request.get(n, 'none')}" for n in fields if n != "sizes"])
 
 
 def _format_hosts(ranks: Sequence[int], where: Mapping[int, str]) -> str:
-    """Host and process of a few ranks."""
+    """Return the hosts and processes of the first ranks."""
     known = [where[rank] for rank in ranks[:MAX_HOSTS] if rank in where]
     more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
     return f" ({'; '.join(known + more)})" if known else ""
 
 
 def _suggest_fix(fields: Sequence[str]) -> str:
-    """What to do about each field."""
+    """Return the fix for the first known field that differs."""
     if "call" in fields:
         return "make the same calls in the same order on every rank."
     if "job" in fields:

@@ -1,8 +1,8 @@
-"""Why a collective did not come through, out of what each rank says of itself.
+"""The error of a collective that failed or hangs, from the status of each rank.
 
-Ranks of one group begin the same collectives in the same order, so a rank that has begun fewer than
-its peers is behind: they wait for it. It may itself wait for another one, in another group; the one
-to look at first is behind and in no collective, or does not answer at all.
+Ranks of one group begin the same collectives in the same order. A rank that has begun fewer than
+its peers is behind: they wait for it. That rank may itself wait in another group. The first suspect
+is behind and in no collective, or does not answer at all.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from ..errors import CollectiveError, told
 from ..layout import Layout
 from ..runs import runs
 
-# The default group may stand for an axis, so it is made again too.
+# An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
-MAX_LINES = 8  # ranks, or sets of ranks, told one by one
+MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
 
 
 @dataclass(frozen=True)
 class RankStatus:
-    """Where a rank is.
+    """The collectives and the line of code that a rank is in.
 
     Attributes:
-        rank: which.
-        begun: axes, ``"dp sp"``, to the number of collectives begun on its group over them.
-        operation: the collective it is in, ``"all_reduce over dp"``; empty where in none.
-        line: the line of its own code, ``"train.py:88 (step)"``.
-        error: with what it left the guard, where it did, unless that was a collective's error.
+        rank: the rank.
+        begun: axes, for example ``"dp sp"``, to the collectives begun on its group over them.
+        operation: its current collective, ``"all_reduce over dp"``; empty outside.
+        line: its line of user code, ``"train.py:88 (step)"``.
+        error: the error with which it left the guard, other than a collective's; else empty.
     """
 
     rank: int
@@ -53,24 +53,24 @@ class Lag:
     most: int
 
 
-def lagging_ranks(layout: Layout, places: Mapping[int, RankStatus]) -> dict[int, Lag]:
-    """The ranks that have begun fewer collectives than a peer, each with the group where most so.
+def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[int, Lag]:
+    """Return the ranks that have begun fewer collectives than a peer, with their largest lag.
 
-    O(ranks x groups). Ranks that are not among ``places`` are passed over.
+    Ranks without a status are skipped. Cost: O(ranks x groups).
 
     Args:
-        layout: the grid.
-        places: rank to its place.
+        layout: the layout of the mesh.
+        statuses: rank to its status.
 
     Example:
-        >>> at = {rank: Place(rank, {"dp": 7 + (rank != 2)}) for rank in range(4)}
-        >>> behind(Layout(dp=2, sp=2), at)
-        {2: Behind(axes='dp', begun=7, most=8)}
+        >>> statuses = {rank: RankStatus(rank, {"dp": 7 + (rank != 2)}) for rank in range(4)}
+        >>> lagging_ranks(Layout(dp=2, sp=2), statuses)
+        {2: Lag(axes='dp', begun=7, most=8)}
     """
     found: dict[int, Lag] = {}
-    for axes in dict.fromkeys(name for one in places.values() for name in one.begun):
+    for axes in dict.fromkeys(name for one in statuses.values() for name in one.begun):
         for row in layout.groups(*axes.split()).tolist():
-            begun = {r: places[r].begun[axes] for r in row if axes in _begun(places, r)}
+            begun = {r: statuses[r].begun[axes] for r in row if axes in _begun(statuses, r)}
             most = max(begun.values(), default=0)
             for rank, count in begun.items():
                 before = found.get(rank, Lag(axes, 0, 0))
@@ -81,73 +81,81 @@ def lagging_ranks(layout: Layout, places: Mapping[int, RankStatus]) -> dict[int,
 
 def hang_error(
     call: Call,
-    error: str,
+    summary: str,
     layout: Layout,
-    places: Mapping[int, RankStatus],
+    statuses: Mapping[int, RankStatus],
     silent: Mapping[int, str],
-    name: Callable[[int], str],
+    format_coordinate: Callable[[int], str],
 ) -> CollectiveError:
-    """The error that all ranks raise.
+    """Return the error that all ranks raise.
 
     Args:
         call: the call to quote.
-        error: which collective failed, where, and how, in one line.
-        layout: the grid.
-        places: the ranks that answered.
-        silent: the ranks that did not, with what is known of each.
-        name: a rank's coordinate in words.
+        summary: one line about the failed collective.
+        layout: the layout of the mesh.
+        statuses: the ranks that answered, with their status.
+        silent: the ranks that did not, with the facts known about each.
+        format_coordinate: returns the coordinate of a rank as text.
     """
-    late = lagging_ranks(layout, places)
-    first = _first_suspects(layout, places, late, silent)
+    late = lagging_ranks(layout, statuses)
+    first = _first_suspects(layout, statuses, late, silent)
     order = sorted([*late, *silent], key=lambda rank: (rank not in first, rank in silent))
     lines = [
-        f"Silent: rank {rank} ({name(rank)}): {silent[rank]}."
+        f"Silent: rank {rank} ({format_coordinate(rank)}): {silent[rank]}."
         if rank in silent
-        else _format_lag(rank, late[rank], places[rank], name)
+        else _format_lag(rank, late[rank], statuses[rank], format_coordinate)
         for rank in order
     ]
-    lines += _format_others(places, late)
+    lines += _format_others(statuses, late)
     looks = f"look at rank{'' if len(first) == 1 else 's'} {runs(first)} first" if first else ""
     text = told(
-        f"{call}: {error}",
+        f"{call}: {summary}",
         *_shorten(lines),
         fix=f"{looks or 'look at the logs of all ranks'}; then {REBUILD_ADVICE}.",
     )
     return CollectiveError(text, missing_ranks=tuple(silent), behind=tuple(late))
 
 
-def _begun(places: Mapping[int, RankStatus], rank: int) -> Mapping[str, int]:
-    return places[rank].begun if rank in places else {}
+def _begun(statuses: Mapping[int, RankStatus], rank: int) -> Mapping[str, int]:
+    return statuses[rank].begun if rank in statuses else {}
 
 
-def _format_lag(rank: int, late: Lag, place: RankStatus, name: Callable[[int], str]) -> str:
+def _format_lag(
+    rank: int, late: Lag, status: RankStatus, format_coordinate: Callable[[int], str]
+) -> str:
     count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"
-    return f"Behind: rank {rank} ({name(rank)}) {count}; {place}."
+    return f"Behind: rank {rank} ({format_coordinate(rank)}) {count}; {status}."
 
 
-def _format_others(places: Mapping[int, RankStatus], late: Iterable[int]) -> list[str]:
-    """The ranks that are not behind, those alike together."""
+def _format_others(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> list[str]:
+    """Return a line for each status that ranks have which are not behind."""
     alike: dict[str, list[int]] = {}
-    for rank in sorted(places.keys() - set(late)):
-        alike.setdefault(str(places[rank]), []).append(rank)
-    return [f"Rank{'' if len(r) == 1 else 's'} {runs(r)}: {place}." for place, r in alike.items()]
+    for rank in sorted(statuses.keys() - set(late)):
+        alike.setdefault(str(statuses[rank]), []).append(rank)
+    return [f"Rank{'' if len(r) == 1 else 's'} {runs(r)}: {status}." for status, r in alike.items()]
 
 
 def _first_suspects(
-    layout: Layout, places: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, str]
+    layout: Layout,
+    statuses: Mapping[int, RankStatus],
+    late: Iterable[int],
+    silent: Mapping[int, str],
 ) -> list[int]:
-    """Where to look: who left, who is behind and waits for nobody, who does not answer."""
-    left = [rank for rank in sorted(places) if places[rank].error]
-    idle = [rank for rank in late if not places[rank].operation and not places[rank].error]
-    awaited = _awaited_ranks(layout, places)
+    """Return the ranks to look at first.
+
+    These left the guard, or are behind and wait for no rank, or do not answer.
+    """
+    left = [rank for rank in sorted(statuses) if statuses[rank].error]
+    idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].error]
+    awaited = _awaited_ranks(layout, statuses)
     reasons = sorted([*idle, *silent])
     return left or [r for r in reasons if r in awaited] or reasons or list(late)
 
 
-def _awaited_ranks(layout: Layout, places: Mapping[int, RankStatus]) -> set[int]:
-    """The ranks of all groups in which a rank is in a collective."""
-    names = {rank: one.operation.partition(" over ")[2] for rank, one in places.items()}
-    known = {rank: axes for rank, axes in names.items() if axes in places[rank].begun}
+def _awaited_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> set[int]:
+    """Return the ranks of all groups in which a rank is in a collective."""
+    names = {rank: one.operation.partition(" over ")[2] for rank, one in statuses.items()}
+    known = {rank: axes for rank, axes in names.items() if axes in statuses[rank].begun}
     return {int(p) for rank, axes in known.items() for p in layout.peers(rank, *axes.split())}
 
 

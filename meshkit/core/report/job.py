@@ -1,4 +1,4 @@
-"""Overview: what can be said of a job before it runs, as data; see :mod:`meshkit.core.sheet`."""
+"""Report of a job before it runs: axes, nodes, groups and batch; as data and as text."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..words import count, pairs
 
 @dataclass(frozen=True)
 class AxisRow:
-    """One axis of a grid.
+    """One axis of a layout.
 
     Attributes:
         axis: its name.
-        size: how many indices it has.
-        stride: how many positions lie between two of its indices.
-        groups: how many groups it has.
-        first_group: the ranks of the first of them.
-        crossing: how many of them have ranks on several nodes; None where nodes are not known.
-        spans: the most nodes that one of them has ranks on; None likewise.
+        size: its size.
+        stride: the positions between two neighboring indices.
+        groups: the number of its groups.
+        first_group: the ranks of the first group.
+        crossing: the number of groups on several nodes; None if the topology is unknown.
+        spans: the maximum number of nodes of one group; None likewise.
     """
 
     axis: str
@@ -45,17 +45,17 @@ class AxisRow:
 
 @dataclass(frozen=True)
 class JobReport:
-    """A job before it runs. Make it with :meth:`of`.
+    """The report of a job before it runs. Create it with :meth:`of`.
 
     Attributes:
-        layout: the grid.
-        topology: where its ranks sit; None where that is not known.
+        layout: the layout of the mesh.
+        topology: the nodes of its ranks; None if unknown.
         axes: a row for each axis.
-        groups_per_rank: how many process groups a rank is in, the default group included.
-        groups: how many there are in all, the default group included.
-        batch: how a step is cut, or None.
-        warnings: what is likely to be slow, each with its fix.
-        placement: why its ranks are where they are; None where nobody placed them.
+        groups_per_rank: process groups of one rank, the default group included.
+        groups: process groups in all, the default group included.
+        batch: the batch plan, or None.
+        warnings: likely causes of slowness, each with its fix.
+        placement: the reasons for the order of ranks; None without placement.
     """
 
     layout: Layout
@@ -77,28 +77,28 @@ class JobReport:
         placement: Placement | None = None,
         call: Call | None = None,
     ) -> JobReport:
-        """The overview of a plan. Pure, O(axes x num_ranks) with a topology, else O(axes).
+        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
 
         Args:
-            plan: the grid, and the groups to make.
-            topology: where the ranks sit; None where that is not known.
-            batch: how a step is cut.
-            placement: that of the grid, where it was placed.
-            call: the call that a fix is a change of.
+            plan: the layout, and the groups to create.
+            topology: the nodes of the ranks; None if unknown.
+            batch: the batch plan.
+            placement: the placement of the layout, if it was placed.
+            call: the call that a fix changes.
 
         Raises:
-            CoordinateError: where a rank of the grid is not in the topology.
+            CoordinateError: if a rank of the layout is not in the topology.
 
         Example:
-            >>> overview = Overview.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
-            >>> overview.groups_per_rank, overview.groups
+            >>> report = JobReport.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
+            >>> report.groups_per_rank, report.groups
             (4, 15)
         """
         layout = plan.layout
         call = call or Call("build_mesh", kwargs=layout.sizes)
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
-        # an axis set whose axes of size 1 are left out names its groups: see GroupPlan.key
+        # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.key
         keys = {plan.key(axes) for axes in plan.asked}
         groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
         warnings = () if topology is None else tuple(_warnings(call, layout, topology, crossing))
@@ -106,12 +106,12 @@ class JobReport:
 
     @property
     def nodes(self) -> Ints | None:
-        """The node of the rank at each position: int64 (num_ranks,); None where not known."""
+        """The node of the rank at each position: int64 (num_ranks,); None if unknown."""
         ranks = self.layout.grid.ravel()
         return None if self.topology is None else self.topology.node_of(ranks)
 
     def as_dict(self) -> dict[str, object]:
-        """The overview as what JSON can hold. O(axes x size), and O(nodes)."""
+        """Return the report in JSON types. Cost: O(axes x size + nodes)."""
         axes = [vars(row) | {"first_group": list(row.first_group)} for row in self.axes]
         return {
             "world_size": self.layout.num_ranks,
@@ -127,14 +127,14 @@ class JobReport:
 
 
 def placement_dict(placement: Placement) -> dict[str, object]:
-    """A placement as what JSON can hold. O(num_ranks)."""
+    """Return a placement in JSON types. Cost: O(num_ranks)."""
     said = {name: getattr(placement, name) for name in ("reason", "runner_up")}
     costs = {"cost": dict(placement.cost), "before": dict(placement.before)}
     return {**said, **costs, "ranks": [int(rank) for rank in placement.layout.ranks]}
 
 
 def batch_dict(batch: BatchPlan) -> dict[str, object]:
-    """A batch plan as what JSON can hold."""
+    """Return a batch plan in JSON types."""
     names = ("dp", "global_batch", "micro_batch", "accumulation_steps", "uneven")
     return {name: getattr(batch, name) for name in names}
 
@@ -159,7 +159,7 @@ def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[Axi
 def _warnings(
     call: Call, layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
 ) -> Iterator[str]:
-    """Whether tp leaves a node, though it talks in every layer, with what keeps it inside."""
+    """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
     if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
         yield told(f"{crossing['tp']}.", why, fix=remedy(layout, topology, "tp", call=call))
@@ -169,11 +169,11 @@ HEADER = ("axis", "size", "stride", "groups", "first group")
 
 
 def format_job(overview: JobReport, *, width: int = 80, ascii: bool = False) -> str:
-    """All of an overview. Pure.
+    """Return the report of a job as text.
 
     Args:
-        overview: what there is to say.
-        width: columns to fit into. At least 40 are used; a number is never cut.
+        overview: the report.
+        width: the maximum line width in columns, at least 40; a number is never cut.
         ascii: whether to draw with ASCII characters only.
 
     Returns:
@@ -187,7 +187,7 @@ def format_job(overview: JobReport, *, width: int = 80, ascii: bool = False) -> 
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
-    """The sizes, the ranks and, where they are known, the nodes in a line.
+    """Return one line with the sizes, the number of ranks and, if known, the nodes.
 
     Example:
         >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
@@ -211,7 +211,7 @@ def _draw_grid(overview: JobReport, width: int, ascii: bool) -> str:
 
 
 def _facts(overview: JobReport) -> list[tuple[str, str]]:
-    """Groups, batch and warnings, by name."""
+    """Return groups, batch and warnings, with their names."""
     mine = f"{overview.groups_per_rank} on each rank, the default group included"
     facts = [("groups", f"{mine}; {overview.groups} in all")]
     facts += [("batch", str(overview.batch))] if overview.batch else []

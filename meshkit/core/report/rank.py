@@ -1,4 +1,4 @@
-"""About: all that follows for one rank from the grid it is in, as data and as text."""
+"""Report of one rank: coordinate, peers, samples, tokens and seeds; as data and as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..table import few, items, run, table
 from ..topology import Topology
 from ..words import pairs
 
-SEQUENCE_AXES = ("cp", "sp")  # the axes that divide a sequence, those of them that are present
+SEQUENCE_AXES = ("cp", "sp")  # the axes that divide a sequence, if the layout has them
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class AxisReport:
 
     Attributes:
         axis: its name.
-        index: the coordinate of the rank.
-        peers: the ranks of its group in order, itself among them.
-        before: the neighbour one index lower, around the end; None where the rank is alone.
-        after: the neighbour one index higher.
-        seed: of a stream that varies along this axis alone; None where no seed was given.
+        index: the index of the rank along the axis.
+        peers: the ranks of its group in order, the rank itself included.
+        before: the neighbor one index lower, with wrap-around; None if the axis has size 1.
+        after: the neighbor one index higher, likewise.
+        seed: the seed of a stream that varies along this axis only; None without a job seed.
     """
 
     axis: str
@@ -42,18 +42,18 @@ class AxisReport:
 
 @dataclass(frozen=True)
 class RankReport:
-    """One rank. Made by :func:`abouts`.
+    """The report of one rank, from :func:`rank_reports`.
 
     Attributes:
-        rank: which.
+        rank: the rank.
         coordinate: axis name to index.
-        node: on which node it sits; None where nodes are not known.
-        slot: its place among the ranks of that node, from 0; None likewise.
-        axes: what it sees along each axis.
-        samples: the first sample of each micro batch of step 0, or None where no batch was given.
-        micro_batch: how many samples follow from each of them, itself among them; or None.
-        tokens: the runs of positions of a sequence that it holds, or None likewise.
-        seed: of a stream that is the same on all ranks, or None likewise.
+        node: its node; None if the topology is unknown.
+        slot: its index among the ranks of that node, from 0; None likewise.
+        axes: one report for each axis.
+        samples: the first sample of each micro batch of step 0; None without a batch plan.
+        micro_batch: the samples of each micro batch; None likewise.
+        tokens: the ranges of sequence positions that it holds; None without a sequence plan.
+        seed: the seed of a stream that is equal on all ranks; None without a job seed.
     """
 
     rank: int
@@ -67,7 +67,7 @@ class RankReport:
     seed: int | None
 
     def as_dict(self) -> dict[str, object]:
-        """All of it as what JSON can hold: every sample; of a run of tokens its first and last."""
+        """Return the report in JSON types: every sample, and the first and last of each token range."""
         axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]
@@ -86,21 +86,21 @@ def rank_reports(
     sequence: SequencePlan | None = None,
     seed: int | None = None,
 ) -> Iterator[RankReport]:
-    """What is to be said of some ranks. Pure, O(axes x size) each, and O(size of a node).
+    """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank.
 
     Args:
-        layout: the grid.
-        ranks: of whom to say it.
-        topology: where the ranks sit, or None.
-        batch: a plan over the axis dp, or None.
-        sequence: a plan whose parts are the coordinates along cp and sp, or None.
+        layout: the layout of the mesh.
+        ranks: the ranks to report.
+        topology: the nodes of the ranks, or None.
+        batch: a batch plan over the axis dp, or None.
+        sequence: a sequence plan over cp and sp, or None.
         seed: the seed of the job, or None.
 
     Raises:
-        CoordinateError: for a rank that is not in the grid, or not in the topology.
+        CoordinateError: if a rank is not in the layout, or not in the topology.
 
     Example:
-        >>> [about.coordinate for about in abouts(Layout(dp=2, tp=2), [0, 3])]
+        >>> [report.coordinate for report in rank_reports(Layout(dp=2, tp=2), [0, 3])]
         [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
     """
     for rank in ranks:
@@ -120,10 +120,10 @@ def rank_reports(
 
 
 def sequence_part(layout: Layout, coordinate: Mapping[str, int]) -> int:
-    """Which part of a sequence a coordinate holds: its index along cp and sp, the last fastest.
+    """Return the part of a sequence that a coordinate holds: its index along cp and sp, sp fastest.
 
     Example:
-        >>> part_of(Layout(cp=2, sp=4), {"cp": 1, "sp": 2})
+        >>> sequence_part(Layout(cp=2, sp=4), {"cp": 1, "sp": 2})
         6
     """
     part = 0
@@ -133,23 +133,23 @@ def sequence_part(layout: Layout, coordinate: Mapping[str, int]) -> int:
 
 
 def sequence_axes(layout: Layout) -> tuple[str, ...]:
-    """The axes of a grid that divide a sequence: those of cp and sp that it has."""
+    """Return the axes of a layout that divide a sequence: cp and sp, if present."""
     return tuple(axis for axis in SEQUENCE_AXES if axis in layout.axes)
 
 
 def format_rank_table(
     layout: Layout, topology: Topology | None = None, *, width: int = 80, ascii: bool = False
 ) -> str:
-    """All ranks as text, a row each: where each of them sits. O(ranks log ranks).
+    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks).
 
     Args:
-        layout: the grid.
-        topology: where the ranks sit, or None.
-        width: as for :func:`about_text`, and so is ``ascii``.
+        layout: the layout of the mesh.
+        topology: the nodes of the ranks, or None.
+        width: the maximum line width in columns, at least 40; a number is never cut.
         ascii: whether to draw with ASCII characters only.
 
     Example:
-        >>> print(ranks_text(Layout(dp=2), Topology.even(2, nodes=2), ascii=True))
+        >>> print(format_rank_table(Layout(dp=2), Topology.even(2, nodes=2), ascii=True))
         rank  node  slot  dp
         ----  ----  ----  --
            0     0     0   0
@@ -164,7 +164,7 @@ def format_rank_table(
 
 
 def _node_columns(topology: Topology, ranks: Ints) -> list[list[str]]:
-    """The node of each rank, and its place among the ranks there, the lowest first."""
+    """Return the node of each rank, and its index among the ranks of that node."""
     every = topology.node_of(np.arange(topology.world_size))
     slots = np.empty_like(every)
     slots[np.argsort(every, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
@@ -178,13 +178,13 @@ def _to_strings(numbers: Ints) -> list[str]:
 def format_rank(
     about: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
 ) -> str:
-    """One rank as text. Pure.
+    """Return the report of one rank as text.
 
     Args:
-        about: what there is to say.
-        layout: the grid.
-        job: the grid and its nodes in words, for the first line.
-        width: columns to fit into. At least 40 are used; a number is never cut.
+        about: the report.
+        layout: the layout of the mesh.
+        job: the layout and its nodes as text, for the first line.
+        width: the maximum line width in columns, at least 40; a number is never cut.
         ascii: whether to draw with ASCII characters only.
 
     Returns:
@@ -199,13 +199,13 @@ def format_rank(
 
 
 def _node_and_slot(topology: Topology, rank: int) -> tuple[int, int]:
-    """The node of a rank, and its place among the ranks there, the lowest first."""
+    """Return the node of a rank, and its index among the ranks of that node."""
     node = int(topology.node_of(rank))
     return node, int(np.searchsorted(topology.ranks_of(node), rank))
 
 
 def _first_samples(batch: BatchPlan, data_index: int) -> range:
-    """Where the micro batches of step 0 begin, as :meth:`BatchPlan.samples`, which makes them."""
+    """Return the first samples of the micro batches of step 0, as :meth:`BatchPlan.samples`."""
     size = batch.micro_batch
     return range(data_index * size, batch.global_batch, batch.dp * size)
 
@@ -229,7 +229,7 @@ def _axis_cells(axis: AxisReport, size: int) -> list[str]:
 
 
 def _facts(about: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
-    """Where the rank sits and what it reads, by name."""
+    """Yield the facts about a rank that no axis has, with their names."""
     yield "coordinate", pairs(about.coordinate)
     if about.node is not None:
         yield "node", f"{about.node}, slot {about.slot}"

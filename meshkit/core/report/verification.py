@@ -1,4 +1,4 @@
-"""What a check of every group of a mesh found: seconds by group, and who was waited for."""
+"""Timings of every group of a mesh, and the rank that its peers waited for; as data and as text."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GroupTiming:
-    """The groups over some axes.
+    """Timings of the groups over some axes.
 
     Attributes:
-        axes: over which; empty for the whole mesh where that is no axis by itself.
-        num_groups: how many there are.
+        axes: the axes; empty for the whole mesh if no single axis is the whole.
+        num_groups: the number of groups.
         group_size: ranks in each.
-        seconds: of one collective, the median over the groups.
+        seconds: the time of one collective, the median over the groups.
         slowest: the ranks of the slowest group.
-        slowest_seconds: what it took there.
+        slowest_seconds: the time of one collective there.
     """
 
     axes: Axes
@@ -41,13 +41,13 @@ class GroupTiming:
 
 @dataclass(frozen=True)
 class Verification:
-    """What :meth:`meshkit.Mesh.verify` found. ``print`` shows it as a table.
+    """The result of :meth:`meshkit.Mesh.verify`. ``print`` shows it as a table.
 
     Attributes:
         groups: one entry for each set of axes.
-        slowest_rank: the rank for which its peers waited longest; None in a mesh of one.
-        waited: seconds of one collective for which they did.
-        coordinate: where that rank sits.
+        slowest_rank: the rank that its peers waited for longest; None in a mesh of one rank.
+        waited: the seconds that they waited in one collective.
+        coordinate: the coordinate of that rank, as text.
     """
 
     groups: tuple[GroupTiming, ...]
@@ -57,7 +57,7 @@ class Verification:
 
     @property
     def slowest_group(self) -> GroupTiming | None:
-        """The slowest group of all; None in a mesh of one."""
+        """The slowest group of all; None in a mesh of one rank."""
         return max(self.groups, key=lambda one: one.slowest_seconds, default=None)
 
     def __str__(self) -> str:
@@ -77,20 +77,20 @@ class Verification:
 
 
 def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) -> Verification:
-    """The findings out of what every rank measured.
+    """Return the verification from the timings of all ranks.
 
-    A collective ends for all members at about the same time, so the member that is in it for the
-    shortest time came last: its peers waited for it for the difference.
+    A collective ends for all members at about the same time. The member with the shortest time
+    therefore arrived last, and its peers waited for the difference.
 
     Args:
-        layout: the grid.
+        layout: the layout of the mesh.
         keys: the axes of each column.
-        seconds: (num_ranks, num_keys), of one collective, by position in the grid.
+        seconds: (num_ranks, num_keys), of one collective, by position in the layout.
 
     Example:
-        >>> took = np.array([[0.5], [0.1]])
-        >>> found = verification(Layout(dp=2), [("dp",)], took)
-        >>> found.slowest_rank, found.waited, found.groups[0].slowest_seconds
+        >>> seconds = np.array([[0.5], [0.1]])
+        >>> result = summarize_timings(Layout(dp=2), [("dp",)], seconds)
+        >>> result.slowest_rank, result.waited, result.groups[0].slowest_seconds
         (1, 0.4, 0.5)
     """
     place = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
@@ -120,15 +120,15 @@ def _group_timing(axes: Axes, rows: list[list[int]], took: Seconds) -> GroupTimi
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What one rank knows when every group has been proved; but for ``rank`` all know the same.
+    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``.
 
     Attributes:
-        rank: who says so.
+        rank: the rank of this process.
         sizes: axis name to size, the outermost first.
-        launcher: who started the ranks.
-        device: what kind they compute on.
-        backend: what the groups run on.
-        found: what the check of the groups took.
+        launcher: the launcher that started the ranks.
+        device: the device type.
+        backend: the backend of the groups.
+        found: the timings of the groups.
         built: seconds for joining the job and building the mesh.
         checked: seconds for all checks.
     """
@@ -143,13 +143,13 @@ class CheckReport:
     checked: float
 
     def as_text(self) -> str:
-        """As a person reads it: a line for each set of groups, then the sum.
+        """Return the report as text: a line for each set of groups, then the total.
 
         Example:
-            >>> one = Checked(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
-            >>> found = Verification((one,), 1, 0.0001, "dp=1 tp=0")
+            >>> timing = GroupTiming(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
+            >>> found = Verification((timing,), 1, 0.0001, "dp=1 tp=0")
             >>> about = 0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo"
-            >>> print(Verified(*about, found, 0.5, 0.25).as_text())
+            >>> print(CheckReport(*about, found, 0.5, 0.25).as_text())
             dp=2 tp=1: 2 ranks, launcher spawn, device cpu, backend gloo; joined and built in 0.50 s
             OK  dp  1 group of 2   2 members met in 0.400 ms, at most 0.500 ms on ranks 0-1
             OK  tp  2 groups of 1  nothing to meet
@@ -175,7 +175,7 @@ class CheckReport:
         return "\n".join([head, *lines, last])
 
     def as_dict(self) -> dict[str, Any]:
-        """For a program; times in seconds."""
+        """Return the report in JSON types; times are in seconds."""
         said = asdict(self)
         del said["rank"], said["found"]
         found = asdict(self.found)
@@ -185,7 +185,7 @@ class CheckReport:
 
 
 def _format_timing(one: GroupTiming) -> str:
-    """How the members of the groups over some axes met."""
+    """Return the timing of the groups over some axes as text."""
     members = count(one.num_groups * one.group_size, "member")
     took = f"{one.seconds * 1e3:.3f} ms, at most {one.slowest_seconds * 1e3:.3f} ms"
     return f"{members} met in {took} on ranks {runs(sorted(one.slowest))}"

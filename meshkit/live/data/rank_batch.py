@@ -54,7 +54,7 @@ class RankBatch(BatchPlan):
         return super().micro_batches(step, self._whose("micro_batches", data_index), first=first)
 
     def num_micro_batches(self, data_index: int | None = None) -> int:
-        """As :meth:`meshkit.BatchPlan.num_micro_batches`; without ``data_index``, this rank's own."""
+        """Return :meth:`meshkit.BatchPlan.num_micro_batches` of a rank, by default of this one."""
         return super().num_micro_batches(self._whose("num_micro_batches", data_index))
 
     def _whose(self, question: str, data_index: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Which process groups a rank holds, and who shares them, as data and as text."""
+"""The process groups that a rank holds, and the views that share them; as data and as text."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class GroupEntry:
     """A process group that a rank holds.
 
     Attributes:
-        members: its global ranks in order; none of a group that is gone.
-        origin: ``"default"``, ``"made"`` by meshkit, ``"lent"`` by the user, or ``"gone"``: lent,
+        members: its global ranks in order; empty if the group is gone.
+        origin: ``"default"``, ``"made"`` by meshkit, ``"lent"`` by the user, or ``"gone"``: lent
             and destroyed since.
-        backend: what it runs on.
-        seconds: how long a collective may take; None where torch does not tell.
-        uses: the number of an open view, and the axes of it that the group stands for.
+        backend: its backend.
+        seconds: its timeout; None if torch does not expose it.
+        uses: the id of each open view that uses it, with the axes there.
     """
 
     members: tuple[int, ...]
@@ -46,8 +46,8 @@ class GroupsReport:
     """The process groups of one rank in a mesh and all its open views. ``str`` is a table.
 
     Attributes:
-        rank: whose.
-        views: the open views, their sizes in words, by number.
+        rank: the rank.
+        views: id to sizes as text, for the open views.
         groups: each group once, the largest first.
     """
 
@@ -57,7 +57,7 @@ class GroupsReport:
 
     @property
     def communicators(self) -> int:
-        """How many process groups these views use, the default group and that of one included."""
+        """The number of process groups that these views use, the default group included."""
         return len(self.groups)
 
     def __str__(self) -> str:
@@ -68,10 +68,10 @@ class GroupsReport:
 
 
 def report_groups(rank: int, shared: Shared) -> GroupsReport:
-    """Every group of the open views that this rank holds, each once, the largest first. Local."""
+    """Return every group of the open views that this rank holds, largest first. Local."""
     asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
     found: dict[dist.ProcessGroup, list[GroupKey]] = {}
-    for alike in asked:  # a group that was lent stands for all of equal members
+    for alike in asked:  # an external group stands for all groups of equal members
         origin, group = shared.find(alike)
         mine = dist.group.WORLD if origin == "default" else group
         if mine is not None:
@@ -86,7 +86,7 @@ def _entry(shared: Shared, group: dist.ProcessGroup, alikes: Sequence[GroupKey])
     limit = timeout_of(group)
     try:
         members, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
-    except (KeyError, ValueError):  # destroyed by whoever made it
+    except (KeyError, ValueError):  # destroyed by the user who created it
         return GroupEntry((), "gone", "", None, uses)
     seconds = None if limit is None else limit.total_seconds()
     return GroupEntry(tuple(members), shared.find(alikes[0])[0], backend, seconds, uses)
