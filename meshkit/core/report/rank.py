@@ -67,7 +67,7 @@ class RankReport:
     seed: int | None
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report in JSON types: every sample, and the first and last of each token range."""
+        """Return the report in JSON types; a token range becomes its first and last token."""
         axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]

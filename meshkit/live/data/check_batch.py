@@ -1,4 +1,4 @@
-"""Digests of what ranks hold, gathered and compared. Nothing that was sent is unpickled."""
+"""Gather and compare digests of the batches of all ranks. Received bytes are never unpickled."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ def check_batches(
     group: dist.ProcessGroup,
     device: torch.device,
 ) -> None:
-    """Compare batches over the group of the whole layout. Collective. See ``mesh.check_batch``.
+    """Compare batches over the group of the whole layout. See ``mesh.check_batch``.
+
+    Collective over the group.
 
     Args:
         call: the call to quote.
-        batch: what this rank holds.
-        layout: the ranks.
+        batch: the batch of this rank.
+        layout: the ranks of the mesh.
         data: the axes that divide the samples.
-        group: of all ranks of the layout, in the order of its positions.
-        device: where tensors of a collective must lie.
+        group: the group of all ranks of the layout, in the order of its positions.
+        device: the device that tensors of a collective must be on.
 
     Raises:
-        BatchError: the same on every rank.
+        BatchError: when batches conflict; the same on every rank.
     """
     mine = batch_digest(batch)
     details = mine.packed()
@@ -61,7 +63,7 @@ def check_batches(
 
 
 def batch_digest(batch: object) -> BatchDigest:
-    """The leaves of a batch with their digests; a fault in words in place of an error. Local."""
+    """Return the digest of a batch; with a fault as text if the batch is unreadable. Local."""
     leaves: dict[str, str] = {}
     path = "batch"
     try:
@@ -69,14 +71,14 @@ def batch_digest(batch: object) -> BatchDigest:
             if not isinstance(leaf, torch.Tensor | PLAIN):
                 return BatchDigest({}, f"{path} is {article(type(leaf).__name__)}")
             leaves[path] = _describe_leaf(leaf)
-    except Exception as error:  # the others wait in the gather: this rank must come too
+    except Exception as error:  # the peers wait in the gather, so this rank must join it
         reason = (str(error).splitlines() or [""])[0][:100]
         return BatchDigest({}, f"{path} cannot be read ({type(error).__name__}: {reason})")
     return BatchDigest(leaves)
 
 
 def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """Every leaf with its path; an empty container is one, so that it is compared too."""
+    """Yield every leaf with its path; an empty container is a leaf, so that it is compared too."""
     inside: list[tuple[object, object]] = []
     if isinstance(value, Mapping):
         inside = [*value.items()]
@@ -91,7 +93,7 @@ def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
 
 
 def _describe_leaf(leaf: object) -> str:
-    """What a leaf is, with a digest of its bytes: ``int64 (2, 8) 9f86d081...``."""
+    """Return the description of a leaf with a digest: ``int64 (2, 8) 9f86d081...``."""
     if not isinstance(leaf, torch.Tensor):
         return f"{type(leaf).__name__} {_digest(repr(leaf).encode())}"
     flat = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()

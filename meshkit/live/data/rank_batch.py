@@ -1,4 +1,4 @@
-"""One rank's loop over the micro batches of a step: what each weighs, when ranks communicate."""
+"""The micro batches of one rank: their weights, and when gradients are synchronized."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ...core.micro import MicroBatch
 from ...core.seats import Ints
 from ...core.words import count
 
-MAX_TOKENS = 2**40  # tokens of a micro batch, so that their sum over any job is an int64
+MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
 
 
 @dataclass(frozen=True, eq=False)
 class RankBatch(BatchPlan):
-    """The plan of one rank: a :class:`meshkit.BatchPlan` that knows whose share is meant.
+    """The batch plan of one rank: a :class:`meshkit.BatchPlan` with a data coordinate.
 
-    Made by ``mesh.batch``. Equal to a plan that cuts alike, on whatever rank.
+    Created by ``mesh.batch``. Equal plans of different ranks compare equal.
 
     Attributes:
         axes: the axes that divide the samples.
-        data_index: this rank's place along them; None on a rank outside the mesh.
+        data_index: this rank's index along these axes; None on a rank outside the mesh.
 
     Example:
-        A whole training step, whatever the model is wrapped in::
+        A whole training step, for any wrapper of the model::
 
             for micro in plan.micro_batches(step):
                 with plan.sync_on_last(model, micro):
@@ -44,13 +44,13 @@ class RankBatch(BatchPlan):
     data_index: int | None = None
 
     def samples(self, step: int, data_index: int | None = None, *, first: int = 0) -> Ints:
-        """As :meth:`meshkit.BatchPlan.samples`; without ``data_index``, this rank's own."""
+        """Return :meth:`meshkit.BatchPlan.samples` of a rank, by default of this one."""
         return super().samples(step, self._whose("samples", data_index), first=first)
 
     def micro_batches(
         self, step: int, data_index: int | None = None, *, first: int = 0
     ) -> Iterator[MicroBatch]:
-        """As :meth:`meshkit.BatchPlan.micro_batches`; without ``data_index``, this rank's own."""
+        """Return :meth:`meshkit.BatchPlan.micro_batches` of a rank, by default of this one."""
         return super().micro_batches(step, self._whose("micro_batches", data_index), first=first)
 
     def num_micro_batches(self, data_index: int | None = None) -> int:
@@ -66,18 +66,18 @@ class RankBatch(BatchPlan):
 
     @contextmanager
     def sync_on_last(self, model: nn.Module, micro: MicroBatch) -> Iterator[None]:
-        """Let a backward inside synchronise gradients only if this micro batch is the last.
+        """Synchronize gradients of a backward inside only if this micro batch is the last.
 
-        Local. Every DDP in the model is told by ``no_sync``, every module under ``fully_shard`` by
-        ``set_requires_gradient_sync``; FSDP2 then holds unsharded gradients until the last one.
-        Any other model is left as it is. However the block is left, the model synchronises again.
-        (DDP's ``static_graph=True`` cannot do without, in torch itself.)
+        Local. It uses ``no_sync`` for every DDP in the model, and ``set_requires_gradient_sync``
+        for every module under ``fully_shard``. FSDP2 then holds unsharded gradients until the last
+        micro batch. Other models are unchanged. After the block, also after an error, the model
+        synchronizes again. DDP with ``static_graph=True`` does not support ``no_sync``.
 
         Args:
-            model: what forward is called on; compiled or not.
-            micro: of :meth:`micro_batches`.
+            model: the module that forward is called on; compiled or not.
+            micro: a micro batch from :meth:`micro_batches`.
         """
-        from torch.distributed.fsdp import FSDPModule  # 600 modules: not for everyone
+        from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
         with ExitStack() as until:
             for part in () if micro.is_last else model.modules():
@@ -92,19 +92,21 @@ class RankBatch(BatchPlan):
 def token_weights(
     call: Call, counts: object, group: dist.ProcessGroup, device: torch.device
 ) -> torch.Tensor:
-    """What each micro batch weighs by its tokens. Collective. See ``mesh.token_weights``.
+    """Return the weight of each micro batch by its tokens. See ``mesh.token_weights``.
+
+    Collective over the group: one all-reduce of two numbers.
 
     Args:
         call: the call to quote.
         counts: the tokens of each micro batch of this rank.
-        group: over which gradients are averaged.
-        device: where tensors of a collective must lie.
+        group: the group over which gradients are averaged.
+        device: the device that tensors of a collective must be on.
 
     Raises:
-        SpecError: on every rank of the group, where one has counts that are none.
+        SpecError: on every rank of the group, if one rank has invalid counts.
     """
     own = _read_counts(counts)
-    # a rank that must refuse tells the others, which wait for it
+    # a rank with invalid counts joins the all-reduce too, as its peers wait for it
     sums = torch.tensor([0 if own is None else int(own.sum()), own is None], device=device)
     dist.all_reduce(sums, group=group)
     total, refused = sums.tolist()
@@ -115,7 +117,7 @@ def token_weights(
 
 
 def _read_counts(counts: object) -> torch.Tensor | None:
-    """Whole numbers of 0 or more in one row, on the cpu; None for anything else."""
+    """Return whole numbers of 0 or more in one row, on the cpu; None for anything else."""
     try:
         given = torch.as_tensor(counts).detach().cpu()
         own = given.to(torch.int64)
@@ -127,7 +129,7 @@ def _read_counts(counts: object) -> torch.Tensor | None:
 
 
 def _no_weights_error(call: Call, whole: bool, refused: int) -> SpecError:
-    """Why there are no weights, here or on another rank."""
+    """Return the error that says why there are no weights, here or on another rank."""
     why = f"{call}: counts are whole numbers of 0 or more, one a micro batch."
     fix = "[int(mask.sum()) for mask in masks]."
     if whole and refused:

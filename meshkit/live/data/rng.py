@@ -1,9 +1,9 @@
-"""Torch's global generators, drawing for a while from a named stream of a coordinate.
+"""Draw from named random streams, one for each coordinate, with torch's global generators.
 
 ::
 
-    outer numbers   a b . . . c d           with mesh.rng("dropout"): a stream goes on where it
-    "dropout"           0 1 2     3 4       stopped, and so do the numbers outside
+    outer numbers   a b . . . c d           with mesh.rng("dropout"): the stream continues from
+    "dropout"           0 1 2     3 4       its last number, and so do the numbers outside
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ State = dict[str, Tensor]  # device type to the state of its generator, uint8 (b
 class RandomStreams:
     """The random streams of one rank: ``with mesh.rng("dropout", vary=("dp", "tp")):``.
 
-    Inside, torch's global generators, that of the cpu and that of the current device of the mesh's
-    accelerator, draw from the stream. On leaving, by an error too, they are put back as they were,
-    and the stream is kept where it stopped, for the next time. Generators of python, of numpy and
-    of other devices are left alone, and so are generators that are passed as ``generator=``.
+    Inside, torch's global generators of the cpu and of the mesh's current device draw from the
+    stream. After the block, also after an error, their states are restored, and the state of the
+    stream is kept for the next block. Generators of Python, numpy and other devices are unchanged,
+    and so are generators that are passed as ``generator=``.
 
-    Local. Costs two states read and two written for each generator. The current device must not
-    change inside, and only one thread at a time may be inside: the generators are the process' own.
+    The current device must not change inside. The generators belong to the process, so only one
+    thread at a time may be inside. Local. Cost: two reads and two writes of a generator state.
 
-    Activation checkpointing: where the ``with`` is around ``torch.utils.checkpoint.checkpoint``,
-    torch recomputes with the same numbers by itself. Where it is inside the function that is
-    checkpointed, the stream has moved on by then: pass ``context_fn=mesh.rng.replay``.
+    Activation checkpointing: if the ``with`` is around ``torch.utils.checkpoint.checkpoint``, torch
+    recomputes with the same numbers. If the ``with`` is inside the checkpointed function, the
+    stream has advanced by then: pass ``context_fn=mesh.rng.replay``.
 
-    A view has streams of its own: those of one name, axes and coordinates draw what its mesh draws.
+    A view has its own streams. They draw the same numbers as those of its mesh with equal name,
+    axes and coordinates.
 
     Args:
-        layout: the grid.
-        rank: a global rank; it may be outside, where nothing is varied.
-        device_type: of the mesh's accelerator, or ``"cpu"``.
-        base: what the seed of the job is now.
+        layout: the layout of the mesh.
+        rank: a global rank; it may be outside the mesh if no axis is varied.
+        device_type: the type of the mesh's accelerator, or ``"cpu"``.
+        base: returns the current seed of the job.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class RandomStreams:
             modules[device_type] = torch.get_device_module(device_type)
         self._modules: Mapping[str, Any] = modules
         self._states: dict[str, State] = {}
-        self._seeds: dict[str, int] = {}  # by which of them this process began a stream
+        self._seeds: dict[str, int] = {}  # the seed with which this process began a stream
         self._open: list[str] = []
 
     def __call__(
@@ -67,19 +68,19 @@ class RandomStreams:
         """Draw from a stream inside the ``with``. See :class:`RandomStreams`.
 
         Args:
-            name: what is drawn, without blanks: ``"dropout"``, ``"init"``.
-            vary: the axes along which streams differ, ``"dp tp"`` or ``("dp", "tp")``; ranks that
-                differ along others only draw the same.
-            seed: what a new stream begins with: ``stream_seed(seed, name, **coordinate)``; None is
-                the seed given to ``meshkit.init``, or 0. A stream that has begun goes on.
+            name: the name of the stream, without blanks: ``"dropout"``, ``"init"``.
+            vary: the axes along which streams differ, ``"dp tp"`` or ``("dp", "tp")``; along all
+                other axes, ranks draw the same.
+            seed: a new stream begins with ``stream_seed(seed, name, **coordinate)``; None is the
+                seed given to ``meshkit.init``, or 0. A stream that has begun continues.
 
         Raises:
-            SpecError: for a name that is none, ``vary`` or a seed that cannot be, or another seed
-                than the stream began with.
-            UnknownAxisError: for an axis in ``vary`` that the mesh does not have.
-            CoordinateError: on a rank outside the mesh, where ``vary`` names an axis.
-            MeshkitError: on entering a stream that is open, which would draw its numbers twice; on
-                leaving one before another that was entered later, as generators may.
+            SpecError: if name, ``vary`` or seed is invalid, or if the stream began with another
+                seed.
+            UnknownAxisError: if the mesh has no such axis.
+            CoordinateError: on a rank outside the mesh, if ``vary`` names an axis.
+            MeshkitError: when an open stream is entered again, which would repeat its numbers; when
+                a stream is left before one that was entered later, as generators may do.
         """
         more = {} if vary == () else {"vary": vary}
         call = Call("mesh.rng", (name,), {**more, **given(seed=seed)})
@@ -93,30 +94,29 @@ class RandomStreams:
         return self._drawing(call, key, number)
 
     def state_dict(self) -> dict[str, State]:
-        """Where each stream of this rank stands: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
+        """Return the state of each stream: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
 
-        Ranks that share a coordinate hold the same streams. Those of all ranks merged,
-        ``{**a, **b}``, are what a mesh of any other sizes can be resumed from.
+        Ranks that share a coordinate hold the same streams. A mesh of any other sizes resumes from
+        the merged states of all ranks, ``{**a, **b}``.
 
         Returns:
-            Copies, uint8 on the cpu, which ``torch.save`` and ``torch.distributed.checkpoint``
-            store.
+            Copies, uint8 on the cpu, for ``torch.save`` or ``torch.distributed.checkpoint``.
         """
         if self._open:
             self._states[self._open[-1]] = self._now()
         return {key: _copied(state) for key, state in self._states.items()}
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
-        """Go on where streams stood, those of this rank's coordinates. Local.
+        """Restore the streams of this rank's coordinates. Local.
 
-        Streams that are not among them, and those that were begun here, begin anew.
+        All other streams begin anew.
 
         Args:
-            states: from :meth:`state_dict`, of this rank or of many ranks merged.
+            states: from :meth:`state_dict`, of this rank or merged from many ranks.
 
         Raises:
-            SpecError: for what is no such state; nothing has changed then.
-            MeshkitError: inside a stream.
+            SpecError: if the states are invalid; nothing is changed then.
+            MeshkitError: if a stream is open.
         """
         call = Call("mesh.rng.load_state_dict", (Word("states"),))
         if self._open:
@@ -131,10 +131,10 @@ class RandomStreams:
         self._seeds = {}
 
     def replay(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """What ``torch.utils.checkpoint.checkpoint`` takes as ``context_fn``, for streams inside.
+        """Return the ``context_fn`` of ``torch.utils.checkpoint.checkpoint``, for streams inside.
 
-        The recomputation enters them where the forward did, and leaves them where they are then.
-        Local. torch wants ``use_reentrant=False`` with it.
+        The recomputation starts the streams from their states before the forward, and does not
+        advance them. Local. torch requires ``use_reentrant=False`` with it.
 
         Example:
             ``checkpoint(block, x, use_reentrant=False, context_fn=mesh.rng.replay)``
@@ -156,7 +156,7 @@ class RandomStreams:
             line = f"{call}: the stream {key!r} is open, and would draw the same numbers twice."
             raise MeshkitError(told(line, fix="a stream of another name inside it."))
         outer = self._now()
-        if self._open:  # for a state_dict inside
+        if self._open:  # so that a state_dict inside is right
             self._states[self._open[-1]] = outer
         try:
             self._put(self._states.get(key, {}), seed)
@@ -171,7 +171,7 @@ class RandomStreams:
             self._put(outer, seed)
 
     def _leave(self, call: Call, key: str) -> None:
-        """Keep the stream where it stopped, unless the numbers were another's."""
+        """Keep the state of the stream, unless streams were left out of order."""
         inner = self._open[-1]
         self._open.remove(key)
         if inner != key:
@@ -185,35 +185,35 @@ class RandomStreams:
         self._states[key] = self._now()
 
     def _now(self) -> State:
-        """The states of the global generators."""
+        """Return the states of the global generators."""
         return {kind: module.get_rng_state() for kind, module in self._modules.items()}
 
     def _put(self, state: State, seed: int) -> None:
-        """Set the global generators, one that has no state by the seed."""
+        """Set the global generators to a state, or to the seed if they have no state."""
         for kind, module in self._modules.items():
             if kind in state:
                 module.set_rng_state(state[kind])
             elif kind == "cpu":
                 torch.default_generator.manual_seed(seed)  # torch.manual_seed seeds every device
             else:
-                module.manual_seed(seed)  # that of the current device
+                module.manual_seed(seed)  # seeds the current device only
 
 
 def base_seed(built: int | None) -> int:
-    """The seed that ``init`` was given last, or 0; in no job, what it was as the mesh was built."""
+    """Return the seed of the current job, or else the seed when the mesh was built, or 0."""
     record = joined()
     return (built if record is None else record.seed) or 0
 
 
 def _check_name(call: Call, name: object) -> None:
-    """Refuse a name that could not be told from the coordinate in the key of a stream."""
+    """Raise if a name contains blanks, which separate name and coordinate in a stream's key."""
     if not isinstance(name, str) or name.split() != [name]:
         line = f"{call}: {name!r} is no name of a stream."
         raise SpecError(told(line, fix="a str without blanks, such as 'dropout'."))
 
 
 def _check_states(call: Call, states: object, now: State) -> None:
-    """Refuse what is no state of streams, or one of other generators than this torch has."""
+    """Raise if states are invalid, or from generators that this torch does not have."""
     if not isinstance(states, Mapping):
         line = f"{call}: the states are {article(type(states).__name__)}, not a dict."
         raise SpecError(told(line, fix="what mesh.rng.state_dict() returned, or several merged."))

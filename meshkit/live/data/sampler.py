@@ -1,4 +1,4 @@
-"""The dataset indices of a rank, micro batch after micro batch, for torch's DataLoader."""
+"""Yield the dataset indices of a rank, one micro batch at a time, for torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from .stream import MicroBatchStream, check_stream
 class MicroBatchSampler(Sampler[list[int]]):
     """The micro batches of one rank, for ``DataLoader(dataset, batch_sampler=sampler)``.
 
-    Each item is the dataset indices of one micro batch; they come micro step after micro step, step
-    after step, on every rank as many. The order is a function of seed and epoch, computed where it
-    is read: no array of all samples. Local; nothing communicates. Made by ``mesh.sampler``.
+    Each item is the list of dataset indices of one micro batch, in the order of steps and micro
+    steps. Every rank yields equally many. The order is a function of seed and epoch, computed on
+    demand without an array of all samples. Local. Created by ``mesh.sampler``.
 
-    A pass that has handed out its last micro batch is over, and the next ``iter`` reads the next
-    epoch: without ``set_epoch`` no order is repeated. One left early begins again where it began,
-    unless workers were handed its last micro batch.
-    ``steps``, ``len`` and ``micro_batches`` speak of the pass under way until then, as a DataLoader
-    with workers asks for all indices well before the last batch is used. So begin a pass first::
+    A pass ends with its last micro batch, and the next ``iter`` reads the next epoch. No order is
+    repeated, even without ``set_epoch``. A pass that is left early starts again from its beginning,
+    unless workers have read its last micro batch.
+
+    ``steps``, ``len`` and ``micro_batches`` describe the current pass until the next ``iter``,
+    since a DataLoader with workers reads all indices well before the last batch is used. So begin a
+    pass first::
 
         batches = iter(loader)
         for step in range(sampler.steps):
             for micro, batch in zip(sampler.micro_batches(step), batches):
                 (loss_of(batch) * micro.weight).backward()
 
-    torchdata's ``StatefulDataLoader`` finds ``state_dict`` here and calls it. Seen with 0.11, with
-    0 and 2 workers: a state of the loader taken between steps resumes exactly, with as many
-    workers, which it asks for; one taken inside a step begins that step again; one taken after the
-    end of a pass, without workers, reads an empty pass before the next. On another mesh load the
-    sampler's own state.
+    torchdata's ``StatefulDataLoader`` calls ``state_dict``. Tested with version 0.11 and 0 and 2
+    workers: a loader state taken between steps resumes exactly, with the same number of workers. A
+    state taken inside a step repeats that step. A state taken after the end of a pass, without
+    workers, reads an empty pass before the next. On another mesh, load the sampler's own state.
 
     Args:
-        epoch: the first pass, checked.
+        epoch: the first pass, validated.
     """
 
     def __init__(self, epoch: Epoch) -> None:
@@ -55,35 +56,37 @@ class MicroBatchSampler(Sampler[list[int]]):
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch under way."""
+        """The number of the current epoch."""
         return self._now.number
 
     @property
     def steps(self) -> int:
-        """Optimizer steps in this pass: those of an epoch, or what a loaded state leaves of it."""
+        """Optimizer steps in this pass: all of an epoch, or the rest after a loaded state."""
         return self._now.steps
 
     def __len__(self) -> int:
-        """Micro batches in this pass; the same on every rank."""
+        """Return the number of micro batches in this pass; equal on every rank."""
         return self._now.num_micro_batches
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
-        """The micro batches of a step of this pass, as ``iter`` hands them out. O(their samples).
+        """Return the micro batches of a step of this pass, as ``iter`` yields them.
+
+        Cost: O(samples of the step).
 
         Args:
-            step: from 0 to ``steps - 1``; after ``load_state_dict`` counted from where that stands.
+            step: from 0 to ``steps - 1``; after ``load_state_dict`` counted from the loaded state.
 
         Returns:
-            Those of this rank, fillers included, with dataset indices as ``samples``, and weights
-            by which gradients averaged over the data coordinates add up to the mean of the step.
+            The micro batches of this rank, fillers included, with dataset indices as ``samples``.
+            Weighted gradients, averaged over the data coordinates, add up to the mean of the step.
 
         Raises:
-            CoordinateError: where the pass has no such step.
+            CoordinateError: if the pass has no such step.
         """
         return self._now.micro_batches(step)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin a pass: the epoch set or loaded, or where that is over, the next."""
+        """Begin a pass over the current epoch, or over the next one if that has ended."""
         now = self._now
         self._now = replace(now, number=now.number + 1, begin=0) if self._over else replace(now)
         self._done, self._over = 0, False
@@ -98,68 +101,68 @@ class MicroBatchSampler(Sampler[list[int]]):
             yield last
 
     def _note(self, now: Epoch, done: int) -> None:
-        if self._now is now:  # no later pass has begun
+        if self._now is now:  # unless a later pass has begun
             self._begun, self._done, self._over = True, done, done == now.steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Not needed.
+        """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
 
-        The epoch that a state was loaded for keeps its position until it is read.
+        An epoch that was loaded from a state keeps its position until it is read.
 
         Args:
             epoch: from 0.
 
         Raises:
-            CoordinateError: where it is no int of 0 or more.
+            CoordinateError: if it is not an int of 0 or more.
         """
         number = checked_count(Call("sampler.set_epoch", (epoch,)), "epoch", epoch)
         if self._begun or number != self.epoch:
             self._begin(replace(self._now, number=number, begin=0))
 
     def state_dict(self, *, steps: int | None = None) -> State:
-        """Where this pass stands, in ints, bools and str: for a checkpoint. The same on every rank.
+        """Return the position in this pass for a checkpoint; equal on every rank.
 
-        ``consumed`` counts samples of the epoch's one global order, so that the state means the
-        same on every mesh. A DataLoader with workers reads ahead of the trainer, so the sampler
-        cannot know which micro batches were trained on: say how many steps are done.
+        It holds ints, bools and strings. ``consumed`` counts samples of the global order of the
+        epoch, so the state is valid on every mesh. A DataLoader with workers reads ahead, and the
+        sampler cannot know the trained micro batches. Pass the number of completed steps then.
 
         Args:
-            steps: whole steps done in this pass; None means those that were handed out, which is
-                right without workers only.
+            steps: completed steps of this pass. None means the steps that were yielded, which is
+                correct only without workers.
 
         Raises:
-            CoordinateError: where the pass has fewer steps.
+            CoordinateError: if the pass has fewer steps.
         """
         if steps is None:
             return state(self._now, self._done)
         call = Call("sampler.state_dict", kwargs={"steps": steps})
         return state(self._now, checked_count(call, "steps", steps, self.steps))
 
-    def load_state_dict(self, said: State) -> None:
-        """Read on where a state stands, of whatever mesh and plan: the next pass is the rest.
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state of any mesh and plan: the next pass is the rest of its epoch.
 
-        Steps are then counted from there, also where ``consumed`` is no multiple of this plan's
-        global batch. Of a state taken at the end of an epoch nothing is left: the next pass is
-        empty, and the one after it the next epoch.
+        Steps are then counted from that position, even if ``consumed`` is not a multiple of this
+        plan's global batch. After a state from the end of an epoch, the next pass is empty, and the
+        pass after it is the next epoch.
 
         Args:
-            said: what ``state_dict`` gave.
+            state: the result of ``state_dict``.
 
         Raises:
-            BatchError: for a state that cannot be read, or of another order of samples: another
-                length or shuffle, or with shuffle another seed. Nothing is changed then.
+            BatchError: if the state is invalid, or of another order of samples: another length or
+                shuffle, or with shuffle another seed. Nothing is changed then.
         """
-        self._begin(resumed(Call("sampler.load_state_dict", (Word("state"),)), self._now, said))
+        self._begin(resumed(Call("sampler.load_state_dict", (Word("state"),)), self._now, state))
 
     def _begin(self, epoch: Epoch) -> None:
         self._now, self._done, self._begun, self._over = epoch, 0, False, False
 
 
 def length_of(call: Call, source: object) -> int:
-    """How many samples there are: the number given, or the ``len`` of a dataset.
+    """Return the number of samples: the number given, or the ``len`` of a dataset.
 
     Raises:
-        BatchError: for a dataset without ``len``.
+        BatchError: if the dataset has no ``len``.
     """
     number = None if isinstance(source, Sized) else integer(source)  # a tensor of one is both
     if number is not None:
@@ -175,7 +178,7 @@ def length_of(call: Call, source: object) -> int:
 
 
 def sampler_call(dataset: object, order: Mapping[str, object]) -> Call:
-    """``mesh.sampler`` as it was written, without what was left at its default."""
+    """Return the call of ``mesh.sampler`` as written, without defaults."""
     number = integer(dataset)
     said = {name: value for name, value in order.items() if value not in (False, 0, None)}
     return Call("mesh.sampler", (Word("dataset") if number is None else number, Word("plan")), said)
@@ -184,17 +187,17 @@ def sampler_call(dataset: object, order: Mapping[str, object]) -> Call:
 def make_sampler(
     call: Call, dataset: object, plan: BatchPlan, data_index: int, order: Mapping[str, Any]
 ) -> MicroBatchSampler | MicroBatchStream[Any]:
-    """The micro batches of one data coordinate. See :meth:`meshkit.Mesh.sampler`.
+    """Return the sampler or stream of one data coordinate. See :meth:`meshkit.Mesh.sampler`.
 
     Args:
         call: the call to quote.
         dataset: a dataset, its length, or an ``IterableDataset``.
-        plan: how a step is cut.
-        data_index: which data coordinate this is.
+        plan: the batch plan.
+        data_index: the data coordinate of this rank.
         order: ``shuffle``, ``seed``, ``epoch`` and ``tail``.
 
     Raises:
-        BatchError: for what cannot be.
+        BatchError: if a value is invalid.
     """
     if isinstance(dataset, IterableDataset):
         check_stream(call, order["shuffle"], order["seed"], order["tail"])

@@ -1,4 +1,4 @@
-"""Which tokens of a sequence this rank holds: cut a tensor to them, and put the whole together."""
+"""Cut a tensor to this rank's tokens of a sequence, and restore the whole from all parts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ DEFAULT_AXES = ("sp",)
 
 @dataclass(frozen=True, eq=False)
 class SequenceShard:
-    """This rank's tokens of a sequence. Made by ``mesh.sequence``.
+    """This rank's tokens of a sequence. Created by ``mesh.sequence``.
 
-    Only ``gather`` communicates. Shift labels by one token before they are cut: the token after a
-    rank's last one lies on another rank.
+    Only ``gather`` communicates. Shift labels by one token before they are cut, since the token
+    after a rank's last token is on another rank.
 
     Attributes:
-        plan: how the sequence is cut, for all ranks.
-        part: which part this rank holds: its place in the group over the axes.
-        device: the mesh's, where ``positions`` and ``is_token`` lie.
-        group_of: gives the group over the axes, when ``gather`` needs it.
+        plan: the sequence plan of all ranks.
+        part: the part of this rank: its group rank in the group over the axes.
+        device: the device of the mesh, for ``positions`` and ``is_token``.
+        group_of: returns the group over the axes, when ``gather`` needs it.
 
     Example:
         ``shard = mesh.sequence(4096, order="zigzag"); mine = shard.take(tokens)``
@@ -47,14 +47,15 @@ class SequenceShard:
     group_of: Callable[[], dist.ProcessGroup] = field(repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy for another process, a DataLoader's worker: all but the group goes along."""
+        """Return a copy without the group, for example for a DataLoader's worker."""
         return SequenceShard, (self.plan, self.part, self.device, _no_group)
 
     @cached_property
     def positions(self) -> Tensor:
         """The position ids of this rank's tokens: int64 (tokens,), ascending. Local.
 
-        Those of padding run on from ``length``: a table of positions needs ``plan.padded`` rows.
+        Positions of padding continue from ``length``, so a table of positions needs ``plan.padded``
+        rows.
         """
         return torch.from_numpy(self.plan.positions(self.part)).to(self.device)
 
@@ -65,23 +66,23 @@ class SequenceShard:
 
     @property
     def num_tokens(self) -> int:
-        """How many of this rank's places hold a token, which may be none. Local, O(1)."""
+        """The number of this rank's tokens without padding, from 0. Local, O(1)."""
         return self.plan.num_tokens(self.part)
 
     def take(self, tensor: Tensor, dim: int = 1, fill: float = 0) -> Tensor:
-        """This rank's slice of a tensor that holds the whole sequence. Local; gradients pass.
+        """Return this rank's slice of a whole sequence. Local, differentiable.
 
         Args:
-            tensor: whose ``dim`` has ``plan.length`` tokens, on any device, of any dtype.
+            tensor: its ``dim`` has ``plan.length`` tokens; any device and dtype.
             dim: the dim of the sequence; negative ones count from the end.
-            fill: what padding holds; -100 for labels that cross entropy leaves out.
+            fill: the value of padding; -100 for labels that cross entropy ignores.
 
         Returns:
-            The same with ``plan.tokens`` in ``dim``: a view where this rank holds one run without
+            A tensor with ``plan.tokens`` in ``dim``: a view if this rank holds one run without
             padding, else a copy.
 
         Raises:
-            SpecError: where the tensor has no such dim, or ``dim`` another number of tokens.
+            SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens.
         """
         call, length = Call("shard.take", (Word("tensor"),), {"dim": dim}), self.plan.length
         fix = "a tensor of whole sequences, or mesh.sequence with their length."
@@ -97,19 +98,21 @@ class SequenceShard:
         return torch.cat(held, dim) if len(held) > 1 else held[0]
 
     def restore(self, parts: Tensor | Sequence[Tensor], dim: int = 1) -> Tensor:
-        """The whole sequence from the slices of all parts, padding cut off. Local; gradients pass.
+        """Return the whole sequence from the slices of all parts, without padding.
+
+        Local, differentiable.
 
         Args:
             parts: the slices in the order of the parts, or their concatenation along ``dim``.
             dim: the dim of the sequence; negative ones count from the end.
 
         Returns:
-            The tensor with ``plan.length`` tokens in ``dim``; a view of a concatenation where the
+            The tensor with ``plan.length`` tokens in ``dim``; a view of a concatenation if the
             order is contiguous, else a copy.
 
         Raises:
-            SpecError: where a tensor has no such dim, or ``dim`` another number of tokens; for
-                another number of slices than there are parts.
+            SpecError: if a tensor has no such dim, if ``dim`` has another number of tokens, or if
+                the number of slices is not the number of parts.
         """
         call, plan = Call("shard.restore", (Word("parts"),), {"dim": dim}), self.plan
         fix = "all parts, in their order; shard.gather(tensor) gets them."
@@ -120,22 +123,22 @@ class SequenceShard:
         return _reorder(whole, dim, plan).narrow(dim, 0, plan.length)
 
     def gather(self, tensor: Tensor, dim: int = 1) -> Tensor:
-        """The whole sequence from every rank's slice. Collective over the group of the axes.
+        """Return the whole sequence from every rank's slice. Collective over the group of the axes.
 
-        One all-gather; every rank has the whole sequence then. No gradient passes: compute the loss
-        from the slice, and gather what is to be looked at. The inverse of ``take``.
+        The inverse of ``take``, on every rank. Not differentiable: compute the loss from the slice,
+        and gather only for inspection. Cost: one all-gather.
 
         Args:
-            tensor: this rank's slice, whose ``dim`` has ``plan.tokens``; of the same shape on every
-                rank, and on the device of the group's backend.
+            tensor: this rank's slice, with ``plan.tokens`` in ``dim``; of the same shape on every
+                rank, and on a device that the group's backend supports.
             dim: the dim of the sequence; negative ones count from the end.
 
         Returns:
             A new tensor with ``plan.length`` tokens in ``dim``; dtype and device are kept.
 
         Raises:
-            SpecError: where the tensor has no such dim, or ``dim`` another number of tokens; for
-                axes whose group was not asked for, with the argument that builds it.
+            SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens; if
+                the group was not requested, with the argument that creates it.
             MeshkitError: after ``close``, or after ``shutdown``; on a copy in another process.
         """
         call = Call("shard.gather", (Word("tensor"),), {"dim": dim})
@@ -148,13 +151,13 @@ class SequenceShard:
 
 
 def _no_group() -> dist.ProcessGroup:
-    """In place of the group of a shard that was pickled."""
+    """Raise in place of the group of a shard that was pickled."""
     line = "shard.gather(tensor): this shard is a copy, and its group stayed behind."
     raise MeshkitError(told(line, fix="mesh.sequence(...) in this process."))
 
 
 def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
-    """``mesh.sequence`` as it was written, without what was left at its default."""
+    """Return the call of ``mesh.sequence`` as written, without defaults."""
     more = {} if axes in (DEFAULT_AXES, DEFAULT_AXES[0]) else {"axes": axes}
     return Call("mesh.sequence", (length,), {**more, **changed({"order": order, "pad": pad})})
 
@@ -162,7 +165,7 @@ def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
 def sequence_shard(
     call: Call,
     layout: Layout,
-    place: Callable[..., int],
+    group_rank: Callable[..., int],
     group_of: Callable[..., dist.ProcessGroup],
     device: torch.device,
     length: int,
@@ -170,33 +173,33 @@ def sequence_shard(
     order: Order,
     pad: bool,
 ) -> SequenceShard:
-    """What a rank of the layout holds of a sequence cut over some axes. Local.
+    """Return the shard of a rank of a sequence that is cut over some axes. Local.
 
     Args:
         call: the call to quote.
-        layout: the grid.
-        place: axes to this rank's place in the group over them.
-        group_of: axes to that group; asked only when it is needed.
-        device: where position ids go.
+        layout: the layout of the mesh.
+        group_rank: axes to this rank's index in the group over them.
+        group_of: axes to that group; called only when needed.
+        device: the device of position ids.
         length: tokens in the sequence.
-        axes: those that divide it, as ``"cp sp"`` or ``("cp", "sp")``.
+        axes: the axes that divide it, as ``"cp sp"`` or ``("cp", "sp")``.
         order: as in :class:`meshkit.SequencePlan`.
-        pad: as there.
+        pad: likewise.
 
     Raises:
         SpecError: as ``mesh.sequence``.
-        UnknownAxisError: for an axis the layout does not have.
+        UnknownAxisError: if the layout has no such axis.
     """
     names, sizes = named(call, "axes", axes, layout.axes), layout.sizes
     cut = " x ".join(f"{name} {sizes[name]}" for name in names)
     parts = math.prod(sizes[name] for name in names)
     plan = sequence_plan(call, length, parts, order, pad, cut)
-    part = place(*names) if names else 0
+    part = group_rank(*names) if names else 0
     return SequenceShard(plan, part, device, lambda: group_of(*names))
 
 
 def _reorder(whole: Tensor, dim: int, plan: SequencePlan) -> Tensor:
-    """The concatenation of all parts with its tokens in the order of the sequence."""
+    """Return the concatenation of all parts with its tokens in sequence order."""
     if plan.order == "contiguous":
         return whole
     starts = {}
@@ -218,7 +221,7 @@ def _check_parts(
 
 
 def _check(call: Call, tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:
-    """Refuse a dim that is not there, or that holds another number of tokens."""
+    """Raise if the tensor has no such dim, or if it holds another number of tokens."""
     shape, place = tuple(tensor.shape), integer(dim)
     if place is None or not -len(shape) <= place < len(shape):
         line = f"{call}: a tensor of shape {shape} has no dim {dim!r}."

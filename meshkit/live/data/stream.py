@@ -1,4 +1,4 @@
-"""A rank's share of a dataset that can only be read from its beginning to its end."""
+"""Yield a rank's share of a dataset that can only be read in sequence."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ Sample = TypeVar("Sample")
 
 
 class MicroBatchStream(IterableDataset[list[Sample]]):
-    """One common stream, of which each rank keeps its own samples. Made by ``mesh.sampler``.
+    """A common stream of samples of which each rank keeps its own. Created by ``mesh.sampler``.
 
-    Each item is the list of samples of one micro batch, in the order of a sampler without shuffle::
+    Each item is the list of samples of one micro batch, in the order of an unshuffled sampler::
 
         loader = DataLoader(stream, batch_size=None, collate_fn=default_collate, num_workers=2)
 
-    Every rank, and every worker, reads the whole stream and drops what others own, so the dataset
-    must give the same samples in the same order everywhere: it must not split itself by rank or by
-    worker. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, which the DataLoader
-    puts together again in the exact order. Only whole steps are yielded: samples at the end that do
-    not fill a global batch are dropped. A rank holds its share of one step at most. Local.
+    Every rank and every worker reads the whole stream and drops the samples of others. The dataset
+    must therefore yield the same samples in the same order everywhere, and must not split itself by
+    rank or worker. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
+    DataLoader restores the exact order. Samples at the end that do not fill a global batch are
+    dropped. A rank holds its share of one step at most. Local.
 
-    Every pass begins where the last loaded state stands, or at the start of the epoch of the last
-    ``set_epoch``: without it, what a loaded state skipped is skipped in every pass. A
-    dataset that shuffles itself must be told of the epoch by the caller.
+    Each pass starts from the last loaded state until ``set_epoch`` is called. The caller must pass
+    the epoch to a dataset that shuffles itself.
 
     Args:
         dataset: the common stream.
-        plan: how a step is cut.
-        data_index: which data coordinate this is.
+        plan: the batch plan.
+        data_index: the data coordinate of this rank.
         epoch: the number of the first pass.
     """
 
@@ -52,17 +51,17 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
 
     @property
     def epoch(self) -> int:
-        """The number of the pass."""
+        """The number of the current epoch."""
         return self._epoch
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
-        """The micro batches of a step, with positions in the stream as ``samples``.
+        """Return the micro batches of a step, with positions in the stream as ``samples``.
 
         Args:
-            step: from 0; after ``load_state_dict`` counted from where that stands.
+            step: from 0; after ``load_state_dict`` counted from the loaded state.
 
         Raises:
-            CoordinateError: where it is no int of 0 or more.
+            CoordinateError: if it is not an int of 0 or more.
         """
         done = checked_count(Call("stream.micro_batches", (step,)), "step", step)
         plan, first = self._plan, self._consumed(done)
@@ -70,7 +69,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         return [*micro_batches(*share)]
 
     def __iter__(self) -> Iterator[list[Sample]]:
-        """Read the stream from its beginning, and yield what is this rank's and this worker's."""
+        """Read the stream from its beginning; yield the micro batches of this rank and worker."""
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         stream = islice(self._dataset, self._begin, None)
@@ -85,7 +84,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
             yield from ([kept[int(place)] for place in m.samples] for m in mine)
 
     def _kept(self, step: int, stream: Iterator[Sample], own: set[int]) -> dict[int, Sample] | None:
-        """The samples of a step at some positions; None where the stream ends inside the step."""
+        """Return the samples of a step at some positions; None if the stream ends before."""
         first, kept, place = self._consumed(step), {}, -1
         for place, sample in enumerate(islice(stream, self._plan.global_batch), first):
             if place in own:
@@ -93,55 +92,55 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         return kept if place == first + self._plan.global_batch - 1 else None
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another pass at its start. The pass that a state was loaded for is left as it is.
+        """Begin another epoch at its start. An epoch that was loaded from a state is unchanged.
 
         Args:
             epoch: from 0.
 
         Raises:
-            CoordinateError: where it is no int of 0 or more.
+            CoordinateError: if it is not an int of 0 or more.
         """
         number = checked_count(Call("stream.set_epoch", (epoch,)), "epoch", epoch)
         if number != self._epoch:
             self._epoch, self._begin = number, 0
 
     def state_dict(self, *, steps: int) -> State:
-        """Where the pass stands after so many steps: for a checkpoint. The same on every rank.
+        """Return the position after some steps for a checkpoint; equal on every rank.
 
         Args:
-            steps: whole steps done in this pass. The stream cannot count them: workers read copies
-                of it, ahead of the trainer.
+            steps: completed steps of this pass. The stream cannot count them, as workers read
+                copies of it ahead of the trainer.
 
         Raises:
-            CoordinateError: where it is no int of 0 or more.
+            CoordinateError: if it is not an int of 0 or more.
         """
         done = checked_count(Call("stream.state_dict", kwargs={"steps": steps}), "steps", steps)
         return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
 
-    def load_state_dict(self, said: State) -> None:
-        """Read on where a state stands, of whatever mesh and plan. What was consumed is skipped.
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state of any mesh and plan. Consumed samples are skipped.
 
-        Skipping reads it once more: the cost is that of the samples before.
+        Cost: one read of each skipped sample.
 
         Args:
-            said: what ``state_dict`` gave.
+            state: the result of ``state_dict``.
 
         Raises:
-            BatchError: for a state that cannot be read.
+            BatchError: if the state is invalid.
         """
         call = Call("stream.load_state_dict", (Word("state"),))
-        found = read(call, said, ("version", "epoch", "consumed"))
-        self._epoch, self._begin = position(call, found)
+        valid = read(call, state, ("version", "epoch", "consumed"))
+        self._epoch, self._begin = position(call, valid)
 
     def _consumed(self, steps: int) -> int:
         return self._begin + steps * self._plan.global_batch
 
 
 def check_stream(call: Call, shuffle: object, seed: object, tail: object) -> None:
-    """Refuse what a stream cannot do.
+    """Raise if a stream does not support the options.
 
     Raises:
-        BatchError: for a shuffle or the seed of one, and for a tail that is not dropped.
+        BatchError: if shuffle or seed is set, or if the tail is not dropped.
     """
     if shuffle or seed != 0:
         line = f"{call}: a stream is read in its own order."
