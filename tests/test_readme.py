@@ -14,7 +14,7 @@ import meshkit
 from meshkit.cli import terminal
 from meshkit.cli.main import main
 from meshkit.core.call import Call
-from meshkit.core.policies import judged
+from meshkit.core.topology.crossing_policy import check_crossings
 from meshkit.core.report.disagreement import disagreement
 from meshkit.live.agree import ABOUT
 
@@ -93,7 +93,7 @@ def test_the_disagreement_shown_is_the_one_raised() -> None:
 
 def test_the_warning_shown_is_the_one_given() -> None:
     call, layout = Call("build_mesh", kwargs={"dp": 2, "tp": 2}), meshkit.Layout(dp=2, tp=2)
-    found = judged(call, layout, meshkit.Topology.of_hosts(["a", "b"] * 2), {"tp": "warn"})
+    found = check_crossings(call, layout, meshkit.Topology.of_hosts(["a", "b"] * 2), {"tp": "warn"})
     assert f"RuntimeWarning: {found.warning}\n" in README
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from .call import Call
 from .errors import SpecError, told
 from .integers import integer
-from .level import check_divides
+from .topology.level import check_divides
 from .links import Links
 from .memory import Choice, stage_layers, stage_weights
 from .model import ModelShape

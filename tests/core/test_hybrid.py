@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, Topology, UnplacedAxisError, factor_world
 from meshkit.core.axes import STANDARD
-from meshkit.core.crossing import crossings
+from meshkit.core.topology.crossing import crossings
 
 law = settings(deadline=None, max_examples=60, database=None)
 

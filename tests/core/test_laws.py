@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, GroupPlan, Layout, factor_world
 from meshkit.core.axes import STANDARD
-from meshkit.core.render import draw as picture
+from meshkit.core.draw.grid_text import draw_grid as picture
 from meshkit.testing import (
     axes_of,
     axis_names,

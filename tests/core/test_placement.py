@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, SpecError, Topology, UnknownAxisError
-from meshkit.core.crossing import FARTHER, crossings, link_bytes
-from meshkit.core.placement import _turned, placed
+from meshkit.core.topology.crossing import FARTHER, crossings, link_bytes
+from meshkit.core.topology.placement import _turned, placed
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)

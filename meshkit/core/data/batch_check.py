@@ -16,7 +16,7 @@ from ..call import Call
 from ..errors import BatchError, told
 from ..layout import Layout
 from ..runs import ranks_named
-from ..words import count
+from ..words import count_noun
 
 MAX_NAMED = 4  # ranks or coordinates named in one line
 MAX_CONTENTS = 8  # different contents of one leaf, shown one by one
@@ -117,8 +117,8 @@ def _not_shared_error(
         alike.setdefault(held[rank].leaves.get(paths[0], "not there"), []).append(rank)
     lines = [f"{_format_ranks(layout, ranks)}:  {what}" for what, ranks in alike.items()]
     lines[MAX_CONTENTS:] = [f"and {len(lines) - MAX_CONTENTS} more."] * (len(lines) > MAX_CONTENTS)
-    more = [count(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
-    more += [count(len(odd) - 1, "other data coordinate")] * (len(odd) > 1)
+    more = [count_noun(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
+    more += [count_noun(len(odd) - 1, "other data coordinate")] * (len(odd) > 1)
     text = told(
         f"{call}: ranks that share samples hold different ones.",
         f"{paths[0]} differs{f' at {place}' if place else ''}.",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..call import Call
 from ..errors import CollectiveError, told
 from ..layout import Layout
-from ..runs import runs
+from ..runs import format_ranks
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -107,7 +107,7 @@ def hang_error(
         for rank in order
     ]
     lines += _format_others(statuses, late)
-    looks = f"look at rank{'' if len(first) == 1 else 's'} {runs(first)} first" if first else ""
+    looks = f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
     text = told(
         f"{call}: {summary}",
         *_shorten(lines),
@@ -132,7 +132,7 @@ def _format_others(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> l
     alike: dict[str, list[int]] = {}
     for rank in sorted(statuses.keys() - set(late)):
         alike.setdefault(str(statuses[rank]), []).append(rank)
-    return [f"Rank{'' if len(r) == 1 else 's'} {runs(r)}: {status}." for status, r in alike.items()]
+    return [f"Rank{'' if len(r) == 1 else 's'} {format_ranks(r)}: {status}." for status, r in alike.items()]
 
 
 def _first_suspects(

@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..batch import BatchPlan
-from ..boxes import boxes
+from ..draw.node_boxes import draw_node_boxes
 from ..call import Call
-from ..crossing import Crossing, crossings
+from ..topology.crossing import Crossing, crossings
 from ..errors import told
 from ..layout import Layout
-from ..placement import Placement
+from ..topology.placement import Placement
 from ..plan import GroupPlan
-from ..remedy import remedy
+from ..topology.crossing_policy import suggest_fix
 from ..seats import Ints
-from ..table import few, items, table
-from ..topology import Topology
-from ..words import count, pairs
+from ..words import summarize
+from ..draw.table import format_items, format_table
+from ..topology.topology import Topology
+from ..words import count_noun, format_sizes
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _warnings(
     """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
     if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
-        yield told(f"{crossing['tp']}.", why, fix=remedy(layout, topology, "tp", call=call))
+        yield told(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp", call=call))
 
 
 HEADER = ("axis", "size", "stride", "groups", "first group")
@@ -181,9 +182,9 @@ def format_job(overview: JobReport, *, width: int = 80, ascii: bool = False) -> 
     """
     placed = overview.topology is not None
     header = [*HEADER, *["crosses nodes"] * placed]
-    axes = table(header, [_axis_cells(row) for row in overview.axes], width=width, ascii=ascii)
+    axes = format_table(header, [_axis_cells(row) for row in overview.axes], width=width, ascii=ascii)
     parts = [headline(overview.layout, overview.topology), axes, _draw_grid(overview, width, ascii)]
-    return "\n\n".join([*parts, items(_facts(overview), width=width)])
+    return "\n\n".join([*parts, format_items(_facts(overview), width=width)])
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
@@ -193,21 +194,21 @@ def headline(layout: Layout, topology: Topology | None = None) -> str:
         >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
         ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
     """
-    where = count(layout.num_ranks, "rank") if topology is None else topology
-    return f"{pairs(layout.sizes)}: {where}"
+    where = count_noun(layout.num_ranks, "rank") if topology is None else topology
+    return f"{format_sizes(layout.sizes)}: {where}"
 
 
 def _axis_cells(row: AxisRow) -> list[str]:
     numbers = [str(row.size), str(row.stride), str(row.groups)]
     crosses = [] if row.crossing is None else ["yes" if row.crossing else "no"]
-    return [row.axis, *numbers, few(row.first_group), *crosses]
+    return [row.axis, *numbers, summarize(row.first_group), *crosses]
 
 
 def _draw_grid(overview: JobReport, width: int, ascii: bool) -> str:
     nodes = overview.nodes
     if nodes is None:
         return overview.layout.draw(width=width).partition("\n")[2]  # the sizes stand above
-    return boxes(overview.layout, nodes, width=width, ascii=ascii)
+    return draw_node_boxes(overview.layout, nodes, width=width, ascii=ascii)
 
 
 def _facts(overview: JobReport) -> list[tuple[str, str]]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..layout import Layout
 from ..plan import Axes
-from ..runs import runs
-from ..words import count, pairs
+from ..runs import format_ranks
+from ..words import count_noun, format_sizes
 
 Seconds = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ class Verification:
             name = " ".join(one.axes)
             ms = f"{one.seconds * 1e3:>12.3f}{one.slowest_seconds * 1e3:>12.3f}"
             lines.append(
-                f"{name:<12}{one.num_groups:>8}{one.group_size:>8}{ms}  {runs(sorted(one.slowest))}"
+                f"{name:<12}{one.num_groups:>8}{one.group_size:>8}{ms}  {format_ranks(sorted(one.slowest))}"
             )
         if self.slowest_rank is not None:
             waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
@@ -156,7 +156,7 @@ class CheckReport:
             OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
         """
         found, total = self.found, math.prod(self.sizes.values())
-        head = f"{pairs(self.sizes)}: {count(total, 'rank')}, launcher {self.launcher}, "
+        head = f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
         head += f"device {self.device}, backend {self.backend}; "
         head += f"joined and built in {self.built:.2f} s"
         rows = [
@@ -164,11 +164,11 @@ class CheckReport:
             for one in found.groups
         ]
         rows += [(a, total, 1, "nothing to meet") for a, size in self.sizes.items() if size == 1]
-        cells = [(name, f"{count(n, 'group')} of {size}", said) for name, n, size, said in rows]
+        cells = [(name, f"{count_noun(n, 'group')} of {size}", said) for name, n, size, said in rows]
         wide = [max((len(cell[i]) for cell in cells), default=0) for i in (0, 1)]
         lines = [f"OK  {name:{wide[0]}}  {what:{wide[1]}}  {said}" for name, what, said in cells]
         groups = sum(one.num_groups for one in found.groups)
-        last = f"OK: {count(groups, 'group')} checked in {self.checked:.2f} s"
+        last = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
         if found.slowest_rank is not None:
             slowest = f"rank {found.slowest_rank} ({found.coordinate})"
             last += f"; {slowest} came last, by {found.waited * 1e3:.3f} ms"
@@ -186,6 +186,6 @@ class CheckReport:
 
 def _format_timing(one: GroupTiming) -> str:
     """Return the timing of the groups over some axes as text."""
-    members = count(one.num_groups * one.group_size, "member")
+    members = count_noun(one.num_groups * one.group_size, "member")
     took = f"{one.seconds * 1e3:.3f} ms, at most {one.slowest_seconds * 1e3:.3f} ms"
-    return f"{members} met in {took} on ranks {runs(sorted(one.slowest))}"
+    return f"{members} met in {took} on ranks {format_ranks(sorted(one.slowest))}"

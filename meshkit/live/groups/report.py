@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from ...core.call import written
-from ...core.words import count
+from ...core.words import count_noun
 from ...launch.inside import timeout_of
 from ..shared import GroupKey, Shared
 
@@ -36,7 +36,7 @@ class GroupEntry:
 
     def __str__(self) -> str:
         wait = "" if self.seconds is None else f" {self.seconds:g} s"
-        who = count(len(self.members), "rank") + f" {written(list(self.members))}"
+        who = count_noun(len(self.members), "rank") + f" {written(list(self.members))}"
         uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
         return f"{who:<{WIDTH}} {self.origin:<7} {self.backend}{wait}  {uses}"
 
@@ -62,7 +62,7 @@ class GroupsReport:
 
     def __str__(self) -> str:
         made = sum(group.origin == "made" for group in self.groups)
-        head = f"rank {self.rank} holds {count(self.communicators, 'process group')}, {made} made."
+        head = f"rank {self.rank} holds {count_noun(self.communicators, 'process group')}, {made} made."
         views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
         return "\n  ".join([head, *views, *map(str, self.groups)])
 

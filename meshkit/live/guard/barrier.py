@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ...core.call import Call
 from ...core.errors import CollectiveError, RankTimeoutError, told
 from ...core.report.hang import REBUILD_ADVICE
-from ...core.runs import runs
+from ...core.runs import format_ranks
 from ...launch.deadline import OverdueError, within
 from ...launch.meet import Party
 from ...launch.seat import Holder, holders
@@ -107,7 +107,7 @@ def _broken_error(
     gone = [rank for rank in ended if rank not in came] or ended
     lines = [f"Rank {rank} ({format_coordinate(rank)}) has ended: {known[rank]}." for rank in gone]
     noun = "rank" if len(gone) == 1 else "ranks"
-    look = f"look at the logs of {noun} {runs(gone)} first" if gone else "look at all ranks' logs"
+    look = f"look at the logs of {noun} {format_ranks(gone)} first" if gone else "look at all ranks' logs"
     text = told(f"{call} broke: {line}", *lines, fix=f"{look}; then {REBUILD_ADVICE}.")
     return CollectiveError(text, missing_ranks=tuple(gone))
 

@@ -15,7 +15,7 @@ from ...core.errors import MeshkitError, told
 from ...core.layout import Layout
 from ...core.plan import Axes
 from ...core.report.verification import Seconds, Verification, summarize_timings
-from ...core.runs import runs
+from ...core.runs import format_ranks
 from ..groups.all_gather import all_gather
 
 REPEATS = 5
@@ -83,7 +83,7 @@ def _check_members(call: Call, layout: Layout, keys: list[Axes], seconds: Second
         if wrong:
             text = told(
                 f"{call}: the group over {' '.join(key)} is not the one the mesh says.",
-                f"A gather over it met other ranks, or in another order, on ranks {runs(wrong)}.",
+                f"A gather over it met other ranks, or in another order, on ranks {format_ranks(wrong)}.",
                 fix="close the mesh and build it again; report this with the version of torch.",
             )
             raise MeshkitError(text)

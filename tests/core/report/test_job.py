@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshkit import BatchPlan, GroupPlan, Layout
 from meshkit.core.report.job import JobReport
-from meshkit.core.topology import Topology
+from meshkit.core.topology.topology import Topology
 from meshkit.testing import layouts
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshkit import BatchPlan, GroupPlan, Layout
 from meshkit.core.report.job import JobReport, format_job, headline
-from meshkit.core.topology import Topology
+from meshkit.core.topology.topology import Topology
 
 
 def test_a_narrow_sheet_and_its_twin() -> None:
