@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from meshkit.core.topology.crossing_policy import check_crossings
 
 import meshkit
 from meshkit.cli import terminal
 from meshkit.cli.main import main
 from meshkit.core.call import Call
-from meshkit.core.topology.crossing_policy import check_crossings
 from meshkit.core.report.disagreement import disagreement
 from meshkit.live.agree import ABOUT
 

@@ -159,7 +159,9 @@ def check_memory(call: Typed, text: str, ranks: int) -> None:
     most = 2 ** int(math.log2(left // (SPARE * HELD * ranks)))
     fits = f"{as_size(sizes[0])}:{as_size(most)}" if sizes[0] < most else as_size(most)
     line = f"{call}: {as_size(sizes[-1])} does not fit into memory."
-    holds = f"{count_noun(ranks, 'rank')} here, each with {HELD} of it at the least and {RANK} bytes "
+    holds = (
+        f"{count_noun(ranks, 'rank')} here, each with {HELD} of it at the least and {RANK} bytes "
+    )
     holds += f"beside, hold {needed} bytes; there are {there}."
     raise SpecError(told(line, holds, fix=f"{call.but(bytes=fits)}."))
 

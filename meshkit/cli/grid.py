@@ -14,9 +14,9 @@ from ..core.call import Call, given
 from ..core.errors import BatchError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
-from ..core.topology.level import check_divides
-from ..core.topology.hostfile import parse_hostfile
 from ..core.solve import solved
+from ..core.topology.hostfile import parse_hostfile
+from ..core.topology.level import check_divides
 from ..core.topology.topology import Topology
 from ..core.words import count_noun
 from .file import text_of

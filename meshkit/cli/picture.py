@@ -6,10 +6,10 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from ..core.call import Call
+from ..core.draw.svg import MAX_RANKS, draw_svg
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
 from ..core.seats import Ints
-from ..core.draw.svg import MAX_RANKS, draw_svg
 
 
 def add_svg(parser: ArgumentParser) -> None:

@@ -10,9 +10,9 @@ from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.integers import divisors
 from ..core.layout import Layout
-from ..core.topology.placement import Placement, placed
 from ..core.plan import GroupPlan
 from ..core.report.job import JobReport, format_job
+from ..core.topology.placement import Placement, placed
 from ..core.topology.topology import Topology
 from . import Answer, Command, terminal
 from .grid import add_batch, add_grid, add_groups, batch_of, layout_of, sizes_of, topology_of

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .layout import Layout
 from .draw.grid_text import GAP, kept, row_label, table_lines
-from .seats import Ints
 from .draw.table import BETWEEN, NARROW
+from .layout import Layout
+from .seats import Ints
 from .words import count_noun
 
 NODES = 16  # nodes drawn one by one; of more, the first and the last ones

@@ -115,7 +115,11 @@ def wider(fits: Sequence[Fit], sizes: Sequence[float], *, here: bool = True) -> 
     while last < max(*(fit.sizes[-1] for fit in fits), *sizes) + step:
         last *= FACTOR
     standard = [axis for axis in STANDARD if axis in mesh] == list(mesh)
-    words = ["meshkit bench", format_sizes(mesh), *([f"-n {math.prod(mesh.values())}"] if here else [])]
+    words = [
+        "meshkit bench",
+        format_sizes(mesh),
+        *([f"-n {math.prod(mesh.values())}"] if here else []),
+    ]
     words += [] if standard else [f"--order {_word(' '.join(mesh))}"]
     words.append(f"--ops {','.join(dict.fromkeys(fit.op for fit in fits))}")
     words.append(f"--axes {_word(','.join(dict.fromkeys(fit.target for fit in fits)))}")

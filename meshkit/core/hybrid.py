@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from .topology.axis_assignment import permuted_positions
 from .axes import check_names, infer
 from .call import Call
 from .errors import SpecError, told
 from .integers import integer
 from .layout import Layout
 from .order import nest
+from .topology.axis_assignment import permuted_positions
 from .words import article
 
 

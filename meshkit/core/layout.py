@@ -20,14 +20,14 @@ from numpy.typing import ArrayLike
 
 from .axes import check_complete, check_known, check_sizes, infer
 from .call import Call, given
+from .draw.grid_text import draw_positions
+from .draw.svg import notebook_html
 from .indices import check_index, check_integer, check_integers, check_none_left_out, not_inside
 from .integers import integer
 from .pattern import rearranged
-from .topology.placement import placed_layout
-from .draw.grid_text import draw_positions
 from .seats import Ints, Seats
 from .strides import Strides, first, indices, merged, moved, offsets, picked, strided
-from .draw.svg import notebook_html
+from .topology.placement import placed_layout
 
 
 class Layout:

@@ -74,6 +74,8 @@ def check_divides(call: Call, ranks: int, nodes: int) -> None:
     each = divisors(ranks)
     near = [max(n for n in each if n < nodes), *(n for n in each if n > nodes)][:2]
     verb = "does" if ranks == 1 else "do"
-    line = f"{call}: {count_noun(ranks, 'rank')} {verb} not divide over {count_noun(nodes, 'node')}."
+    line = (
+        f"{call}: {count_noun(ranks, 'rank')} {verb} not divide over {count_noun(nodes, 'node')}."
+    )
     fix = f"{', or '.join(str(call.but(nodes=n)) for n in near)}."
     raise SpecError(told(line, fix=fix), world_size=ranks)

@@ -18,9 +18,8 @@ from itertools import groupby
 from .fit import Fit
 from .measured import Measured, Slowest, ratios, slowest
 from .measurement import GroupTime, Measurement
-from .words import summarize
 from .timing import Spread
-from .words import count_noun, format_sizes
+from .words import count_noun, format_sizes, summarize
 
 Row = tuple[Measurement, float | None]
 LEGEND = (

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .topology.axis_assignment import Assignment, Chain, Sizes, assignments
 from .call import Call
+from .seats import Ints
+from .topology.axis_assignment import Assignment, Chain, Sizes, assignments
 from .topology.crossing import traffic_per_axis
 from .topology.placement_cost import Cost, PlacementProblem
-from .seats import Ints
 from .topology.topology import Topology
 
 if TYPE_CHECKING:  # Layout has a method of this file

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from .axes import check_known
 from .call import Call
-from .topology.crossing import Crossing, crossings
 from .errors import SpecError, told
 from .layout import Layout
-from .topology.crossing_policy import suggest_fix
 from .runs import format_ranks
+from .topology.crossing import Crossing, crossings
+from .topology.crossing_policy import suggest_fix
 from .topology.topology import Topology
 from .words import article
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .bandwidth import busbw_factor, gigabytes_per_second
-from .fit import Fit
 from .draw.table import format_table
+from .fit import Fit
 
 
 @dataclass(frozen=True)

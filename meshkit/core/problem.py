@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .seats import Floats, Ints
 from .topology.axis_assignment import Chain, Sizes, permuted_positions
 from .topology.crossing import count_leaving
-from .seats import Floats, Ints
 from .topology.topology import Topology
 
 if TYPE_CHECKING:  # Layout has a method of placement, which needs this file

@@ -37,7 +37,10 @@ def ranking(
         *(["", HEADER, *rows] if rows else []),
         "",
         f"{found.fits} of {count_noun(total, 'layout')} fit.",
-        *(f"{one.count:7} out: {one.reason}: {format_sizes(one.example)}" for one in found.excluded),
+        *(
+            f"{one.count:7} out: {one.reason}: {format_sizes(one.example)}"
+            for one in found.excluded
+        ),
     ]
     return "\n".join([*lines, "", *typed(found.best[0], job), PROMISE] if rows else lines)
 
@@ -48,7 +51,9 @@ def _row(place: int, one: Ranked, width: int) -> str:
     again = " recompute" if one.recompute else ""
     run = f"{one.shard}{parts}{again}, {one.accumulation_steps} x {one.micro_batch}"
     crossing = " ".join(one.crossing) or "none"
-    head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {format_sizes(one.sizes)}; {run}; {crossing}"
+    head = (
+        f"{place:3} {one.step:7.4g} {one.held:6.1f}  {format_sizes(one.sizes)}; {run}; {crossing}"
+    )
     shares = sorted(((value / one.step, name) for name, value in one.terms.items()), reverse=True)
     terms = ", ".join(f"{name} {share:.0%}" for share, name in shares[:6] if share >= 0.005)
     fits = len(head) + 2 + len(terms) <= width

@@ -9,10 +9,10 @@ import numpy as np
 
 from .axes import check_known
 from .call import Call
-from .topology.crossing import crossings
 from .layout import Layout
-from .topology.placement import placed
 from .seats import Ints
+from .topology.crossing import crossings
+from .topology.placement import placed
 from .topology.topology import NODE, Topology
 from .words import count_noun
 

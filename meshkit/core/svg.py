@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .draw.svg_layout import Arrangement, arrange
 from .call import Call, Word
-from .draw.svg_layout import CHARACTER_WIDTH, CellStyle, cell_style
+from .draw.colors import shade, text_color, to_hex
+from .draw.svg_layout import CHARACTER_WIDTH, Arrangement, CellStyle, arrange, cell_style
 from .errors import SpecError, told
 from .indices import check_integers
-from .draw.colors import text_color, shade, to_hex
 from .seats import Ints
 from .words import count_noun, format_sizes
 
@@ -85,7 +84,9 @@ def svg(layout: Layout, nodes: Ints | None = None) -> str:
     ranks = layout.grid.ravel()
     known = np.zeros_like(ranks) if nodes is None else check_integers(call, "nodes", nodes)
     if known.shape != ranks.shape:
-        line = f"{call}: nodes has shape {known.shape}, the layout {count_noun(len(ranks), 'rank')}."
+        line = (
+            f"{call}: nodes has shape {known.shape}, the layout {count_noun(len(ranks), 'rank')}."
+        )
         raise SpecError(told(line, fix="a node for the rank at each position, in one row."))
     axes = [(axis, size) for axis, size in layout.sizes.items() if size > 1]
     cells = cell_style(axes, len(ranks), int(ranks.max()))

@@ -22,8 +22,8 @@ from .call import Call, given
 from .errors import CoordinateError, SpecError, told
 from .indices import check_integers
 from .integers import integer
-from .topology.level import Level, check_divides, check_nested, number_labels, name_domains
 from .seats import MAX_RANK, Ints
+from .topology.level import Level, check_divides, check_nested, name_domains, number_labels
 from .words import article, count_noun
 
 NODE = "node"
@@ -81,7 +81,9 @@ class Topology:
         topology = cls.of_sizes(np.full(num_nodes, ranks // num_nodes))
         for num_racks in rest:
             if num_nodes % num_racks:
-                line = f"{call}: {num_nodes} nodes do not divide over {count_noun(num_racks, 'rack')}."
+                line = (
+                    f"{call}: {num_nodes} nodes do not divide over {count_noun(num_racks, 'rack')}."
+                )
                 fix = (
                     f"{call.but(racks=None)}, and its .inside('rack', [...]), a rack for each node."
                 )
@@ -157,9 +159,7 @@ class Topology:
             raise SpecError(told(f"{call}: there is a level {name!r} already.", fix=fix))
         of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
-            line = (
-                f"{call} has {count_noun(len(of_node), 'domain')} for {count_noun(self.num_nodes, 'node')}."
-            )
+            line = f"{call} has {count_noun(len(of_node), 'domain')} for {count_noun(self.num_nodes, 'node')}."
             raise SpecError(told(line, fix="a domain for each node."))
         level = Level(name, of_node, names)
         check_nested(call, level, self.outer[:1])

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from .layout import Layout
-from .topology.level import number_labels
 from .measurement import ALONE
 from .seats import Ints
 from .targets import Target
+from .topology.level import number_labels
 
 USUAL = 16  # groups that are measured alone at the most, where nothing is said
 

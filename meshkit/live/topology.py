@@ -16,9 +16,9 @@ import torch.distributed as dist
 from ..core.call import Call, Word
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
-from ..core.topology.placement import placed
 from ..core.plan import GroupPlan
 from ..core.topology.crossing_policy import CrossingVerdict, check_crossings
+from ..core.topology.placement import placed
 from ..core.topology.topology import Topology
 from ..launch.heard import heard
 from ..launch.meet import Matter, Party, arrive

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meshkit.core.draw.svg import MAX_RANKS, draw_svg
 
 from meshkit import Layout, SpecError
 from meshkit.cli.picture import add_svg, draw_into
 from meshkit.cli.typed import Typed
-from meshkit.core.draw.svg import MAX_RANKS, draw_svg
 
 Answers = Callable[[str], tuple[int, str, str]]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from meshkit.core.draw.svg_layout import Spacing, arrange, num_columns
 
 quick = settings(deadline=None, max_examples=60, database=None)

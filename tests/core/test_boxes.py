@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.draw.node_boxes import draw_node_boxes
 
 from meshkit import Layout
-from meshkit.core.draw.node_boxes import draw_node_boxes
 from meshkit.testing import layouts
 
 TWIN = str.maketrans("┌─┐│└┘", "+-+|++")

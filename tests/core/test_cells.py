@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import pytest
-
-from meshkit.core.draw.svg_layout import Spacing
-from meshkit.core.draw.svg_layout import CHARACTER_WIDTH, MAX_LABELED, MAX_NUMBERED, cell_style
+from meshkit.core.draw.svg_layout import (
+    CHARACTER_WIDTH,
+    MAX_LABELED,
+    MAX_NUMBERED,
+    Spacing,
+    cell_style,
+)
 
 AXES = [("dp", 8), ("tp", 16)]
 
 
 def test_three_sizes() -> None:
-    small, middle, large = (cell_style(AXES, n, 16_383) for n in (MAX_NUMBERED + 1, MAX_LABELED + 1, MAX_LABELED))
+    small, middle, large = (
+        cell_style(AXES, n, 16_383) for n in (MAX_NUMBERED + 1, MAX_LABELED + 1, MAX_LABELED)
+    )
     assert (large.number, large.label, middle.number, middle.label) == (15, 11, 10, 0)
     assert (small.number, small.label) == (0, 0)
     assert small.width < middle.width < large.width

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import Crossing, count_leaving, crossings, link_bytes
 
 from meshkit import CoordinateError, Layout, SpecError, Topology, UnknownAxisError
-from meshkit.core.topology.crossing import Crossing, crossings, count_leaving, link_bytes
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.level import Level, check_nested, name_domains, number_labels
 
 from meshkit import SpecError
 from meshkit.core.call import Call
-from meshkit.core.topology.level import Level, check_nested, number_labels, name_domains
 
 law = settings(deadline=None, max_examples=60, database=None)
 LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=12)

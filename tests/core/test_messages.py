@@ -17,6 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from meshkit.core.draw.svg import draw_svg
+from meshkit.core.topology.crossing import link_bytes
+from meshkit.core.topology.crossing_policy import check_policies
+from meshkit.core.topology.hostfile import parse_hostfile
 
 import meshkit
 from meshkit import (
@@ -40,7 +44,6 @@ from meshkit.core.axes import STANDARD
 from meshkit.core.bandwidth import sweep_sizes
 from meshkit.core.call import Call, Word
 from meshkit.core.cost import Job
-from meshkit.core.topology.crossing import link_bytes
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
 from meshkit.core.fit import Fit
@@ -50,13 +53,10 @@ from meshkit.core.model import ModelShape
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
-from meshkit.core.topology.crossing_policy import check_policies
-from meshkit.core.topology.hostfile import parse_hostfile
 from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
 from meshkit.core.streams import varied
-from meshkit.core.draw.svg import draw_svg
 from meshkit.core.targets import typed_targets
 
 CORE = Path(meshkit.__file__).parent / "core"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from meshkit.core.draw.colors import HUES, SHADES, Rgb, text_color, luminance, shade, to_hex
+from meshkit.core.draw.colors import HUES, SHADES, Rgb, luminance, shade, text_color, to_hex
 
 quick = settings(deadline=None, max_examples=60, database=None)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import crossings
+from meshkit.core.topology.crossing_policy import CrossingVerdict, check_crossings, check_policies
 
 from meshkit import Layout, Topology, UnknownAxisError
 from meshkit.core.call import Call
-from meshkit.core.topology.crossing import crossings
-from meshkit.core.topology.crossing_policy import CrossingVerdict, check_policies, check_crossings
 from meshkit.testing import layouts
 
 CALL = Call("build_mesh", kwargs={"dp": 2, "tp": 4})
@@ -47,7 +47,9 @@ def test_the_fix_is_one_that_helps(topology: Topology, fix: str) -> None:
 
 
 def test_several_axes_are_told_together() -> None:
-    said = check_crossings(CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}).error
+    said = check_crossings(
+        CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}
+    ).error
     assert said.splitlines()[0] == "build_mesh(dp=2, tp=4): dp, tp cross nodes."
     assert said.splitlines()[-1] == (
         "  Fix: dp: dp=1, tp=8, as a node holds 1 rank. tp: dp=8, tp=1, as a node holds 1 rank. "

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import crossings
+from meshkit.core.topology.crossing_policy import suggest_fix
+from meshkit.core.topology.placement import placed
 
 from meshkit import Layout, Topology, UnknownAxisError
 from meshkit.core.call import Call
-from meshkit.core.topology.crossing import crossings
-from meshkit.core.topology.placement import placed
-from meshkit.core.topology.crossing_policy import suggest_fix
 
 law = settings(deadline=None, max_examples=60, database=None)
 BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
@@ -65,7 +65,9 @@ def test_advised_for_racks() -> None:
     names = sorted(f"node{i}" for i in range(16))
     topology = Topology.of_hosts([name for name in names for _ in range(2)])
     topology = topology.inside("rack", [int(name[4:]) // 4 for name in names])
-    assert suggest_fix(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
+    assert (
+        suggest_fix(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
+    )
     text = "dp=4, tp=8, place=True, as a rack holds 8 ranks."
     assert suggest_fix(Layout(dp=2, tp=16), topology, "tp", level="rack") == text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from meshkit.core.draw.grid_text import draw_grid
 
 from meshkit import Layout
-from meshkit.core.draw.grid_text import draw_grid
 
 
 def show(layout: Layout, *, mark: int | None = None, width: int = 80) -> str:

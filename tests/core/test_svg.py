@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from meshkit import CoordinateError, Layout, SpecError
 from meshkit.core.draw import draw_svg as module
 from meshkit.core.draw.colors import shade, to_hex
-from meshkit.core.draw.svg import MAX_RANKS, MAX_NOTEBOOK_RANKS, escape, notebook_html, draw_svg
+from meshkit.core.draw.svg import MAX_NOTEBOOK_RANKS, MAX_RANKS, draw_svg, escape, notebook_html
+
+from meshkit import CoordinateError, Layout, SpecError
 from meshkit.testing import layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.draw.table import format_items, format_table
 
 from meshkit.core.words import summarize, summarize_ranks
-from meshkit.core.draw.table import format_items, format_table
 
 HEADER = ["axis", "size", "first group", "crosses"]
 ROWS = [["dp", "4", "0, 2, 4, 6", "yes"], ["sequence", "-", "0, 1", "no"]]

@@ -17,11 +17,10 @@ from fractions import Fraction
 import numpy as np
 
 from ..batch import BatchPlan
+from ..draw.table import format_items, format_table
 from ..layout import Layout
 from ..seats import Ints
-from ..draw.table import format_items, format_table
-from ..words import format_range, summarize_ranks
-from ..words import count_noun
+from ..words import count_noun, format_range, summarize_ranks
 from .job import headline
 
 WEIGHT_AXES = ("pp", "tp")
@@ -217,7 +216,10 @@ def _rank_facts(found: Difference) -> Iterator[tuple[str, str]]:
         verb = "leave" if found.before.num_ranks == most else "join"
         yield "ranks", f"{stay} stay, {most - stay} {verb}: {format_range(stay, most - 1)}"
     sizes = [str(layout.sizes.get("dp", 1)) for layout in (found.before, found.after)]
-    yield "data", f"dp {' -> '.join(sizes)}; {summarize_ranks(found.data)} own other samples of a step"
+    yield (
+        "data",
+        f"dp {' -> '.join(sizes)}; {summarize_ranks(found.data)} own other samples of a step",
+    )
 
 
 def _move_facts(moved: Moves) -> Iterator[tuple[str, str]]:

@@ -107,7 +107,9 @@ def hang_error(
         for rank in order
     ]
     lines += _format_others(statuses, late)
-    looks = f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
+    looks = (
+        f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
+    )
     text = told(
         f"{call}: {summary}",
         *_shorten(lines),
@@ -132,7 +134,10 @@ def _format_others(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> l
     alike: dict[str, list[int]] = {}
     for rank in sorted(statuses.keys() - set(late)):
         alike.setdefault(str(statuses[rank]), []).append(rank)
-    return [f"Rank{'' if len(r) == 1 else 's'} {format_ranks(r)}: {status}." for status, r in alike.items()]
+    return [
+        f"Rank{'' if len(r) == 1 else 's'} {format_ranks(r)}: {status}."
+        for status, r in alike.items()
+    ]
 
 
 def _first_suspects(

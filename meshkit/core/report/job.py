@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..batch import BatchPlan
-from ..draw.node_boxes import draw_node_boxes
 from ..call import Call
-from ..topology.crossing import Crossing, crossings
+from ..draw.node_boxes import draw_node_boxes
+from ..draw.table import format_items, format_table
 from ..errors import told
 from ..layout import Layout
-from ..topology.placement import Placement
 from ..plan import GroupPlan
-from ..topology.crossing_policy import suggest_fix
 from ..seats import Ints
-from ..words import summarize
-from ..draw.table import format_items, format_table
+from ..topology.crossing import Crossing, crossings
+from ..topology.crossing_policy import suggest_fix
+from ..topology.placement import Placement
 from ..topology.topology import Topology
-from ..words import count_noun, format_sizes
+from ..words import count_noun, format_sizes, summarize
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,9 @@ def format_job(overview: JobReport, *, width: int = 80, ascii: bool = False) -> 
     """
     placed = overview.topology is not None
     header = [*HEADER, *["crosses nodes"] * placed]
-    axes = format_table(header, [_axis_cells(row) for row in overview.axes], width=width, ascii=ascii)
+    axes = format_table(
+        header, [_axis_cells(row) for row in overview.axes], width=width, ascii=ascii
+    )
     parts = [headline(overview.layout, overview.topology), axes, _draw_grid(overview, width, ascii)]
     return "\n\n".join([*parts, format_items(_facts(overview), width=width)])
 

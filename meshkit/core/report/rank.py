@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..batch import BatchPlan
+from ..draw.table import format_items, format_table
 from ..layout import Layout
 from ..seats import Ints
 from ..sequence import SequencePlan
 from ..streams import stream_seed
-from ..words import summarize, format_range
-from ..draw.table import format_items, format_table
 from ..topology.topology import Topology
-from ..words import format_sizes
+from ..words import format_range, format_sizes, summarize
 
 SEQUENCE_AXES = ("cp", "sp")  # the axes that divide a sequence, if the layout has them
 
@@ -72,7 +71,9 @@ class RankReport:
         axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]
-        tokens = self.tokens and [[format_range[0], format_range[-1]] for format_range in self.tokens]
+        tokens = self.tokens and [
+            [format_range[0], format_range[-1]] for format_range in self.tokens
+        ]
         more = {"axes": axes, "samples": samples, "tokens": tokens}
         said = {**vars(self), "coordinate": dict(self.coordinate), **more}
         del said["micro_batch"]

@@ -156,7 +156,9 @@ class CheckReport:
             OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
         """
         found, total = self.found, math.prod(self.sizes.values())
-        head = f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
+        head = (
+            f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
+        )
         head += f"device {self.device}, backend {self.backend}; "
         head += f"joined and built in {self.built:.2f} s"
         rows = [
@@ -164,7 +166,9 @@ class CheckReport:
             for one in found.groups
         ]
         rows += [(a, total, 1, "nothing to meet") for a, size in self.sizes.items() if size == 1]
-        cells = [(name, f"{count_noun(n, 'group')} of {size}", said) for name, n, size, said in rows]
+        cells = [
+            (name, f"{count_noun(n, 'group')} of {size}", said) for name, n, size, said in rows
+        ]
         wide = [max((len(cell[i]) for cell in cells), default=0) for i in (0, 1)]
         lines = [f"OK  {name:{wide[0]}}  {what:{wide[1]}}  {said}" for name, what, said in cells]
         groups = sum(one.num_groups for one in found.groups)

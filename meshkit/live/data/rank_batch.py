@@ -133,7 +133,10 @@ def _no_weights_error(call: Call, whole: bool, refused: int) -> SpecError:
     why = f"{call}: counts are whole numbers of 0 or more, one a micro batch."
     fix = "[int(mask.sum()) for mask in masks]."
     if whole and refused:
-        why, fix = f"{call}: {count_noun(refused, 'rank')} refused its own counts.", "see their logs."
+        why, fix = (
+            f"{call}: {count_noun(refused, 'rank')} refused its own counts.",
+            "see their logs.",
+        )
     elif whole:
         why, fix = f"{call}: no rank has a token.", "leave this step out on all ranks."
     return SpecError(told(why, fix=fix))

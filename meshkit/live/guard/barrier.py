@@ -107,7 +107,11 @@ def _broken_error(
     gone = [rank for rank in ended if rank not in came] or ended
     lines = [f"Rank {rank} ({format_coordinate(rank)}) has ended: {known[rank]}." for rank in gone]
     noun = "rank" if len(gone) == 1 else "ranks"
-    look = f"look at the logs of {noun} {format_ranks(gone)} first" if gone else "look at all ranks' logs"
+    look = (
+        f"look at the logs of {noun} {format_ranks(gone)} first"
+        if gone
+        else "look at all ranks' logs"
+    )
     text = told(f"{call} broke: {line}", *lines, fix=f"{look}; then {REBUILD_ADVICE}.")
     return CollectiveError(text, missing_ranks=tuple(gone))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from meshkit.core.topology.topology import Topology
 
 from meshkit import BatchPlan, GroupPlan, Layout
 from meshkit.core.report.job import JobReport, format_job, headline
-from meshkit.core.topology.topology import Topology
 
 
 def test_a_narrow_sheet_and_its_twin() -> None:
