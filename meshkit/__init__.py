@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from .launch.switches import slurm_topology
     from .launch.world import World
     from .live.build import build_mesh
-    from .live.data import MicroBatchSampler
-    from .live.loop import RankPlan
+    from .live.data.rank_batch import RankBatch
+    from .live.data.rng import RandomStreams
+    from .live.data.sampler import MicroBatchSampler
+    from .live.data.sequence import SequenceShard
+    from .live.data.stream import MicroBatchStream
     from .live.mesh import Mesh
-    from .live.seeds import RandomStreams
-    from .live.sequence import SequenceShard
-    from .live.stream import MicroBatchStream
 
 __all__ = [
     "BatchError",
@@ -72,7 +72,7 @@ __all__ = [
     "MicroBatchStream",
     "Placement",
     "RandomStreams",
-    "RankPlan",
+    "RankBatch",
     "RankTimeoutError",
     "SequencePlan",
     "SequenceShard",
@@ -114,12 +114,12 @@ _ROOMS = {
     "launch.switches": ("slurm_topology",),
     "launch.world": ("World",),
     "live.build": ("build_mesh",),
-    "live.data": ("MicroBatchSampler",),
-    "live.loop": ("RankPlan",),
+    "live.data.sampler": ("MicroBatchSampler",),
+    "live.data.rank_batch": ("RankBatch",),
     "live.mesh": ("Mesh",),
-    "live.seeds": ("RandomStreams",),
-    "live.stream": ("MicroBatchStream",),
-    "live.sequence": ("SequenceShard",),
+    "live.data.rng": ("RandomStreams",),
+    "live.data.stream": ("MicroBatchStream",),
+    "live.data.sequence": ("SequenceShard",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

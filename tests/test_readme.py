@@ -14,7 +14,7 @@ import meshkit
 from meshkit.cli import terminal
 from meshkit.cli.main import main
 from meshkit.core.call import Call
-from meshkit.core.disagree import disagreement
+from meshkit.core.report.disagreement import disagreement
 from meshkit.core.topology.crossing_policy import check_crossings
 from meshkit.live.agree import ABOUT
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..core.operations import OPERATIONS
-from ..live.waiting import wait
+from ..live.guard.barrier import wait
 
 EXACT = 2**24  # float32 has every whole number up to here
 BLANK = -1.0  # what no rank holds

@@ -23,15 +23,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from ..core.bandwidth import ITEM
 from ..core.errors import CollectiveError, MeshkitError, told
 from ..core.measured import modes
 from ..core.measurement import ALONE, Case, Measurement, measurement, sizes_of
 from ..core.plan import Axes
+from ..core.report.verification import Seconds
 from ..core.turns import sampled
-from ..core.verification import Seconds
+from ..live.groups.all_gather import all_gather
 from ..live.mesh import Mesh
 from .calls import Prepared, checkable, lacking, prepared, run
 from .graph import REPLAYS, captured, seconds_by_graph
@@ -231,11 +231,9 @@ class Sweep:
             raise LeftError
 
     def _told_all(self, values: Sequence[float]) -> Seconds:
-        """Some numbers of every rank, (num_ranks, numbers), by position. Collective."""
-        mine = torch.tensor(values, dtype=torch.float64, device=self.device)
-        rows = [torch.empty_like(mine) for _ in range(self.mesh.layout.num_ranks)]
-        dist.all_gather(rows, mine, group=self.mesh.group())
-        return torch.stack(rows).cpu().numpy()
+        """Return some numbers of every rank, (num_ranks, numbers), by position. Collective."""
+        own = torch.tensor(values, dtype=torch.float64, device=self.device)
+        return torch.stack(all_gather(own, self.mesh.group())).cpu().numpy()
 
 
 @contextmanager

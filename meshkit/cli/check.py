@@ -15,7 +15,7 @@ from ..core.errors import SpawnError, SpecError, UnknownAxisError
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
-from ..core.verified import Verified
+from ..core.report.verification import CheckReport
 from ..launch.environment import detect
 from . import Answer, Command
 from .grid import add_groups, sizes_of
@@ -60,7 +60,7 @@ def run(asked: Namespace) -> Answer:
     return _answer(report, as_json=asked.json)
 
 
-def checked(request: Mapping[str, Any], device: str | None, timeout: float) -> Verified:
+def checked(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
     """Join the job, build the mesh, prove its groups, close it. Collective.
 
     Args:
@@ -81,10 +81,10 @@ def checked(request: Mapping[str, Any], device: str | None, timeout: float) -> V
         ended = time.monotonic()
     kind = world.device.type if world.device is not None else "cpu"
     about = world.launcher, kind, str(world.backend)
-    return Verified(world.rank, mesh.layout.sizes, *about, found, built - began, ended - built)
+    return CheckReport(world.rank, mesh.layout.sizes, *about, found, built - began, ended - built)
 
 
-def checked_beside(request: Mapping[str, Any], device: str | None, timeout: float) -> Verified:
+def checked_beside(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
     """:func:`checked` for ranks that share a machine: on the cpu where it has too few devices."""
     return checked(request, shared_device(device), timeout)
 
@@ -94,7 +94,7 @@ def _here(
     device: str | None,
     timeout: float,
     fits: Callable[[int, str], None],
-) -> Verified:
+) -> CheckReport:
     """:func:`checked`, and then the job is left. A mesh that does not fit is told as typed."""
     from ..launch.join import shutdown
 
@@ -108,7 +108,7 @@ def _here(
         shutdown()
 
 
-def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: float) -> Verified:
+def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
     """The report of ``n`` ranks started here: that of rank 0.
 
     Raises:
@@ -130,7 +130,7 @@ def _check_fits(
     GroupPlan.of(Layout(ranks=None, **infer(call, nested, ranks, evidence)), groups, call=call)
 
 
-def _answer(report: Verified, *, as_json: bool) -> Answer:
+def _answer(report: CheckReport, *, as_json: bool) -> Answer:
     """What to print, on rank 0 only."""
     if report.rank:
         return Answer("")

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.axes import STANDARD
-from ..core.difference import Difference, difference_text
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
+from ..core.report.diff import Difference, format_diff
 from . import Answer, Command, terminal
 from .grid import add_batch, batch_of, layout_of, number, sizes_of
 from .typed import Typed, typed
@@ -32,7 +32,7 @@ def run(asked: Namespace) -> Answer:
     found = Difference.of(before, after, batch)
     if asked.json:
         return Answer(json.dumps(found.as_dict()))
-    return Answer(difference_text(found, width=terminal.width(), ascii=not terminal.lines()))
+    return Answer(format_diff(found, width=terminal.width(), ascii=not terminal.lines()))
 
 
 def _layout(asked: Namespace, which: str) -> Layout:

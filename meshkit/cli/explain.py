@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
-from ..core.about import about_text, abouts, ranks_text, sequence_axes
 from ..core.batch import BatchPlan
 from ..core.call import Call
 from ..core.errors import CoordinateError, SpecError, told
 from ..core.layout import Layout
+from ..core.report.job import headline
+from ..core.report.rank import format_rank, format_rank_table, rank_reports, sequence_axes
 from ..core.sequence import SequencePlan, sequence_plan
-from ..core.sheet import headline
 from ..core.words import count_noun
 from . import Answer, Command, terminal
 from .grid import (
@@ -54,16 +54,16 @@ def run(asked: Namespace) -> Answer:
     if len(ranks) > ROWS:
         line = f"{call}: {len(ranks)} ranks are too many to list, a row each."
         raise SpecError(told(line, fix=f"{ROWS} or fewer; or one rank."))
-    found = abouts(layout, ranks, topology, batch, sequence, asked.seed)
+    found = rank_reports(layout, ranks, topology, batch, sequence, asked.seed)
     if asked.json:
         _check_numbers(call, layout, len(ranks), batch)
         said = [about.as_dict() for about in found]
         return Answer(json.dumps({"ranks": said} if rank is None else said[0]))
     width, ascii = terminal.width(), not terminal.lines()
     if rank is None:
-        return Answer(ranks_text(layout, topology, width=width, ascii=ascii))
+        return Answer(format_rank_table(layout, topology, width=width, ascii=ascii))
     job = headline(layout, topology)
-    return Answer(about_text(next(found), layout, job, width=width, ascii=ascii))
+    return Answer(format_rank(next(found), layout, job, width=width, ascii=ascii))
 
 
 def _rank_of(asked: Namespace) -> tuple[int | None, list[str]]:

@@ -10,9 +10,8 @@ from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.integers import divisors
 from ..core.layout import Layout
-from ..core.overview import Overview
 from ..core.plan import GroupPlan
-from ..core.sheet import sheet
+from ..core.report.job import JobReport, format_job
 from ..core.topology.placement import Placement, placed
 from ..core.topology.topology import Topology
 from . import Answer, Command, terminal
@@ -39,10 +38,10 @@ def run(asked: Namespace) -> Answer:
     draw_into(asked.svg, overview.layout, overview.nodes, call)
     if asked.json:
         return Answer(json.dumps(overview.as_dict()))
-    return Answer(sheet(overview, width=terminal.width(), ascii=not terminal.lines()))
+    return Answer(format_job(overview, width=terminal.width(), ascii=not terminal.lines()))
 
 
-def overview_of(call: Typed, sizes: Mapping[str, int], asked: Namespace) -> Overview:
+def overview_of(call: Typed, sizes: Mapping[str, int], asked: Namespace) -> JobReport:
     """The overview of what was typed. Raises as :func:`run`."""
     layout = layout_of(call, sizes, asked.order, asked.world)
     topology = topology_of(call, layout, asked)
@@ -50,7 +49,7 @@ def overview_of(call: Typed, sizes: Mapping[str, int], asked: Namespace) -> Over
     layout = layout if placement is None else placement.layout
     plan = GroupPlan.of(layout, asked.groups or (), call=call)
     batch = batch_of(call, layout, asked)
-    return Overview.of(plan, topology, batch, placement=placement, call=call)
+    return JobReport.of(plan, topology, batch, placement=placement, call=call)
 
 
 def _placed(call: Call, layout: Layout, topology: Topology | None) -> Placement:

@@ -122,8 +122,8 @@ class BatchPlan:
             first: the first sample of step 0: what was consumed before this plan came into force.
 
         Returns:
-            int64 (own_steps(data_index), micro_batch), indices into the global order. Of an even
-            plan that is (accumulation_steps, micro_batch).
+            int64 (num_micro_batches(data_index), micro_batch), indices into the global order. Of an
+            even plan that is (accumulation_steps, micro_batch).
 
         Raises:
             CoordinateError: where ``data_index`` is outside dp, or ``step`` or ``first`` is
@@ -135,7 +135,7 @@ class BatchPlan:
         """
         call = Call("plan.samples", (step, data_index), {"first": first} if first else {})
         begin, index = self._begin(call, step, first), self._index(call, data_index)
-        micro_steps = np.arange(self.own_steps(index), dtype=np.int64)[:, None]
+        micro_steps = np.arange(self.num_micro_batches(index), dtype=np.int64)[:, None]
         items = np.arange(self.micro_batch, dtype=np.int64)
         return begin + (micro_steps * self.dp + index) * self.micro_batch + items
 
@@ -168,7 +168,7 @@ class BatchPlan:
         begin, index = self._begin(call, step, first), self._index(call, data_index)
         return micro_batches(self.global_batch, self.micro_batch, self.dp, index, begin)
 
-    def own_steps(self, data_index: int) -> int:
+    def num_micro_batches(self, data_index: int) -> int:
         """How many micro batches a data coordinate owns, fillers left out. O(1).
 
         Raises:
@@ -176,10 +176,10 @@ class BatchPlan:
 
         Example:
             >>> plan = BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True)
-            >>> [plan.own_steps(d) for d in range(plan.dp)]
+            >>> [plan.num_micro_batches(d) for d in range(plan.dp)]
             [5, 5, 5, 5, 4, 4, 4]
         """
-        index = self._index(Call("plan.own_steps", (data_index,)), data_index)
+        index = self._index(Call("plan.num_micro_batches", (data_index,)), data_index)
         return -(-(self.global_batch // self.micro_batch - index) // self.dp)
 
     def resize(self, dp: int) -> BatchPlan:

@@ -16,9 +16,9 @@ import numpy as np
 
 from .bandwidth import busbw_factor, gigabytes_per_second
 from .layout import Layout
+from .report.verification import Seconds
 from .targets import Target
 from .timing import Timing
-from .verification import Seconds
 from .words import format_sizes
 
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"

@@ -16,7 +16,6 @@ from typing import Any
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.disagree import disagreement, grouped
 from ..core.errors import (
     CollectiveError,
     DisagreementError,
@@ -25,6 +24,7 @@ from ..core.errors import (
     RankTimeoutError,
     told,
 )
+from ..core.report.disagreement import disagreement, group_equal_requests
 from ..core.runs import format_ranks
 from ..core.words import format_sizes, plural
 
@@ -98,7 +98,11 @@ def differ(about: str, came: Mapping[int, Presence], missing: Sequence[int]) -> 
     requests = {rank: one.request for rank, one in came.items()}
     where = {rank: str(one) for rank, one in came.items()}
     text = disagreement(about, requests, where, missing)
-    said = {rank: format_sizes(request) for request, ranks in grouped(requests) for rank in ranks}
+    said = {
+        rank: format_sizes(request)
+        for request, ranks in group_equal_requests(requests)
+        for rank in ranks
+    }
     return DisagreementError(text, requests=said)
 
 

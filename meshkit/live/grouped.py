@@ -13,11 +13,10 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, told
 from ..core.plan import GroupPlan, not_built
 from ..core.position import Position, check_inside
-from ..core.report import GroupsReport
 from ..core.words import format_sizes
 from ..launch.record import Joined
 from .device_mesh import device_mesh
-from .report import reported
+from .groups.report import GroupsReport, report_groups
 from .shared import Groups, Shared
 
 
@@ -114,7 +113,7 @@ class Grouped(Position):
             ``print(mesh.groups_report())``
         """
         self._check_open(Call("mesh.groups_report"))
-        return reported(self.rank, self._shared)
+        return report_groups(self.rank, self._shared)
 
     def _check_here(self, call: Call) -> None:
         """Refuse a mesh that is closed, and a rank outside it."""

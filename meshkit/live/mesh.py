@@ -14,7 +14,7 @@ from ..core.errors import MeshkitError
 from ..core.factor import merged_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
-from ..core.verification import Verification
+from ..core.report.verification import Verification
 from ..launch.inside import timeout_of
 from ..launch.meet import Party
 from ..launch.record import Joined
@@ -22,13 +22,13 @@ from ..launch.times import Time, duration
 from .adopt import adopted, call_of, given_groups, of_device_mesh
 from .agree import agree_close, agree_value, coordinates_of, give_up
 from .assemble import assemble
-from .barrier import barrier
 from .create import abort, destroy, ends_together
-from .guard import guarded
-from .rollcall import Site
+from .guard.barrier import barrier
+from .guard.guard import guard_collectives
+from .guard.roll_call import GuardContext, GuardState
+from .guard.verify import verify_groups
 from .shared import NONE, Shared
 from .terms import Terms
-from .verify import verified
 from .view import view_plan, view_terms
 from .workload import Workload
 
@@ -54,7 +54,7 @@ class Mesh(Workload):
         groups, number = assemble(call, plan, joined, terms, shared)
         super().__init__(call, plan, joined, groups, shared, number)
         self._terms = terms
-        self._left: set[int] = set()  # this rank, once it has left a guard with an error
+        self._guard_state = GuardState()
 
     @classmethod
     def from_groups(cls, layout: Layout, groups: Mapping[str | tuple[str, ...], object], /) -> Mesh:
@@ -192,7 +192,7 @@ class Mesh(Workload):
         call = Call("mesh.guard", kwargs=given(timeout=timeout))
         self._check_here(call)
         limit = duration(call, "timeout", timeout)
-        return guarded(self._site(call), limit)
+        return guard_collectives(self._guard_context(call), limit)
 
     def verify(self, *, timeout: Time | None = None) -> Verification:
         """Prove each group by one collective, and time some more.
@@ -216,8 +216,8 @@ class Mesh(Workload):
         call = Call("mesh.verify", kwargs=given(timeout=timeout))
         self._check_here(call)
         limit = duration(call, "timeout", timeout)
-        with guarded(self._site(call), limit):
-            return verified(call, self.layout, self.rank, self._groups.by_key, self._device())
+        with guard_collectives(self._guard_context(call), limit):
+            return verify_groups(call, self.layout, self.rank, self._groups.by_key, self._device())
 
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
@@ -289,10 +289,10 @@ class Mesh(Workload):
         keys = f"mesh/{self._number}/barrier/{who}/"
         return Party(self._joined.store, self._joined.world, ranks, keys)
 
-    def _site(self, call: Call) -> Site:
-        """What a guard needs to know of this mesh."""
-        groups, number = self._groups.by_key, self._number
-        return Site(call, self.layout, self._joined, groups, number, self._left)
+    def _guard_context(self, call: Call) -> GuardContext:
+        """Return everything that a guard needs to know of this mesh."""
+        ids = self._number, self._guard_state
+        return GuardContext(call, self.layout, self._joined, self._groups.by_key, *ids)
 
     def _device_ids(self) -> list[int] | None:
         """The device a collective without tensors must use, where the backend needs one."""

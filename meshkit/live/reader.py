@@ -14,11 +14,11 @@ from ..core.errors import BatchError, told
 from ..core.named import named
 from ..core.solve import solved
 from ..core.words import article, format_sizes
-from .check_batch import checked
-from .data import MicroBatchSampler, sampler_call, sampler_of
+from .data.check_batch import check_batches
+from .data.rank_batch import RankBatch, token_weights
+from .data.sampler import MicroBatchSampler, make_sampler, sampler_call
+from .data.stream import MicroBatchStream
 from .grouped import Grouped
-from .loop import RankPlan, token_weights
-from .stream import MicroBatchStream
 
 Sample = TypeVar("Sample")
 
@@ -35,7 +35,7 @@ class Reader(Grouped):
         data: str | tuple[str, ...] = ("dp",),
         round: str | None = None,
         uneven: bool = False,
-    ) -> RankPlan:
+    ) -> RankBatch:
         """How the global batch is cut for this mesh: any two of the three give the third. Local.
 
         Args:
@@ -65,7 +65,7 @@ class Reader(Grouped):
         axes = named(call, "data", data, self.layout.axes)
         sizes = {"dp": self.size(*axes) if axes else 1, **asked}
         found = solved(call, sizes, round, uneven)
-        return RankPlan.of(found, axes=axes, data_index=self._index(axes))
+        return RankBatch.of(found, axes=axes, data_index=self._index(axes))
 
     def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
         """By what to scale the mean loss of each micro batch, where samples differ in length.
@@ -139,7 +139,7 @@ class Reader(Grouped):
 
         Args:
             dataset: anything with ``len``, or that number; or an ``IterableDataset``, of which a
-                :class:`~meshkit.live.stream.MicroBatchStream` is made.
+                :class:`~meshkit.live.data.stream.MicroBatchStream` is made.
             plan: what :meth:`batch` gives; or a plain :class:`meshkit.BatchPlan` over this dp.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch;
                 the same on every version of torch and numpy. Not of a stream.
@@ -168,7 +168,7 @@ class Reader(Grouped):
         order = {"shuffle": shuffle, "seed": seed, "epoch": epoch, "tail": tail}
         call = sampler_call(dataset, order)
         self._check_here(call)
-        return sampler_of(call, dataset, plan, self._data_index(call, plan), order)
+        return make_sampler(call, dataset, plan, self._data_index(call, plan), order)
 
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] = ("dp",)) -> None:
         """Prove that ranks which share samples hold equal batches, and data coordinates other ones.
@@ -201,17 +201,17 @@ class Reader(Grouped):
         call = Call("mesh.check_batch", (Word("batch"),), said)
         axes = named(call, "data", data, self.layout.axes)
         self._check_here(call)
-        checked(call, batch, self.layout, axes, self.group(), self._device())
+        check_batches(call, batch, self.layout, axes, self.group(), self._device())
 
     def _data_index(self, call: Call, plan: BatchPlan) -> int:
         """This rank's share of a plan: over the axes it was made for, or else over dp."""
         if not isinstance(plan, BatchPlan):
             line = f"{call}: the plan is {article(type(plan).__name__)}."
             raise BatchError(told(line, fix="mesh.batch(...), or schedule.at(consumed)."))
-        axes = plan.axes if isinstance(plan, RankPlan) else ("dp",)
+        axes = plan.axes if isinstance(plan, RankBatch) else ("dp",)
         named(call, "data", axes, self.layout.axes)
         size, index = self.size(*axes) if axes else 1, self._index(axes) or 0
-        if plan.dp != size or (isinstance(plan, RankPlan) and plan.data_index != index):
+        if plan.dp != size or (isinstance(plan, RankBatch) and plan.data_index != index):
             over = format_sizes({axis: self.layout.sizes[axis] for axis in axes})
             line = f"It divides the samples by {plan.dp}; this mesh has {over or 'no such axes'}."
             text = told(f"{call}: the plan is of another mesh.", line, fix="mesh.batch(...).")

@@ -7,9 +7,9 @@ from functools import cached_property, partial
 from ..core.call import Call
 from ..core.sequence import Order
 from ..core.streams import seed_of, varied
+from .data.rng import RandomStreams, base_seed
+from .data.sequence import DEFAULT_AXES, SequenceShard, sequence_call, sequence_shard
 from .reader import Reader
-from .seeds import RandomStreams, base_seed
-from .sequence import SP, SequenceShard, sequence_call, sequence_shard
 
 
 class Workload(Reader):
@@ -19,7 +19,7 @@ class Workload(Reader):
         self,
         length: int,
         *,
-        axes: str | tuple[str, ...] = SP,
+        axes: str | tuple[str, ...] = DEFAULT_AXES,
         order: Order = "contiguous",
         pad: bool = False,
     ) -> SequenceShard:
@@ -85,7 +85,7 @@ class Workload(Reader):
 
     @cached_property
     def rng(self) -> RandomStreams:
-        """This rank's random streams by name: see :class:`meshkit.live.seeds.RandomStreams`. Local.
+        """Random streams of this rank by name, as :class:`~meshkit.live.data.rng.RandomStreams`.
 
         Example:
             ``with mesh.rng("dropout", vary=("dp", "tp")): y = layer(x)``

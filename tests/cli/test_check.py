@@ -20,11 +20,11 @@ import pytest
 from meshkit import Layout
 from meshkit.cli import check, plain
 from meshkit.cli.main import main
-from meshkit.core.verified import Verified
+from meshkit.core.report.verification import CheckReport
 from meshkit.launch.launchers import LAUNCHERS
 from tests.cli import check_jobs as jobs
 from tests.cli.processes import ended
-from tests.core.test_verified import REPORT
+from tests.core.report.test_check_report import REPORT
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
@@ -115,7 +115,7 @@ def test_one_rank_by_itself_has_nothing_to_meet(capsys: pytest.CaptureFixture[st
 
 
 def fails(
-    job: Callable[..., Verified],
+    job: Callable[..., CheckReport],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
@@ -298,7 +298,7 @@ def test_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
 
-    def spawn(*given: object, timeout: float) -> list[Verified]:
+    def spawn(*given: object, timeout: float) -> list[CheckReport]:
         called.append((*given, timeout))
         return [REPORT, replace(REPORT, rank=1)]
 
@@ -316,7 +316,7 @@ def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> N
     called = []
     for rank in (0, 1):
 
-        def here(*given: object, rank: int = rank) -> Verified:
+        def here(*given: object, rank: int = rank) -> CheckReport:
             called.append(given[:3])
             return replace(REPORT, rank=rank)
 

@@ -484,7 +484,7 @@ def test_law_9_holds_for_uneven_plans_and_after_a_resize(
 ) -> None:
     """In one order whatever dp: micro step by micro step, the coordinates that have one."""
     for each in (plan, plan.resize(dp)):
-        assert sum(each.own_steps(d) for d in range(each.dp)) * each.micro_batch == (
+        assert sum(each.num_micro_batches(d) for d in range(each.dp)) * each.micro_batch == (
             plan.global_batch
         )
         owned = [each.samples(step, d, first=first) for d in range(each.dp)]

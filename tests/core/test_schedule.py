@@ -118,7 +118,7 @@ def test_uneven_stages_where_they_are_allowed() -> None:
     with pytest.raises(BatchError):
         BatchSchedule.from_text(PLAN, "0:6")
     uneven = BatchSchedule.from_text(PLAN, "0:6", uneven=True)
-    assert [uneven.at(0).own_steps(d) for d in range(2)] == [2, 1]
+    assert [uneven.at(0).num_micro_batches(d) for d in range(2)] == [2, 1]
 
 
 @pytest.mark.parametrize("consumed", [-1, 1.0, True, None])

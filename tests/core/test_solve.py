@@ -67,7 +67,7 @@ def test_three_that_contradict_are_rounded_to_their_product(way: str, total: int
 def test_uneven_plans_deal_as_cards_are_dealt(dp: int, cuts: int, micro: int) -> None:
     plan = BatchPlan.solve(dp=dp, global_batch=cuts * micro, micro_batch=micro, uneven=True)
     hands = dealt(cuts, dp)
-    assert [plan.own_steps(d) for d in range(dp)] == hands
+    assert [plan.num_micro_batches(d) for d in range(dp)] == hands
     assert plan.accumulation_steps == max(hands)
     assert plan.uneven == (min(hands) != max(hands))
     assert BatchPlan(dp, cuts * micro, micro, max(hands), True) == plan
@@ -75,7 +75,7 @@ def test_uneven_plans_deal_as_cards_are_dealt(dp: int, cuts: int, micro: int) ->
 
 def test_the_case_of_seven() -> None:
     plan = BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True)
-    assert [plan.own_steps(d) for d in range(7)] == [5, 5, 5, 5, 4, 4, 4]
+    assert [plan.num_micro_batches(d) for d in range(7)] == [5, 5, 5, 5, 4, 4, 4]
     assert str(plan) == "global_batch 32 = micro_batch 1 x 32, of which dp 7 run 5 or 4 each"
 
 
@@ -88,7 +88,7 @@ def test_an_uneven_plan_that_divides_is_even() -> None:
 def test_uneven_and_rounded_to_whole_micro_batches() -> None:
     plan = BatchPlan.solve(dp=4, global_batch=100, micro_batch=3, uneven=True, round="down")
     assert (plan.global_batch, plan.asked) == (99, 100)
-    assert [plan.own_steps(d) for d in range(4)] == dealt(33, 4)
+    assert [plan.num_micro_batches(d) for d in range(4)] == dealt(33, 4)
 
 
 @quick
@@ -102,7 +102,9 @@ def test_resize_holds_the_global_batch_and_there_and_back_is_the_identity(
         plan.global_batch,
         plan.micro_batch,
     )
-    assert sum(other.own_steps(d) for d in range(dp)) * other.micro_batch == plan.global_batch
+    assert (
+        sum(other.num_micro_batches(d) for d in range(dp)) * other.micro_batch == plan.global_batch
+    )
     assert other.resize(plan.dp) == plan
     assert not other.resize(plan.dp).uneven
 

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import join
-from meshkit.live import assemble, create, guard, rollcall
+from meshkit.live import assemble, create
+from meshkit.live.guard import guard, roll_call
 from meshkit.testing.faults import Strike
 
 GUARD = 3.0  # seconds of a collective inside the guard
@@ -88,9 +89,9 @@ def caller_dies(strike: Strike) -> Any:
     def dies(*args: Any) -> Any:
         strike.kill()
 
-    gathered = rollcall._gathered
+    gathered = roll_call._gather_report
     if mesh.rank:
-        rollcall._gathered = lambda site, keys, *more: (
+        roll_call._gather_report = lambda site, keys, *more: (
             dies()
             if keys.compare_set("first", "", str(site.rank)) == str(site.rank).encode()
             else gathered(site, keys, *more)
@@ -108,20 +109,23 @@ def slow_to_ask(strike: Strike, method: str, limit: float | None) -> Any:
     meshkit.init(init_method=method, arrival_timeout=60)
     mesh = meshkit.build_mesh(dp=3, timeout=60 if limit else 1)
     if mesh.rank == 1 and limit:
-        guard.report = lambda site, *more: (until_gone(site), rollcall.report(site, *more))[1]
+        guard.report_failure = lambda site, *more: (
+            until_gone(site),
+            roll_call.report_failure(site, *more),
+        )[1]
     elif mesh.rank == 1:
-        rollcall._read = first(lambda: time.sleep(1), rollcall._read)
+        roll_call._read_report = first(lambda: time.sleep(1), roll_call._read_report)
     with mesh, mesh.guard(timeout=limit):
         if mesh.rank == 2:
             strike.kill()
         dist.all_reduce(torch.ones(1), group=mesh.group())
 
 
-def until_gone(site: rollcall.Site) -> None:
+def until_gone(site: roll_call.GuardContext) -> None:
     """Wait until the host of the store has ended."""
     with contextlib.suppress(RuntimeError):
         while True:
-            rollcall.calls(site.keys)
+            roll_call.num_calls(site.keys)
             time.sleep(0.05)
 
 

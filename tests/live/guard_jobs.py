@@ -13,10 +13,11 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.inside import timeout_of
-from meshkit.live import guard as guard_module
-from meshkit.live import verify as verify_module
-from meshkit.live.place import of_thread, place
-from meshkit.live.waiting import wait
+from meshkit.live.guard import guard as guard_module
+from meshkit.live.guard import verify as verify_module
+from meshkit.live.guard.barrier import wait
+from meshkit.live.guard.current import tracking
+from meshkit.live.guard.stack import frames_of_thread, rank_status
 from tests.live.jobs import threads
 
 
@@ -101,7 +102,7 @@ def hangs_elsewhere() -> Any:
 
 def two_false_alarms_and_a_hang() -> Any:
     """Where nothing raises: a long compilation on all ranks is no hang, the next hang is one."""
-    guard_module._raises = lambda site: False
+    guard_module._raises_in_caller = lambda site: False
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
     with mesh.guard(timeout=1):
         time.sleep(3)
@@ -153,7 +154,7 @@ def other_errors() -> Any:
 
 def stalls_where_nobody_raises(seconds: float) -> Any:
     """As on a backend whose calls return at once: the watching thread has to notice the hang."""
-    guard_module._raises = lambda site: False
+    guard_module._raises_in_caller = lambda site: False
     aborted: list[str] = []
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
     group = mesh.group("dp")
@@ -174,13 +175,13 @@ def stalls_where_nobody_raises(seconds: float) -> Any:
 def verifies(options: dict[str, Any], slow: int | None) -> Any:
     mesh = meshkit.build_mesh(**options)
     if mesh.rank == slow:
-        real = verify_module._timed
+        real = verify_module._time_gather
 
         def late(*args: Any) -> float:
             time.sleep(0.05)
             return real(*args)
 
-        verify_module._timed = late
+        verify_module._time_gather = late
     try:
         found = mesh.verify(timeout=20)
     except meshkit.CoordinateError as error:
@@ -194,8 +195,8 @@ def verifies_wrong_groups() -> Any:
     """One rank's gather meets other ranks than the mesh says."""
     mesh = meshkit.build_mesh(dp=2, sp=2)
     if mesh.rank == 3:
-        real = verify_module._proved
-        verify_module._proved = lambda members, group, device: (
+        real = verify_module._has_members
+        verify_module._has_members = lambda members, group, device: (
             real(members[::-1], group, device)
             if len(members) == 2
             else real(members, group, device)
@@ -243,9 +244,8 @@ def operations() -> Any:
     seen: list[str] = []
 
     def look(*_: Any, **__: Any) -> Any:
-        seen.append(
-            place(mesh.rank, mesh._groups.by_key, of_thread(threading.get_ident())).operation
-        )
+        frames, current = frames_of_thread(threading.get_ident()), tracker.current
+        seen.append(rank_status(mesh.rank, mesh._groups.by_key, frames, current).operation)
         raise ZeroDivisionError
 
     calls = {
@@ -262,7 +262,7 @@ def operations() -> Any:
     found = {}
     for name, call in calls.items():
         seen.clear()
-        with contextlib.suppress(ZeroDivisionError):
+        with contextlib.suppress(ZeroDivisionError), tracking() as tracker:
             call()
         found[name] = seen[0]  # torch looks again when it logs the error
     c10d._rank_not_in_group, dist.barrier = plain, barrier

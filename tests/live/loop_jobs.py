@@ -96,7 +96,7 @@ def run(mesh: meshkit.Mesh, plan: Any, wrap: Callable[[Any], Any], samples: int)
         sent.append(sum(n for op, n in counts.items() if "reduce" in op))
     if type(wrapped) is Model:  # neither DDP nor FSDP2, which makes it one of its own
         averaged(mesh, model)
-    return gap(wrapped, per_sample(samples)), sent, plan.own_steps(plan.data_index)
+    return gap(wrapped, per_sample(samples)), sent, plan.num_micro_batches(plan.data_index)
 
 
 def steps_of_every_wrapper(samples: int, compiled: bool) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import meshkit
-from meshkit.live.check_batch import held
+from meshkit.live.data.check_batch import batch_digest
 
 from . import data_jobs as jobs
 
@@ -100,19 +100,22 @@ def test_one_data_coordinate_need_not_differ(verdicts: Told) -> None:
     ],
 )
 def test_what_is_equal(one: Any, other: Any, same: bool) -> None:
-    assert not held(one).fault
-    assert (held(one).digest() == held(other).digest()) == same
+    assert not batch_digest(one).fault
+    assert (batch_digest(one).digest() == batch_digest(other).digest()) == same
 
 
 def test_the_path_of_a_leaf() -> None:
-    assert [*held({"a": [1, {"b": None}]}).leaves] == ["batch['a'][0]", "batch['a'][1]['b']"]
-    assert [*held(7).leaves] == ["batch"]
-    assert held(7).leaves["batch"].startswith("int ")
+    assert [*batch_digest({"a": [1, {"b": None}]}).leaves] == [
+        "batch['a'][0]",
+        "batch['a'][1]['b']",
+    ]
+    assert [*batch_digest(7).leaves] == ["batch"]
+    assert batch_digest(7).leaves["batch"].startswith("int ")
 
 
 def test_what_cannot_be_read_is_a_fault_and_no_error() -> None:
-    assert held([1, {2}]).fault == "batch[1] is a set"
-    assert held(torch.ones(1, device="meta")).fault.startswith("batch cannot be read (")
+    assert batch_digest([1, {2}]).fault == "batch[1] is a set"
+    assert batch_digest(torch.ones(1, device="meta")).fault.startswith("batch cannot be read (")
     endless: list[Any] = []
     endless.append(endless)
-    assert "RecursionError" in held(endless).fault
+    assert "RecursionError" in batch_digest(endless).fault

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 import meshkit
 from meshkit import BatchError, BatchPlan, CoordinateError
 from meshkit.core.epoch import Epoch
-from meshkit.live.data import MicroBatchSampler
-from meshkit.live.stream import MicroBatchStream
+from meshkit.live.data.sampler import MicroBatchSampler
+from meshkit.live.data.stream import MicroBatchStream
 
 from . import data_jobs as jobs
 

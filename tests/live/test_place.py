@@ -9,7 +9,12 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.place import is_collectives, of_error, of_thread, place
+from meshkit.live.guard.stack import (
+    frames_of_error,
+    frames_of_thread,
+    is_collective_error,
+    rank_status,
+)
 from tests.live import guard_jobs as jobs
 
 
@@ -17,7 +22,7 @@ def test_the_line_of_ones_own_code() -> None:
     try:
         meshkit.Layout(dp=0)
     except meshkit.SpecError as error:
-        found = place(3, {}, of_error(error), "SpecError: x")
+        found = rank_status(3, {}, frames_of_error(error), error="SpecError: x")
     assert (found.rank, found.operation, found.error) == (3, "", "SpecError: x")
     assert found.line.startswith("test_place.py:")
     assert found.line.endswith("(test_the_line_of_ones_own_code)")
@@ -35,12 +40,12 @@ def test_the_line_of_another_thread_and_of_none() -> None:
     thread.start()
     begun.wait(30)
     assert thread.ident is not None
-    line = place(0, {}, of_thread(thread.ident)).line
+    line = rank_status(0, {}, frames_of_thread(thread.ident)).line
     end.set()
     thread.join()
     assert line.startswith("test_place.py:")
     assert line.endswith("(waits)")
-    gone = place(0, {}, of_thread(thread.ident))
+    gone = rank_status(0, {}, frames_of_thread(thread.ident))
     assert str(gone) == "in no collective, no line is known"
 
 
@@ -62,7 +67,7 @@ def test_the_line_of_another_thread_and_of_none() -> None:
     ],
 )
 def test_which_errors_are_a_collectives(error: BaseException, is_one: bool) -> None:
-    assert is_collectives(error) is is_one
+    assert is_collective_error(error) is is_one
 
 
 def test_the_operation_and_the_axes() -> None:

@@ -18,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import meshkit
 from meshkit import Layout, MeshkitError, SpecError, stream_seed
-from meshkit.live import seeds
-from meshkit.live.seeds import RandomStreams
+from meshkit.live.data.rng import RandomStreams
 
 from . import seed_jobs as jobs
 
@@ -408,7 +407,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     stand_in = SimpleNamespace(random=cpu, default_generator=torch.default_generator)
     stand_in.get_device_module = {"cuda": module}.__getitem__
     stand_in.__dict__.update(uint8=torch.uint8, Tensor=Tensor)
-    monkeypatch.setattr(seeds, "torch", stand_in)
+    monkeypatch.setattr(rng, "torch", stand_in)
     return module
 
 

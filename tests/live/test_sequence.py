@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import meshkit
 from meshkit import MeshkitError, SequencePlan, SpecError
 from meshkit.core.sequence import ORDERS
-from meshkit.live.sequence import SequenceShard
+from meshkit.live.data.sequence import SequenceShard
 from tests.live import sequence_jobs as jobs
 
 quick = settings(deadline=None, max_examples=40, database=None)

@@ -1,0 +1,246 @@
+"""Changes between two layouts of the same ranks: groups, samples, and weights to fetch.
+
+Weights are cut by pp into equal runs of layers and by tp into equal slices of each layer. All other
+axes hold copies. (FSDP cuts each part once more, over the ranks that hold copies of it.)
+Part ``i`` of ``a`` holds the interval from ``i / a`` to ``(i + 1) / a``::
+
+    tp=2   | 0           | 1           |      a rank that was 1 of 2 and is 1 of 3
+    tp=3   | 0      | 1       | 2      |      needs the middle third and holds half of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from ..batch import BatchPlan
+from ..draw.table import format_items, format_table
+from ..layout import Layout
+from ..seats import Ints
+from ..words import count_noun, format_range, summarize_ranks
+from .job import headline
+
+WEIGHT_AXES = ("pp", "tp")
+
+
+@dataclass(frozen=True)
+class Moves:
+    """The weights that ranks must fetch after a change of layout.
+
+    Attributes:
+        parts_before: the number of parts of the weights before.
+        parts_after: the number of parts after.
+        held: the share of its new part that a rank holds already, to the ranks with that share.
+        total: the fetches of all ranks together, in sizes of the whole model.
+        lost: the number of parts before that no staying rank holds.
+    """
+
+    parts_before: int
+    parts_after: int
+    held: Mapping[Fraction, Ints]
+    total: Fraction
+    lost: int
+
+
+def weight_moves(before: Layout, after: Layout) -> Moves:
+    """Return the weights to fetch after a change of layout. Cost: O(num_ranks).
+
+    Args:
+        before: the old layout.
+        after: the new layout; ranks keep their numbers, and new ranks hold nothing.
+
+    Example:
+        >>> moves = weight_moves(Layout(dp=2, tp=2), Layout(dp=4))
+        >>> [(str(share), ranks.tolist()) for share, ranks in moves.held.items()], moves.total
+        ([('1/2', [0, 1, 2, 3])], Fraction(2, 1))
+    """
+    num_before, num_after = num_weight_parts(before), num_weight_parts(after)
+    stay = np.arange(min(before.num_ranks, after.num_ranks), dtype=np.int64)
+    kept = np.zeros(after.num_ranks, dtype=np.int64)  # of num_before
+    kept[stay] = 1
+    for axis in WEIGHT_AXES:
+        kept[stay] *= _overlap(before, after, axis, stay)
+    shares = {Fraction(int(n), num_before): np.flatnonzero(kept == n) for n in np.unique(kept)}
+    total = Fraction(int((num_before - kept).sum()), num_before * num_after)
+    lost = num_before - len(np.unique(_weight_part(before, stay)))
+    return Moves(num_before, num_after, dict(sorted(shares.items())), total, lost)
+
+
+def num_weight_parts(layout: Layout) -> int:
+    """Return the number of parts that the weights are cut into."""
+    return layout.sizes.get("pp", 1) * layout.sizes.get("tp", 1)
+
+
+def _overlap(before: Layout, after: Layout, axis: str, ranks: Ints) -> Ints:
+    """Return the share that a rank holds of its new slice along an axis, in 1 / (size before)."""
+    a, b = before.sizes.get(axis, 1), after.sizes.get(axis, 1)
+    i, j = axis_index(before, axis, ranks), axis_index(after, axis, ranks)
+    common = np.minimum((i + 1) * b, (j + 1) * a) - np.maximum(i * b, j * a)
+    return np.asarray(np.maximum(common, 0))
+
+
+def _weight_part(layout: Layout, ranks: Ints) -> Ints:
+    return axis_index(layout, "pp", ranks) * layout.sizes.get("tp", 1) + axis_index(
+        layout, "tp", ranks
+    )
+
+
+def axis_index(layout: Layout, axis: str, ranks: Ints) -> Ints:
+    """Return the index of each rank along an axis; 0 if the layout lacks the axis."""
+    if axis not in layout.axes:
+        return np.zeros_like(ranks)
+    return layout.coordinates(ranks)[:, layout.axes.index(axis)]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`.
+
+    Attributes:
+        before: the old layout.
+        after: the new layout.
+        groups: axis to the ranks whose group over it changes in members or order. Ranks of only
+            one layout are included. An axis of size 1 that the other layout lacks changes no
+            group of the staying ranks.
+        data: the staying ranks that own other samples than before.
+        moves: the weights that a checkpoint must move.
+    """
+
+    before: Layout
+    after: Layout
+    groups: Mapping[str, Ints]
+    data: Ints
+    moves: Moves
+
+    @classmethod
+    def of(cls, before: Layout, after: Layout, batch: BatchPlan | None = None) -> Difference:
+        """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks).
+
+        Args:
+            before: the old layout.
+            after: the new layout.
+            batch: the old batch plan over dp. Without one, a rank counts as owning other samples
+                if its index along dp or the size of dp changes.
+
+        Example:
+            >>> diff = Difference.of(Layout(dp=4, sp=2), Layout(dp=2, sp=4))
+            >>> {axis: ranks.tolist() for axis, ranks in diff.groups.items()}
+            {'dp': [0, 1, 2, 3, 4, 5, 6, 7], 'sp': [0, 1, 2, 3, 4, 5, 6, 7]}
+        """
+        axes = dict.fromkeys((*before.axes, *after.axes))
+        groups = {axis: _changed_group_ranks(before, after, axis) for axis in axes}
+        return cls(
+            before,
+            after,
+            groups,
+            _changed_data_ranks(before, after, batch),
+            weight_moves(before, after),
+        )
+
+    @property
+    def stay(self) -> int:
+        """The number of ranks in both layouts."""
+        return min(self.before.num_ranks, self.after.num_ranks)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the difference in JSON types; shares of weights are strings such as ``"1/2"``."""
+        held = {str(share): ranks.tolist() for share, ranks in self.moves.held.items()}
+        return {
+            "before": self.before.sizes,
+            "after": self.after.sizes,
+            "groups": {axis: ranks.tolist() for axis, ranks in self.groups.items()},
+            "data": self.data.tolist(),
+            "checkpoint": {**vars(self.moves), "held": held, "total": str(self.moves.total)},
+        }
+
+
+def format_diff(found: Difference, *, width: int = 80, ascii: bool = False) -> str:
+    """Return a difference as text.
+
+    Args:
+        found: the difference.
+        width: the maximum line width in columns, at least 40; a number is never cut.
+        ascii: whether to draw with ASCII characters only.
+
+    Returns:
+        Lines without a final newline.
+    """
+    before, after = found.before.sizes, found.after.sizes
+    rows = [
+        [axis, str(before.get(axis, "-")), str(after.get(axis, "-")), summarize_ranks(ranks)]
+        for axis, ranks in found.groups.items()
+    ]
+    header = ["axis", "before", "after", "whose group changes"]
+    heads = [("before", headline(found.before)), ("after", headline(found.after))]
+    drawn = format_table(header, rows, width=width, ascii=ascii)
+    facts = [*_rank_facts(found), *_move_facts(found.moves)]
+    return "\n\n".join([format_items(heads, width=width), drawn, format_items(facts, width=width)])
+
+
+def _changed_group_ranks(before: Layout, after: Layout, axis: str) -> Ints:
+    """Return the ranks whose group over an axis changes, and the ranks of only one layout."""
+    stay, most = _num_staying(before, after)
+    one, other = (layout.strides(axis) if axis in layout.axes else () for layout in (before, after))
+    first = stay if one == other else 0  # the groups change for all ranks, or for none
+    return np.arange(first, most, dtype=np.int64)
+
+
+def _changed_data_ranks(before: Layout, after: Layout, batch: BatchPlan | None) -> Ints:
+    """Return the staying ranks that own other samples of a step."""
+    stay, _ = _num_staying(before, after)
+    ranks = np.arange(stay, dtype=np.int64)
+    was, now = axis_index(before, "dp", ranks), axis_index(after, "dp", ranks)
+    dp = before.sizes.get("dp", 1), after.sizes.get("dp", 1)
+    if batch is None:
+        return np.flatnonzero((was != now) | (dp[0] != dp[1]))
+    # micro batches d, d + dp, ... below `cuts`: two runs are equal if their first two are equal
+    cuts = batch.global_batch // batch.micro_batch
+    firsts = np.minimum(was, cuts) != np.minimum(now, cuts)
+    seconds = np.minimum(was + dp[0], cuts) != np.minimum(now + dp[1], cuts)
+    return np.flatnonzero(firsts | seconds)
+
+
+def _num_staying(before: Layout, after: Layout) -> tuple[int, int]:
+    """Return the number of ranks in both layouts, and in the larger one."""
+    least, most = sorted((before.num_ranks, after.num_ranks))
+    return least, most
+
+
+def _rank_facts(found: Difference) -> Iterator[tuple[str, str]]:
+    """Yield the facts about staying ranks and their samples."""
+    stay, most = _num_staying(found.before, found.after)
+    if most > stay:
+        verb = "leave" if found.before.num_ranks == most else "join"
+        yield "ranks", f"{stay} stay, {most - stay} {verb}: {format_range(stay, most - 1)}"
+    sizes = [str(layout.sizes.get("dp", 1)) for layout in (found.before, found.after)]
+    yield (
+        "data",
+        f"dp {' -> '.join(sizes)}; {summarize_ranks(found.data)} own other samples of a step",
+    )
+
+
+def _move_facts(moved: Moves) -> Iterator[tuple[str, str]]:
+    """Yield the facts about the weights to move."""
+    rule = f"weights are cut by {' and '.join(WEIGHT_AXES)}, all other axes hold copies"
+    cut = f"{count_noun(moved.parts_before, 'part')} -> {count_noun(moved.parts_after, 'part')}"
+    yield "weights", f"{cut} ({rule})"
+    for share, ranks in moved.held.items():
+        what = {0: "none", 1: "all"}.get(share, str(share))  # type: ignore[call-overload]
+        yield "", f"{summarize_ranks(ranks)} hold{'s' * (len(ranks) == 1)} {what} of what they need"
+    yield "to fetch", _format_models(moved.total)
+    if moved.lost:
+        gone = f"{count_noun(moved.lost, 'part')} of {moved.parts_before}"
+        yield "lost", f"{gone} {'is' if moved.lost == 1 else 'are'} on no rank that stays"
+
+
+def _format_models(total: Fraction) -> str:
+    """Return a number of models as text.
+
+    Example:
+        >>> _format_models(Fraction(0)), _format_models(Fraction(3, 2))
+        ('nothing', '1.5 times the model, all ranks together')
+    """
+    return f"{float(total):.4g} times the model, all ranks together" if total else "nothing"

@@ -1,0 +1,96 @@
+"""The error of ranks whose requests differ, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..errors import told
+from ..words import name_ranks
+
+Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
+
+MAX_REQUESTS = 8  # different requests shown one by one
+MAX_HOSTS = 4  # ranks with host and process in one line
+
+
+def disagreement(
+    about: str, requests: Mapping[int, Request], where: Mapping[int, str], missing: Sequence[int]
+) -> str:
+    """Return the text of the error that every rank raises.
+
+    Args:
+        about: the first line.
+        requests: rank to its request, for the ranks that arrived.
+        where: rank to its host and process.
+        missing: ranks that did not arrive.
+
+    Example:
+        >>> alike, odd = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
+        >>> print(disagreement("ranks disagree.", {0: alike, 1: alike, 2: odd}, {2: "host b"}, []))
+        ranks disagree.
+          ranks 0-1:  dp=4 sp=2
+          rank 2 (host b):  dp=2 sp=4
+          Fix: pass equal sizes on every rank.
+    """
+    alike = group_equal_requests(requests)
+    fields = differing_fields([request for request, _ in alike])
+    odd = (ranks for _, ranks in alike[1:])
+    names = [
+        name_ranks(alike[0][1]),
+        *(name_ranks(ranks) + _format_hosts(ranks, where) for ranks in odd),
+    ]
+    lines = [
+        f"{name}:  {_format_request(request, fields)}"
+        for name, (request, _) in zip(names, alike, strict=True)
+    ]
+    lines[MAX_REQUESTS:] = [f"and {len(lines) - MAX_REQUESTS} more."] * (len(lines) > MAX_REQUESTS)
+    late = [f"Not there: {name_ranks(missing)}."] * bool(missing)
+    sliced = fields == ["ranks"] and alike[0][0].get("call") == "Mesh.from_device_mesh"
+    whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
+    return told(about, *lines, *late, fix=whole if sliced else _suggest_fix(fields))
+
+
+def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
+    """Return the different requests with their ranks; most ranks first, then by first rank."""
+    found: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for rank in sorted(requests):
+        found.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    return [(requests[ranks[0]], ranks) for _, ranks in ordered]
+
+
+def differing_fields(requests: Sequence[Request]) -> list[str]:
+    """Return the fields in which requests differ, in the order of the first request."""
+    names = dict.fromkeys(name for request in requests for name in request)
+    return [name for name in names if len({request.get(name) for request in requests}) > 1]
+
+
+def _format_request(request: Request, fields: Sequence[str]) -> str:
+    """Return the sizes, then every field that differs."""
+    sizes = [request["sizes"]] if "sizes" in request else []
+    return ", ".join(sizes + [f"{n}={request.get(n, 'none')}" for n in fields if n != "sizes"])
+
+
+def _format_hosts(ranks: Sequence[int], where: Mapping[int, str]) -> str:
+    """Return the hosts and processes of the first ranks."""
+    known = [where[rank] for rank in ranks[:MAX_HOSTS] if rank in where]
+    more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
+    return f" ({'; '.join(known + more)})" if known else ""
+
+
+def _suggest_fix(fields: Sequence[str]) -> str:
+    """Return the fix for the first known field that differs."""
+    if "call" in fields:
+        return "make the same calls in the same order on every rank."
+    if "job" in fields:
+        return "give every job a MASTER_PORT (or init_method) of its own."
+    if "open" in fields:
+        return "close the same views on every rank, and take new ones from the same mesh."
+    if "lent" in fields:
+        return "hand in groups over the same axes on every rank."
+    if "history" in fields:
+        return "make the same groups in the same order on every rank, before this call too."
+    versions = [name for name in fields if name in ("meshkit", "torch")]
+    if versions:
+        return f"install one version of {' and '.join(versions)} on every rank."
+    return f"pass equal {' and '.join(fields)} on every rank."

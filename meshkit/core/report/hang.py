@@ -1,0 +1,169 @@
+"""The error of a collective that failed or hangs, from the status of each rank.
+
+Ranks of one group begin the same collectives in the same order. A rank that has begun fewer than
+its peers is behind: they wait for it. That rank may itself wait in another group. The first suspect
+is behind and in no collective, or does not answer at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..call import Call
+from ..errors import CollectiveError, told
+from ..layout import Layout
+from ..runs import format_ranks
+
+# An axis may use the default group, so it is created again too.
+REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
+MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
+
+
+@dataclass(frozen=True)
+class RankStatus:
+    """The collectives and the line of code that a rank is in.
+
+    Attributes:
+        rank: the rank.
+        begun: axes, for example ``"dp sp"``, to the collectives begun on its group over them.
+        operation: its current collective, ``"all_reduce over dp"``; empty outside.
+        line: its line of user code, ``"train.py:88 (step)"``.
+        error: the error with which it left the guard, other than a collective's; else empty.
+    """
+
+    rank: int
+    begun: Mapping[str, int] = field(default_factory=dict)
+    operation: str = ""
+    line: str = ""
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"left with {self.error}"
+        return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
+
+
+@dataclass(frozen=True)
+class Lag:
+    """A rank that has begun fewer collectives over some axes than a peer of its group."""
+
+    axes: str
+    begun: int
+    most: int
+
+
+def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[int, Lag]:
+    """Return the ranks that have begun fewer collectives than a peer, with their largest lag.
+
+    Ranks without a status are skipped. Cost: O(ranks x groups).
+
+    Args:
+        layout: the layout of the mesh.
+        statuses: rank to its status.
+
+    Example:
+        >>> statuses = {rank: RankStatus(rank, {"dp": 7 + (rank != 2)}) for rank in range(4)}
+        >>> lagging_ranks(Layout(dp=2, sp=2), statuses)
+        {2: Lag(axes='dp', begun=7, most=8)}
+    """
+    found: dict[int, Lag] = {}
+    for axes in dict.fromkeys(name for one in statuses.values() for name in one.begun):
+        for row in layout.groups(*axes.split()).tolist():
+            begun = {r: statuses[r].begun[axes] for r in row if axes in _begun(statuses, r)}
+            most = max(begun.values(), default=0)
+            for rank, count in begun.items():
+                before = found.get(rank, Lag(axes, 0, 0))
+                if most - count > before.most - before.begun:
+                    found[rank] = Lag(axes, count, most)
+    return dict(sorted(found.items()))
+
+
+def hang_error(
+    call: Call,
+    summary: str,
+    layout: Layout,
+    statuses: Mapping[int, RankStatus],
+    silent: Mapping[int, str],
+    format_coordinate: Callable[[int], str],
+) -> CollectiveError:
+    """Return the error that all ranks raise.
+
+    Args:
+        call: the call to quote.
+        summary: one line about the failed collective.
+        layout: the layout of the mesh.
+        statuses: the ranks that answered, with their status.
+        silent: the ranks that did not, with the facts known about each.
+        format_coordinate: returns the coordinate of a rank as text.
+    """
+    late = lagging_ranks(layout, statuses)
+    first = _first_suspects(layout, statuses, late, silent)
+    order = sorted([*late, *silent], key=lambda rank: (rank not in first, rank in silent))
+    lines = [
+        f"Silent: rank {rank} ({format_coordinate(rank)}): {silent[rank]}."
+        if rank in silent
+        else _format_lag(rank, late[rank], statuses[rank], format_coordinate)
+        for rank in order
+    ]
+    lines += _format_others(statuses, late)
+    looks = (
+        f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
+    )
+    text = told(
+        f"{call}: {summary}",
+        *_shorten(lines),
+        fix=f"{looks or 'look at the logs of all ranks'}; then {REBUILD_ADVICE}.",
+    )
+    return CollectiveError(text, missing_ranks=tuple(silent), behind=tuple(late))
+
+
+def _begun(statuses: Mapping[int, RankStatus], rank: int) -> Mapping[str, int]:
+    return statuses[rank].begun if rank in statuses else {}
+
+
+def _format_lag(
+    rank: int, late: Lag, status: RankStatus, format_coordinate: Callable[[int], str]
+) -> str:
+    count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"
+    return f"Behind: rank {rank} ({format_coordinate(rank)}) {count}; {status}."
+
+
+def _format_others(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> list[str]:
+    """Return a line for each status that ranks have which are not behind."""
+    alike: dict[str, list[int]] = {}
+    for rank in sorted(statuses.keys() - set(late)):
+        alike.setdefault(str(statuses[rank]), []).append(rank)
+    return [
+        f"Rank{'' if len(r) == 1 else 's'} {format_ranks(r)}: {status}."
+        for status, r in alike.items()
+    ]
+
+
+def _first_suspects(
+    layout: Layout,
+    statuses: Mapping[int, RankStatus],
+    late: Iterable[int],
+    silent: Mapping[int, str],
+) -> list[int]:
+    """Return the ranks to look at first.
+
+    These left the guard, or are behind and wait for no rank, or do not answer.
+    """
+    left = [rank for rank in sorted(statuses) if statuses[rank].error]
+    idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].error]
+    awaited = _awaited_ranks(layout, statuses)
+    reasons = sorted([*idle, *silent])
+    return left or [r for r in reasons if r in awaited] or reasons or list(late)
+
+
+def _awaited_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> set[int]:
+    """Return the ranks of all groups in which a rank is in a collective."""
+    names = {rank: one.operation.partition(" over ")[2] for rank, one in statuses.items()}
+    known = {rank: axes for rank, axes in names.items() if axes in statuses[rank].begun}
+    return {int(p) for rank, axes in known.items() for p in layout.peers(rank, *axes.split())}
+
+
+def _shorten(lines: list[str]) -> list[str]:
+    more = len(lines) - MAX_LINES
+    return lines if more <= 0 else [*lines[:MAX_LINES], f"and {more} more."]

@@ -1,0 +1,221 @@
+"""Report of a job before it runs: axes, nodes, groups and batch; as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ..batch import BatchPlan
+from ..call import Call
+from ..draw.node_boxes import draw_node_boxes
+from ..draw.table import format_items, format_table
+from ..errors import told
+from ..layout import Layout
+from ..plan import GroupPlan
+from ..seats import Ints
+from ..topology.crossing import Crossing, crossings
+from ..topology.crossing_policy import suggest_fix
+from ..topology.placement import Placement
+from ..topology.topology import Topology
+from ..words import count_noun, format_sizes, summarize
+
+
+@dataclass(frozen=True)
+class AxisRow:
+    """One axis of a layout.
+
+    Attributes:
+        axis: its name.
+        size: its size.
+        stride: the positions between two neighboring indices.
+        groups: the number of its groups.
+        first_group: the ranks of the first group.
+        crossing: the number of groups on several nodes; None if the topology is unknown.
+        spans: the maximum number of nodes of one group; None likewise.
+    """
+
+    axis: str
+    size: int
+    stride: int
+    groups: int
+    first_group: tuple[int, ...]
+    crossing: int | None
+    spans: int | None
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """The report of a job before it runs. Create it with :meth:`of`.
+
+    Attributes:
+        layout: the layout of the mesh.
+        topology: the nodes of its ranks; None if unknown.
+        axes: a row for each axis.
+        groups_per_rank: process groups of one rank, the default group included.
+        groups: process groups in all, the default group included.
+        batch: the batch plan, or None.
+        warnings: likely causes of slowness, each with its fix.
+        placement: the reasons for the order of ranks; None without placement.
+    """
+
+    layout: Layout
+    topology: Topology | None
+    axes: tuple[AxisRow, ...]
+    groups_per_rank: int
+    groups: int
+    batch: BatchPlan | None
+    warnings: tuple[str, ...]
+    placement: Placement | None = None
+
+    @classmethod
+    def of(
+        cls,
+        plan: GroupPlan,
+        topology: Topology | None = None,
+        batch: BatchPlan | None = None,
+        *,
+        placement: Placement | None = None,
+        call: Call | None = None,
+    ) -> JobReport:
+        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
+
+        Args:
+            plan: the layout, and the groups to create.
+            topology: the nodes of the ranks; None if unknown.
+            batch: the batch plan.
+            placement: the placement of the layout, if it was placed.
+            call: the call that a fix changes.
+
+        Raises:
+            CoordinateError: if a rank of the layout is not in the topology.
+
+        Example:
+            >>> report = JobReport.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
+            >>> report.groups_per_rank, report.groups
+            (4, 15)
+        """
+        layout = plan.layout
+        call = call or Call("build_mesh", kwargs=layout.sizes)
+        crossing = {} if topology is None else crossings(layout, topology)
+        rows = tuple(_axis_rows(layout, crossing))
+        # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.key
+        keys = {plan.key(axes) for axes in plan.asked}
+        groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
+        warnings = () if topology is None else tuple(_warnings(call, layout, topology, crossing))
+        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement)
+
+    @property
+    def nodes(self) -> Ints | None:
+        """The node of the rank at each position: int64 (num_ranks,); None if unknown."""
+        ranks = self.layout.grid.ravel()
+        return None if self.topology is None else self.topology.node_of(ranks)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report in JSON types. Cost: O(axes x size + nodes)."""
+        axes = [vars(row) | {"first_group": list(row.first_group)} for row in self.axes]
+        return {
+            "world_size": self.layout.num_ranks,
+            "sizes": self.layout.sizes,
+            "node_sizes": [] if self.topology is None else self.topology.sizes.tolist(),
+            "axes": axes,
+            "groups_per_rank": self.groups_per_rank,
+            "groups": self.groups,
+            "batch": self.batch and batch_dict(self.batch),
+            "warnings": list(self.warnings),
+            "placement": self.placement and placement_dict(self.placement),
+        }
+
+
+def placement_dict(placement: Placement) -> dict[str, object]:
+    """Return a placement in JSON types. Cost: O(num_ranks)."""
+    said = {name: getattr(placement, name) for name in ("reason", "runner_up")}
+    costs = {"cost": dict(placement.cost), "before": dict(placement.before)}
+    return {**said, **costs, "ranks": [int(rank) for rank in placement.layout.ranks]}
+
+
+def batch_dict(batch: BatchPlan) -> dict[str, object]:
+    """Return a batch plan in JSON types."""
+    names = ("dp", "global_batch", "micro_batch", "accumulation_steps", "uneven")
+    return {name: getattr(batch, name) for name in names}
+
+
+def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[AxisRow]:
+    stride = layout.num_ranks
+    first = int(layout.ranks[0])
+    for axis, size in layout.sizes.items():
+        stride //= size
+        found = crossing.get(axis)
+        yield AxisRow(
+            axis,
+            size,
+            stride,
+            layout.num_ranks // size,
+            tuple(layout.peers(first, axis).tolist()),
+            None if found is None else found.crossing_groups,
+            None if found is None else found.most,
+        )
+
+
+def _warnings(
+    call: Call, layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
+) -> Iterator[str]:
+    """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
+    if "tp" in crossing and crossing["tp"].crosses:
+        why = "tp talks in every layer, and must sit on the nearest wires."
+        yield told(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp", call=call))
+
+
+HEADER = ("axis", "size", "stride", "groups", "first group")
+
+
+def format_job(overview: JobReport, *, width: int = 80, ascii: bool = False) -> str:
+    """Return the report of a job as text.
+
+    Args:
+        overview: the report.
+        width: the maximum line width in columns, at least 40; a number is never cut.
+        ascii: whether to draw with ASCII characters only.
+
+    Returns:
+        Lines without a final newline.
+    """
+    placed = overview.topology is not None
+    header = [*HEADER, *["crosses nodes"] * placed]
+    axes = format_table(
+        header, [_axis_cells(row) for row in overview.axes], width=width, ascii=ascii
+    )
+    parts = [headline(overview.layout, overview.topology), axes, _draw_grid(overview, width, ascii)]
+    return "\n\n".join([*parts, format_items(_facts(overview), width=width)])
+
+
+def headline(layout: Layout, topology: Topology | None = None) -> str:
+    """Return one line with the sizes, the number of ranks and, if known, the nodes.
+
+    Example:
+        >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
+        ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
+    """
+    where = count_noun(layout.num_ranks, "rank") if topology is None else topology
+    return f"{format_sizes(layout.sizes)}: {where}"
+
+
+def _axis_cells(row: AxisRow) -> list[str]:
+    numbers = [str(row.size), str(row.stride), str(row.groups)]
+    crosses = [] if row.crossing is None else ["yes" if row.crossing else "no"]
+    return [row.axis, *numbers, summarize(row.first_group), *crosses]
+
+
+def _draw_grid(overview: JobReport, width: int, ascii: bool) -> str:
+    layout, nodes = overview.layout, overview.nodes
+    if nodes is None:
+        return layout.draw(width=width).partition("\n")[2]  # the sizes stand above
+    return draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
+
+
+def _facts(overview: JobReport) -> list[tuple[str, str]]:
+    """Return groups, batch and warnings, with their names."""
+    mine = f"{overview.groups_per_rank} on each rank, the default group included"
+    facts = [("groups", f"{mine}; {overview.groups} in all")]
+    facts += [("batch", str(overview.batch))] if overview.batch else []
+    facts += [("placed", str(overview.placement))] if overview.placement else []
+    return facts + [("warning", text) for text in overview.warnings]

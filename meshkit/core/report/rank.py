@@ -1,0 +1,245 @@
+"""Report of one rank: coordinate, peers, samples, tokens and seeds; as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..batch import BatchPlan
+from ..draw.table import format_items, format_table
+from ..layout import Layout
+from ..seats import Ints
+from ..sequence import SequencePlan
+from ..streams import stream_seed
+from ..topology.topology import Topology
+from ..words import format_range, format_sizes, summarize
+
+SEQUENCE_AXES = ("cp", "sp")  # the axes that divide a sequence, if the layout has them
+
+
+@dataclass(frozen=True)
+class AxisReport:
+    """One axis as a rank sees it.
+
+    Attributes:
+        axis: its name.
+        index: the index of the rank along the axis.
+        peers: the ranks of its group in order, the rank itself included.
+        before: the neighbor one index lower, with wrap-around; None if the axis has size 1.
+        after: the neighbor one index higher, likewise.
+        seed: the seed of a stream that varies along this axis only; None without a job seed.
+    """
+
+    axis: str
+    index: int
+    peers: tuple[int, ...]
+    before: int | None
+    after: int | None
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The report of one rank, from :func:`rank_reports`.
+
+    Attributes:
+        rank: the rank.
+        coordinate: axis name to index.
+        node: its node; None if the topology is unknown.
+        slot: its index among the ranks of that node, from 0; None likewise.
+        axes: one report for each axis.
+        samples: the first sample of each micro batch of step 0; None without a batch plan.
+        micro_batch: the samples of each micro batch; None likewise.
+        tokens: the ranges of sequence positions that it holds; None without a sequence plan.
+        seed: the seed of a stream that is equal on all ranks; None without a job seed.
+    """
+
+    rank: int
+    coordinate: Mapping[str, int]
+    node: int | None
+    slot: int | None
+    axes: tuple[AxisReport, ...]
+    samples: range | None
+    micro_batch: int | None
+    tokens: tuple[range, ...] | None
+    seed: int | None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report in JSON types; a token range becomes its first and last token."""
+        axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
+        size = self.micro_batch or 0
+        samples = self.samples and [[*range(first, first + size)] for first in self.samples]
+        tokens = self.tokens and [[part[0], part[-1]] for part in self.tokens]
+        more = {"axes": axes, "samples": samples, "tokens": tokens}
+        said = {**vars(self), "coordinate": dict(self.coordinate), **more}
+        del said["micro_batch"]
+        return said
+
+
+def rank_reports(
+    layout: Layout,
+    ranks: Iterable[int],
+    topology: Topology | None = None,
+    batch: BatchPlan | None = None,
+    sequence: SequencePlan | None = None,
+    seed: int | None = None,
+) -> Iterator[RankReport]:
+    """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank.
+
+    Args:
+        layout: the layout of the mesh.
+        ranks: the ranks to report.
+        topology: the nodes of the ranks, or None.
+        batch: a batch plan over the axis dp, or None.
+        sequence: a sequence plan over cp and sp, or None.
+        seed: the seed of the job, or None.
+
+    Raises:
+        CoordinateError: if a rank is not in the layout, or not in the topology.
+
+    Example:
+        >>> [report.coordinate for report in rank_reports(Layout(dp=2, tp=2), [0, 3])]
+        [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
+    """
+    for rank in ranks:
+        here = layout.coordinate(rank)
+        node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
+        yield RankReport(
+            rank,
+            here,
+            node,
+            slot,
+            tuple(_axis_report(layout, rank, axis, here[axis], seed) for axis in layout.axes),
+            None if batch is None else _first_samples(batch, here["dp"]),
+            None if batch is None else batch.micro_batch,
+            None if sequence is None else sequence.ranges(sequence_part(layout, here)),
+            None if seed is None else stream_seed(seed),
+        )
+
+
+def sequence_part(layout: Layout, coordinate: Mapping[str, int]) -> int:
+    """Return the part of a sequence that a coordinate holds: its index along cp and sp, sp fastest.
+
+    Example:
+        >>> sequence_part(Layout(cp=2, sp=4), {"cp": 1, "sp": 2})
+        6
+    """
+    part = 0
+    for axis in sequence_axes(layout):
+        part = part * layout.sizes[axis] + coordinate[axis]
+    return part
+
+
+def sequence_axes(layout: Layout) -> tuple[str, ...]:
+    """Return the axes of a layout that divide a sequence: cp and sp, if present."""
+    return tuple(axis for axis in SEQUENCE_AXES if axis in layout.axes)
+
+
+def format_rank_table(
+    layout: Layout, topology: Topology | None = None, *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks).
+
+    Args:
+        layout: the layout of the mesh.
+        topology: the nodes of the ranks, or None.
+        width: the maximum line width in columns, at least 40; a number is never cut.
+        ascii: whether to draw with ASCII characters only.
+
+    Example:
+        >>> print(format_rank_table(Layout(dp=2), Topology.even(2, nodes=2), ascii=True))
+        rank  node  slot  dp
+        ----  ----  ----  --
+           0     0     0   0
+           1     1     0   1
+    """
+    ranks = layout.grid.ravel()
+    unknown = ["-"] * len(ranks)
+    place = [unknown, unknown] if topology is None else _node_columns(topology, ranks)
+    columns = [_to_strings(ranks), *place, *map(_to_strings, layout.coordinates(ranks).T)]
+    header = ["rank", "node", "slot", *layout.axes]
+    return format_table(header, [*zip(*columns, strict=True)], width=width, ascii=ascii)
+
+
+def _node_columns(topology: Topology, ranks: Ints) -> list[list[str]]:
+    """Return the node of each rank, and its index among the ranks of that node."""
+    every = topology.node_of(np.arange(topology.world_size))
+    slots = np.empty_like(every)
+    slots[np.argsort(every, kind="stable")] = np.concatenate([*map(np.arange, topology.sizes)])
+    return [_to_strings(every[ranks]), _to_strings(slots[ranks])]
+
+
+def _to_strings(numbers: Ints) -> list[str]:
+    return [str(number) for number in numbers.tolist()]
+
+
+def format_rank(
+    about: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
+) -> str:
+    """Return the report of one rank as text.
+
+    Args:
+        about: the report.
+        layout: the layout of the mesh.
+        job: the layout and its nodes as text, for the first line.
+        width: the maximum line width in columns, at least 40; a number is never cut.
+        ascii: whether to draw with ASCII characters only.
+
+    Returns:
+        Lines without a final newline.
+    """
+    seeded = about.seed is not None
+    header = ["axis", "index", "before", "after", "group", *["seed"] * seeded]
+    rows = [_axis_cells(axis, layout.sizes[axis.axis]) for axis in about.axes]
+    drawn = format_table(header, rows, width=width, ascii=ascii)
+    facts = format_items(list(_facts(about, layout)), width=width)
+    return "\n\n".join([f"rank {about.rank} of {job}", facts, drawn])
+
+
+def _node_and_slot(topology: Topology, rank: int) -> tuple[int, int]:
+    """Return the node of a rank, and its index among the ranks of that node."""
+    node = int(topology.node_of(rank))
+    return node, int(np.searchsorted(topology.ranks_of(node), rank))
+
+
+def _first_samples(batch: BatchPlan, data_index: int) -> range:
+    """Return the first samples of the micro batches of step 0, as :meth:`BatchPlan.samples`."""
+    size = batch.micro_batch
+    return range(data_index * size, batch.global_batch, batch.dp * size)
+
+
+def _axis_report(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> AxisReport:
+    alone = layout.sizes[axis] == 1
+    return AxisReport(
+        axis,
+        index,
+        tuple(layout.peers(rank, axis).tolist()),
+        None if alone else layout.neighbor(rank, axis, -1),
+        None if alone else layout.neighbor(rank, axis, 1),
+        None if seed is None else stream_seed(seed, **{axis: index}),
+    )
+
+
+def _axis_cells(axis: AxisReport, size: int) -> list[str]:
+    near = ["-" if rank is None else str(rank) for rank in (axis.before, axis.after)]
+    seed = [] if axis.seed is None else [str(axis.seed)]
+    return [axis.axis, f"{axis.index} of {size}", *near, summarize(axis.peers), *seed]
+
+
+def _facts(about: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Yield the facts about a rank that no axis has, with their names."""
+    yield "coordinate", format_sizes(about.coordinate)
+    if about.node is not None:
+        yield "node", f"{about.node}, slot {about.slot}"
+    if about.samples is not None:
+        size = about.micro_batch or 0
+        steps = summarize(about.samples, lambda first: format_range(first, first + size - 1))
+        yield "samples", f"{steps} in step 0, a run for each micro batch"
+    if about.tokens is not None:
+        over = " ".join(sequence_axes(layout)) or "no axis"
+        held = ", ".join(f"{part[0]}-{part[-1]}" for part in about.tokens)
+        yield "tokens", f"{held} of each sequence, which is cut over {over}"
+    if about.seed is not None:
+        yield "seed", f"{about.seed} on all ranks; by axis below"

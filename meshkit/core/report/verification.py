@@ -1,0 +1,201 @@
+"""Timings of every group of a mesh, and the rank that its peers waited for; as data and as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..draw.table import format_rows, format_table
+from ..layout import Layout
+from ..plan import Axes
+from ..runs import format_ranks
+from ..words import count_noun, format_sizes
+
+Seconds = NDArray[np.float64]
+
+HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
+
+
+@dataclass(frozen=True)
+class GroupTiming:
+    """Timings of the groups over some axes.
+
+    Attributes:
+        axes: the axes; empty for the whole mesh if no single axis is the whole.
+        num_groups: the number of groups.
+        group_size: ranks in each.
+        seconds: the time of one collective, the median over the groups.
+        slowest: the ranks of the slowest group.
+        slowest_seconds: the time of one collective there.
+    """
+
+    axes: Axes
+    num_groups: int
+    group_size: int
+    seconds: float
+    slowest: tuple[int, ...]
+    slowest_seconds: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of :meth:`meshkit.Mesh.verify`. ``print`` shows it as a table.
+
+    Attributes:
+        groups: one entry for each set of axes.
+        slowest_rank: the rank that its peers waited for longest; None in a mesh of one rank.
+        waited: the seconds that they waited in one collective.
+        coordinate: the coordinate of that rank, as text.
+    """
+
+    groups: tuple[GroupTiming, ...]
+    slowest_rank: int | None
+    waited: float
+    coordinate: str
+
+    @property
+    def slowest_group(self) -> GroupTiming | None:
+        """The slowest group of all; None in a mesh of one rank."""
+        return max(self.groups, key=lambda one: one.slowest_seconds, default=None)
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                " ".join(group.axes),
+                str(group.num_groups),
+                str(group.group_size),
+                f"{group.seconds * 1e3:.3f}",
+                f"{group.slowest_seconds * 1e3:.3f}",
+                format_ranks(sorted(group.slowest)),
+            ]
+            for group in self.groups
+        ]
+        lines = [format_table(HEADER, rows, width=120)]
+        if self.slowest_rank is not None:
+            waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"
+            lines.append(f"slowest rank: {self.slowest_rank} ({self.coordinate}), {waited}")
+        return "\n".join(lines)
+
+
+def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) -> Verification:
+    """Return the verification from the timings of all ranks.
+
+    A collective ends for all members at about the same time. The member with the shortest time
+    therefore arrived last, and its peers waited for the difference.
+
+    Args:
+        layout: the layout of the mesh.
+        keys: the axes of each column.
+        seconds: (num_ranks, num_keys), of one collective, by position in the layout.
+
+    Example:
+        >>> seconds = np.array([[0.5], [0.1]])
+        >>> result = summarize_timings(Layout(dp=2), [("dp",)], seconds)
+        >>> result.slowest_rank, result.waited, result.groups[0].slowest_seconds
+        (1, 0.4, 0.5)
+    """
+    place = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
+    waits = np.zeros_like(seconds)
+    groups = []
+    for column, axes in enumerate(keys):
+        rows = layout.groups(*axes)
+        at = np.vectorize(place.__getitem__)(rows)  # (num_groups, group_size)
+        took = seconds[at, column]
+        waits[at, column] = took.max(axis=1, keepdims=True) - took
+        groups.append(_group_timing(axes, rows.tolist(), took.max(axis=1)))
+    if not keys:
+        return Verification((), None, 0.0, "")
+    index = int(waits.max(axis=1).argmax())
+    rank = int(layout.grid.flat[index])
+    coordinate = format_sizes(layout.coordinate(rank))
+    return Verification(tuple(groups), rank, float(waits[index].max()), coordinate)
+
+
+def _group_timing(axes: Axes, rows: list[list[int]], took: Seconds) -> GroupTiming:
+    slowest = int(took.argmax())
+    members = tuple(rows[slowest])
+    return GroupTiming(
+        axes, len(rows), len(members), float(np.median(took)), members, float(took[slowest])
+    )
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``.
+
+    Attributes:
+        rank: the rank of this process.
+        sizes: axis name to size, the outermost first.
+        launcher: the launcher that started the ranks.
+        device: the device type.
+        backend: the backend of the groups.
+        found: the timings of the groups.
+        built: seconds for joining the job and building the mesh.
+        checked: seconds for all checks.
+    """
+
+    rank: int
+    sizes: Mapping[str, int]
+    launcher: str
+    device: str
+    backend: str
+    found: Verification
+    built: float
+    checked: float
+
+    def as_text(self) -> str:
+        """Return the report as text: a line for each set of groups, then the total.
+
+        Example:
+            >>> timing = GroupTiming(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
+            >>> found = Verification((timing,), 1, 0.0001, "dp=1 tp=0")
+            >>> about = 0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo"
+            >>> print(CheckReport(*about, found, 0.5, 0.25).as_text())
+            dp=2 tp=1: 2 ranks, launcher spawn, device cpu, backend gloo; joined and built in 0.50 s
+            OK  dp  1 group of 2   2 members met in 0.400 ms, at most 0.500 ms on ranks 0-1
+            OK  tp  2 groups of 1  nothing to meet
+            OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
+        """
+        found, total = self.found, math.prod(self.sizes.values())
+        head = (
+            f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
+        )
+        head += f"device {self.device}, backend {self.backend}; "
+        head += f"joined and built in {self.built:.2f} s"
+        rows = [
+            (" ".join(one.axes), one.num_groups, one.group_size, _format_timing(one))
+            for one in found.groups
+        ]
+        rows += [(a, total, 1, "nothing to meet") for a, size in self.sizes.items() if size == 1]
+        cells = [
+            ("OK", name, f"{count_noun(n, 'group')} of {size}", text)
+            for name, n, size, text in rows
+        ]
+        lines = format_rows(cells)
+        groups = sum(one.num_groups for one in found.groups)
+        last = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
+        if found.slowest_rank is not None:
+            slowest = f"rank {found.slowest_rank} ({found.coordinate})"
+            last += f"; {slowest} came last, by {found.waited * 1e3:.3f} ms"
+        return "\n".join([head, *lines, last])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report in JSON types; times are in seconds."""
+        said = asdict(self)
+        del said["rank"], said["found"]
+        found = asdict(self.found)
+        for one in found["groups"]:
+            one["members"] = one["num_groups"] * one["group_size"]
+        return {"ok": True, **said, **found}
+
+
+def _format_timing(one: GroupTiming) -> str:
+    """Return the timing of the groups over some axes as text."""
+    members = count_noun(one.num_groups * one.group_size, "member")
+    took = f"{one.seconds * 1e3:.3f} ms, at most {one.slowest_seconds * 1e3:.3f} ms"
+    return f"{members} met in {took} on ranks {format_ranks(sorted(one.slowest))}"

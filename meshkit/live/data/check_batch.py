@@ -1,0 +1,115 @@
+"""Gather and compare digests of the batches of all ranks. Received bytes are never unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ...core.call import Call
+from ...core.data.batch_check import (
+    BatchDigest,
+    batch_conflict_error,
+    data_coordinates,
+    digests_conflict,
+)
+from ...core.layout import Layout
+from ...core.words import article
+from ..groups.all_gather import all_gather
+
+PLAIN = int | float | str | bytes | bool | None
+HEAD_BYTES = (
+    32 + 8 + 1
+)  # bytes: the digest of all, the length of the details, whether there is a fault
+
+
+def check_batches(
+    call: Call,
+    batch: object,
+    layout: Layout,
+    data: Sequence[str],
+    group: dist.ProcessGroup,
+    device: torch.device,
+) -> None:
+    """Compare batches over the group of the whole layout. See ``mesh.check_batch``.
+
+    Collective over the group.
+
+    Args:
+        call: the call to quote.
+        batch: the batch of this rank.
+        layout: the ranks of the mesh.
+        data: the axes that divide the samples.
+        group: the group of all ranks of the layout, in the order of its positions.
+        device: the device that tensors of a collective must be on.
+
+    Raises:
+        BatchError: when batches conflict; the same on every rank.
+    """
+    mine = batch_digest(batch)
+    details = mine.packed()
+    head = mine.digest() + len(details).to_bytes(8, "little") + bytes([bool(mine.fault)])
+    where = data_coordinates(layout, data)  # in the order of the group
+    heads = dict(zip(where, _gather_bytes(head, HEAD_BYTES, group, device), strict=True))
+    digests = {rank: one[:32] for rank, one in heads.items()}
+    if not (any(one[-1] for one in heads.values()) or digests_conflict(digests, where)):
+        return
+    sizes = {rank: int.from_bytes(one[32:40], "little") for rank, one in heads.items()}
+    rows = _gather_bytes(details, max(sizes.values()), group, device)
+    sent = {r: BatchDigest.unpacked(row[: sizes[r]]) for r, row in zip(where, rows, strict=True)}
+    raise batch_conflict_error(call, layout, data, sent)
+
+
+def batch_digest(batch: object) -> BatchDigest:
+    """Return the digest of a batch; with a fault as text if the batch is unreadable. Local."""
+    leaves: dict[str, str] = {}
+    path = "batch"
+    try:
+        for path, leaf in _leaves("batch", batch):
+            if not isinstance(leaf, torch.Tensor | PLAIN):
+                return BatchDigest({}, f"{path} is {article(type(leaf).__name__)}")
+            leaves[path] = _describe_leaf(leaf)
+    except Exception as error:  # the peers wait in the gather, so this rank must join it
+        reason = (str(error).splitlines() or [""])[0][:100]
+        return BatchDigest({}, f"{path} cannot be read ({type(error).__name__}: {reason})")
+    return BatchDigest(leaves)
+
+
+def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield every leaf with its path; an empty container is a leaf, so that it is compared too."""
+    inside: list[tuple[object, object]] = []
+    if isinstance(value, Mapping):
+        inside = [*value.items()]
+    elif isinstance(value, list | tuple):
+        inside = [*enumerate(value)]
+    else:
+        yield path, value
+    if not inside and isinstance(value, Mapping | list | tuple):
+        yield path, f"empty {type(value).__name__}"
+    for key, one in inside:
+        yield from _leaves(f"{path}[{key!r}]", one)
+
+
+def _describe_leaf(leaf: object) -> str:
+    """Return the description of a leaf with a digest: ``int64 (2, 8) 9f86d081...``."""
+    if not isinstance(leaf, torch.Tensor):
+        return f"{type(leaf).__name__} {_digest(repr(leaf).encode())}"
+    flat = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+    content = flat.view(torch.uint8).numpy()
+    kind = str(leaf.dtype).removeprefix("torch.")
+    return f"{kind} {tuple(leaf.shape)} {_digest(content.data)}"
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _gather_bytes(
+    content: bytes, size: int, group: dist.ProcessGroup, device: torch.device
+) -> list[bytes]:
+    """Return the bytes of every rank of the group, each padded to one size."""
+    padded = bytearray(content.ljust(size, b"\0"))
+    rows = all_gather(torch.frombuffer(padded, dtype=torch.uint8).to(device), group)
+    return [row.cpu().numpy().tobytes() for row in rows]

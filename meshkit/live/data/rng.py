@@ -1,0 +1,239 @@
+"""Draw from named random streams, one for each coordinate, with torch's global generators.
+
+::
+
+    outer numbers   a b . . . c d           with mesh.rng("dropout"): the stream continues from
+    "dropout"           0 1 2     3 4       its last number, and so do the numbers outside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.call import Call, Word, given
+from ...core.errors import MeshkitError, SpecError, told
+from ...core.layout import Layout
+from ...core.streams import seed_of, varied
+from ...core.words import article, format_sizes
+from ...launch.record import joined
+
+State = dict[str, Tensor]  # device type to the state of its generator, uint8 (bytes,) on the cpu
+
+
+class RandomStreams:
+    """The random streams of one rank: ``with mesh.rng("dropout", vary=("dp", "tp")):``.
+
+    Inside, torch's global generators of the cpu and of the mesh's current device draw from the
+    stream. After the block, also after an error, their states are restored, and the state of the
+    stream is kept for the next block. Generators of Python, numpy and other devices are unchanged,
+    and so are generators that are passed as ``generator=``.
+
+    The current device must not change inside. The generators belong to the process, so only one
+    thread at a time may be inside. Local. Cost: two reads and two writes of a generator state.
+
+    Activation checkpointing: if the ``with`` is around ``torch.utils.checkpoint.checkpoint``, torch
+    recomputes with the same numbers. If the ``with`` is inside the checkpointed function, the
+    stream has advanced by then: pass ``context_fn=mesh.rng.replay``.
+
+    A view has its own streams. They draw the same numbers as those of its mesh with equal name,
+    axes and coordinates.
+
+    Args:
+        layout: the layout of the mesh.
+        rank: a global rank; it may be outside the mesh if no axis is varied.
+        device_type: the type of the mesh's accelerator, or ``"cpu"``.
+        base: returns the current seed of the job.
+    """
+
+    def __init__(
+        self, layout: Layout, rank: int, device_type: str, base: Callable[[], int]
+    ) -> None:
+        self._layout, self._rank, self._base = layout, rank, base
+        modules = {"cpu": torch.random}
+        if device_type != "cpu":
+            modules[device_type] = torch.get_device_module(device_type)
+        self._modules: Mapping[str, Any] = modules
+        self._states: dict[str, State] = {}
+        self._seeds: dict[str, int] = {}  # the seed with which this process began a stream
+        self._open: list[str] = []
+
+    def __call__(
+        self, name: str, *, vary: str | tuple[str, ...] = (), seed: int | None = None
+    ) -> AbstractContextManager[None]:
+        """Draw from a stream inside the ``with``. See :class:`RandomStreams`.
+
+        Args:
+            name: the name of the stream, without blanks: ``"dropout"``, ``"init"``.
+            vary: the axes along which streams differ, ``"dp tp"`` or ``("dp", "tp")``; along all
+                other axes, ranks draw the same.
+            seed: a new stream begins with ``stream_seed(seed, name, **coordinate)``; None is the
+                seed given to ``meshkit.init``, or 0. A stream that has begun continues.
+
+        Raises:
+            SpecError: if name, ``vary`` or seed is invalid, or if the stream began with another
+                seed.
+            UnknownAxisError: if the mesh has no such axis.
+            CoordinateError: on a rank outside the mesh, if ``vary`` names an axis.
+            MeshkitError: when an open stream is entered again, which would repeat its numbers; when
+                a stream is left before one that was entered later, as generators may do.
+        """
+        more = {} if vary == () else {"vary": vary}
+        call = Call("mesh.rng", (name,), {**more, **given(seed=seed)})
+        _check_name(call, name)
+        coordinate = varied(call, self._layout, self._rank, vary)
+        number = seed_of(call, self._base() if seed is None else seed, name, coordinate)
+        key = f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
+        if seed is not None and self._seeds.get(key, number) != number:
+            line = f"{call}: the stream {key!r} began with another seed."
+            raise SpecError(told(line, fix="leave out seed to go on with it, or another name."))
+        return self._drawing(call, key, number)
+
+    def state_dict(self) -> dict[str, State]:
+        """Return the state of each stream: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
+
+        Ranks that share a coordinate hold the same streams. A mesh of any other sizes resumes from
+        the merged states of all ranks, ``{**a, **b}``.
+
+        Returns:
+            Copies, uint8 on the cpu, for ``torch.save`` or ``torch.distributed.checkpoint``.
+        """
+        if self._open:
+            self._states[self._open[-1]] = self._now()
+        return {key: _copied(state) for key, state in self._states.items()}
+
+    def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
+        """Restore the streams of this rank's coordinates. Local.
+
+        All other streams begin anew.
+
+        Args:
+            states: from :meth:`state_dict`, of this rank or merged from many ranks.
+
+        Raises:
+            SpecError: if the states are invalid; nothing is changed then.
+            MeshkitError: if a stream is open.
+        """
+        call = Call("mesh.rng.load_state_dict", (Word("states"),))
+        if self._open:
+            line = f"{call}: the stream {self._open[-1]!r} is open."
+            raise MeshkitError(told(line, fix="load before the with, or after it."))
+        _check_states(call, states, self._now())
+        inside = self._rank in self._layout
+        here = self._layout.coordinate(self._rank) if inside else {}
+        mine = {f"{axis}={index}" for axis, index in here.items()}
+        found = {key: state for key, state in states.items() if {*key.split()[1:]} <= mine}
+        self._states = {key: _copied(state) for key, state in found.items()}
+        self._seeds = {}
+
+    def replay(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """Return the ``context_fn`` of ``torch.utils.checkpoint.checkpoint``, for streams inside.
+
+        The recomputation starts the streams from their states before the forward, and does not
+        advance them. Local. torch requires ``use_reentrant=False`` with it.
+
+        Example:
+            ``checkpoint(block, x, use_reentrant=False, context_fn=mesh.rng.replay)``
+        """
+        return nullcontext(), self._rewound(dict(self._states), dict(self._seeds))
+
+    @contextmanager
+    def _rewound(self, states: dict[str, State], seeds: dict[str, int]) -> Iterator[None]:
+        now = self._states, self._seeds, self._open
+        self._states, self._seeds, self._open = states, seeds, []
+        try:
+            yield
+        finally:
+            self._states, self._seeds, self._open = now
+
+    @contextmanager
+    def _drawing(self, call: Call, key: str, seed: int) -> Iterator[None]:
+        if key in self._open:
+            line = f"{call}: the stream {key!r} is open, and would draw the same numbers twice."
+            raise MeshkitError(told(line, fix="a stream of another name inside it."))
+        outer = self._now()
+        if self._open:  # so that a state_dict inside is right
+            self._states[self._open[-1]] = outer
+        try:
+            self._put(self._states.get(key, {}), seed)
+            if key not in self._states:
+                self._seeds[key] = seed
+            self._open.append(key)
+            try:
+                yield
+            finally:
+                self._leave(call, key)
+        finally:
+            self._put(outer, seed)
+
+    def _leave(self, call: Call, key: str) -> None:
+        """Keep the state of the stream, unless streams were left out of order."""
+        inner = self._open[-1]
+        self._open.remove(key)
+        if inner != key:
+            line = f"{call}: the stream {key!r} is left while {inner!r}, entered later, is open."
+            text = told(
+                line,
+                "Neither knows now which numbers were its own.",
+                fix="no yield inside the with.",
+            )
+            raise MeshkitError(text)
+        self._states[key] = self._now()
+
+    def _now(self) -> State:
+        """Return the states of the global generators."""
+        return {kind: module.get_rng_state() for kind, module in self._modules.items()}
+
+    def _put(self, state: State, seed: int) -> None:
+        """Set the global generators to a state, or to the seed if they have no state."""
+        for kind, module in self._modules.items():
+            if kind in state:
+                module.set_rng_state(state[kind])
+            elif kind == "cpu":
+                torch.default_generator.manual_seed(seed)  # torch.manual_seed seeds every device
+            else:
+                module.manual_seed(seed)  # seeds the current device only
+
+
+def base_seed(built: int | None) -> int:
+    """Return the seed of the current job, or else the seed when the mesh was built, or 0."""
+    record = joined()
+    return (built if record is None else record.seed) or 0
+
+
+def _check_name(call: Call, name: object) -> None:
+    """Raise if a name contains blanks, which separate name and coordinate in a stream's key."""
+    if not isinstance(name, str) or name.split() != [name]:
+        line = f"{call}: {name!r} is no name of a stream."
+        raise SpecError(told(line, fix="a str without blanks, such as 'dropout'."))
+
+
+def _check_states(call: Call, states: object, now: State) -> None:
+    """Raise if states are invalid, or from generators that this torch does not have."""
+    if not isinstance(states, Mapping):
+        line = f"{call}: the states are {article(type(states).__name__)}, not a dict."
+        raise SpecError(told(line, fix="what mesh.rng.state_dict() returned, or several merged."))
+    for key, state in states.items():
+        kinds = state if isinstance(key, str) and isinstance(state, Mapping) else {"?": None}
+        wrong = [kind for kind in kinds if not _fits(kinds[kind], now.get(kind))]
+        if wrong:
+            text = told(
+                f"{call}: the state {key!r} of {wrong[0]!r} is not one of a generator here.",
+                "It is a uint8 tensor by the name of a stream and the type of a device.",
+                fix="what mesh.rng.state_dict() returned, on a torch and a device like these.",
+            )
+            raise SpecError(text)
+
+
+def _fits(state: object, like: Tensor | None) -> bool:
+    if not isinstance(state, Tensor) or state.dtype != torch.uint8:
+        return False
+    return like is None or state.shape == like.shape
+
+
+def _copied(state: Mapping[str, Tensor]) -> State:
+    return {kind: tensor.to("cpu", copy=True) for kind, tensor in state.items()}

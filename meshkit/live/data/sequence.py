@@ -1,0 +1,233 @@
+"""Cut a tensor to this rank's tokens of a sequence, and restore the whole from all parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...core.call import Call, Word
+from ...core.errors import MeshkitError, SpecError, told
+from ...core.integers import integer
+from ...core.layout import Layout
+from ...core.named import named
+from ...core.sequence import Order, SequencePlan, changed, sequence_plan
+from ...core.words import count_noun
+from ..groups.all_gather import all_gather
+
+DEFAULT_AXES = ("sp",)
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceShard:
+    """This rank's tokens of a sequence. Created by ``mesh.sequence``.
+
+    Only ``gather`` communicates. Shift labels by one token before they are cut, since the token
+    after a rank's last token is on another rank.
+
+    Attributes:
+        plan: the sequence plan of all ranks.
+        part: the part of this rank: its group rank in the group over the axes.
+        device: the device of the mesh, for ``positions`` and ``is_token``.
+        group_of: returns the group over the axes, when ``gather`` needs it.
+
+    Example:
+        ``shard = mesh.sequence(4096, order="zigzag"); mine = shard.take(tokens)``
+    """
+
+    plan: SequencePlan
+    part: int
+    device: torch.device
+    group_of: Callable[[], dist.ProcessGroup] = field(repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return a copy without the group, for example for a DataLoader's worker."""
+        return SequenceShard, (self.plan, self.part, self.device, _no_group)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """The position ids of this rank's tokens: int64 (tokens,), ascending. Local.
+
+        Positions of padding continue from ``length``, so a table of positions needs ``plan.padded``
+        rows.
+        """
+        return torch.from_numpy(self.plan.positions(self.part)).to(self.device)
+
+    @cached_property
+    def is_token(self) -> Tensor:
+        """False where this rank holds padding: bool (tokens,). Local."""
+        return torch.from_numpy(self.plan.is_token(self.part)).to(self.device)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of this rank's tokens without padding, from 0. Local, O(1)."""
+        return self.plan.num_tokens(self.part)
+
+    def take(self, tensor: Tensor, dim: int = 1, fill: float = 0) -> Tensor:
+        """Return this rank's slice of a whole sequence. Local, differentiable.
+
+        Args:
+            tensor: its ``dim`` has ``plan.length`` tokens; any device and dtype.
+            dim: the dim of the sequence; negative ones count from the end.
+            fill: the value of padding; -100 for labels that cross entropy ignores.
+
+        Returns:
+            A tensor with ``plan.tokens`` in ``dim``: a view if this rank holds one run without
+            padding, else a copy.
+
+        Raises:
+            SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens.
+        """
+        call, length = Call("shard.take", (Word("tensor"),), {"dim": dim}), self.plan.length
+        fix = "a tensor of whole sequences, or mesh.sequence with their length."
+        _check(call, tensor, dim, length, f"The sequence has {length}.", fix)
+        held = []
+        for run in self.plan.ranges(self.part):
+            first, last = min(run.start, length), min(run.stop, length)
+            held.append(tensor.narrow(dim, first, last - first))
+        if missing := self.plan.tokens - self.num_tokens:
+            shape = list(tensor.shape)
+            shape[dim] = missing
+            held.append(tensor.new_full(shape, fill))
+        return torch.cat(held, dim) if len(held) > 1 else held[0]
+
+    def restore(self, parts: Tensor | Sequence[Tensor], dim: int = 1) -> Tensor:
+        """Return the whole sequence from the slices of all parts, without padding.
+
+        Local, differentiable.
+
+        Args:
+            parts: the slices in the order of the parts, or their concatenation along ``dim``.
+            dim: the dim of the sequence; negative ones count from the end.
+
+        Returns:
+            The tensor with ``plan.length`` tokens in ``dim``; a view of a concatenation if the
+            order is contiguous, else a copy.
+
+        Raises:
+            SpecError: if a tensor has no such dim, if ``dim`` has another number of tokens, or if
+                the number of slices is not the number of parts.
+        """
+        call, plan = Call("shard.restore", (Word("parts"),), {"dim": dim}), self.plan
+        fix = "all parts, in their order; shard.gather(tensor) gets them."
+        if not isinstance(parts, Tensor):
+            _check_parts(call, parts, dim, plan, fix)
+        whole = parts if isinstance(parts, Tensor) else torch.cat(list(parts), dim)
+        _check(call, whole, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
+        return _reorder(whole, dim, plan).narrow(dim, 0, plan.length)
+
+    def gather(self, tensor: Tensor, dim: int = 1) -> Tensor:
+        """Return the whole sequence from every rank's slice. Collective over the group of the axes.
+
+        The inverse of ``take``, on every rank. Not differentiable: compute the loss from the slice,
+        and gather only for inspection. Cost: one all-gather.
+
+        Args:
+            tensor: this rank's slice, with ``plan.tokens`` in ``dim``; of the same shape on every
+                rank, and on a device that the group's backend supports.
+            dim: the dim of the sequence; negative ones count from the end.
+
+        Returns:
+            A new tensor with ``plan.length`` tokens in ``dim``; dtype and device are kept.
+
+        Raises:
+            SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens; if
+                the group was not requested, with the argument that creates it.
+            MeshkitError: after ``close``, or after ``shutdown``; on a copy in another process.
+        """
+        call = Call("shard.gather", (Word("tensor"),), {"dim": dim})
+        fix = "what shard.take(tensor) gives."
+        _check(call, tensor, dim, self.plan.tokens, f"Each part has {self.plan.tokens}.", fix)
+        parts = [tensor.detach()]
+        if self.plan.parts > 1:
+            parts = all_gather(parts[0], self.group_of())
+        return self.restore(parts, dim)
+
+
+def _no_group() -> dist.ProcessGroup:
+    """Raise in place of the group of a shard that was pickled."""
+    line = "shard.gather(tensor): this shard is a copy, and its group stayed behind."
+    raise MeshkitError(told(line, fix="mesh.sequence(...) in this process."))
+
+
+def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
+    """Return the call of ``mesh.sequence`` as written, without defaults."""
+    more = {} if axes in (DEFAULT_AXES, DEFAULT_AXES[0]) else {"axes": axes}
+    return Call("mesh.sequence", (length,), {**more, **changed({"order": order, "pad": pad})})
+
+
+def sequence_shard(
+    call: Call,
+    layout: Layout,
+    group_rank: Callable[..., int],
+    group_of: Callable[..., dist.ProcessGroup],
+    device: torch.device,
+    length: int,
+    axes: object,
+    order: Order,
+    pad: bool,
+) -> SequenceShard:
+    """Return the shard of a rank of a sequence that is cut over some axes. Local.
+
+    Args:
+        call: the call to quote.
+        layout: the layout of the mesh.
+        group_rank: axes to this rank's index in the group over them.
+        group_of: axes to that group; called only when needed.
+        device: the device of position ids.
+        length: tokens in the sequence.
+        axes: the axes that divide it, as ``"cp sp"`` or ``("cp", "sp")``.
+        order: as in :class:`meshkit.SequencePlan`.
+        pad: likewise.
+
+    Raises:
+        SpecError: as ``mesh.sequence``.
+        UnknownAxisError: if the layout has no such axis.
+    """
+    names, sizes = named(call, "axes", axes, layout.axes), layout.sizes
+    cut = " x ".join(f"{name} {sizes[name]}" for name in names)
+    parts = math.prod(sizes[name] for name in names)
+    plan = sequence_plan(call, length, parts, order, pad, cut)
+    part = group_rank(*names) if names else 0
+    return SequenceShard(plan, part, device, lambda: group_of(*names))
+
+
+def _reorder(whole: Tensor, dim: int, plan: SequencePlan) -> Tensor:
+    """Return the concatenation of all parts with its tokens in sequence order."""
+    if plan.order == "contiguous":
+        return whole
+    starts = {}
+    first = 0
+    for run in (run for part in range(plan.parts) for run in plan.ranges(part)):
+        starts[run.start] = whole.narrow(dim, first, len(run))
+        first += len(run)
+    return torch.cat([starts[start] for start in sorted(starts)], dim)
+
+
+def _check_parts(
+    call: Call, parts: Sequence[Tensor], dim: object, plan: SequencePlan, fix: str
+) -> None:
+    if len(parts) != plan.parts:
+        line = f"{call}: {count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
+        raise SpecError(told(line, fix=fix))
+    for part in parts:
+        _check(call, part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
+
+
+def _check(call: Call, tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:
+    """Raise if the tensor has no such dim, or if it holds another number of tokens."""
+    shape, place = tuple(tensor.shape), integer(dim)
+    if place is None or not -len(shape) <= place < len(shape):
+        line = f"{call}: a tensor of shape {shape} has no dim {dim!r}."
+    elif shape[place] == wanted:
+        return
+    else:
+        line = f"{call}: dim {place} of a tensor of shape {shape} has {shape[place]} tokens."
+    fits = [f"dim={number}" for number, size in enumerate(shape) if size == wanted]
+    raise SpecError(told(line, evidence, fix=f"{', or '.join(fits)}." if fits else fix))

@@ -1,0 +1,153 @@
+"""Yield a rank's share of a dataset that can only be read in sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import TypeVar
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ...core.batch import BatchPlan
+from ...core.call import Call, Word
+from ...core.errors import BatchError, told
+from ...core.micro import MicroBatch, micro_batches
+from ...core.resume import VERSION, State, checked_count, position, read
+
+Sample = TypeVar("Sample")
+
+
+class MicroBatchStream(IterableDataset[list[Sample]]):
+    """A common stream of samples of which each rank keeps its own. Created by ``mesh.sampler``.
+
+    Each item is the list of samples of one micro batch, in the order of an unshuffled sampler::
+
+        loader = DataLoader(stream, batch_size=None, collate_fn=default_collate, num_workers=2)
+
+    Every rank and every worker reads the whole stream and drops the samples of others. The dataset
+    must therefore yield the same samples in the same order everywhere, and must not split itself by
+    rank or worker. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
+    DataLoader restores the exact order. Samples at the end that do not fill a global batch are
+    dropped. A rank holds its share of one step at most. Local.
+
+    Each pass starts from the last loaded state until ``set_epoch`` is called. The caller must pass
+    the epoch to a dataset that shuffles itself.
+
+    Args:
+        dataset: the common stream.
+        plan: the batch plan.
+        data_index: the data coordinate of this rank.
+        epoch: the number of the first pass.
+    """
+
+    def __init__(
+        self, dataset: IterableDataset[Sample], plan: BatchPlan, data_index: int, epoch: int
+    ) -> None:
+        self._dataset = dataset
+        self._plan = plan
+        self._data_index = data_index
+        self._epoch = epoch
+        self._begin = 0  # samples of the stream to skip
+
+    @property
+    def epoch(self) -> int:
+        """The number of the current epoch."""
+        return self._epoch
+
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """Return the micro batches of a step, with positions in the stream as ``samples``.
+
+        Args:
+            step: from 0; after ``load_state_dict`` counted from the loaded state.
+
+        Raises:
+            CoordinateError: if it is not an int of 0 or more.
+        """
+        done = checked_count(Call("stream.micro_batches", (step,)), "step", step)
+        plan, first = self._plan, self._consumed(done)
+        share = (plan.global_batch, plan.micro_batch, plan.dp, self._data_index, first)
+        return [*micro_batches(*share)]
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        """Read the stream from its beginning; yield the micro batches of this rank and worker."""
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        stream = islice(self._dataset, self._begin, None)
+        handed = 0  # micro batches of this rank, over all workers
+        for step in count():
+            all_mine = self.micro_batches(step)
+            mine = [m for m in all_mine if (handed + m.index) % workers == worker]
+            handed += len(all_mine)
+            kept = self._kept(step, stream, {int(place) for m in mine for place in m.samples})
+            if kept is None:
+                return
+            yield from ([kept[int(place)] for place in m.samples] for m in mine)
+
+    def _kept(self, step: int, stream: Iterator[Sample], own: set[int]) -> dict[int, Sample] | None:
+        """Return the samples of a step at some positions; None if the stream ends before."""
+        first, kept, place = self._consumed(step), {}, -1
+        for place, sample in enumerate(islice(stream, self._plan.global_batch), first):
+            if place in own:
+                kept[place] = sample
+        return kept if place == first + self._plan.global_batch - 1 else None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another epoch at its start. An epoch that was loaded from a state is unchanged.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            CoordinateError: if it is not an int of 0 or more.
+        """
+        number = checked_count(Call("stream.set_epoch", (epoch,)), "epoch", epoch)
+        if number != self._epoch:
+            self._epoch, self._begin = number, 0
+
+    def state_dict(self, *, steps: int) -> State:
+        """Return the position after some steps for a checkpoint; equal on every rank.
+
+        Args:
+            steps: completed steps of this pass. The stream cannot count them, as workers read
+                copies of it ahead of the trainer.
+
+        Raises:
+            CoordinateError: if it is not an int of 0 or more.
+        """
+        done = checked_count(Call("stream.state_dict", kwargs={"steps": steps}), "steps", steps)
+        return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state of any mesh and plan. Consumed samples are skipped.
+
+        Cost: one read of each skipped sample.
+
+        Args:
+            state: the result of ``state_dict``.
+
+        Raises:
+            BatchError: if the state is invalid.
+        """
+        call = Call("stream.load_state_dict", (Word("state"),))
+        valid = read(call, state, ("version", "epoch", "consumed"))
+        self._epoch, self._begin = position(call, valid)
+
+    def _consumed(self, steps: int) -> int:
+        return self._begin + steps * self._plan.global_batch
+
+
+def check_stream(call: Call, shuffle: object, seed: object, tail: object) -> None:
+    """Raise if a stream does not support the options.
+
+    Raises:
+        BatchError: if shuffle or seed is set, or if the tail is not dropped.
+    """
+    if shuffle or seed != 0:
+        line = f"{call}: a stream is read in its own order."
+        raise BatchError(
+            told(line, fix=f"{call.but(shuffle=None, seed=None)}, and shuffle in the dataset.")
+        )
+    if tail not in (None, "drop"):
+        line = f"{call}: tail is {tail!r}."
+        whole = "Where a stream ends is not known before, so only whole steps are read."
+        raise BatchError(told(line, whole, fix=f"{call.but(tail='drop')}."))

@@ -1,0 +1,93 @@
+"""The process groups that a rank holds, and the views that share them; as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from ...core.call import written
+from ...core.draw.table import format_rows
+from ...core.words import count_noun
+from ...launch.inside import timeout_of
+from ..shared import GroupKey, Shared
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """A process group that a rank holds.
+
+    Attributes:
+        members: its global ranks in order; empty if the group is gone.
+        origin: ``"default"``, ``"made"`` by meshkit, ``"lent"`` by the user, or ``"gone"``: lent
+            and destroyed since.
+        backend: its backend.
+        seconds: its timeout; None if torch does not expose it.
+        uses: the id of each open view that uses it, with the axes there.
+    """
+
+    members: tuple[int, ...]
+    origin: str
+    backend: str
+    seconds: float | None
+    uses: tuple[tuple[int, str], ...]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of the group in a table: ranks, origin, backend and timeout, uses."""
+        timeout = "" if self.seconds is None else f" {self.seconds:g} s"
+        ranks = f"{count_noun(len(self.members), 'rank')} {written(list(self.members))}"
+        uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
+        return ranks, self.origin, f"{self.backend}{timeout}", uses
+
+
+@dataclass(frozen=True)
+class GroupsReport:
+    """The process groups of one rank in a mesh and all its open views. ``str`` is a table.
+
+    Attributes:
+        rank: the rank.
+        views: id to sizes as text, for the open views.
+        groups: each group once, the largest first.
+    """
+
+    rank: int
+    views: Mapping[int, str]
+    groups: tuple[GroupEntry, ...]
+
+    @property
+    def communicators(self) -> int:
+        """The number of process groups that these views use, the default group included."""
+        return len(self.groups)
+
+    def __str__(self) -> str:
+        made = sum(group.origin == "made" for group in self.groups)
+        groups = count_noun(self.communicators, "process group")
+        head = f"rank {self.rank} holds {groups}, {made} made."
+        views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
+        return "\n  ".join([head, *views, *format_rows([group.cells() for group in self.groups])])
+
+
+def report_groups(rank: int, shared: Shared) -> GroupsReport:
+    """Return every group of the open views that this rank holds, largest first. Local."""
+    asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
+    found: dict[dist.ProcessGroup, list[GroupKey]] = {}
+    for alike in asked:  # an external group stands for all groups of equal members
+        origin, group = shared.find(alike)
+        mine = dist.group.WORLD if origin == "default" else group
+        if mine is not None:
+            found.setdefault(mine, []).append(alike)
+    held = [_entry(shared, group, alikes) for group, alikes in found.items()]
+    views = {birth: user.name for birth, user in shared.users.items()}
+    return GroupsReport(rank, views, tuple(sorted(held, key=lambda one: -len(one.members))))
+
+
+def _entry(shared: Shared, group: dist.ProcessGroup, alikes: Sequence[GroupKey]) -> GroupEntry:
+    uses = tuple(sorted(use for alike in alikes for use in shared.uses(alike)))
+    limit = timeout_of(group)
+    try:
+        members, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
+    except (KeyError, ValueError):  # destroyed by the user who created it
+        return GroupEntry((), "gone", "", None, uses)
+    seconds = None if limit is None else limit.total_seconds()
+    return GroupEntry(tuple(members), shared.find(alikes[0])[0], backend, seconds, uses)

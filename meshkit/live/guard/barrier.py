@@ -1,0 +1,141 @@
+"""A barrier that names the missing ranks on any backend, and a wait that a guard can report.
+
+Each rank checks in at the store, then waits in the group's own barrier, which also notices at once
+when a peer dies. The check-ins are read only if that barrier fails. Both functions announce their
+name and group, so that a guard reports "barrier over dp" or "wait over dp".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+
+import torch.distributed as dist
+
+from ...core.call import Call
+from ...core.errors import CollectiveError, RankTimeoutError, told
+from ...core.report.hang import REBUILD_ADVICE
+from ...core.runs import format_ranks
+from ...launch.deadline import OverdueError, within
+from ...launch.meet import Party
+from ...launch.seat import Holder, holders
+from ...launch.store import SILENCE, asked
+from ...launch.verdict import Presence, absent, present
+from .current import in_collective
+
+
+def barrier(
+    call: Call,
+    party: Party | None,
+    group: dist.ProcessGroup,
+    limit: timedelta | None,
+    device_ids: list[int] | None,
+    format_coordinate: Callable[[int], str],
+) -> None:
+    """Wait until every rank of a group has called this. Collective over the group.
+
+    Cost: one store operation per rank, beside the group's own barrier.
+
+    Args:
+        call: the call to quote.
+        party: the store and the ranks of the group; None if torch exposes no store.
+        group: the process group.
+        limit: the maximum wait; None is the group's own timeout.
+        device_ids: the device that the backend must use, if it needs one.
+        format_coordinate: returns the coordinate of a rank as text.
+
+    Raises:
+        RankTimeoutError: when ranks did not arrive in time, with their coordinates.
+        CollectiveError: when the barrier broke earlier because a rank died, with the dead ranks.
+    """
+    with in_collective("barrier", group):
+        meeting = None
+        if party is not None:
+            meeting = asked(call, party.world, SILENCE, partial(_check_in, party))
+        began = time.monotonic()
+        try:
+            work = dist.barrier(group, async_op=True, device_ids=device_ids)
+            work.wait(*[limit] if limit else [])
+        except RuntimeError as error:
+            if limit is None or time.monotonic() - began < limit.total_seconds():
+                raise _broken_error(call, party, meeting, error, format_coordinate) from error
+            if party is None or meeting is None:
+                raise _unknown_error(call, (), limit) from error
+            look = partial(_missing_error, call, party.ranks, meeting, limit, format_coordinate)
+            raise asked(call, party.world, SILENCE, look) from error
+
+
+def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
+    """Wait for a collective that was started earlier. A guard reports it as ``"wait over dp"``.
+
+    Args:
+        work: the collective; None if there is nothing to wait for.
+        group: the process group that it runs on.
+    """
+    if work is not None:
+        with in_collective("wait", group):
+            work.wait()
+
+
+def _check_in(party: Party) -> dist.Store:
+    """Write this rank's name to the next barrier of its group. Cost: one store operation."""
+    _, meeting = party.next_meeting()
+    meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
+    return meeting
+
+
+def _broken_error(
+    call: Call,
+    party: Party | None,
+    meeting: dist.Store | None,
+    error: RuntimeError,
+    format_coordinate: Callable[[int], str],
+) -> CollectiveError:
+    """Return the error of a barrier that broke before its timeout, with the dead ranks."""
+    line = str(error).partition("\n")[0]
+    known: dict[int, Holder] = {}
+    came: dict[int, Presence] = {}
+    if party is not None and meeting is not None:
+        with suppress(RuntimeError, OverdueError):
+            known = within(SILENCE, partial(holders, party.store, party.ranks))
+            came = within(SILENCE, partial(present, meeting, party.ranks))
+    ended = [rank for rank, holder in known.items() if holder.runs() is False]
+    # a rank that reached this barrier may have ended because of one that did not
+    gone = [rank for rank in ended if rank not in came] or ended
+    lines = [f"Rank {rank} ({format_coordinate(rank)}) has ended: {known[rank]}." for rank in gone]
+    noun = "rank" if len(gone) == 1 else "ranks"
+    look = (
+        f"look at the logs of {noun} {format_ranks(gone)} first"
+        if gone
+        else "look at all ranks' logs"
+    )
+    text = told(f"{call} broke: {line}", *lines, fix=f"{look}; then {REBUILD_ADVICE}.")
+    return CollectiveError(text, missing_ranks=tuple(gone))
+
+
+def _missing_error(
+    call: Call,
+    ranks: Sequence[int],
+    meeting: dist.Store,
+    limit: timedelta,
+    format_coordinate: Callable[[int], str],
+) -> RankTimeoutError:
+    """Return the error that names the ranks that did not check in, if there are any."""
+    came = present(meeting, ranks)
+    missing = [rank for rank in ranks if rank not in came]
+    if not missing:
+        return _unknown_error(call, ranks, limit)
+    return absent(call, limit.total_seconds(), came, missing, format_coordinate)
+
+
+def _unknown_error(call: Call, ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:
+    """Return the error of a timed-out barrier whose missing ranks are unknown."""
+    text = told(
+        f"{call}: not all of its group came through within {limit.total_seconds():g} s.",
+        f"The group holds ranks {', '.join(map(str, ranks)) or 'that are not known here'}.",
+        fix="look at the logs of these ranks.",
+    )
+    return RankTimeoutError(text)

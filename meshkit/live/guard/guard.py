@@ -1,0 +1,167 @@
+"""Report a collective that fails or hangs, with the coordinates of the ranks that cause it.
+
+::
+
+    with mesh.guard(timeout=60):        rank 0 waits in all_reduce ... after 60 s torch raises
+        step()                          rank 2 sleeps in load_batch
+                                        its watching thread answers the roll call of rank 0
+    CollectiveError, on rank 0:         Behind: rank 2 (dp=1 sp=0) has begun 7 of 8 collectives ...
+
+On gloo the waiting thread gets torch's error, at the group's timeout or as soon as a peer dies.
+Other backends return from a call before its work is done, so no thread would get an error. There
+the watching thread starts the roll call itself, once this rank has begun nothing new for the
+timeout. If a rank is behind or silent, it prints the report and aborts the groups of the mesh. On
+gloo it does so for collectives on a foreign group, which keeps its own timeout.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+
+import torch.distributed as dist
+
+from ...core.errors import CollectiveError, MeshkitError
+from ...launch.deadline import OverdueError, within
+from ...launch.inside import connects_apart, set_timeout, timeout_of
+from ...launch.store import asked
+from ..create import abort
+from .current import CollectiveTracker, tracking
+from .roll_call import GuardContext, post_status, report_failure, respond, withdraw_status
+from .stack import (
+    frames_of_error,
+    frames_of_thread,
+    is_collective_error,
+    is_other_mesh,
+    rank_status,
+)
+
+STATUS_TIMEOUT = 1.0  # seconds in which a rank that leaves posts its status
+
+
+@contextmanager
+def guard_collectives(context: GuardContext, limit: timedelta | None) -> Iterator[None]:
+    """Translate the errors of collectives inside; with a limit, also turn a hang into an error.
+
+    Args:
+        context: the guarded mesh.
+        limit: how long one collective of the mesh's groups may take inside. None keeps the timeout
+            of each group, and starts no thread.
+
+    Raises:
+        CollectiveError: instead of torch's own error, which is the cause.
+    """
+    keys, state = context.keys, context.state
+    if state.has_left and keys is not None:
+        withdraw = partial(withdraw_status, keys, context.rank)
+        asked(context.call, context.record.world, STATUS_TIMEOUT, withdraw)
+        state.has_left = False
+        state.answered.clear()
+    raises = _raises_in_caller(context)
+    with (
+        tracking() as tracker,
+        _with_timeout(context, limit if raises else None),
+        nullcontext() if limit is None else _watching(context, tracker, limit, raises),
+    ):
+        try:
+            yield
+        except BaseException as error:
+            translated = _translate(context, tracker, error)
+            if translated is None:
+                raise
+            raise translated from error
+
+
+def _translate(
+    context: GuardContext, tracker: CollectiveTracker, error: BaseException
+) -> MeshkitError | None:
+    """Return the report on a failed collective; for any other error, post it and return None."""
+    line = ": ".join(filter(None, (type(error).__name__, str(error).partition("\n")[0])))
+    rank, groups, frames = context.rank, context.groups, frames_of_error(error)
+    if is_collective_error(error):
+        status = rank_status(rank, groups, frames, tracker.of_error(error))
+        if is_other_mesh(status):
+            return None  # the guard of that mesh reports it, if there is one
+        summary = f"{status.operation or 'a collective'} failed on rank {rank}: {line}."
+        return report_failure(context, summary, status)
+    keys = context.keys
+    if keys is not None and not isinstance(error, CollectiveError):
+        status = rank_status(rank, groups, frames, tracker.of_error(error), line)
+        with suppress(RuntimeError, OverdueError):  # the original error matters more
+            within(STATUS_TIMEOUT, lambda: post_status(keys, status))
+            context.state.has_left = True
+    return None
+
+
+@contextmanager
+def _with_timeout(context: GuardContext, limit: timedelta | None) -> Iterator[None]:
+    """Set the timeout of the mesh's groups inside the block, and restore it afterwards."""
+    before = (
+        {} if limit is None else {group: timeout_of(group) for group in context.groups.values()}
+    )
+    for group in before:
+        set_timeout(group, limit)
+    try:
+        yield
+    finally:
+        for group, timeout in before.items():
+            set_timeout(group, timeout)
+
+
+def _raises_in_caller(context: GuardContext) -> bool:
+    """Return whether a collective raises in the thread that waits for it, at a settable timeout."""
+    return all(connects_apart(str(dist.get_backend(group))) for group in context.groups.values())
+
+
+@contextmanager
+def _watching(
+    context: GuardContext, tracker: CollectiveTracker, limit: timedelta, raises: bool
+) -> Iterator[None]:
+    """Run a thread beside this one that answers roll calls for it."""
+    keys = context.keys
+    if keys is None:
+        yield
+        return
+    over, thread = threading.Event(), threading.get_ident()
+    # a collective on a foreign group has its own timeout, and raises nothing at this one
+    patience = limit.total_seconds() + (context.answer_time if raises else 0)
+    arguments = context, keys, tracker, patience, raises, thread, over
+    watcher = threading.Thread(target=_watch, args=arguments, name="meshkit-guard", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join(STATUS_TIMEOUT)  # a store that does not answer would block it
+
+
+def _watch(
+    context: GuardContext,
+    keys: dist.Store,
+    tracker: CollectiveTracker,
+    patience: float,
+    raises: bool,
+    thread: int,
+    over: threading.Event,
+) -> None:
+    """Answer roll calls; start one after ``patience`` seconds without a new collective."""
+    since, begun = time.monotonic(), None
+    with suppress(RuntimeError):  # the store is gone, so no rank can read a report
+        while not over.wait(context.poll_interval):
+            frames = frames_of_thread(thread)
+            status = rank_status(context.rank, context.groups, frames, tracker.current)
+            respond(context, keys, status)
+            if status.begun != begun or (raises and not status.operation):
+                since, begun = time.monotonic(), status.begun
+            if time.monotonic() - since > patience:
+                summary = f"rank {context.rank} waits in {status.operation}." if raises else ""
+                report = report_failure(context, summary, status)
+                if report is not None:
+                    print(report, file=sys.stderr, flush=True)
+                    return abort(context.groups.values())
+                since = time.monotonic()

@@ -1,0 +1,281 @@
+"""The roll call after a failed collective: every rank posts its status through the store.
+
+The first rank that fails starts the roll call. Every rank in a guard answers. For a rank that
+hangs, its watching thread answers. The caller writes the report once all ranks have answered or a
+few seconds have passed, and all ranks raise it. A mesh has one report: later failures are
+consequences and reuse it. If a watching thread only suspected a hang and no rank is behind, the
+roll call ends without a report.
+
+The process that hosts the store leaves last. A watching thread reads the report as soon as it
+exists, for a main thread that raises its own error later, and rank 0 stays until all have read it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ...core.call import Call
+from ...core.errors import CollectiveError, MeshkitError
+from ...core.layout import Layout
+from ...core.plan import Axes
+from ...core.report.hang import RankStatus, hang_error
+from ...launch.deadline import OverdueError, within
+from ...launch.record import Joined
+from ...launch.seat import Holder, holders
+from ...launch.store import hosted_by_rank_0, lost
+from ...launch.verdict import as_words, from_words
+from ..agree import coordinates_of
+
+ANSWER_TIME = 3.0  # seconds for the answers, beside two polls of the watching threads
+MIN_POLL = 0.5  # seconds between two polls of the store, at least
+POLLS_PER_SECOND = 4000  # of all ranks together, at most: a store serves 85,000 operations/s
+
+
+@dataclass
+class GuardState:
+    """The roll calls of one mesh, as this rank knows them. The mesh owns it.
+
+    Attributes:
+        has_left: whether this rank left a guard with an error of its own, and entered none since.
+        answered: ids of the roll calls that this rank has answered.
+        reports: roll call id to the report that this rank has read; the store may be gone later.
+    """
+
+    has_left: bool = False
+    answered: set[int] = field(default_factory=set)
+    reports: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GuardContext:
+    """Everything that a guard needs to know of a mesh.
+
+    Attributes:
+        call: the call to quote.
+        layout: the ranks of the mesh.
+        record: the current job.
+        groups: axes to this rank's group, as the group plan names them.
+        round_id: id of the agreement round in which the mesh was built.
+        state: the state of the mesh's roll calls.
+    """
+
+    call: Call
+    layout: Layout
+    record: Joined
+    groups: Mapping[Axes, dist.ProcessGroup]
+    round_id: int
+    state: GuardState
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return self.record.world.rank
+
+    @property
+    def keys(self) -> dist.Store | None:
+        """The store prefix of this mesh's roll calls; None if torch exposes no store."""
+        root = self.record.store
+        return None if root is None else dist.PrefixStore(f"mesh/{self.round_id}/guard", root)
+
+    @property
+    def poll_interval(self) -> float:
+        """Seconds between two polls of a watching thread."""
+        return max(MIN_POLL, self.layout.num_ranks / POLLS_PER_SECOND)
+
+    @property
+    def answer_time(self) -> float:
+        """Seconds in which all ranks can answer."""
+        return ANSWER_TIME + 2 * self.poll_interval
+
+
+def post_status(keys: dist.Store, status: RankStatus, call_id: int = 0) -> None:
+    """Post the status of this rank. Cost: one store operation.
+
+    Args:
+        keys: the store prefix of the mesh's roll calls.
+        status: the status of this rank.
+        call_id: the roll call that is answered; 0 for a rank that leaves by itself.
+    """
+    keys.set(f"place/{status.rank}", json.dumps({**asdict(status), "call": call_id}))
+
+
+def respond(context: GuardContext, keys: dist.Store, status: RankStatus) -> None:
+    """Answer an open roll call for another thread, and read its report.
+
+    Cost: one store operation when no roll call is open, else up to 5.
+    """
+    call_id, state = num_calls(keys), context.state
+    if call_id and call_id not in state.answered:
+        state.answered.add(call_id)
+        post_status(keys, status, call_id)
+    if call_id and call_id not in state.reports and keys.check([f"report/{call_id}"]):
+        _read_report(context, keys, call_id)
+
+
+def withdraw_status(keys: dist.Store, rank: int) -> None:
+    """Remove the status that this rank posted when it left. Cost: one store operation."""
+    keys.set(f"place/{rank}", "")
+
+
+def num_calls(keys: dist.Store) -> int:
+    """Return how many roll calls were started. Cost: one store operation."""
+    return int(keys.add("calls", 0))
+
+
+def report_failure(context: GuardContext, summary: str, status: RankStatus) -> MeshkitError | None:
+    """Start a roll call, or answer the open one; return the error that all ranks raise.
+
+    Collective over the ranks that are alive. It waits ``answer_time`` seconds for the others, or
+    twice that if the rank that started the roll call has died. If rank 0 hosts the store, it stays
+    until all who answered have read the report, ``answer_time`` seconds more at most. If the store
+    is gone, this rank returns the report that it read before, or else its own status only.
+
+    Args:
+        context: the guarded mesh.
+        summary: one line about the failed collective; empty if this rank only suspects a hang. Then
+            there is a report only if a rank is behind or silent.
+        status: the status of this rank.
+
+    Returns:
+        The report; None if there is nothing to report.
+    """
+    keys, reports = context.keys, context.state.reports
+    if keys is None:
+        return _local_report(context, summary, status, ())
+    try:
+        within(ANSWER_TIME, lambda: num_calls(keys))  # do not wait long for a dead store
+        limit = 2 * (context.answer_time + ANSWER_TIME)
+        text = within(limit, lambda: _run_roll_call(context, keys, summary, status))
+    except (RuntimeError, OverdueError):
+        text = reports.get(max(reports, default=0), "")
+        if not text:
+            host = lost(context.call, context.record.world).missing_ranks
+            return _local_report(context, summary, status, host)
+    if text and context.rank == 0 and hosted_by_rank_0(context.record.world):
+        _leave_last(context, keys)
+    return from_words(text) if text else None
+
+
+def _run_roll_call(
+    context: GuardContext, keys: dist.Store, summary: str, status: RankStatus
+) -> str:
+    """Return the report as text, written by the calling rank, or by this one if that is gone."""
+    call_id, is_caller = _open_call(keys, status.rank)
+    context.state.answered.add(call_id)
+    post_status(keys, status, call_id)
+    if not is_caller:
+        try:
+            keys.wait([f"report/{call_id}"], timedelta(seconds=context.answer_time + 1))
+        except dist.DistNetworkError:
+            raise
+        except (dist.DistStoreError, RuntimeError):  # timed out; a FileStore raises RuntimeError
+            pass
+    if not keys.check([f"report/{call_id}"]):
+        report = _gather_report(context, keys, summary, call_id)
+        text = as_words(report) if summary or report.behind or report.missing_ranks else ""
+        keys.compare_set(f"report/{call_id}", "", json.dumps(text))
+    return _read_report(context, keys, call_id)
+
+
+def _read_report(context: GuardContext, keys: dist.Store, call_id: int) -> str:
+    """Read a report that exists, keep it, and post that this rank has read it."""
+    text = str(json.loads(keys.get(f"report/{call_id}")))
+    context.state.reports[call_id] = text
+    keys.set(f"read/{call_id}/{context.rank}", "1")
+    return text
+
+
+def _leave_last(context: GuardContext, keys: dist.Store) -> None:
+    """Wait until all who answered the last roll call have read its report, or a few seconds."""
+    deadline = time.monotonic() + context.answer_time
+    call_id = max(context.state.reports)
+
+    def stay() -> None:
+        while any(_unread(context, keys, call_id)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    with suppress(RuntimeError, OverdueError):  # another process hosted the store after all
+        within(context.answer_time, stay)
+
+
+def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[bool]:
+    """Yield True for each rank that has answered the roll call and not read its report yet."""
+    for rank in context.layout.grid.flat:
+        if keys.check([f"place/{rank}"]) and not keys.check([f"read/{call_id}/{rank}"]):
+            yield json.loads(keys.get(f"place/{rank}") or "{}").get("call") == call_id
+
+
+def _open_call(keys: dist.Store, rank: int) -> tuple[int, bool]:
+    """Return the id of the open roll call, or of the last one, and whether this rank opened it.
+
+    A roll call whose report is empty is over: the next one gets its own id.
+    """
+    call_id = num_calls(keys)
+    over = call_id == 0 or (
+        keys.check([f"report/{call_id}"]) and not json.loads(keys.get(f"report/{call_id}"))
+    )
+    if not over:
+        return call_id, False
+    caller = keys.compare_set(f"caller/{call_id + 1}", "", str(rank)).decode()
+    if caller == str(rank):
+        keys.add("calls", 1)
+    return call_id + 1, caller == str(rank)
+
+
+def _gather_report(
+    context: GuardContext, keys: dist.Store, summary: str, call_id: int
+) -> CollectiveError:
+    """Return the report on all ranks, silent ranks included."""
+    ranks = sorted(int(rank) for rank in context.layout.grid.flat)
+    known = {} if context.record.store is None else holders(context.record.store, ranks)
+    deadline = time.monotonic() + context.answer_time
+    answers: dict[int, RankStatus] = {}
+    while True:
+        left: dict[int, RankStatus] = {}  # ranks that left with their own error, before this call
+        for rank in (r for r in ranks if r not in answers and keys.check([f"place/{r}"])):
+            posted = json.loads(keys.get(f"place/{rank}") or "{}")
+            answered_id = posted.pop("call", None)
+            if answered_id is not None:
+                (answers if answered_id == call_id else left)[rank] = RankStatus(**posted)
+        silent = [rank for rank in ranks if rank not in answers]
+        alive = [rank for rank in silent if rank not in known or known[rank].runs() is not False]
+        if not alive or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    reasons = {rank: _silence_reason(known.get(rank)) for rank in silent if rank not in left}
+    first_line = summary or f"rank {context.rank} begins no collective."
+    return _error(context, first_line, {**left, **answers}, reasons)
+
+
+def _silence_reason(holder: Holder | None) -> str:
+    """Return the facts known about a rank that does not answer."""
+    if holder is None:
+        return "no answer"
+    busy = ", outside a guard with a timeout or too busy to answer" if holder.runs() else ""
+    return f"{holder}; {holder.state()}{busy}"
+
+
+def _local_report(
+    context: GuardContext, summary: str, status: RankStatus, gone: Sequence[int]
+) -> CollectiveError:
+    """Return the report of a rank that reaches no other rank."""
+    silent = dict.fromkeys(gone, "it hosted the store, which does not answer")
+    return _error(context, summary, {status.rank: status}, silent)
+
+
+def _error(
+    context: GuardContext,
+    summary: str,
+    statuses: Mapping[int, RankStatus],
+    silent: Mapping[int, str],
+) -> CollectiveError:
+    """Return the error that all ranks raise."""
+    layout = context.layout
+    return hang_error(context.call, summary, layout, statuses, silent, coordinates_of(layout))

@@ -1,0 +1,135 @@
+"""Who is behind, out of what ranks say; and the error that tells it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import meshkit
+from meshkit.core.call import Call
+from meshkit.core.report.hang import Lag, RankStatus, hang_error, lagging_ranks
+from meshkit.testing import layouts
+
+LAYOUT = meshkit.Layout(dp=2, sp=2)
+CALL = Call("mesh.guard", kwargs={"timeout": 60})
+
+
+def name(rank: int) -> str:
+    return " ".join(f"{axis}={at}" for axis, at in LAYOUT.coordinate(rank).items())
+
+
+def places(**late: int) -> dict[int, RankStatus]:
+    """Every rank has begun 8 of each, but for those that are late over an axis: dp_2=7."""
+    counts = {rank: {"dp": 8, "sp": 8} for rank in range(4)}
+    for key, count in late.items():
+        axis, _, rank = key.partition("_")
+        counts[int(rank)][axis] = count
+    return {rank: RankStatus(rank, begun) for rank, begun in counts.items()}
+
+
+@given(st.data())
+def test_behind_by_a_derivation_of_its_own(data: st.DataObject) -> None:
+    """A rank is behind where a peer that differs in that axis only has begun more."""
+    layout = data.draw(layouts(max_ranks=32))
+    ranks = [int(rank) for rank in layout.grid.flat]
+    answered = data.draw(st.sets(st.sampled_from(ranks)))
+    counts = {
+        rank: {axis: data.draw(st.integers(0, 3)) for axis in layout.axes} for rank in answered
+    }
+    found = lagging_ranks(layout, {rank: RankStatus(rank, begun) for rank, begun in counts.items()})
+    expected = {}
+    for rank in answered:
+        at = layout.coordinate(rank)
+        for axis in layout.axes:
+            others = [layout.rank(**{**at, axis: i}) for i in range(layout.sizes[axis])]
+            most = max(counts[other][axis] for other in others if other in answered)
+            if most > counts[rank][axis]:
+                gap = most - counts[rank][axis]
+                expected[rank] = max(gap, expected.get(rank, 0))
+    assert {rank: one.most - one.begun for rank, one in found.items()} == expected
+    assert list(found) == sorted(found)
+
+
+def test_the_group_in_which_a_rank_is_furthest_behind_counts() -> None:
+    assert lagging_ranks(LAYOUT, places(dp_2=7, sp_2=5)) == {2: Lag("sp", 5, 8)}
+    assert lagging_ranks(LAYOUT, places()) == {}
+
+
+def told(found: dict[int, RankStatus], silent: dict[int, str]) -> meshkit.CollectiveError:
+    error = "all_reduce over sp failed on rank 3: RuntimeError: timed out."
+    return hang_error(CALL, error, LAYOUT, found, silent, name)
+
+
+def test_word_for_word() -> None:
+    """2 sleeps; 0 waits for it over dp; 1 and 3 wait for 0 and 2 over sp."""
+    at = places(dp_2=7, sp_0=7, sp_2=7)
+    at[2] = RankStatus(2, at[2].begun, "", "train.py:3 (load_batch)")
+    at[0] = RankStatus(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
+    for rank in (1, 3):
+        at[rank] = RankStatus(rank, at[rank].begun, "all_reduce over sp", "train.py:18 (step)")
+    error = told(at, {})
+    assert str(error) == (
+        "mesh.guard(timeout=60): all_reduce over sp failed on rank 3: RuntimeError: timed out.\n"
+        "  Behind: rank 2 (dp=1 sp=0) has begun 7 of 8 collectives over dp; "
+        "in no collective, train.py:3 (load_batch).\n"
+        "  Behind: rank 0 (dp=0 sp=0) has begun 7 of 8 collectives over sp; "
+        "in all_reduce over dp, train.py:17 (step).\n"
+        "  Ranks 1, 3: in all_reduce over sp, train.py:18 (step).\n"
+        "  Fix: look at rank 2 first; then mesh.close(), meshkit.shutdown(), "
+        "and build again on all ranks."
+    )
+    assert (error.behind, error.missing_ranks) == ((0, 2), ())
+
+
+def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
+    at = places(dp_0=7)
+    del at[2]
+    error = told(at, {2: "host b, pid 311; it has ended"})
+    assert "  Silent: rank 2 (dp=1 sp=0): host b, pid 311; it has ended.\n" in str(error)
+    assert error.missing_ranks == (2,)
+    assert str(error).splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
+
+
+def test_a_silent_rank_for_which_nobody_waits_is_not_looked_at_first() -> None:
+    """0 waits for 2 over dp; 1 and 3 have left the guard in peace."""
+    at = places(dp_2=7)
+    at[0] = RankStatus(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
+    text = str(told({0: at[0], 2: at[2]}, {1: "it has ended", 3: "it has ended"}))
+    assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
+    text = str(told({0: at[0]}, {1: "it has ended", 2: "it has ended", 3: "it has ended"}))
+    assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
+
+
+def test_a_rank_that_left_with_an_error_is_looked_at_before_all_others() -> None:
+    at = places(dp_0=7)
+    at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
+    text = str(told(at, {2: "no answer"}))
+    assert "  Rank 1: left with ValueError: bad sample 17.\n" in text
+    assert text.splitlines()[-1].startswith("  Fix: look at rank 1 first; ")
+
+
+def test_nobody_is_behind() -> None:
+    text = str(told(places(), {}))
+    assert "  Ranks 0-3: in no collective, no line is known.\n" in text
+    assert "  Fix: look at the logs of all ranks; then mesh.close(), meshkit.shutdown()" in text
+
+
+def test_who_is_looked_at_first_is_told_first() -> None:
+    """A hundred ranks wait for 0 to 98, of which 77 waits for nobody."""
+    layout = meshkit.Layout(dp=100)
+    at = {rank: RankStatus(rank, {"dp": 1 + (rank == 99)}, "send over dp") for rank in range(100)}
+    at[77] = RankStatus(77, {"dp": 1}, "", "train.py:3 (load_batch)")
+    text = str(hang_error(CALL, "x.", layout, at, {}, lambda rank: f"dp={rank}"))
+    assert text.splitlines()[1].startswith("  Behind: rank 77 (dp=77) ")
+    assert text.splitlines()[-1].startswith("  Fix: look at rank 77 first; ")
+
+
+def test_many_lines_are_cut() -> None:
+    layout = meshkit.Layout(dp=100)
+    at = {rank: RankStatus(rank, {"dp": rank}) for rank in range(100)}
+    error = hang_error(CALL, "x.", layout, at, {}, lambda rank: f"dp={rank}")
+    lines = str(error).splitlines()
+    assert len(lines) == 1 + 8 + 1 + 1
+    assert lines[1].startswith("  Behind: rank 0 ")
+    assert lines[9] == "  and 92 more."
+    assert error.behind == tuple(range(99))
