@@ -1,7 +1,7 @@
-"""The collectives that are measured: the call, what each rank puts in, and what must come out.
+"""The measured collectives: the torch call, the input of each rank, and the expected output.
 
-The numbers tell ranks and places apart, so a part that went to the wrong rank, came from a rank
-outside the group or lies at the wrong place is a wrong element.
+The input numbers differ between ranks and between positions in the array. A part that went to the
+wrong rank, came from outside the group or lies at the wrong position is a wrong element.
 """
 
 from __future__ import annotations
@@ -13,156 +13,163 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..core.operations import OPERATIONS
 from ..live.waiting import wait
+from .results.collectives import OPERATIONS
 
 EXACT = 2**24  # float32 has every whole number up to here
-BLANK = -1.0  # what no rank holds
-# How many ranks and places are told apart; primes, so that no power of two hides a shift.
-APART = ((31, 251), (31, 31), (7, 17), (3, 5))
+UNSET = -1.0  # a number that no rank puts in
+# Numbers of distinct ranks and positions; primes, so that no power of two hides a shift.
+DISTINCT = ((31, 251), (31, 31), (7, 17), (3, 5))
 
 
-def apart(members: int) -> tuple[int, int]:
-    """How many ranks and places are told apart in a group: the most of which a sum is exact. Pure.
+def num_distinct(group_size: int) -> tuple[int, int]:
+    """Return the numbers of distinct ranks and positions: the most of which a sum is exact. Pure.
 
-    The largest number is one less than their product, so every sum, also of a part of the members,
-    is below 2^24. Beyond 1,198,372 members it need not be.
+    The largest input is one less than their product, so every sum, also of a part of the members,
+    is below 2^24. Above 1,198,372 members a sum may be larger.
 
     Example:
-        >>> [apart(members) for members in (2, 2156, 2157, 16384, 65536, 1048576)]
+        >>> [num_distinct(size) for size in (2, 2156, 2157, 16384, 65536, 1048576)]
         [(31, 251), (31, 251), (31, 31), (31, 31), (7, 17), (3, 5)]
     """
-    exact = (one for one in APART if members * (one[0] * one[1] - 1) < EXACT)
-    return next(exact, APART[-1])
+    exact = (
+        (ranks, positions)
+        for ranks, positions in DISTINCT
+        if group_size * (ranks * positions - 1) < EXACT
+    )
+    return next(exact, DISTINCT[-1])
 
 
-def content(rank: int, members: int, items: int, start: int = 0) -> Tensor:
-    """What a rank holds: (items,) whole numbers that tell ranks and places apart.
+def test_pattern(rank: int, group_size: int, items: int, start: int = 0) -> Tensor:
+    """Return the input of a rank: (items,) whole numbers that differ between ranks and positions.
 
-    In a group of up to 2,156 ranks those that are a multiple of 31 apart hold the same, and so do
-    places that are one of 251; in larger groups more do, so that a sum is exact in float32.
+    In a group of up to 2,156 ranks, the numbers repeat every 31 ranks and every 251 positions. In
+    larger groups they repeat sooner, so that a sum is exact in float32.
 
     Args:
-        rank: whose.
-        members: how many ranks its group has.
-        items: how many.
-        start: the place of the first one.
+        rank: the rank.
+        group_size: ranks in its group.
+        items: how many numbers.
+        start: position of the first number.
     """
-    ranks, places = apart(members)
-    return (places * (rank % ranks) + torch.arange(start, start + items) % places).float()
+    ranks, positions = num_distinct(group_size)
+    return (positions * (rank % ranks) + torch.arange(start, start + items) % positions).float()
 
 
-def all_reduced(members: Sequence[int], place: int, items: int) -> Tensor:
-    """What the rank at a place in a group gets from all_reduce: (items,), the sum over members."""
-    ranks, places = apart(len(members))
-    held = sum(rank % ranks for rank in members)  # at once: members may be thousands
-    return (places * held + len(members) * (torch.arange(items) % places)).float()
+def expected_all_reduce(members: Sequence[int], group_rank: int, items: int) -> Tensor:
+    """Return the output of all_reduce on a rank of the group: (items,), the sum over members."""
+    ranks, positions = num_distinct(len(members))
+    total = sum(rank % ranks for rank in members)  # in one step: members may be thousands
+    return (positions * total + len(members) * (torch.arange(items) % positions)).float()
 
 
-def all_gathered(members: Sequence[int], place: int, items: int) -> Tensor:
-    """What it gets from all_gather: (items,), an equal part from each member."""
-    ranks = len(members)
-    return torch.cat([content(rank, ranks, items // ranks) for rank in members])
+def expected_all_gather(members: Sequence[int], group_rank: int, items: int) -> Tensor:
+    """Return the output of all_gather: (items,), an equal part from each member."""
+    size = len(members)
+    return torch.cat([test_pattern(rank, size, items // size) for rank in members])
 
 
-def reduce_scattered(members: Sequence[int], place: int, items: int) -> Tensor:
-    """What it gets from reduce_scatter: (items / n,), its part of the sum."""
-    return all_reduced(members, place, items).chunk(len(members))[place]
+def expected_reduce_scatter(members: Sequence[int], group_rank: int, items: int) -> Tensor:
+    """Return the output of reduce_scatter: (items / n,), one part of the sum."""
+    return expected_all_reduce(members, group_rank, items).chunk(len(members))[group_rank]
 
 
-def all_exchanged(members: Sequence[int], place: int, items: int) -> Tensor:
-    """What it gets from all_to_all: (items,), from each member the part meant for this place."""
-    ranks, part = len(members), items // len(members)
-    return torch.cat([content(rank, ranks, part, place * part) for rank in members])
+def expected_all_to_all(members: Sequence[int], group_rank: int, items: int) -> Tensor:
+    """Return the output of all_to_all: (items,), from each member the part for this group rank."""
+    size, part = len(members), items // len(members)
+    return torch.cat([test_pattern(rank, size, part, group_rank * part) for rank in members])
 
 
-def broadcasted(members: Sequence[int], place: int, items: int) -> Tensor:
-    """What it gets from broadcast: (items,), what the first member holds."""
-    return content(members[0], len(members), items)
+def expected_broadcast(members: Sequence[int], group_rank: int, items: int) -> Tensor:
+    """Return the output of broadcast: (items,), the input of the first member."""
+    return test_pattern(members[0], len(members), items)
 
 
-def received(members: Sequence[int], place: int, items: int) -> Tensor:
-    """What it gets from send_recv: (items,), what the member before it holds."""
-    return content(members[place - 1], len(members), items)
+def expected_send_recv(members: Sequence[int], group_rank: int, items: int) -> Tensor:
+    """Return the output of send_recv: (items,), the input of the member before this one."""
+    return test_pattern(members[group_rank - 1], len(members), items)
 
 
 Works = Sequence[dist.Work | None]
 Begin = Callable[[Tensor, Tensor, dist.ProcessGroup, bool], Works]
-Collective = Callable[..., dist.Work | None]
+TorchCollective = Callable[..., dist.Work | None]
 
-# Named *_single since torch 2.13, which warns of the older names at every call.
-_all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter: Collective = (
+# torch 2.13 renamed these to *_single, and warns at every call of the older names.
+_torch_all_gather: TorchCollective = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
+_torch_reduce_scatter: TorchCollective = (
     getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 )
 
 
-def _all_reduces(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
-    return [dist.all_reduce(out, group=group, async_op=later)]
+def _all_reduce(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
+    return [dist.all_reduce(out, group=group, async_op=async_op)]
 
 
-def _gathers(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
-    return [_all_gather(out, source, group=group, async_op=later)]
+def _all_gather(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
+    return [_torch_all_gather(out, source, group=group, async_op=async_op)]
 
 
-def _scatters(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
-    return [_reduce_scatter(out, source, group=group, async_op=later)]
+def _reduce_scatter(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
+    return [_torch_reduce_scatter(out, source, group=group, async_op=async_op)]
 
 
-def _exchanges(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
-    return [dist.all_to_all_single(out, source, group=group, async_op=later)]
+def _all_to_all(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
+    return [dist.all_to_all_single(out, source, group=group, async_op=async_op)]
 
 
-def _broadcasts(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
-    return [dist.broadcast(out, dist.get_global_rank(group, 0), group=group, async_op=later)]
+def _broadcast(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
+    root = dist.get_global_rank(group, 0)
+    return [dist.broadcast(out, root, group=group, async_op=async_op)]
 
 
-def _passes_on(out: Tensor, source: Tensor, group: dist.ProcessGroup, later: bool) -> Works:
+def _send_recv(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
     """Send to the next member and receive from the one before, in a ring."""
-    size, here = group.size(), group.rank()
+    size, group_rank = group.size(), group.rank()
     if size == 1:  # torch sends nothing to itself
         out.copy_(source)
         return []
-    after, before = (dist.get_global_rank(group, (here + i) % size) for i in (1, -1))
-    sends = dist.P2POp(dist.isend, source, after, group)
-    return dist.batch_isend_irecv([sends, dist.P2POp(dist.irecv, out, before, group)])
+    after, before = (dist.get_global_rank(group, (group_rank + i) % size) for i in (1, -1))
+    send = dist.P2POp(dist.isend, source, after, group)
+    return dist.batch_isend_irecv([send, dist.P2POp(dist.irecv, out, before, group)])
 
 
 @dataclass(frozen=True)
-class Procedure:
-    """How a collective is made, and what must come of it.
+class Collective:
+    """The torch call of a collective, and its expected output.
 
     Attributes:
-        begin: begins the call, with (output, source, group, later); what it returns can be waited
-            for. Unless ``later`` it need not be: the call itself waits, where it can.
-        expected: what the output must be, from (members, place in the group, items).
+        begin: begins the call, with (output, source, group, async_op), and returns works to wait
+            for. Without ``async_op`` the call itself waits, if it can.
+        expected: the expected output, from (members, group rank, items).
     """
 
     begin: Begin
     expected: Callable[[Sequence[int], int, int], Tensor]
 
 
-CALLS = {
-    "all_reduce": Procedure(_all_reduces, all_reduced),
-    "all_gather": Procedure(_gathers, all_gathered),
-    "reduce_scatter": Procedure(_scatters, reduce_scattered),
-    "all_to_all": Procedure(_exchanges, all_exchanged),
-    "broadcast": Procedure(_broadcasts, broadcasted),
-    "send_recv": Procedure(_passes_on, received),
+COLLECTIVES = {
+    "all_reduce": Collective(_all_reduce, expected_all_reduce),
+    "all_gather": Collective(_all_gather, expected_all_gather),
+    "reduce_scatter": Collective(_reduce_scatter, expected_reduce_scatter),
+    "all_to_all": Collective(_all_to_all, expected_all_to_all),
+    "broadcast": Collective(_broadcast, expected_broadcast),
+    "send_recv": Collective(_send_recv, expected_send_recv),
 }
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A call that can be made again and again on one group.
+class PreparedCall:
+    """A collective on one group with its tensors, which can be called repeatedly.
 
     Attributes:
-        op: which call.
-        members: the ranks of the group, in its order.
-        items: of the total array.
-        group: where it runs.
-        source: what this rank puts in.
-        out: what it gets.
+        op: name of the collective.
+        members: ranks of the group, in its order.
+        items: size of the total array.
+        group: the process group.
+        source: input of this rank.
+        out: output of this rank.
     """
 
     op: str
@@ -172,55 +179,55 @@ class Prepared:
     source: Tensor
     out: Tensor
 
-    def begin(self, later: bool = True) -> Works:
-        """Begin the call; unless ``later``, wait for it where it can be waited for at once."""
-        return CALLS[self.op].begin(self.out, self.source, self.group, later)
+    def begin(self, async_op: bool = True) -> Works:
+        """Begin the call. Without ``async_op``, wait for it if the call itself can."""
+        return COLLECTIVES[self.op].begin(self.out, self.source, self.group, async_op)
 
-    def renew(self) -> None:
-        """Put back what the output was before the call that :func:`checkable` is made for."""
-        self.out.copy_(self.source) if OPERATIONS[self.op].in_place else self.out.fill_(BLANK)
-
-    def wrong(self, rank: int) -> int:
-        """How many elements this rank got wrong in a call on what :func:`checkable` made."""
-        place = list(self.members).index(rank)
-        expected = CALLS[self.op].expected(self.members, place, self.items)
+    def num_wrong(self, rank: int) -> int:
+        """Return the number of wrong elements of this rank after one :func:`checked_call`."""
+        group_rank = list(self.members).index(rank)
+        expected = COLLECTIVES[self.op].expected(self.members, group_rank, self.items)
         return int((self.out.cpu() != expected).sum())
 
 
-def prepared(
+def timed_call(
     op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
-) -> Prepared:
-    """A call to be timed: zeros, as all_reduce adds its own result up again. Local."""
-    operation, ranks = OPERATIONS[op], len(members)
-    source = torch.zeros(operation.source_items(items, ranks), device=device)
-    out = torch.zeros(operation.output_items(items, ranks), device=device)
-    return Prepared(op, members, items, group, source, out)
+) -> PreparedCall:
+    """Return a call for timing, on zeros, since all_reduce sums its own result again. Local."""
+    operation, size = OPERATIONS[op], len(members)
+    source = torch.zeros(operation.source_items(items, size), device=device)
+    out = torch.zeros(operation.output_items(items, size), device=device)
+    return PreparedCall(op, members, items, group, source, out)
 
 
-def checkable(
+def checked_call(
     op: str, members: Sequence[int], items: int, group: dist.ProcessGroup, device: torch.device
-) -> Prepared:
-    """A call whose result tells ranks and places apart, to be made once. Local."""
-    operation, ranks, rank = OPERATIONS[op], len(members), dist.get_rank()
-    source = content(rank, ranks, operation.source_items(items, ranks))
-    blank = torch.full((operation.output_items(items, ranks),), BLANK)
-    out = (source if operation.in_place else blank).to(device, copy=True)
-    return Prepared(op, members, items, group, source.to(device), out)
+) -> PreparedCall:
+    """Return a call whose output can be checked, to be called once. Local."""
+    operation, size, rank = OPERATIONS[op], len(members), dist.get_rank()
+    source = test_pattern(rank, size, operation.source_items(items, size))
+    unset = torch.full((operation.output_items(items, size),), UNSET)
+    out = (source if operation.in_place else unset).to(device, copy=True)
+    return PreparedCall(op, members, items, group, source.to(device), out)
 
 
-def run(calls: Sequence[Prepared]) -> None:
+def run_calls(calls: Sequence[PreparedCall]) -> None:
     """Begin all calls, then wait for all. Collective over their groups.
 
-    A single one is made as in training, and waits by itself. A guard names either: ``all_reduce
-    over dp``, or ``wait over dp``.
+    A single call waits by itself, as in training. A guard reports either as ``all_reduce over dp``
+    or as ``wait over dp``.
     """
-    later = len(calls) > 1
-    for group, work in [(call.group, work) for call in calls for work in call.begin(later)]:
+    async_op = len(calls) > 1
+    for group, work in [(call.group, work) for call in calls for work in call.begin(async_op)]:
         wait(work, group)
 
 
-def lacking(error: RuntimeError) -> str:
-    """The line in which a backend says that it has no such operation; any other error goes on."""
+def unsupported_reason(error: RuntimeError) -> str:
+    """Return the first line of an error that says that the backend has no such operation.
+
+    Raises:
+        RuntimeError: the same error, if it has another reason.
+    """
     line = str(error).partition("\n")[0]
     if isinstance(error, NotImplementedError) or "support" in line or "implement" in line:
         return line

@@ -1,8 +1,8 @@
-"""Ctrl-C, noted rather than raised, so that all ranks leave a measurement at the same call.
+"""Ctrl-C sets a flag instead of raising, so that all ranks stop after the same measurement.
 
-A rank that left alone would keep its peers in a collective. So a signal only sets a mark; ranks
-tell each other their marks between measurements, and leave together. Where one process has started
-the ranks and it alone gets the signal, a file stands for the mark.
+A rank that stopped alone would leave its peers waiting in a collective. The signal therefore only
+sets a flag. Ranks exchange their flags between measurements, and stop together. If one process has
+started the ranks and it alone gets the signal, a file passes the flag to them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import time
 from pathlib import Path
 from types import FrameType, TracebackType
 
-AGAIN = 1.0  # seconds: a launcher passes on what the terminal has sent already
+SAME_SIGNAL = 1.0  # seconds: a launcher forwards the signal that the terminal has already sent
 
 
 class Interruption:
-    """Whether somebody has asked to stop. In ``with``, in the main thread: it holds SIGINT.
+    """Whether the user has pressed Ctrl-C. A context manager for the main thread: it holds SIGINT.
 
-    A second signal, a second or more after the first, is a KeyboardInterrupt as ever.
+    A second signal, more than a second after the first, raises KeyboardInterrupt as usual.
 
     Args:
-        file: what stands for the mark of all processes on this machine; None where there is none.
+        file: path whose existence is the flag for all processes on this machine, or None.
     """
 
     def __init__(self, file: str | None = None) -> None:
@@ -29,7 +29,7 @@ class Interruption:
         self._since: float | None = None
 
     def __enter__(self) -> Interruption:
-        self._before = signal.signal(signal.SIGINT, self._note)
+        self._previous = signal.signal(signal.SIGINT, self._set)
         return self
 
     def __exit__(
@@ -38,14 +38,14 @@ class Interruption:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._previous)
 
     def __bool__(self) -> bool:
         return self._since is not None or (self._file is not None and self._file.exists())
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _set(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self._since is not None and now - self._since > AGAIN:
+        if self._since is not None and now - self._since > SAME_SIGNAL:
             raise KeyboardInterrupt
         self._since = now if self._since is None else self._since
         if self._file is not None:

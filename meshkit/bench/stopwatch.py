@@ -1,9 +1,9 @@
-"""Seconds of one call, again and again.
+"""Seconds of repeated calls.
 
-On the cpu by the host's clock. On CUDA by events on the stream, so that neither the launch nor the
-host's own work counts; calls are launched one by one (as nccl-tests without its option ``-G``; with
-it: ``graph``); that has never been run. On other accelerators by the host's clock, with a wait for
-the device around each call; neither has that.
+On the cpu the host's clock measures them. On CUDA events on the stream do, so that neither the
+launch nor the host's own work counts; calls are launched one by one, as nccl-tests does without its
+option ``-G``. On other accelerators the host's clock measures each call together with a
+synchronization. Neither CUDA nor other accelerators have ever been run.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from itertools import pairwise
 import torch
 
 
-def seconds(
+def time_calls(
     call: Callable[[], None], warm_up: int, calls: int, device: torch.device
 ) -> list[float]:
-    """What each call took on this rank. Collective as the call is.
+    """Return the seconds of each call on this rank. Collective as the call is.
 
-    The calls follow each other with nothing between them: the first ones, which are not counted,
-    bring the ranks of a group into step.
+    The calls follow each other directly. The warm-up calls bring the ranks of a group into step.
 
     Args:
         call: begins a collective and waits for it.
-        warm_up: how many calls are not counted, 0 or more.
-        calls: how many are.
-        device: where the tensors lie.
+        warm_up: number of calls before the timed ones, 0 or more.
+        calls: number of timed calls.
+        device: device of the tensors.
 
     Returns:
         ``calls`` times in seconds.
@@ -38,30 +37,30 @@ def seconds(
     return timed(call, calls, device)
 
 
-def settle(device: torch.device) -> None:
-    """Wait for what was queued on an accelerator; a cpu queues nothing."""
+def synchronize(device: torch.device) -> None:
+    """Wait for queued work of an accelerator; a cpu queues nothing."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def _by_clock(call: Callable[[], None], calls: int, device: torch.device) -> list[float]:
-    settle(device)
-    took = []
+    synchronize(device)
+    seconds = []
     for _ in range(calls):
         began = time.perf_counter()
         call()
-        settle(device)
-        took.append(time.perf_counter() - began)
-    return took
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def _by_events(call: Callable[[], None], calls: int, device: torch.device) -> list[float]:
-    """An event before the first call and one after each; the stream is read once, at the end."""
+    """Record an event before the first call and one after each, and read all at the end."""
     events = [torch.Event(device, enable_timing=True) for _ in range(calls + 1)]
-    settle(device)
+    synchronize(device)
     events[0].record()
     for event in events[1:]:
         call()
         event.record()
-    settle(device)
+    synchronize(device)
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]

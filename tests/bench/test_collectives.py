@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import meshkit
-from meshkit.bench import calls
-from meshkit.bench.calls import CALLS, lacking
-from meshkit.core.operations import OPERATIONS
+from meshkit.bench import collectives
+from meshkit.bench.collectives import COLLECTIVES, unsupported_reason
+from meshkit.bench.results.collectives import OPERATIONS
 from tests.bench import bench_jobs as jobs
 
 
 def test_there_is_a_call_for_each_operation() -> None:
-    assert list(CALLS) == list(OPERATIONS)
+    assert list(COLLECTIVES) == list(OPERATIONS)
 
 
 @pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])
@@ -37,23 +37,25 @@ def test_expected_results_element_by_element(members: list[int]) -> None:
             "send_recv": whole[(place - 1) % ranks].reshape(-1),
         }
         for op, numbers in wanted.items():
-            found = CALLS[op].expected(members, place, items)
+            found = COLLECTIVES[op].expected(members, place, items)
             assert found.tolist() == numbers.tolist()
-            assert wanted.keys() == CALLS.keys()
+            assert wanted.keys() == COLLECTIVES.keys()
             assert len(found) == OPERATIONS[op].output_items(items, ranks)
 
 
 def test_content_tells_ranks_and_places_apart() -> None:
-    held = torch.stack([calls.content(rank, 8, 251) for rank in range(31)])
+    held = torch.stack([collectives.test_pattern(rank, 8, 251) for rank in range(31)])
     assert len(held.unique()) == 31 * 251
 
 
 @pytest.mark.parametrize("members", [1, 2156, 2157, 16_384, 17_477, 65_536, 1_048_576])
 def test_sums_over_many_members_are_exact(members: int) -> None:
-    ranks, places = calls.apart(members)
+    ranks, places = collectives.num_distinct(members)
     assert members * (ranks * places - 1) < 2**24
     held = [sum(rank % ranks for rank in range(members)) * places + members * (places - 1)]
-    found = calls.all_reduced(range(members), 0, 2 * places)[[places - 1, 2 * places - 1]]
+    found = collectives.expected_all_reduce(range(members), 0, 2 * places)[
+        [places - 1, 2 * places - 1]
+    ]
     assert found.tolist() == held * 2
 
 
@@ -61,9 +63,9 @@ def test_a_sum_of_16384_in_float32_is_what_is_expected() -> None:
     members = range(5, 16_384 + 5)
     whole = torch.zeros(40)
     for rank in members:  # one after another: the order in which errors grow the most
-        whole += calls.content(rank, len(members), 40)
-    assert whole.tolist() == calls.all_reduced(members, 0, 40).tolist()
-    five, six = (calls.content(rank, len(members), 40) for rank in (5, 6))
+        whole += collectives.test_pattern(rank, len(members), 40)
+    assert whole.tolist() == collectives.expected_all_reduce(members, 0, 40).tolist()
+    five, six = (collectives.test_pattern(rank, len(members), 40) for rank in (5, 6))
     assert not (five == six).any()
 
 
@@ -78,18 +80,19 @@ def test_every_call_is_right_on_real_groups_and_one_never_made_is_wrong() -> Non
 @pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
 def test_what_a_backend_lacks_is_its_first_line(kind: type[RuntimeError]) -> None:
     assert (
-        lacking(kind("Backend x does not support this\nmore")) == "Backend x does not support this"
+        unsupported_reason(kind("Backend x does not support this\nmore"))
+        == "Backend x does not support this"
     )
 
 
 def test_any_other_error_goes_on() -> None:
     with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
-        lacking(RuntimeError("Connection closed by peer"))
+        unsupported_reason(RuntimeError("Connection closed by peer"))
 
 
 def test_what_is_renewed_is_as_before_the_call() -> None:
     source, group = torch.arange(4.0), Any
     for op, wanted in (("all_reduce", source), ("all_to_all", torch.full((4,), -1.0))):
-        call = calls.Prepared(op, [0], 4, group, source, torch.zeros(4))
+        call = collectives.PreparedCall(op, [0], 4, group, source, torch.zeros(4))
         call.renew()
         assert call.out.tolist() == wanted.tolist()

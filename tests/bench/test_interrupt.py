@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.bench import interruption
-from meshkit.bench.interruption import AGAIN, Interruption
+from meshkit.bench import interrupt
+from meshkit.bench.interrupt import SAME_SIGNAL, Interruption
 
 
 def test_a_signal_sets_the_mark_and_the_handler_comes_back(tmp_path: Path) -> None:
@@ -36,10 +36,10 @@ def test_a_second_signal_is_an_interrupt_unless_it_is_the_same_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(interruption.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(interrupt.time, "monotonic", lambda: now[0])
     before = signal.getsignal(signal.SIGINT)
     with Interruption():
-        for later in (0.0, AGAIN):  # what a launcher passes on comes soon after
+        for later in (0.0, SAME_SIGNAL):  # what a launcher passes on comes soon after
             now[0] = 100.0 + later
             signal.raise_signal(signal.SIGINT)
         now[0] += 0.01

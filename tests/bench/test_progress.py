@@ -8,12 +8,12 @@ import pytest
 
 from meshkit import Layout
 from meshkit.bench.progress import EMPTY, Progress, announced, line, work
-from meshkit.core.measured import cases
-from meshkit.core.measurement import Case
-from meshkit.core.targets import typed_targets
+from meshkit.bench.results.measurement import Case
+from meshkit.bench.results.run import plan_cases
+from meshkit.bench.results.targets import parse_targets
 
 LAYOUT = Layout(dp=4, sp=2)
-DP, BOTH, ALL = typed_targets(LAYOUT, ["dp", "dp+sp", "dp sp"])
+DP, BOTH, ALL = parse_targets(LAYOUT, ["dp", "dp+sp", "dp sp"])
 
 
 class Terminal(io.StringIO):
@@ -28,7 +28,7 @@ def test_a_case_costs_its_calls_one_after_the_other(target: object, calls: int) 
 
 def test_all_of_it_is_told_before_it_begins() -> None:
     stream = Terminal()
-    todo = cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
+    todo = plan_cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
     Progress(LAYOUT, todo, 1, 5, stream).begin()
     said = "3 rows in 3 passes, one after the other, each of up to 5 calls"
     assert stream.getvalue() == f"{said}\n"
@@ -39,7 +39,7 @@ def test_all_of_it_is_told_before_it_begins() -> None:
 def told(stream: io.StringIO, step: float) -> str:
     """What four equal cases say, each of which takes so many seconds."""
     now = [50.0]
-    todo = cases(LAYOUT, ["broadcast", "all_reduce"], [DP, DP], [64])
+    todo = plan_cases(LAYOUT, ["broadcast", "all_reduce"], [DP, DP], [64])
     progress = Progress(LAYOUT, todo, None, 5, stream, lambda: now[0])
     for case in todo:
         progress(case)
@@ -91,7 +91,7 @@ def test_where_nothing_can_be_written_it_is_silent() -> None:
 
 
 def test_a_long_line_is_cut() -> None:
-    (long,) = typed_targets(Layout(**{"a" * 60: 2}), ["a" * 60])
+    (long,) = parse_targets(Layout(**{"a" * 60: 2}), ["a" * 60])
     layout = Layout(**{"a" * 60: 2})
     stream, case = Terminal(), Case("reduce_scatter", long, 2**30)
     progress = Progress(layout, [case, case], 16, 5, stream, iter([0.0, 1.0, 2.0]).__next__)
@@ -118,7 +118,7 @@ def test_time_left(done: float, seconds: float, said: str) -> None:
 
 
 def test_what_is_left_counts_the_turns_of_a_sample() -> None:
-    todo = cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
+    todo = plan_cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
     for alone, share in ((1, 67), (None, 75)):
         stream = Terminal()
         progress = Progress(LAYOUT, todo, alone, 5, stream, iter([0.0, 0.0, 3.0]).__next__)

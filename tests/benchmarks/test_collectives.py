@@ -24,7 +24,7 @@ from benchmarks.collectives import (
 )
 from benchmarks.rows import Row
 from meshkit.bench import calls
-from meshkit.core.operations import OPERATIONS
+from meshkit.bench.results.collectives import OPERATIONS
 
 from . import collectives_jobs as jobs
 

@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from meshkit import SpawnError, SpecError
-from meshkit.bench.bench import Request
+from meshkit.bench.results.collectives import OPERATIONS
+from meshkit.bench.results.run import BenchmarkRun
+from meshkit.bench.run import Request
 from meshkit.cli import bench
 from meshkit.cli.bench_asked import (
     RANK,
@@ -33,12 +35,10 @@ from meshkit.cli.bench_asked import (
 )
 from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
-from meshkit.core.measured import Measured
-from meshkit.core.operations import OPERATIONS
 from meshkit.launch.launchers import LAUNCHERS
+from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.cli import bench_jobs as jobs
 from tests.cli.processes import ended
-from tests.core.reports import CLEAN, EMPTY, REPORT
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
@@ -377,7 +377,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     asked = parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         asked.command.run(asked)
-    assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
+    assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two plan_cases, each of one group
     assert str(error.value).splitlines()[-1] == (
         "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
     )
@@ -413,7 +413,7 @@ CODES = [(CLEAN, 0), (REPORT, 1), (EMPTY, 130)]
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_only_rank_0_prints_and_all_leave_with_one_code(
-    report: Measured,
+    report: BenchmarkRun,
     rank: int,
     code: int,
     as_json: bool,
@@ -434,7 +434,7 @@ def test_only_rank_0_prints_and_all_leave_with_one_code(
 def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(report: Measured, path: str) -> None:
+    def full(report: BenchmarkRun, path: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("meshkit.bench.plot.check_plot", lambda path: None)
@@ -453,7 +453,7 @@ def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
 def test_a_graph_on_cuda_is_asked_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
 
-    def started(n: int, request: Request, layout: object) -> tuple[int, Measured]:
+    def started(n: int, request: Request, layout: object) -> tuple[int, BenchmarkRun]:
         seen.append(request.terms.graph)
         return 0, CLEAN
 

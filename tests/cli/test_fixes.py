@@ -8,10 +8,10 @@ import shlex
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.core.reports import CLEAN
 
 from meshkit.cli import bench, check
 from meshkit.cli.main import main
-from tests.core.reports import CLEAN
 
 law = settings(
     deadline=None,

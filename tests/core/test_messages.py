@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from meshkit.core.measured_read import read_fits
 
 import meshkit
 from meshkit import (
@@ -36,16 +37,16 @@ from meshkit import (
     split_world,
     stream_seed,
 )
+from meshkit.bench.results.collectives import sweep_sizes
+from meshkit.bench.results.fit import Fit
+from meshkit.bench.results.targets import parse_targets
 from meshkit.core.axes import STANDARD
-from meshkit.core.bandwidth import sweep_sizes
 from meshkit.core.call import Call, Word
 from meshkit.core.cost import Job
 from meshkit.core.crossing import link_bytes
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
-from meshkit.core.fit import Fit
 from meshkit.core.links import LINKS
-from meshkit.core.measured_read import read_fits
 from meshkit.core.model import ModelShape
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
@@ -57,7 +58,6 @@ from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
 from meshkit.core.streams import varied
 from meshkit.core.svg import svg
-from meshkit.core.targets import typed_targets
 
 CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -1603,20 +1603,20 @@ the ramp does not lead to the plan.
         {},
     ),
     "a target without axes": Said(
-        lambda: typed_targets(LAYOUT, ["dp", "dp+"]),
+        lambda: parse_targets(LAYOUT, ["dp", "dp+"]),
         SpecError,
         """
-        typed_targets(Layout(dp=4, sp=2, tp=1), ['dp', 'dp+']): 'dp+' does not name axes, two \
+        parse_targets(Layout(dp=4, sp=2, tp=1), ['dp', 'dp+']): 'dp+' does not name axes, two \
 groups of them at once at most.
           Fix: axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once.
         """,
         {},
     ),
     "a target in which nothing travels": Said(
-        lambda: typed_targets(LAYOUT, ["tp"]),
+        lambda: parse_targets(LAYOUT, ["tp"]),
         SpecError,
         """
-        typed_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank: nothing \
+        parse_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank: nothing \
 travels in it.
           Fix: an axis with 2 ranks or more.
         """,

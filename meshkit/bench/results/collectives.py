@@ -104,7 +104,9 @@ def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
     """
     if not 1 <= least <= most <= MAX_BYTES or factor < 2:
         call = Call("sweep_sizes", (least, most, factor))
-        summary = f"{call}: there are no sizes from {least} to {most} bytes by a factor of {factor}."
+        summary = (
+            f"{call}: there are no sizes from {least} to {most} bytes by a factor of {factor}."
+        )
         rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."
         raise SpecError(told(summary, rule, fix="for example sweep_sizes(1024, 65536, 4)."))
     sizes = []

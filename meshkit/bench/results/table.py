@@ -64,8 +64,11 @@ def _setup(run: BenchmarkRun) -> str:
 
 def _tables(run: BenchmarkRun, width: int, *, ascii: bool) -> Iterator[str]:
     """Yield a heading, a table and the fits of each operation and target."""
-    cells = [_cells(*row) for row in zip(run.measurements, slowdowns(run.measurements), strict=True)]
+    cells = [
+        _cells(*row) for row in zip(run.measurements, slowdowns(run.measurements), strict=True)
+    ]
     header, *cells = _aligned([WIDE_HEADER, *cells], width)
+    natural = sum(map(len, header)) + 2 * (len(header) - 1)
     rows, fits = zip(run.measurements, cells, strict=True), run.fits
     for (op, target), block in groupby(rows, _operation_and_target):
         measured = list(block)
@@ -75,7 +78,7 @@ def _tables(run: BenchmarkRun, width: int, *, ascii: bool) -> Iterator[str]:
             sample = f"{first.groups} of {count(first.num_groups, 'group')}"
             yield f"{first.mode}: a sample of {sample}"
         if supported := [row for measurement, row in measured if measurement.timing]:
-            yield from table(header, supported, width=width, ascii=ascii).split("\n")
+            yield from table(header, supported, width=natural, ascii=ascii).split("\n")
         for measurement, _ in measured:
             if measurement.unsupported is not None:
                 case = f"{measurement.mode}, {measurement.case.bytes} bytes"

@@ -7,12 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from meshkit import Layout
-from meshkit.core.measured import Measured
-from meshkit.core.measurement import ALONE, CONCURRENT, OVERLAP, Case, Measurement, measurement
-from meshkit.core.targets import typed_targets
+from meshkit.bench.results.measurement import (
+    ALONE,
+    CONCURRENT,
+    OVERLAP,
+    Case,
+    Measurement,
+    summarize,
+)
+from meshkit.bench.results.run import BenchmarkRun
+from meshkit.bench.results.targets import parse_targets
 
 LAYOUT = Layout(dp=2, sp=2)
-DP, SP, BOTH = typed_targets(LAYOUT, ["dp", "sp", "dp+sp"])
+DP, SP, BOTH = parse_targets(LAYOUT, ["dp", "sp", "dp+sp"])
 
 
 def took(*milliseconds: float) -> np.ndarray:
@@ -22,16 +29,16 @@ def took(*milliseconds: float) -> np.ndarray:
 
 
 FOUND = (
-    measurement(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2)),
-    measurement(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3)),
-    measurement(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4)),
-    measurement(LAYOUT, Case("all_reduce", DP, 1048576), CONCURRENT, took(8, 6, 8, 6)),
-    measurement(LAYOUT, Case("all_reduce", SP, 1024), ALONE, took(1, 1, 1, 1), 3),
-    measurement(LAYOUT, Case("all_reduce", SP, 1024), CONCURRENT, took(1, 1, 2, 2), 3),
-    measurement(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, took(5, 5, 5, 5)),
-    Measurement(Case("all_to_all", DP, 1024), ALONE, (2,), lacks="gloo does not support it"),
+    summarize(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1048576), CONCURRENT, took(8, 6, 8, 6)),
+    summarize(LAYOUT, Case("all_reduce", SP, 1024), ALONE, took(1, 1, 1, 1), 3),
+    summarize(LAYOUT, Case("all_reduce", SP, 1024), CONCURRENT, took(1, 1, 2, 2), 3),
+    summarize(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, took(5, 5, 5, 5)),
+    Measurement(Case("all_to_all", DP, 1024), ALONE, (2,), unsupported="gloo does not support it"),
 )
-REPORT = Measured(
+REPORT = BenchmarkRun(
     sizes={"dp": 2, "sp": 2},
     launcher="spawn",
     device="cpu",
@@ -40,10 +47,9 @@ REPORT = Measured(
     hosts={0: "a", 1: "a", 2: "b", 3: "b"},
     warm_up=3,
     iters=20,
-    graph=False,
-    found=FOUND,
+    measurements=FOUND,
     planned=len(FOUND),
     seconds=1.25,
 )
-CLEAN = replace(REPORT, found=FOUND[:4], planned=4)
-EMPTY = replace(REPORT, found=(), planned=8)
+CLEAN = replace(REPORT, measurements=FOUND[:4], planned=4)
+EMPTY = replace(REPORT, measurements=(), planned=8)

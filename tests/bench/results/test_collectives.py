@@ -8,14 +8,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.operations import OPERATIONS
 
-from meshkit.core.bandwidth import (
+from meshkit.bench.results.collectives import (
+    OPERATIONS,
     busbw_factor,
-    fitted,
+    divisible_size,
     gigabytes_per_second,
     sweep_sizes,
 )
-from meshkit.core.operations import OPERATIONS
 
 quick = settings(deadline=None, max_examples=60, database=None)
 RANKS = (1, 2, 3, 4, 5, 8, 64)
@@ -81,7 +82,7 @@ def test_busbw_factor_counts_what_leaves_a_rank(ranks: int) -> None:
         "all_reduce": [a + b for a, b in zip(gathered, reduced, strict=True)],
         "all_to_all": parts_exchanged(ranks),
     }
-    assert sent.keys() == {op for op, known in OPERATIONS.items() if known.passes}
+    assert sent.keys() == {op for op, known in OPERATIONS.items() if known.ring_passes}
     for op, parts in sent.items():
         assert {float(Fraction(count, ranks)) for count in parts} == {busbw_factor(op, ranks)}
 
@@ -100,7 +101,7 @@ def test_sizes_go_up_by_the_factor_and_end_at_or_below_the_most() -> None:
 @pytest.mark.parametrize("size", [1, 4, 1000, 1024, 2**20 + 3])
 def test_a_fitted_size_is_the_nearest_below_that_all_ranks_can_share(size: int, ranks: int) -> None:
     fits = [s for s in range(4 * ranks, size + 1, 4) if s // 4 % ranks == 0] or [4 * ranks]
-    assert fitted(size, ranks) == fits[-1]
+    assert divisible_size(size, ranks) == fits[-1]
 
 
 def test_bandwidth_is_decimal() -> None:
@@ -122,3 +123,32 @@ def test_sizes_are_a_geometric_series_that_cannot_go_on(least: int, more: int, f
 def test_sizes_that_are_none_or_never_end(asked: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="there are no sizes from"):
         sweep_sizes(*asked)
+
+
+@pytest.mark.parametrize(
+    ("op", "passes", "source", "output", "counted"),
+    [
+        ("all_reduce", 2, 24, 24, 24),
+        ("all_gather", 1, 8, 24, 8),
+        ("reduce_scatter", 1, 24, 8, 8),
+        ("all_to_all", 1, 24, 24, 8),
+        ("broadcast", 0, 24, 24, 24),
+        ("send_recv", 0, 24, 24, 24),
+    ],
+)
+def test_24_items_on_3_ranks(op: str, passes: int, source: int, output: int, counted: int) -> None:
+    known = OPERATIONS[op]
+    assert known.ring_passes == passes
+    assert (known.source_items(24, 3), known.output_items(24, 3)) == (source, output)
+    assert known.count(24, 3) == counted
+
+
+def test_what_is_read_in_place_has_a_source_as_large_as_its_output() -> None:
+    assert [op for op, known in OPERATIONS.items() if known.in_place] == ["all_reduce", "broadcast"]
+    assert [op for op, known in OPERATIONS.items() if known.reduces] == [
+        "all_reduce",
+        "reduce_scatter",
+    ]
+    assert [op for op, known in OPERATIONS.items() if known.rooted] == ["broadcast"]
+    for known in OPERATIONS.values():
+        assert not known.in_place or known.source_items(12, 3) == known.output_items(12, 3)

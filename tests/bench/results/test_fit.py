@@ -12,17 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError
+from meshkit.bench.results.collectives import ITEM, MOST
+from meshkit.bench.results.fit import Fit, fit_line, fit_measurements
+from meshkit.bench.results.measurement import ALONE, OVERLAP, Case, Measurement, Timing
+from meshkit.bench.results.run import plan_cases
+from meshkit.bench.results.targets import Target, parse_targets
 from meshkit.cli.bench_asked import read_sizes
 from meshkit.cli.grid import sizes_of
 from meshkit.cli.main import parser
-from meshkit.core.bandwidth import ITEM, MOST
 from meshkit.core.call import Call
 from meshkit.core.factor import nested_sizes
-from meshkit.core.fit import Fit, fits, line
-from meshkit.core.measured import cases
-from meshkit.core.measurement import ALONE, OVERLAP, Case, Measurement
-from meshkit.core.targets import Target, typed_targets
-from meshkit.core.timing import Timing
 
 quick = settings(deadline=None, max_examples=60, database=None)
 seconds = st.floats(1e-6, 10.0)
@@ -38,7 +37,7 @@ def loss(alpha: float, beta: float, sizes: list[int], took: list[float]) -> floa
 @given(st.floats(1e-6, 1e-1), st.floats(1e-12, 1e-6))
 def test_a_line_is_found_again(alpha: float, beta: float) -> None:
     sizes = [2**10, 2**14, 2**18, 2**26]
-    found = line(sizes, [alpha + beta * size for size in sizes])
+    found = fit_line(sizes, [alpha + beta * size for size in sizes])
     assert found == pytest.approx((alpha, beta), rel=1e-6)
 
 
@@ -46,7 +45,7 @@ def test_a_line_is_found_again(alpha: float, beta: float) -> None:
 @given(st.lists(seconds, min_size=2, max_size=6))
 def test_no_other_line_leaves_less(took: list[float]) -> None:
     sizes = [1000 * 4**i for i in range(len(took))]
-    alpha, beta = line(sizes, took)
+    alpha, beta = fit_line(sizes, took)
     assert min(alpha, beta) >= 0
     least = loss(alpha, beta, sizes, took)
     scale = max(took)
@@ -74,14 +73,14 @@ def test_a_line_inside_the_bounds_solves_the_normal_equations(took: list[float])
     p, q = (sum(s**k / t for s, t in zip(sizes, took, strict=True)) for k in (0, 1))
     alpha, beta = (p * c - q * b) / (a * c - b * b), (a * q - b * p) / (a * c - b * b)
     if alpha > 0 and beta > 0:
-        assert line(sizes, took) == pytest.approx((alpha, beta), rel=1e-4, abs=1e-12)
+        assert fit_line(sizes, took) == pytest.approx((alpha, beta), rel=1e-4, abs=1e-12)
 
 
 def test_times_that_fall_are_a_constant_and_those_without_a_start_are_a_slope() -> None:
-    alpha, beta = line([1000, 2000], [3.0, 1.0])
+    alpha, beta = fit_line([1000, 2000], [3.0, 1.0])
     # sum(1/t) / sum(1/t^2)
     assert (alpha, beta) == pytest.approx((1.2, 0.0))
-    alpha, beta = line([1000, 2000], [1.0, 4.0])
+    alpha, beta = fit_line([1000, 2000], [1.0, 4.0])
     # sum(S/t) / sum(S^2/t^2)
     assert (alpha, beta) == pytest.approx((0.0, 1500 / 1_250_000))
 
@@ -95,15 +94,15 @@ def test_a_fit_for_each_operation_target_and_way() -> None:
     rows = [
         found("broadcast", DP, ALONE, 3000, 5.0),
         found("broadcast", DP, ALONE, 1000, 3.0),
-        found("broadcast", DP, "concurrent", 1000, 1.0),  # one size: no line
+        found("broadcast", DP, "concurrent", 1000, 1.0),  # one size: no fit_line
         found("all_gather", DP, ALONE, 1000, 1.0),
         found("all_gather", DP, ALONE, 3000, 2.0),
         found("all_gather", DP, ALONE, 5000, 1.5),
         found("all_gather", BOTH, OVERLAP, 1000, 1.0),  # two at once: no size of one
         found("all_gather", BOTH, OVERLAP, 2000, 1.0),
-        Measurement(Case("broadcast", DP, 9000), ALONE, (4,), lacks="no"),
+        Measurement(Case("broadcast", DP, 9000), ALONE, (4,), unsupported="no"),
     ]
-    one, two = fits(rows, MESH)
+    one, two = fit_measurements(rows, MESH)
     assert one.mesh == two.mesh == MESH
     assert (one.op, one.target, one.mode, one.ranks) == ("broadcast", "dp", "alone", 4)
     assert one.sizes == (1000, 3000)
@@ -113,7 +112,7 @@ def test_a_fit_for_each_operation_target_and_way() -> None:
     told = [two.alpha + two.beta * size for size in two.sizes]
     wanted = [(t - m) / m for t, m in zip(told, (1.0, 2.0, 1.5), strict=True)]
     assert two.residuals == pytest.approx(wanted)
-    assert two.worst == max(abs(r) for r in wanted) > 0.1
+    assert two.max_residual == max(abs(r) for r in wanted) > 0.1
 
 
 def test_a_prediction_is_on_the_line_and_inside_what_was_measured() -> None:
@@ -156,8 +155,8 @@ def test_the_command_of_the_fix_measures_that_size(mesh: dict[str, int], size: i
     layout = Layout(ranks=None, **nested_sizes(Call("x", (sizes,)), sizes, asked.order))
     assert list(layout.sizes.items()) == list(mesh.items())
     assert asked.n == layout.num_ranks
-    (target,) = typed_targets(layout, asked.axes)
-    todo = cases(layout, asked.ops, [target], read_sizes(asked.bytes))
+    (target,) = parse_targets(layout, asked.axes)
+    todo = plan_cases(layout, asked.ops, [target], read_sizes(asked.bytes))
     assert (todo[0].op, target.name) == ("broadcast", " ".join(mesh))
     assert todo[0].bytes <= min(size, 1000)
     assert todo[-1].bytes >= max(size, 3000)
@@ -166,6 +165,6 @@ def test_the_command_of_the_fix_measures_that_size(mesh: dict[str, int], size: i
 def test_scales_that_differ_by_a_billion_do_not_matter() -> None:
     sizes = [2**i for i in range(10, 31, 4)]
     took = [1e-5 + 1e-10 * size for size in sizes]
-    alpha, beta = line(sizes, took)
+    alpha, beta = fit_line(sizes, took)
     assert (alpha, beta) == pytest.approx((1e-5, 1e-10), rel=1e-9)
     assert all(a < b for a, b in pairwise(np.array(sizes) * beta))

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from meshkit.core.measured_json import as_fields
-from meshkit.core.measurement import ALONE, Case, Measurement, measurement
-from tests.core.reports import BOTH, CLEAN, DP, EMPTY, LAYOUT, REPORT, took
+from meshkit.bench.results.json_format import run_to_json
+from meshkit.bench.results.measurement import ALONE, Case, Measurement, summarize
+from tests.bench.results.example_runs import BOTH, CLEAN, DP, EMPTY, LAYOUT, REPORT, took
 
 
 def test_the_whole_run() -> None:
-    told = json.loads(json.dumps(as_fields(REPORT)))
+    told = json.loads(json.dumps(run_to_json(REPORT)))
     results, fits, links = told.pop("results"), told.pop("fits"), told.pop("links")
-    speeds = [one.busbw for one in REPORT.found if one.busbw is not None]
+    speeds = [one.busbw for one in REPORT.measurements if one.busbw is not None]
     assert told == {
         "ok": False,
         "sizes": {"dp": 2, "sp": 2},
@@ -55,7 +55,7 @@ def test_the_whole_run() -> None:
 
 
 def test_a_result_key_by_key() -> None:
-    told = as_fields(REPORT)["results"][1]
+    told = run_to_json(REPORT)["results"][1]
     per_iter, speed = told.pop("in_place_per_iter"), told.pop("in_place")
     slowest, fastest, rank = (
         told.pop(name) for name in ("slowest_group", "fastest_group", "slowest_rank")
@@ -110,8 +110,8 @@ def test_a_result_key_by_key() -> None:
     ],
 )
 def test_the_words_of_nccl_tests(op: str, count: int, redop: str, root: str, place: str) -> None:
-    one = measurement(LAYOUT, Case(op, DP, 1024), ALONE, took(1, 1, 1, 1))
-    (told,) = as_fields(replace(CLEAN, found=(one,)))["results"]
+    one = summarize(LAYOUT, Case(op, DP, 1024), ALONE, took(1, 1, 1, 1))
+    (told,) = run_to_json(replace(CLEAN, measurements=(one,)))["results"]
     assert (told["count"], told["redop"], told["root"]) == (count, redop, root)
     assert told[place]["time"] == pytest.approx(1000)
     (other,) = {"in_place", "out_of_place"} - {place}
@@ -119,8 +119,10 @@ def test_the_words_of_nccl_tests(op: str, count: int, redop: str, root: str, pla
 
 
 def test_what_was_not_measured_is_null() -> None:
-    lack = Measurement(Case("broadcast", BOTH, 1024), "overlap", (2, 2), lacks="no such thing")
-    (told,) = as_fields(replace(CLEAN, found=(lack,)))["results"]
+    lack = Measurement(
+        Case("broadcast", BOTH, 1024), "overlap", (2, 2), unsupported="no such thing"
+    )
+    (told,) = run_to_json(replace(CLEAN, measurements=(lack,)))["results"]
     nothing = ("in_place", "in_place_per_iter", "actual_iterations", "ratio", "groups")
     nothing += ("num_groups", "slowest_group", "fastest_group", "slowest_rank")
     assert {name: told[name] for name in nothing} == dict.fromkeys(nothing)
@@ -128,15 +130,15 @@ def test_what_was_not_measured_is_null() -> None:
 
 
 def test_a_run_cut_short_is_not_ok() -> None:
-    assert as_fields(CLEAN)["ok"]
-    told = as_fields(EMPTY)
+    assert run_to_json(CLEAN)["ok"]
+    told = run_to_json(EMPTY)
     assert (told["ok"], told["interrupted"]) == (False, True)
     assert told["average_bus_bandwidth"] == {"bandwidth": None}
 
 
 def test_levels_are_those_of_ranks_wherever_they_sit() -> None:
     placed = replace(REPORT, hosts={3: "a", 1: "b", 2: "a", 0: "b"})  # dp: ranks 3 2, and 1 0
-    told = as_fields(placed)
+    told = run_to_json(placed)
     assert [one["levels"] for one in told["results"]][3:7] == [
         *[["inside"], ["across"], ["across"]],
         ["inside", "across"],
@@ -146,12 +148,12 @@ def test_levels_are_those_of_ranks_wherever_they_sit() -> None:
 
 
 def test_of_a_sample_it_says_how_many_groups() -> None:
-    one = replace(REPORT.found[0], groups=16, num_groups=1000)
-    (told,) = as_fields(replace(CLEAN, found=(one,)))["results"]
+    one = replace(REPORT.measurements[0], groups=16, num_groups=1000)
+    (told,) = run_to_json(replace(CLEAN, measurements=(one,)))["results"]
     assert (told["groups"], told["num_groups"]) == (16, 1000)
 
 
 def test_of_a_graph_it_says_how_many_calls_a_replay_has() -> None:
-    one = replace(REPORT.found[0], per_replay=20)
-    (told,) = as_fields(replace(CLEAN, found=(one,), graph=True))["results"]
+    one = replace(REPORT.measurements[0], per_replay=20)
+    (told,) = run_to_json(replace(CLEAN, measurements=(one,), graph=True))["results"]
     assert (told["actual_iterations"], told["calls_per_replay"]) == (3, 20)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.measured_json import as_fields
-from meshkit.core.measured_table import table
-from meshkit.core.measurement import ALONE, Case, measurement
-from tests.core.reports import CLEAN, DP, EMPTY, FOUND, REPORT, took
+from meshkit.bench.results.json_format import run_to_json
+from meshkit.bench.results.measurement import ALONE, Case, summarize
+from meshkit.bench.results.table import results_table
+from tests.bench.results.example_runs import CLEAN, DP, EMPTY, FOUND, REPORT, took
 
 quick = settings(deadline=None, max_examples=60, database=None)
 
@@ -74,53 +74,64 @@ all_reduce over dp, n = 2
 
 @pytest.mark.parametrize("width", [0, 80])
 def test_the_table_at_80_columns_and_less(width: int) -> None:
-    assert table(REPORT, width) == NARROW
+    assert results_table(REPORT, width) == NARROW
 
 
 def test_more_columns_show_more() -> None:
-    text = table(CLEAN, 200)
+    text = results_table(CLEAN, 200)
     assert WIDE in text
     assert text.endswith("\nOK: 4 rows in 1.2 s; 0 wrong elements.")
-    assert "quartiles" in table(CLEAN, 100)
-    assert "quartiles" not in table(CLEAN, 99)
-    assert "groups  slowest" not in table(CLEAN, 161)
+    assert "quartiles" in results_table(CLEAN, 100)
+    assert "quartiles" not in results_table(CLEAN, 99)
+    assert "groups  slowest" not in results_table(CLEAN, 161)
 
 
 @quick
 @given(st.integers(80, 220))
 def test_it_fits_the_width(width: int) -> None:
-    assert max(map(len, table(REPORT, width).splitlines())) <= width
+    assert max(map(len, results_table(REPORT, width).splitlines())) <= width
 
 
 def test_what_was_cut_short() -> None:
-    assert table(EMPTY).splitlines()[-1] == "Interrupted: 0 of 8 rows in 1.2 s; 0 wrong elements."
-    part = replace(REPORT, found=FOUND[:5], planned=8)
-    assert table(part).endswith("\nInterrupted: 5 of 8 rows in 1.2 s; 3 wrong elements.")
+    assert (
+        results_table(EMPTY).splitlines()[-1]
+        == "Interrupted: 0 of 8 rows in 1.2 s; 0 wrong elements."
+    )
+    part = replace(REPORT, measurements=FOUND[:5], planned=8)
+    assert results_table(part).endswith("\nInterrupted: 5 of 8 rows in 1.2 s; 3 wrong elements.")
 
 
 def test_times_that_do_not_grow_with_the_size() -> None:
-    flat = replace(CLEAN, found=(CLEAN.found[2], replace(CLEAN.found[0], timing=FOUND[6].timing)))
-    assert "  fit, alone, 2 sizes: 4390.2 us + nothing by the byte, within 12 %\n" in table(flat)
+    flat = replace(
+        CLEAN,
+        measurements=(
+            CLEAN.measurements[2],
+            replace(CLEAN.measurements[0], timing=FOUND[6].timing),
+        ),
+    )
+    assert "  fit, alone, 2 sizes: 4390.2 us + nothing by the byte, within 12 %\n" in results_table(
+        flat
+    )
 
 
 def test_a_host_is_that_of_the_rank_wherever_it_sits() -> None:
     layout = Layout(dp=2, sp=2, ranks=[3, 1, 2, 0])
-    one = measurement(layout, Case("broadcast", DP, 64), ALONE, took(1, 1, 1, 2))
-    placed = replace(CLEAN, found=(one,), planned=1, hosts={3: "c", 1: "b", 2: "b", 0: "a"})
-    text = table(placed, 200)
+    one = summarize(layout, Case("broadcast", DP, 64), ALONE, took(1, 1, 1, 2))
+    placed = replace(CLEAN, measurements=(one,), planned=1, hosts={3: "c", 1: "b", 2: "b", 0: "a"})
+    text = results_table(placed, 200)
     assert text.startswith("dp=2 sp=2: 4 ranks on 3 hosts, ")
     assert "\nSlowest, dp alone: rank 0 (dp=1 sp=1, host a) in 1 of 1 row; " in text
-    assert as_fields(placed)["hosts"] == ["a", "b", "b", "c"]
+    assert run_to_json(placed)["hosts"] == ["a", "b", "b", "c"]
     assert text.endswith("\nOK: 1 row in 1.2 s; 0 wrong elements.")
 
 
 def test_of_a_sample_it_says_how_many_groups() -> None:
     one = replace(FOUND[0], groups=16, num_groups=1000)
-    assert "\nall_reduce over dp, n = 2; alone: 16 of 1000 groups\n" in table(
-        replace(CLEAN, found=(one, FOUND[1]))
+    assert "\nall_reduce over dp, n = 2; alone: 16 of 1000 groups\n" in results_table(
+        replace(CLEAN, measurements=(one, FOUND[1]))
     )
 
 
 def test_of_graphs_it_says_what_counts() -> None:
-    head = " ".join(table(replace(CLEAN, graph=True)).partition("\n\n")[0].split())
+    head = " ".join(results_table(replace(CLEAN, graph=True)).partition("\n\n")[0].split())
     assert head.endswith(" float32, in a CUDA graph: each replay counts once, by the mean")
