@@ -7,7 +7,7 @@ that exists. :mod:`.results` holds the figures and needs no torch.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .run import Request, run_benchmark
@@ -18,8 +18,9 @@ __all__ = ["Request", "Sweep", "SweepOptions", "run_benchmark"]
 _HOME = {"Request": "run", "run_benchmark": "run", "Sweep": "sweep", "SweepOptions": "sweep"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name on its first use, since results are read without torch."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    value: object = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return value

@@ -40,7 +40,7 @@ def num_distinct(group_size: int) -> tuple[int, int]:
     return next(exact, DISTINCT[-1])
 
 
-def test_pattern(rank: int, group_size: int, items: int, start: int = 0) -> Tensor:
+def input_pattern(rank: int, group_size: int, items: int, start: int = 0) -> Tensor:
     """Return the input of a rank: (items,) whole numbers that differ between ranks and positions.
 
     In a group of up to 2,156 ranks, the numbers repeat every 31 ranks and every 251 positions. In
@@ -66,7 +66,7 @@ def expected_all_reduce(members: Sequence[int], group_rank: int, items: int) -> 
 def expected_all_gather(members: Sequence[int], group_rank: int, items: int) -> Tensor:
     """Return the output of all_gather: (items,), an equal part from each member."""
     size = len(members)
-    return torch.cat([test_pattern(rank, size, items // size) for rank in members])
+    return torch.cat([input_pattern(rank, size, items // size) for rank in members])
 
 
 def expected_reduce_scatter(members: Sequence[int], group_rank: int, items: int) -> Tensor:
@@ -77,17 +77,17 @@ def expected_reduce_scatter(members: Sequence[int], group_rank: int, items: int)
 def expected_all_to_all(members: Sequence[int], group_rank: int, items: int) -> Tensor:
     """Return the output of all_to_all: (items,), from each member the part for this group rank."""
     size, part = len(members), items // len(members)
-    return torch.cat([test_pattern(rank, size, part, group_rank * part) for rank in members])
+    return torch.cat([input_pattern(rank, size, part, group_rank * part) for rank in members])
 
 
 def expected_broadcast(members: Sequence[int], group_rank: int, items: int) -> Tensor:
     """Return the output of broadcast: (items,), the input of the first member."""
-    return test_pattern(members[0], len(members), items)
+    return input_pattern(members[0], len(members), items)
 
 
 def expected_send_recv(members: Sequence[int], group_rank: int, items: int) -> Tensor:
     """Return the output of send_recv: (items,), the input of the member before this one."""
-    return test_pattern(members[group_rank - 1], len(members), items)
+    return input_pattern(members[group_rank - 1], len(members), items)
 
 
 Works = Sequence[dist.Work | None]
@@ -205,7 +205,7 @@ def checked_call(
 ) -> PreparedCall:
     """Return a call whose output can be checked, to be called once. Local."""
     operation, size, rank = OPERATIONS[op], len(members), dist.get_rank()
-    source = test_pattern(rank, size, operation.source_items(items, size))
+    source = input_pattern(rank, size, operation.source_items(items, size))
     unset = torch.full((operation.output_items(items, size),), UNSET)
     out = (source if operation.in_place else unset).to(device, copy=True)
     return PreparedCall(op, members, items, group, source.to(device), out)

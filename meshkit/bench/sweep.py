@@ -99,8 +99,8 @@ class Sweep:
         Every rank gets the same measurements.
 
         Raises:
-            CollectiveError: if a collective fails or exceeds the timeout, with the lagging ranks and
-                the case.
+            CollectiveError: if a collective fails or exceeds the timeout, with the lagging ranks
+                and the case.
             MeshkitError: if the arrays do not fit into memory.
 
         Cost:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -44,7 +42,7 @@ def test_expected_results_element_by_element(members: list[int]) -> None:
 
 
 def test_content_tells_ranks_and_places_apart() -> None:
-    held = torch.stack([collectives.test_pattern(rank, 8, 251) for rank in range(31)])
+    held = torch.stack([collectives.input_pattern(rank, 8, 251) for rank in range(31)])
     assert len(held.unique()) == 31 * 251
 
 
@@ -63,9 +61,9 @@ def test_a_sum_of_16384_in_float32_is_what_is_expected() -> None:
     members = range(5, 16_384 + 5)
     whole = torch.zeros(40)
     for rank in members:  # one after another: the order in which errors grow the most
-        whole += collectives.test_pattern(rank, len(members), 40)
+        whole += collectives.input_pattern(rank, len(members), 40)
     assert whole.tolist() == collectives.expected_all_reduce(members, 0, 40).tolist()
-    five, six = (collectives.test_pattern(rank, len(members), 40) for rank in (5, 6))
+    five, six = (collectives.input_pattern(rank, len(members), 40) for rank in (5, 6))
     assert not (five == six).any()
 
 
@@ -88,11 +86,3 @@ def test_what_a_backend_lacks_is_its_first_line(kind: type[RuntimeError]) -> Non
 def test_any_other_error_goes_on() -> None:
     with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
         unsupported_reason(RuntimeError("Connection closed by peer"))
-
-
-def test_what_is_renewed_is_as_before_the_call() -> None:
-    source, group = torch.arange(4.0), Any
-    for op, wanted in (("all_reduce", source), ("all_to_all", torch.full((4,), -1.0))):
-        call = collectives.PreparedCall(op, [0], 4, group, source, torch.zeros(4))
-        call.renew()
-        assert call.out.tolist() == wanted.tolist()

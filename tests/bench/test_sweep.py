@@ -82,7 +82,7 @@ def test_a_wrong_result_is_counted_on_every_rank() -> None:
 
 
 def test_what_the_backend_lacks_is_a_row_of_each_way() -> None:
-    unsupported_reason, other = swept(["all_to_all"], ["dp"], [64], "lacks")
+    lacking, other = swept(["all_to_all"], ["dp"], [64], "lacks")
     assert lacking.unsupported == other.unsupported == "Backend gloo does not support all_to_all"
     assert [lacking.mode, other.mode] == [ALONE, CONCURRENT]
     assert lacking.timing is None
@@ -169,13 +169,12 @@ def test_ranks_that_ask_for_different_measurements_are_told_before_the_first() -
         ("--iters", {"options": SweepOptions(1, 5, 20.0)}, "2", "5"),
         ("--warm-up", {"options": SweepOptions(0, 2, 20.0)}, "1", "0"),
         ("--alone", {"options": SweepOptions(1, 2, 20.0, 3)}, "all", "3"),
-        ("--graph", {"options": SweepOptions(1, 2, 20.0, graph=True)}, "False", "True"),
     ]
     found, same = meshkit.spawn(jobs.asking, 2, ([one[1] for one in others],), timeout=LIMIT)
     assert found == same
     for text, (option, _, usual, other) in zip(found, others, strict=True):
         first, rank0, rank1, fix = text.splitlines()
-        assert first == "ranks disagree about what is measured; nothing was."
+        assert first == "ranks disagree about what to measure; nothing was measured."
         assert rank0 == f"  rank 0:  {option}={usual}"
         assert rank1.startswith("  rank 1 (")
         assert rank1.endswith(f"):  {option}={other}")

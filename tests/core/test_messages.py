@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from meshkit.core.measured_read import read_fits
 
 import meshkit
 from meshkit import (
@@ -38,7 +37,6 @@ from meshkit import (
     stream_seed,
 )
 from meshkit.bench.results.collectives import sweep_sizes
-from meshkit.bench.results.fit import Fit
 from meshkit.bench.results.targets import parse_targets
 from meshkit.core.axes import STANDARD
 from meshkit.core.call import Call, Word
@@ -1598,7 +1596,7 @@ the ramp does not lead to the plan.
         """
         sweep_sizes(64, 32, 2): there are no sizes from 64 to 32 bytes by a factor of 2.
           The least is 1 or more, the most 1099511627776 or less, and the factor 2 or more.
-          Fix: sweep_sizes(1024, 65536, 4), say.
+          Fix: for example sweep_sizes(1024, 65536, 4).
         """,
         {},
     ),
@@ -1619,28 +1617,6 @@ groups of them at once at most.
         parse_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank: nothing \
 travels in it.
           Fix: an axis with 2 ranks or more.
-        """,
-        {},
-    ),
-    "results without a line": Said(
-        lambda: read_fits(Call("f", ("r.json",)), {"fits": [{}]}),
-        SpecError,
-        """
-        f('r.json'): the file holds no line through measured times.
-          Fix: meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or more.
-        """,
-        {},
-    ),
-    "a time of a size that was not measured": Said(
-        lambda: Fit(
-            "all_reduce", "dp sp", "alone", 4, 1.0, 1.0, (64, 128), (0, 0), {"sp": 2, "dp": 2}
-        ).seconds(256),
-        SpecError,
-        """
-        fit.seconds(256): all_reduce over dp sp was measured from 64 to 128 bytes.
-          Algorithms and protocols change with the size: the line says nothing beyond.
-          Fix: fit.seconds(64), say; or first meshkit bench sp=2 dp=2 -n 4 --order 'sp dp' --ops \
-all_reduce --axes 'dp sp' --sizes 64:1024:4.
         """,
         {},
     ),

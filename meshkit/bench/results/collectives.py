@@ -1,7 +1,7 @@
 """The table of measured collectives, their bandwidths, and the array sizes of a sweep.
 
-The conventions are those of nccl-tests, ``doc/PERFORMANCE.md`` of github.com/NVIDIA/nccl-tests. S is
-the size of the total array in bytes, t the time, n the number of ranks. The array has (items,)
+The conventions are those of nccl-tests, ``doc/PERFORMANCE.md`` of github.com/NVIDIA/nccl-tests. S
+is the size of the total array in bytes, t the time, n the number of ranks. The array has (items,)
 elements and is cut in n equal parts on n ranks. GB are decimal::
 
     algbw = S / t                       bandwidth that the caller sees
@@ -109,11 +109,11 @@ def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
         )
         rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."
         raise SpecError(told(summary, rule, fix="for example sweep_sizes(1024, 65536, 4)."))
-    sizes = []
+    series = []
     while least <= most:
-        sizes.append(least)
+        series.append(least)
         least *= factor
-    return tuple(sizes)
+    return tuple(series)
 
 
 def divisible_size(num_bytes: int, num_ranks: int) -> int:

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from meshkit.core.operations import OPERATIONS
 
 from meshkit.bench.results.collectives import (
     OPERATIONS,

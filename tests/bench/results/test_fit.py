@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 from itertools import pairwise
 
 import numpy as np
@@ -11,21 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit import Layout, SpecError
-from meshkit.bench.results.collectives import ITEM, MOST
-from meshkit.bench.results.fit import Fit, fit_line, fit_measurements
+from meshkit.bench.results.fit import fit_line, fit_measurements
 from meshkit.bench.results.measurement import ALONE, OVERLAP, Case, Measurement, Timing
-from meshkit.bench.results.run import plan_cases
-from meshkit.bench.results.targets import Target, parse_targets
-from meshkit.cli.bench_asked import read_sizes
-from meshkit.cli.grid import sizes_of
-from meshkit.cli.main import parser
-from meshkit.core.call import Call
-from meshkit.core.factor import nested_sizes
+from meshkit.bench.results.targets import Target
 
 quick = settings(deadline=None, max_examples=60, database=None)
 seconds = st.floats(1e-6, 10.0)
-MESH = {"dp": 4, "sp": 2}
 DP, BOTH = Target((("dp",),)), Target((("dp",), ("sp",)))
 
 
@@ -102,8 +91,7 @@ def test_a_fit_for_each_operation_target_and_way() -> None:
         found("all_gather", BOTH, OVERLAP, 2000, 1.0),
         Measurement(Case("broadcast", DP, 9000), ALONE, (4,), unsupported="no"),
     ]
-    one, two = fit_measurements(rows, MESH)
-    assert one.mesh == two.mesh == MESH
+    one, two = fit_measurements(rows)
     assert (one.op, one.target, one.mode, one.ranks) == ("broadcast", "dp", "alone", 4)
     assert one.sizes == (1000, 3000)
     assert (one.alpha, one.beta) == pytest.approx((2.0, 0.001))
@@ -113,53 +101,6 @@ def test_a_fit_for_each_operation_target_and_way() -> None:
     wanted = [(t - m) / m for t, m in zip(told, (1.0, 2.0, 1.5), strict=True)]
     assert two.residuals == pytest.approx(wanted)
     assert two.max_residual == max(abs(r) for r in wanted) > 0.1
-
-
-def test_a_prediction_is_on_the_line_and_inside_what_was_measured() -> None:
-    fit = fitted_line("dp", MESH)
-    assert [fit.seconds(size) for size in (1000, 2000, 3000)] == pytest.approx([2e-3, 3e-3, 4e-3])
-    bench = "; or first meshkit bench dp=4 sp=2 -n 8 --ops broadcast --axes dp --sizes "
-    for size, more in (
-        (999, f"{bench}999:3996:4"),
-        (3001.5, f"{bench}1000:4000:4"),
-        (31, ""),  # eight ranks share 32 bytes at the least
-        (-1, ""),
-        (math.nan, ""),
-        (math.inf, ""),
-        (MOST, ""),  # the next size is beyond what is measured
-    ):
-        with pytest.raises(SpecError) as error:
-            fit.seconds(size)
-        assert str(error.value).endswith(f"\n  Fix: fit.seconds(1000), say{more}.")
-        assert fit.seconds(1000) > 0
-
-
-def fitted_line(target: str, mesh: dict[str, int]) -> Fit:
-    return Fit("broadcast", target, ALONE, 4, 1e-3, 1e-6, (1000, 3000), (0.1, -0.2), mesh)
-
-
-@quick
-@given(
-    st.sampled_from([{"dp": 4, "sp": 2}, {"sp": 2, "dp": 4}, {"x": 3, "dp": 2}, {"dp": 7}]),
-    st.integers(28, 2**37),
-)
-def test_the_command_of_the_fix_measures_that_size(mesh: dict[str, int], size: int) -> None:
-    fit = fitted_line(" ".join(mesh), mesh)
-    if size < ITEM * math.prod(mesh.values()) or 1000 <= size <= 3000:
-        return
-    with pytest.raises(SpecError) as error:
-        fit.seconds(size)
-    words = shlex.split(str(error.value).partition("; or first meshkit ")[2].removesuffix("."))
-    asked = parser(["bench"]).parse_args(words)
-    sizes = sizes_of(asked.sizes, "meshkit bench")
-    layout = Layout(ranks=None, **nested_sizes(Call("x", (sizes,)), sizes, asked.order))
-    assert list(layout.sizes.items()) == list(mesh.items())
-    assert asked.n == layout.num_ranks
-    (target,) = parse_targets(layout, asked.axes)
-    todo = plan_cases(layout, asked.ops, [target], read_sizes(asked.bytes))
-    assert (todo[0].op, target.name) == ("broadcast", " ".join(mesh))
-    assert todo[0].bytes <= min(size, 1000)
-    assert todo[-1].bytes >= max(size, 3000)
 
 
 def test_scales_that_differ_by_a_billion_do_not_matter() -> None:

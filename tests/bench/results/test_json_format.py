@@ -24,7 +24,7 @@ def test_the_whole_run() -> None:
         "backend": "gloo",
         "torch": "2.13.0",
         "hosts": ["a", "a", "b", "b"],
-        "config": {"warmup_iterations": 3, "iterations": 20, "graph": False},
+        "config": {"warmup_iterations": 3, "iterations": 20},
         "planned": 8,
         "interrupted": False,
         "seconds": 1.25,
@@ -50,7 +50,7 @@ def test_the_whole_run() -> None:
         ("all_reduce", "dp", "concurrent", 2),
     ]
     assert list(fits[0]) == [
-        *("op", "target", "mode", "ranks", "alpha", "beta", "sizes", "residuals", "mesh"),
+        *("op", "target", "mode", "ranks", "alpha", "beta", "sizes", "residuals"),
     ]
 
 
@@ -72,7 +72,6 @@ def test_a_result_key_by_key() -> None:
         "root": "-1",
         "out_of_place": None,
         "actual_iterations": 3,
-        "calls_per_replay": None,
         "groups": 2,
         "num_groups": 2,
         "ratio": pytest.approx(2.5 / 1.5),
@@ -151,9 +150,3 @@ def test_of_a_sample_it_says_how_many_groups() -> None:
     one = replace(REPORT.measurements[0], groups=16, num_groups=1000)
     (told,) = run_to_json(replace(CLEAN, measurements=(one,)))["results"]
     assert (told["groups"], told["num_groups"]) == (16, 1000)
-
-
-def test_of_a_graph_it_says_how_many_calls_a_replay_has() -> None:
-    one = replace(REPORT.measurements[0], per_replay=20)
-    (told,) = run_to_json(replace(CLEAN, measurements=(one,), graph=True))["results"]
-    assert (told["actual_iterations"], told["calls_per_replay"]) == (3, 20)

@@ -105,8 +105,6 @@ def test_how_often_ranks_wait_for_each_other_by_hand() -> None:
     for name, more in (("dp", 3 + (3 * 2 + 1) + (3 + 1)), ("dp sp", 3 + 4), ("dp+sp", 3 + 4)):
         todo = plan_cases(layout, ["broadcast"], parse_targets(layout, [name]), [64, 256])
         assert num_barriers(layout, todo, None) == 4 + 2 * more
-        graph = num_barriers(layout, todo, None, calls=13, checks=3)
-        assert graph == 4 + 2 * more + 2 * 2 + 11 * total_passes(layout, todo, None)
 
 
 @quick

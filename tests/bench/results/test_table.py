@@ -130,8 +130,3 @@ def test_of_a_sample_it_says_how_many_groups() -> None:
     assert "\nall_reduce over dp, n = 2; alone: 16 of 1000 groups\n" in results_table(
         replace(CLEAN, measurements=(one, FOUND[1]))
     )
-
-
-def test_of_graphs_it_says_what_counts() -> None:
-    head = " ".join(results_table(replace(CLEAN, graph=True)).partition("\n\n")[0].split())
-    assert head.endswith(" float32, in a CUDA graph: each replay counts once, by the mean")

@@ -67,7 +67,7 @@ def test_a_target_as_it_is_typed() -> None:
 
 @pytest.mark.parametrize("name", ["", "+", "dp+", "dp+sp+tp"])
 def test_what_names_no_groups(name: str) -> None:
-    with pytest.raises(SpecError, match="does not name axes, two groups of them at once at most"):
+    with pytest.raises(SpecError, match="is not a target: axes, or two sets of axes"):
         parse_targets(Layout(dp=2, sp=2, tp=2), [name])
 
 
