@@ -7,8 +7,8 @@ import pytest
 import meshkit
 from meshkit import Layout, SpawnError
 from meshkit.bench.results.collectives import OPERATIONS
-from meshkit.bench.results.measurement import ALONE, CONCURRENT, OVERLAP, Measurement
-from meshkit.bench.results.targets import parse_targets
+from meshkit.bench.results.measurement import Measurement
+from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
 from meshkit.bench.run import Request
 from meshkit.bench.sweep import SweepOptions
 from tests.bench import bench_jobs as jobs

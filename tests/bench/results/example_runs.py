@@ -7,16 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from meshkit import Layout
-from meshkit.bench.results.measurement import (
-    ALONE,
-    CONCURRENT,
-    OVERLAP,
-    Case,
-    Measurement,
-    summarize,
-)
+from meshkit.bench.results.measurement import Case, Measurement, summarize
 from meshkit.bench.results.run import BenchmarkRun
-from meshkit.bench.results.targets import parse_targets
+from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
 
 LAYOUT = Layout(dp=2, sp=2)
 DP, SP, BOTH = parse_targets(LAYOUT, ["dp", "sp", "dp+sp"])

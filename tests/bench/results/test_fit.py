@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit.bench.results.fit import fit_line, fit_measurements
-from meshkit.bench.results.measurement import ALONE, OVERLAP, Case, Measurement, Timing
-from meshkit.bench.results.targets import Target
+from meshkit.bench.results.measurement import Case, Measurement, Timing
+from meshkit.bench.results.targets import ALONE, OVERLAP, Target
 
 quick = settings(deadline=None, max_examples=60, database=None)
 seconds = st.floats(1e-6, 10.0)

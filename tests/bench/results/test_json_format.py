@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from meshkit.bench.results.json_format import run_to_json
-from meshkit.bench.results.measurement import ALONE, Case, Measurement, summarize
+from meshkit.bench.results.measurement import Case, Measurement, summarize
+from meshkit.bench.results.targets import ALONE
 from tests.bench.results.example_runs import BOTH, CLEAN, DP, EMPTY, LAYOUT, REPORT, took
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from meshkit import Layout, factor_world
 from meshkit.bench.results.link_speed import ACROSS, INSIDE, RING, Locality, link_speeds, locality
-from meshkit.bench.results.measurement import ALONE, CONCURRENT, Case, Measurement, Timing
+from meshkit.bench.results.measurement import Case, Measurement, Timing
 from meshkit.bench.results.run import BenchmarkRun
-from meshkit.bench.results.targets import parse_targets
+from meshkit.bench.results.targets import ALONE, CONCURRENT, parse_targets
 from meshkit.core.cost import AXES, Job, near, seconds, sent
 from meshkit.core.links import LINKS, Links
 from meshkit.core.memory import Choice

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from meshkit import Layout
 from meshkit.bench.results.measurement import (
-    ALONE,
-    CONCURRENT,
-    OVERLAP,
     Case,
     GroupTime,
     Measurement,
@@ -23,7 +20,14 @@ from meshkit.bench.results.measurement import (
     group_sizes,
     summarize,
 )
-from meshkit.bench.results.targets import Target, default_targets, parse_targets
+from meshkit.bench.results.targets import (
+    ALONE,
+    CONCURRENT,
+    OVERLAP,
+    Target,
+    default_targets,
+    parse_targets,
+)
 from meshkit.testing import layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)

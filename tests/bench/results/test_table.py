@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from meshkit import Layout
 from meshkit.bench.results.json_format import run_to_json
-from meshkit.bench.results.measurement import ALONE, Case, summarize
+from meshkit.bench.results.measurement import Case, summarize
 from meshkit.bench.results.table import results_table
+from meshkit.bench.results.targets import ALONE
 from tests.bench.results.example_runs import CLEAN, DP, EMPTY, FOUND, REPORT, took
 
 quick = settings(deadline=None, max_examples=60, database=None)

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, SpecError, UnknownAxisError
-from meshkit.bench.results.measurement import ALONE, CONCURRENT, OVERLAP
 from meshkit.bench.results.targets import (
+    ALONE,
+    CONCURRENT,
+    OVERLAP,
     SEQUENTIAL,
     Target,
     default_targets,
