@@ -1,12 +1,12 @@
 """How fast are collectives on a mesh: each axis by itself, as in training, and beside another.
 
 :func:`run_benchmark` joins the job, builds the mesh and measures it. :class:`Sweep` measures a mesh
-that exists. :mod:`.results` holds the figures and needs no torch.
+that exists. :mod:`.results` holds the figures and needs no torch, so torch is imported only when
+another name is used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Request", "Sweep", "SweepOptions", "run_benchmark"]
 
-_HOME = {"Request": "run", "run_benchmark": "run", "Sweep": "sweep", "SweepOptions": "sweep"}
-
 
 def __getattr__(name: str) -> object:
-    """Import a public name on its first use, since results are read without torch."""
-    if name not in _HOME:
+    """Import a public name on its first use."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return value
+    from . import run, sweep
+
+    return getattr(sweep if name.startswith("Sweep") else run, name)

@@ -1604,8 +1604,8 @@ the ramp does not lead to the plan.
         lambda: parse_targets(LAYOUT, ["dp", "dp+"]),
         SpecError,
         """
-        parse_targets(Layout(dp=4, sp=2, tp=1), ['dp', 'dp+']): 'dp+' does not name axes, two \
-groups of them at once at most.
+        parse_targets(Layout(dp=4, sp=2, tp=1), ['dp', 'dp+']): 'dp+' is not a target: axes, \
+or two sets of axes joined by '+'.
           Fix: axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once.
         """,
         {},
@@ -1614,8 +1614,8 @@ groups of them at once at most.
         lambda: parse_targets(LAYOUT, ["tp"]),
         SpecError,
         """
-        parse_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank: nothing \
-travels in it.
+        parse_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank, so no \
+data moves in it.
           Fix: an axis with 2 ranks or more.
         """,
         {},

@@ -73,10 +73,10 @@ def _tables(run: BenchmarkRun, width: int, *, ascii: bool) -> Iterator[str]:
     for (op, target), block in groupby(rows, _operation_and_target):
         measured = list(block)
         first = measured[0][0]
-        yield from ("", f"{op} over {target}, n = {' and '.join(map(str, first.sizes))}")
+        heading = f"{op} over {target}, n = {' and '.join(map(str, first.sizes))}"
         if first.groups < first.num_groups:
-            sample = f"{first.groups} of {count(first.num_groups, 'group')}"
-            yield f"{first.mode}: a sample of {sample}"
+            heading += f"; {first.mode}: {first.groups} of {count(first.num_groups, 'group')}"
+        yield from ("", heading)
         if supported := [row for measurement, row in measured if measurement.timing]:
             yield from table(header, supported, width=natural, ascii=ascii).split("\n")
         for measurement, _ in measured:
