@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..core.errors import MeshkitError, SpecError, told
-from ..core.words import pairs
+from ..core.words import format_sizes
 from .results.measurement import Measurement
 from .results.run import BenchmarkRun
 
@@ -98,7 +98,7 @@ def plot(run: BenchmarkRun, path: str) -> None:
         _panel(panel, op, [row for row in shown if row.case.op == op])
     for panel in panels[len(operations) :]:
         panel.set_axis_off()
-    figure.suptitle(f"{pairs(run.sizes)}, {run.backend} on {run.device}, torch {run.torch}")
+    figure.suptitle(f"{format_sizes(run.sizes)}, {run.backend} on {run.device}, torch {run.torch}")
     figure.savefig(path, format="png", dpi=100)
 
 

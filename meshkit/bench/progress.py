@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from ..core.layout import Layout
-from ..core.words import count
+from ..core.words import count_noun
 from .results.measurement import Case
 from .results.run import modes, total_passes
 
@@ -40,8 +40,8 @@ class Progress:
         self._clock = clock
         self._written = -math.inf
         self._done, self._num_cases = 0, len(cases)
-        rows = count(sum(len(modes(layout, case.target)) for case in cases), "row")
-        passes = count(total_passes(layout, cases, max_alone), "pass")
+        rows = count_noun(sum(len(modes(layout, case.target)) for case in cases), "row")
+        passes = count_noun(total_passes(layout, cases, max_alone), "pass")
         self._write(f"{rows} in {passes}, one after the other, each of up to {calls} calls\n")
 
     def __call__(self, case: Case) -> None:

@@ -27,7 +27,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...core.layout import Layout
-from ...core.words import pairs
+from ...core.words import format_sizes
 from .collectives import OPERATIONS, busbw_factor
 from .fit import Fit
 from .run import BenchmarkRun
@@ -124,4 +124,4 @@ def _steps(fit: Fit) -> int:
 def _source(run: BenchmarkRun, names: list[str]) -> str:
     """Return the run and the names of the figures that it measured."""
     software = f"{run.backend} on {run.device}, torch {run.torch}"
-    return f"meshkit bench {pairs(run.sizes)}, {software}: {', '.join(names)}"
+    return f"meshkit bench {format_sizes(run.sizes)}, {software}: {', '.join(names)}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.layout import Layout
 from ...core.verification import Seconds
-from ...core.words import pairs
+from ...core.words import format_sizes
 from .collectives import busbw_factor, gigabytes_per_second
 from .targets import Target
 
@@ -227,11 +227,11 @@ def _group_time(layout: Layout, target: Target, group: Sequence[int], seconds: f
         return GroupTime(ranks, "all", seconds)
     coordinate = layout.coordinate(ranks[0])
     shared = {axis: index for axis, index in coordinate.items() if axis not in target.span}
-    return GroupTime(ranks, pairs(shared), seconds)
+    return GroupTime(ranks, format_sizes(shared), seconds)
 
 
 def _slowest_rank(layout: Layout, seconds: Seconds) -> RankTime:
     medians = np.median(seconds, axis=1)
     index = int(medians.argmax())
     rank = int(layout.grid.flat[index])
-    return RankTime(rank, pairs(layout.coordinate(rank)), float(medians[index]))
+    return RankTime(rank, format_sizes(layout.coordinate(rank)), float(medians[index]))

@@ -16,8 +16,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ...core.table import few, table
-from ...core.words import count, pairs
+from ...core.draw.table import format_table
+from ...core.words import count_noun, format_sizes, summarize
 from .fit import Fit
 from .measurement import GroupTime, Measurement, Spread
 from .run import BenchmarkRun, Slowest, slowdowns, slowest
@@ -54,12 +54,12 @@ def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) ->
 
 
 def _setup(run: BenchmarkRun) -> str:
-    num_ranks = count(math.prod(run.sizes.values()), "rank")
-    hosts = count(len(set(run.hosts.values())), "host")
+    num_ranks = count_noun(math.prod(run.sizes.values()), "rank")
+    hosts = count_noun(len(set(run.hosts.values())), "host")
     software = f"{run.backend} on {run.device}, torch {run.torch}"
     calls = f"up to {run.iters} calls a row after {run.warm_up} to warm up, float32"
     ranks = f"{num_ranks} on {hosts}, launcher {run.launcher}"
-    return f"{pairs(run.sizes)}: {ranks}; {software}; {calls}"
+    return f"{format_sizes(run.sizes)}: {ranks}; {software}; {calls}"
 
 
 def _tables(run: BenchmarkRun, width: int, *, ascii: bool) -> Iterator[str]:
@@ -75,10 +75,10 @@ def _tables(run: BenchmarkRun, width: int, *, ascii: bool) -> Iterator[str]:
         first = measured[0][0]
         heading = f"{op} over {target}, n = {' and '.join(map(str, first.sizes))}"
         if first.groups < first.num_groups:
-            heading += f"; {first.mode}: {first.groups} of {count(first.num_groups, 'group')}"
+            heading += f"; {first.mode}: {first.groups} of {count_noun(first.num_groups, 'group')}"
         yield from ("", heading)
         if supported := [row for measurement, row in measured if measurement.timing]:
-            yield from table(header, supported, width=natural, ascii=ascii).split("\n")
+            yield from format_table(header, supported, width=natural, ascii=ascii).split("\n")
         for measurement, _ in measured:
             if measurement.unsupported is not None:
                 case = f"{measurement.mode}, {measurement.case.bytes} bytes"
@@ -147,9 +147,9 @@ def _slow(slow: Slowest, run: BenchmarkRun) -> str:
     host = run.hosts[slow.rank.rank]
     rank = f"rank {slow.rank.rank} ({slow.rank.where}, host {host})"
     line = f"Slowest, {slow.target} {slow.mode}: {rank} in {slow.rank_rows} of "
-    line += count(slow.rows, "row")
+    line += count_noun(slow.rows, "row")
     if len(slow.group.ranks) < len(run.hosts):
-        line += f"; group {slow.group.where} (ranks {few(slow.group.ranks)}) in {slow.group_rows}, "
+        line += f"; group {slow.group.where} (ranks {summarize(slow.group.ranks)}) in {slow.group_rows}, "
         line += f"{slow.factor:.2f}x the fastest in the median row"
     return f"{line}."
 
@@ -157,14 +157,14 @@ def _slow(slow: Slowest, run: BenchmarkRun) -> str:
 def _fit(fit: Fit) -> str:
     """Return a line through times, in a line."""
     speed = f"bytes at {1e-9 / fit.beta:.4f} GB/s" if fit.beta else "nothing per byte"
-    head = f"fit, {fit.mode}, {count(len(fit.sizes), 'size')}"
+    head = f"fit, {fit.mode}, {count_noun(len(fit.sizes), 'size')}"
     return f"{head}: {_us(fit.alpha)} us + {speed}, within {100 * fit.max_residual:.0f} %"
 
 
 def _verdict(run: BenchmarkRun) -> str:
-    done = f"{len(run.measurements)} of " * run.interrupted + count(run.planned, "row")
+    done = f"{len(run.measurements)} of " * run.interrupted + count_noun(run.planned, "row")
     verdict = "Interrupted" if run.interrupted else "FAILED" if run.wrong else "OK"
-    return f"{verdict}: {done} in {run.seconds:.1f} s; {count(run.wrong, 'wrong element')}."
+    return f"{verdict}: {done} in {run.seconds:.1f} s; {count_noun(run.wrong, 'wrong element')}."
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -29,9 +29,9 @@ from ...core.axes import check_known
 from ...core.call import Call
 from ...core.errors import SpecError, told
 from ...core.layout import Layout
-from ...core.level import first_met
 from ...core.plan import Axes
 from ...core.seats import Ints
+from ...core.topology.level import number_labels
 
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
@@ -166,7 +166,7 @@ def sample_groups(groups: Ints, hosts: Mapping[int, str], max_alone: int | None)
     last, size = len(groups) - 1, len(groups) if max_alone is None else max_alone
     if size > last:
         return [*range(len(groups))]
-    nodes, _ = first_met("node", (hosts[int(rank)] for rank in groups.flat))
+    nodes, _ = number_labels("node", (hosts[int(rank)] for rank in groups.flat))
     order = np.lexsort(nodes.reshape(groups.shape).T[::-1]).tolist()
     order = [0, *(group for group in order if 0 < group < last), last]
     return sorted(order[i * last // max(size - 1, 1)] for i in range(size))
