@@ -33,11 +33,10 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.calls import Prepared, checkable, lacking, prepared
-from meshkit.bench.calls import run as call
-from meshkit.bench.measure import settle
-from meshkit.core.bandwidth import ITEM, fitted
-from meshkit.core.operations import OPERATIONS
+from meshkit.bench.collectives import PreparedCall, checked_call, timed_call, unsupported_reason
+from meshkit.bench.collectives import run_calls as call
+from meshkit.bench.results.collectives import ITEM_BYTES, OPERATIONS, divisible_size
+from meshkit.bench.stopwatch import synchronize
 
 from .jobs import even
 from .rows import Goal, Row, compared, rows_table
@@ -71,9 +70,11 @@ class Pair:
     def __str__(self) -> str:
         return f"{self.op} of {self.size // 1024} KiB over {self.axis}"
 
-    def on(self, make: Callable[..., Prepared], which: int, device: torch.device) -> Prepared:
+    def on(
+        self, make: Callable[..., PreparedCall], which: int, device: torch.device
+    ) -> PreparedCall:
         """The call on one of the groups."""
-        items = fitted(self.size, len(self.members)) // ITEM
+        items = divisible_size(self.size, len(self.members)) // ITEM_BYTES
         return make(self.op, self.members, items, self.groups[which](), device)
 
 
@@ -178,12 +179,12 @@ def checked(pair: Pair, rank: int, device: torch.device) -> str | None:
     """
     wrong = []
     for which in (0, 1):
-        ready = pair.on(checkable, which, device)
+        ready = pair.on(checked_call, which, device)
         try:
             call([ready])
         except RuntimeError as error:
-            return lacking(error)
-        wrong.append(ready.wrong(rank))
+            return unsupported_reason(error)
+        wrong.append(ready.num_wrong(rank))
     found = torch.tensor(wrong, device=device)
     dist.all_reduce(found)
     if found.any():
@@ -207,14 +208,14 @@ def timed(
 
 def seconds(pair: Pair, which: int, device: torch.device, gate: dist.ProcessGroup) -> float:
     """Seconds of one call, from several in a row that all ranks begin together. Collective."""
-    ready, group, calls = pair.on(prepared, which, device), pair.groups[which], CALLS[pair.size]
+    ready, group, calls = pair.on(timed_call, which, device), pair.groups[which], CALLS[pair.size]
     call([ready])  # touches the memory
     dist.barrier(gate, device_ids=None if device.index is None else [device.index])
-    settle(device)
+    synchronize(device)
     began = time.perf_counter()
     for _ in range(calls):
         call([replace(ready, group=group())])
-    settle(device)
+    synchronize(device)
     return (time.perf_counter() - began) / calls
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshkit.core.timing import Spread
+from meshkit.bench.results.measurement import Spread
 
 from .ledger import Phase
 from .machine import Machine

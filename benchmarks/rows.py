@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from meshkit.core.timing import Spread
+from meshkit.bench.results.measurement import Spread
 
 from .ledger import Phase
 

@@ -82,12 +82,22 @@ def rooms_imported(path: str, source: str) -> set[str]:
 def order_faults(path: str, source: str) -> list[str]:
     """Imports of a room that is not below. The door counts as one that nobody may import."""
     wrong = rooms_imported(path, source) - BELOW[room(path)]
+    if path.startswith("bench/results/"):
+        wrong |= results_faults(path, source)
     return [f"{path} imports meshkit.{name}".rstrip(".") for name in sorted(wrong)]
 
 
+def results_faults(path: str, source: str) -> set[str]:
+    """Imports of the results of a benchmark that are neither core nor results."""
+    parts = [name.split(".") for name in imports(path, source)]
+    inside = [names[1:] for names in parts if names[0] == "meshkit"]
+    pure = (["core"], ["bench", "results"])
+    return {".".join(names) for names in inside if names[:1] not in pure and names[:2] not in pure}
+
+
 def core_faults(path: str, source: str) -> list[str]:
-    """What core may not import or call."""
-    if room(path) != "core":
+    """What core and the results of a benchmark may not import or call."""
+    if room(path) != "core" and not path.startswith("bench/results/"):
         return []
     tops = {name.split(".")[0] for name in imports(path, source)} - {"meshkit"}
     called = {
@@ -176,6 +186,9 @@ PLANTED = [
     ("order", "live/mesh.py", "from ..interop.ray import x"),
     ("order", "interop/ray.py", "from ..bench.fit import x"),
     ("order", "bench/fit.py", "from ..cli.show import x"),
+    ("order", "bench/results/fit.py", "from ...live.mesh import Mesh"),
+    ("order", "bench/results/fit.py", "from ..sweep import Sweep"),
+    ("core", "bench/results/fit.py", "import torch"),
     ("order", "live/mesh.py", "from ..testing.strategies import layouts"),
     ("order", "core/axes.py", "from meshkit.testing import layouts"),
     ("order", "__init__.py", "from .testing import layouts"),
@@ -214,6 +227,7 @@ ALLOWED = [
     ("order", "launch/join.py", "from ..core.axes import infer\nfrom .meet import arrive"),
     ("order", "live/mesh.py", "from ..core.call import Call\nfrom ..launch.join import joined"),
     ("order", "bench/fit.py", "from ..live.mesh import Mesh"),
+    ("order", "bench/results/fit.py", "from ...core.call import Call\nfrom .run import modes"),
     ("order", "cli/show.py", "from ..interop.ray import x\nfrom ..bench.fit import y"),
     ("order", "testing/strategies.py", "from ..core.layout import Layout"),
     ("order", "__init__.py", "from .live.mesh import Mesh"),
@@ -287,6 +301,7 @@ meshkit.BatchPlan.solve(dp=4, global_batch=64, micro_batch=2).samples(0, 0)
 meshkit.SequencePlan(16, 4, "zigzag").inverse()
 meshkit.detect({})
 [getattr(meshkit, name) for name in meshkit.__all__ if name.endswith("Error")]
+import meshkit.bench.results, meshkit.cli.bench
 """
     assert loaded(code, "numpy", "torch") == ["numpy"]
 

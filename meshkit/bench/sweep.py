@@ -1,15 +1,15 @@
-"""A sweep over operations, groups and sizes, each measured alone and in company.
+"""A sweep over operations, groups and sizes, each measured alone and under contention.
 
 ::
 
     check         every group once, at the same time; every element is compared
-    alone         group after group, of many a sample; the others wait at the gate
+    alone         group after group, a sample of many; the others wait at the barrier
     concurrent    every group at once, as in training
     overlap       every group of both axes at once
 
-The gate is one gather of a few bytes over the whole mesh. It starts ranks together, and it is where
-they hear of a Ctrl-C. Groups that come through early leave the wires to those that are still at it:
-the spread over groups shows how far apart they are.
+The barrier is one all_gather of a few bytes over the whole mesh. It starts ranks together and tells
+them about a Ctrl-C. A group that leaves it early does not disturb those that are still in it: the
+spread over groups shows how far apart they are.
 """
 
 from __future__ import annotations
@@ -19,92 +19,58 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from ..core.bandwidth import ITEM
 from ..core.errors import CollectiveError, MeshkitError, told
-from ..core.measured import modes
-from ..core.measurement import ALONE, Case, Measurement, measurement, sizes_of
 from ..core.plan import Axes
 from ..core.report.verification import Seconds
-from ..core.turns import sampled
 from ..live.groups.all_gather import all_gather
 from ..live.mesh import Mesh
-from .calls import Prepared, checkable, lacking, prepared, run
-from .graph import REPLAYS, captured, seconds_by_graph
-from .measure import seconds, settle
+from .collectives import PreparedCall, checked_call, run_calls, timed_call, unsupported_reason
+from .results.collectives import ITEM_BYTES
+from .results.measurement import Case, Measurement, group_sizes, summarize
+from .results.run import MIN_CALLS, modes
+from .results.targets import ALONE, sample_groups
+from .stopwatch import synchronize, time_calls
 
-LEAST = 2  # calls that are always counted
-SHARE = 0.25  # of the deadline that one measurement may take, so that those at the gate can wait
-Calls = tuple[int, int]  # to warm up, and counted
-FULL = re.compile(r"can't allocate memory|out of memory", re.I)
-NEITHER = -1.0  # in place of a number of wrong elements: the backend has no such operation
+SHARE = 0.25  # of the timeout for one measurement, so that ranks at the barrier can wait for it
+OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory", re.I)
+UNSUPPORTED = -1.0  # in place of a number of wrong elements
+NumCalls = tuple[int, int]  # warm-up calls, timed calls
 
 
-class LeftError(Exception):
-    """Every rank leaves the sweep at this gate: one of them was asked to stop."""
+class StopSweep(Exception):
+    """Every rank leaves the sweep at this barrier, because one of them was interrupted."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class SweepOptions:
     """How to measure.
 
     Attributes:
-        warm_up: calls before those that count.
-        iters: calls that count. Of either fewer, where they would take more than a quarter of
-            ``timeout``; but no less than two count.
+        warm_up: calls before the timed ones.
+        iters: timed calls, 2 or more. Of either fewer, if they would take more than a quarter of
+            ``timeout``, but at least 2 timed ones.
         timeout: seconds that a collective may take.
-        alone: how many groups of a target are measured alone at the most; None means all.
-        graph: whether calls are captured in a CUDA graph; ``iters`` are then those of one replay.
+        max_alone: groups of a target that are measured alone at most; None means all.
     """
 
     warm_up: int
     iters: int
     timeout: float
-    alone: int | None = None
-    graph: bool = False
+    max_alone: int | None = None
 
-    @property
-    def counted(self) -> int | None:
-        """How many times count where calls are in a graph; None where each call does."""
-        return REPLAYS if self.graph else None
-
-    @property
-    def seconds(self) -> Callable[[Callable[[], None], int, int, torch.device], list[float]]:
-        """What takes the time of a call: ``measure.seconds``, or its like with a graph."""
-        return seconds_by_graph if self.graph else seconds
-
-    @property
-    def most(self) -> int:
-        """How many calls a pass makes where there is time for all, those to warm up among them."""
-        return self.made(self.warm_up, max(LEAST, self.iters))
-
-    @property
-    def least(self) -> int:
-        """How many it makes, however slow they are: each may take a whole deadline."""
-        return self.made(0, LEAST)
-
-    @property
-    def checks(self) -> int:
-        """How many the check makes: one, and with a graph one before it and one replay."""
-        return 3 if self.graph else 1
-
-    def made(self, warm_up: int, counted: int) -> int:
-        """How many calls of a pass run; what a graph holds runs once in each of its replays."""
-        return max(warm_up, 1) + counted * (REPLAYS + 1) if self.graph else warm_up + counted
-
-    def calls(self, slowest: float) -> Calls:
-        """How many calls there is time for, to warm up and counted.
+    def num_calls(self, slowest: float) -> NumCalls:
+        """Return the warm-up and timed calls that fit into a quarter of the timeout.
 
         Args:
-            slowest: seconds of one.
+            slowest: seconds of one call.
         """
-        room = int(SHARE * self.timeout / max(slowest, 1e-9))
-        counted = min(self.iters, room // (REPLAYS + 1) if self.graph else room)
-        return min(self.warm_up, room), max(LEAST, counted)
+        limit = int(SHARE * self.timeout / max(slowest, 1e-9))
+        return min(self.warm_up, limit), max(MIN_CALLS, min(self.iters, limit))
 
 
 @dataclass(frozen=True)
@@ -112,133 +78,129 @@ class Sweep:
     """A mesh to be measured.
 
     Attributes:
-        mesh: with groups for all that is measured.
-        device: where tensors lie.
-        hosts: rank to its machine.
-        terms: how.
-        stop: whether somebody has asked to stop.
-        told: is given each case before it is measured.
+        mesh: with groups for all targets.
+        device: device of the tensors.
+        hosts: rank to its host name.
+        options: how to measure.
+        stop: whether this rank was interrupted.
+        on_case: called with each case before it is measured.
     """
 
     mesh: Mesh
     device: torch.device
     hosts: Mapping[int, str]
-    terms: Terms
+    options: SweepOptions
     stop: Callable[[], bool]
-    told: Callable[[Case], None]
+    on_case: Callable[[Case], None]
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
         """Measure all cases, or those before a Ctrl-C. Collective over the mesh.
 
-        Every rank gets the same. Costs, a case, up to five small collectives over the mesh, and
-        one more a group that is measured alone.
+        Every rank gets the same measurements.
 
         Raises:
-            CollectiveError: where a collective failed or did not come through in time, with who is
-                behind, and what was measured.
-            MeshkitError: where the arrays do not fit into memory.
+            CollectiveError: if a collective fails or exceeds the timeout, with the lagging ranks
+                and the case.
+            MeshkitError: if the arrays do not fit into memory.
+
+        Cost:
+            Five small collectives over the mesh per case at most, and one more per group that is
+            measured alone.
         """
-        found: list[Measurement] = []
-        at = ""
+        measurements: list[Measurement] = []
+        current = ""
         try:
-            with self.mesh.guard(timeout=self.terms.timeout), suppress(LeftError):
+            with self.mesh.guard(timeout=self.options.timeout), suppress(StopSweep):
                 for case in cases:
-                    self.told(case)
-                    at = str(case)
-                    with _memory(case, self.mesh.rank):
-                        self._measure(case, found)
+                    self.on_case(case)
+                    current = str(case)
+                    with _memory_errors(case, self.mesh.rank):
+                        self._measure(case, measurements)
         except CollectiveError as error:
             head, mark, fix = str(error).rpartition("\n  Fix: ")
-            text = f"{head}\n  It was one of the collectives that measure {at}.{mark}{fix}"
+            text = f"{head}\n  It was one of the collectives that measure {current}.{mark}{fix}"
             facts = {"missing_ranks": error.missing_ranks, "behind": error.behind}
             raise CollectiveError(text, **facts) from error.__cause__
-        return found
+        return measurements
 
-    def _measure(self, case: Case, found: list[Measurement]) -> None:
-        """Check a case, then measure it in every way."""
+    def _measure(self, case: Case, measurements: list[Measurement]) -> None:
+        """Check a case, then append its measurement in every mode."""
         layout = self.mesh.layout
-        wrong, slowest, lacks = self._check(case)
-        if lacks is not None:
-            sizes, ways = sizes_of(layout, case.target), modes(layout, case.target)
-            found.extend(Measurement(case, mode, sizes, lacks=lacks) for mode in ways)
+        wrong, slowest, unsupported = self._check(case)
+        if unsupported is not None:
+            sizes = group_sizes(layout, case.target)
+            measurements.extend(
+                Measurement(case, mode, sizes, unsupported=unsupported)
+                for mode in modes(layout, case.target)
+            )
             return
-        calls = self.terms.calls(slowest)
-        ready = self._prepared(prepared, case)
+        num_calls = self.options.num_calls(slowest)
+        prepared = self._prepare(timed_call, case)
         for mode in modes(layout, case.target):
             if mode == ALONE:
-                took = self._alone(case.target.span, ready, calls)
+                seconds = self._time_alone(case.target.span, prepared, num_calls)
             else:
-                took = self._at_once(ready, calls)
-            one = measurement(layout, case, mode, self._told_all(took), wrong)
-            found.append(replace(one, per_replay=calls[1] if self.terms.graph else None))
+                seconds = self._time(prepared, num_calls)
+            measurements.append(summarize(layout, case, mode, self._all_gather(seconds), wrong))
 
     def _check(self, case: Case) -> tuple[int, float, str | None]:
-        """Wrong elements on all ranks, seconds of the slowest, what the backend lacks."""
-        self._gate()
-        ready, lacks = self._prepared(checkable, case), None
+        """Return wrong elements of all ranks, seconds of the slowest, and why it is unsupported."""
+        self._barrier()
+        prepared, unsupported = self._prepare(checked_call, case), None
         began = time.perf_counter()
         try:
-            run(ready)
-            settle(self.device)
+            run_calls(prepared)
+            synchronize(self.device)
         except RuntimeError as error:
-            lacks = lacking(error)
-        took = time.perf_counter() - began
-        wrong = NEITHER if lacks else self._wrong(ready)
-        rows = self._told_all([wrong, took])
-        return int(rows[:, 0].sum()), float(rows[:, 1].max()), lacks
+            unsupported = unsupported_reason(error)
+        seconds = time.perf_counter() - began
+        rank = self.mesh.rank
+        wrong = UNSUPPORTED if unsupported else sum(call.num_wrong(rank) for call in prepared)
+        rows = self._all_gather([wrong, seconds])  # (num_ranks, 2)
+        return int(rows[:, 0].sum()), float(rows[:, 1].max()), unsupported
 
-    def _wrong(self, ready: Sequence[Prepared]) -> int:
-        """Elements that this rank got wrong, in a replay too where calls are to be in a graph."""
-        found = sum(call.wrong(self.mesh.rank) for call in ready)
-        if self.terms.graph:
-            graph = captured(partial(run, ready), 0, 1, self.device)
-            for call in ready:
-                call.renew()
-            graph.replay()
-            settle(self.device)
-            found += sum(call.wrong(self.mesh.rank) for call in ready)
-        return found
-
-    def _prepared(self, make: Callable[..., Prepared], case: Case) -> list[Prepared]:
-        items, mesh = case.bytes // ITEM, self.mesh
+    def _prepare(self, make: Callable[..., PreparedCall], case: Case) -> list[PreparedCall]:
+        items, mesh = case.bytes // ITEM_BYTES, self.mesh
         return [
             make(case.op, mesh.peers(*axes).tolist(), items, mesh.group(*axes), self.device)
             for axes in case.target.groups
         ]
 
-    def _at_once(self, ready: Sequence[Prepared], calls: Calls) -> list[float]:
-        self._gate()
-        return self.terms.seconds(partial(run, ready), *calls, self.device)
+    def _time(self, prepared: Sequence[PreparedCall], num_calls: NumCalls) -> list[float]:
+        self._barrier()
+        return time_calls(partial(run_calls, prepared), *num_calls, self.device)
 
-    def _alone(self, axes: Axes, ready: Sequence[Prepared], calls: Calls) -> list[float]:
-        """The same, while all other groups wait; nan on ranks whose group has no turn."""
-        rows = self.mesh.layout.groups(*axes)
-        took = [math.nan] * (self.terms.counted or calls[1])
-        for group in sampled(rows, self.hosts, self.terms.alone):
-            self._gate()
-            if self.mesh.rank in rows[group]:
-                took = self.terms.seconds(partial(run, ready), *calls, self.device)
-        return took
+    def _time_alone(
+        self, axes: Axes, prepared: Sequence[PreparedCall], num_calls: NumCalls
+    ) -> list[float]:
+        """Time a sample of the groups, one after the other; nan on the ranks of all others."""
+        groups = self.mesh.layout.groups(*axes)  # (num_groups, group_size)
+        seconds = [math.nan] * num_calls[1]
+        for group in sample_groups(groups, self.hosts, self.options.max_alone):
+            self._barrier()
+            if self.mesh.rank in groups[group]:
+                seconds = time_calls(partial(run_calls, prepared), *num_calls, self.device)
+        return seconds
 
-    def _gate(self) -> None:
+    def _barrier(self) -> None:
         """Wait for all ranks.
 
         Raises:
-            LeftError: on every rank, where one of them was asked to stop.
+            StopSweep: on every rank, if one of them was interrupted.
         """
-        settle(self.device)
-        if self._told_all([float(self.stop())]).any():
-            raise LeftError
+        synchronize(self.device)
+        if self._all_gather([float(self.stop())]).any():
+            raise StopSweep
 
-    def _told_all(self, values: Sequence[float]) -> Seconds:
-        """Return some numbers of every rank, (num_ranks, numbers), by position. Collective."""
+    def _all_gather(self, values: Sequence[float]) -> Seconds:
+        """Return the values of every rank, (num_ranks, values), by position. Collective."""
         own = torch.tensor(values, dtype=torch.float64, device=self.device)
         return torch.stack(all_gather(own, self.mesh.group())).cpu().numpy()
 
 
 @contextmanager
-def _memory(case: Case, rank: int) -> Iterator[None]:
-    """Say what did not fit into memory, and what asks for less.
+def _memory_errors(case: Case, rank: int) -> Iterator[None]:
+    """Report arrays that do not fit into memory, with a smaller size.
 
     Raises:
         MeshkitError: in place of the allocator's own error.
@@ -247,7 +209,8 @@ def _memory(case: Case, rank: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
-        if isinstance(error, MeshkitError) or not FULL.search(line):
+        if isinstance(error, MeshkitError) or not OUT_OF_MEMORY.search(line):
             raise
-        what = f"{case} on rank {rank}: the arrays do not fit into memory."
-        raise MeshkitError(told(what, line, fix=f"--sizes {max(case.bytes // 4, 1)}.")) from error
+        summary = f"{case} on rank {rank}: the arrays do not fit into memory."
+        fix = f"--sizes {max(case.bytes // 4, 1)}."
+        raise MeshkitError(told(summary, line, fix=fix)) from error

@@ -12,23 +12,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..bench.results.collectives import OPERATIONS
+from ..bench.results.json_format import run_to_json
+from ..bench.results.run import BenchmarkRun, num_barriers, plan_cases
+from ..bench.results.table import results_table
+from ..bench.results.targets import DEFAULT_ALONE, Target, default_targets, parse_targets
 from ..core.axes import infer
 from ..core.errors import SpawnError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
-from ..core.measured import Measured, cases, waits
-from ..core.measured_json import as_fields
-from ..core.measured_table import table
-from ..core.operations import OPERATIONS
-from ..core.targets import Target, every_target, typed_targets
-from ..core.turns import USUAL
 from ..launch.environment import detect
 from . import Answer, Command, plain, terminal
 from .bench_asked import (
     FACTOR,
     SIZES,
     as_size,
-    check_graph,
     check_memory,
     read_operations,
     read_sizes,
@@ -42,7 +40,7 @@ from .local import ENDING, failed, in_words, shared_device
 from .typed import Typed, typed
 
 if TYPE_CHECKING:
-    from ..bench.bench import Request
+    from ..bench.run import Request
 
 
 def run(asked: Namespace) -> Answer:
@@ -50,14 +48,14 @@ def run(asked: Namespace) -> Answer:
 
     Args:
         asked: ``sizes``, ``n``, ``order``, ``device`` and ``timeout`` of the mesh; ``bytes``,
-            ``ops``, ``axes``, ``iters``, ``warm_up``, ``alone``, ``graph``, ``plot`` and ``json``.
+            ``ops``, ``axes``, ``iters``, ``warm_up``, ``alone``, ``plot`` and ``json``.
 
     Returns:
         What was found; nothing to print on ranks other than 0. Not ok where an element was wrong.
 
     Raises:
-        SpecError: where sizes, order and ranks do not fit together, a picture cannot be written, or
-            a graph is asked for on another device than CUDA, before a rank is started.
+        SpecError: if sizes, order and ranks do not fit together, or a picture cannot be written,
+            before a rank is started.
         UnknownAxisError: for an axis in ``axes`` that the mesh does not have.
         LaunchError: where this rank could not join.
         RankTimeoutError: where ranks did not arrive; or, as CollectiveError, did not come through a
@@ -69,28 +67,33 @@ def run(asked: Namespace) -> Answer:
     layout = _layout(call, sizes, asked)
     targets = _targets(call, layout, asked.axes)
     check_memory(call, asked.bytes, asked.n or detect().local_world_size or 1)
-    if asked.graph:
-        check_graph(call, asked.device, asked.n or 1)
     if asked.plot is not None:
         from ..bench.plot import check_plot
 
         check_plot(asked.plot)
     request = _request(asked, sizes, targets)
-    rank, report = _here(request, layout) if asked.n is None else _started(asked.n, request, layout)
+    rank, results = (
+        _here(request, layout) if asked.n is None else _started(asked.n, request, layout)
+    )
     if rank:
-        return Answer("", ok=not report.wrong, interrupted=report.interrupted)
-    drawn = _drawn(asked.plot, report)
-    text = json.dumps(as_fields(report)) if asked.json else table(report, terminal.width())
-    return Answer(text, ok=drawn and not report.wrong, interrupted=report.interrupted)
+        return Answer("", ok=not results.wrong, interrupted=results.interrupted)
+    drawn = _drawn(asked.plot, results)
+    if asked.json:
+        text = json.dumps(run_to_json(results))
+    else:
+        text = results_table(results, terminal.width(), ascii=not terminal.lines())
+    return Answer(text, ok=drawn and not results.wrong, interrupted=results.interrupted)
 
 
-def measured_beside(request: Request, layout: Layout) -> tuple[int, Measured] | None:
-    """What rank 0 of ranks that share a machine found: on the cpu where it has too few devices."""
-    from ..bench.bench import bench
+def measured_beside(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
+    """Return rank 0 and its results, on the cpu if this machine has too few devices."""
+    from ..bench.run import run_benchmark
 
     with in_words(f"the measurement on rank {detect().rank}"):
-        rank, report = bench(replace(request, device=shared_device(request.device)), layout)
-    return None if rank else (rank, report)
+        rank, results = run_benchmark(
+            replace(request, device=shared_device(request.device)), layout
+        )
+    return None if rank else (rank, results)
 
 
 def _layout(call: Typed, sizes: Mapping[str, int], asked: Namespace) -> Layout:
@@ -104,62 +107,62 @@ def _layout(call: Typed, sizes: Mapping[str, int], asked: Namespace) -> Layout:
 
 
 def _targets(call: Typed, layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
-    """The targets that are asked for: those typed, or all.
+    """Return the requested targets, or the default ones.
 
     Raises:
-        SpecError: where no group has two ranks, or a target has one.
-        UnknownAxisError: for an axis that there is not.
+        SpecError: if no group has two ranks, or a target has one.
+        UnknownAxisError: if an axis does not exist.
     """
     if names is not None:
-        return typed_targets(layout, names, call)
-    if not (found := every_target(layout)):
-        line = f"{call}: every axis has 1 rank: nothing travels."
-        raise SpecError(told(line, fix="meshkit bench dp=2 -n 2, say."))
-    return found
+        return parse_targets(layout, names, call)
+    if not (targets := default_targets(layout)):
+        line = f"{call}: every axis has 1 rank, so no data moves."
+        raise SpecError(told(line, fix="for example meshkit bench dp=2 -n 2."))
+    return targets
 
 
 def _request(asked: Namespace, sizes: Mapping[str, int], targets: tuple[Target, ...]) -> Request:
-    from ..bench.bench import Request
-    from ..bench.sweep import Terms
+    from ..bench.run import Request
+    from ..bench.sweep import SweepOptions
 
-    terms = Terms(asked.warm_up, asked.iters, asked.timeout, read_turns(asked.alone), asked.graph)
+    max_alone = read_turns(asked.alone)
+    options = SweepOptions(asked.warm_up, asked.iters, asked.timeout, max_alone)
     operations = asked.ops or tuple(OPERATIONS)
     bytes_ = read_sizes(asked.bytes)
-    return Request(sizes, asked.order, operations, targets, bytes_, terms, asked.device)
+    return Request(sizes, asked.order, operations, targets, bytes_, options, asked.device)
 
 
-def _here(request: Request, layout: Layout) -> tuple[int, Measured]:
-    """What this rank under its launcher found, and then the job is left."""
-    from ..bench.bench import bench
+def _here(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
+    """Measure on this rank under its launcher, then shut the job down."""
+    from ..bench.run import run_benchmark
     from ..launch.join import shutdown
 
     try:
         with in_words(f"the measurement on rank {detect().rank}"):
-            return bench(request, layout)
+            return run_benchmark(request, layout)
     finally:
         shutdown()
 
 
-def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
+def _started(n: int, request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
     """What ``n`` ranks started here found. Ctrl-C ends them together, after what they are at.
 
     Raises:
         SpawnError: with the words of the rank that failed first, and no traceback.
         KeyboardInterrupt: where Ctrl-C came before they could heed it.
     """
-    from ..bench.interruption import Interruption
+    from ..bench.interrupt import Interruption
     from ..launch.spawn import spawn
 
-    todo = cases(layout, request.operations, request.targets, request.sizes)
-    terms = request.terms
-    often = waits(layout, todo, terms.alone, calls=terms.least, checks=terms.checks)
-    limit = often * terms.timeout + ENDING
+    cases = plan_cases(layout, request.operations, request.targets, request.sizes)
+    barriers = num_barriers(layout, cases, request.options.max_alone)
+    limit = barriers * request.options.timeout + ENDING
     less = f"--sizes {as_size(max(request.sizes[-1] // 4, 1))}"
     with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
         stop = str(Path(folder) / "stop")
         with Interruption(stop) as interruption:
             try:
-                given = replace(request, stop=stop), layout
+                given = replace(request, stop_file=stop), layout
                 found = spawn(measured_beside, n, given, timeout=limit)
             except SpawnError as error:
                 if any(isinstance(one, KeyboardInterrupt) for one in error.errors.values()):
@@ -172,14 +175,14 @@ def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
     return next(one for one in found if one is not None)
 
 
-def _drawn(path: str | None, report: Measured) -> bool:
+def _drawn(path: str | None, results: BenchmarkRun) -> bool:
     """Draw the picture, if one is asked for; where that fails, say so, as the figures remain."""
     if path is None:
         return True
     from ..bench.plot import plot
 
     try:
-        plot(report, path)
+        plot(results, path)
     except Exception as error:  # of matplotlib: anything
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         line = f"meshkit bench: --plot {path}: the picture could not be written."
@@ -214,12 +217,10 @@ def _add(parser: ArgumentParser) -> None:
     alone = (
         "groups of a target that are measured alone, one after the other, spread over nodes; or "
     )
-    alone += f"all (default {USUAL}, or as many as there are)"
+    alone += f"all (default {DEFAULT_ALONE}, or as many as there are)"
     parser.add_argument(
-        "--alone", type=turns_as_typed, default=str(USUAL), metavar="GROUPS", help=alone
+        "--alone", type=turns_as_typed, default=str(DEFAULT_ALONE), metavar="GROUPS", help=alone
     )
-    graph = "capture the calls of a row in a CUDA graph, and time its replays; on CUDA alone"
-    parser.add_argument("--graph", action="store_true", help=graph)
     plot = "also draw bandwidth by size into this PNG; needs matplotlib"
     parser.add_argument("--plot", metavar="FILE", help=plot)
 

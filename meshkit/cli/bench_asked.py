@@ -7,13 +7,11 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 
-from ..core.bandwidth import sweep_sizes
+from ..bench.results.collectives import OPERATIONS, sweep_sizes
 from ..core.errors import SpecError, told
-from ..core.operations import OPERATIONS
 from ..core.words import count_noun
 from ..launch.memory import memory
 from .grid import number
-from .local import on_cpu
 from .typed import Typed
 
 SIZES = "1K:16M:16"
@@ -115,25 +113,6 @@ def read_turns(text: str) -> int | None:
         (16, None)
     """
     return None if text == "all" else number(text)
-
-
-def check_graph(call: Typed, device: str | None, ranks: int) -> None:
-    """Refuse a graph where ranks do not compute on CUDA, before one is started.
-
-    Args:
-        call: the command as it was typed.
-        device: what was asked for; None takes the accelerator, where there are enough.
-        ranks: how many share this machine.
-
-    Raises:
-        SpecError: with the same command without it.
-    """
-    from ..launch.device import accelerator
-
-    kind = "cpu" if on_cpu(device, ranks) else (device or str(accelerator())).partition(":")[0]
-    if kind != "cuda":
-        line = f"{call}: these ranks compute on {kind}, and only CUDA captures calls in a graph."
-        raise SpecError(told(line, fix=f"{call.but(graph=None)}, which times each call."))
 
 
 def check_memory(call: Typed, text: str, ranks: int) -> None:

@@ -18,7 +18,7 @@ from .output import opened, written
 from .typed import OPTIONS
 
 # A file each, read when it is typed, or for the help of all.
-COMMANDS = ("plan", "explain", "diff", "search", "check", "bench", "predict", "doctor", "hello")
+COMMANDS = ("plan", "explain", "diff", "search", "check", "bench", "doctor", "hello")
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was typed cannot be

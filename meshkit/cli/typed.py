@@ -17,7 +17,7 @@ BATCH = ("global_batch", "micro_batch", "accumulation_steps")
 OPTIONS = (  # in the order in which they are quoted
     *("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place"),
     *("model", "links", "memory", "top", "ops", "axes", "bytes", "iters", "warm_up", "alone"),
-    *("graph", "device", "timeout", "n", "plot", "svg", "json"),
+    *("device", "timeout", "n", "plot", "svg", "json"),
 )
 FLAGS = {"bytes": "--sizes"}  # where they are not the name
 

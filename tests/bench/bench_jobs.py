@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.bench.bench import Request, agreed_hosts, bench
-from meshkit.bench.calls import CALLS, Prepared, Works, checkable, run
-from meshkit.bench.sweep import Sweep, Terms
-from meshkit.core.measured import cases
-from meshkit.core.measurement import Case, Measurement
-from meshkit.core.operations import OPERATIONS
-from meshkit.core.targets import typed_targets
+from meshkit.bench.collectives import COLLECTIVES, PreparedCall, Works, checked_call, run_calls
+from meshkit.bench.results.collectives import OPERATIONS
+from meshkit.bench.results.measurement import Case, Measurement
+from meshkit.bench.results.run import plan_cases
+from meshkit.bench.results.targets import parse_targets
+from meshkit.bench.run import Request, agree_on_hosts, run_benchmark
+from meshkit.bench.sweep import Sweep, SweepOptions
 
 CPU = torch.device("cpu")
 LATE = {"slow": 0.02, "slower": 0.2, "stuck": 3.0}  # seconds
@@ -32,18 +32,16 @@ def every_call() -> tuple[dict[tuple[str, str], int | None], dict[str, int], int
     with meshkit.build_mesh(dp=3, sp=2) as mesh:
         right: dict[tuple[str, str], int | None] = {}
         silent = {}
-        for op in CALLS:
+        for op in COLLECTIVES:
             for axis in ("dp", "sp"):
                 mine = mesh.peers(axis).tolist(), 24, mesh.group(axis), CPU
-                call = checkable(op, *mine)
+                call = checked_call(op, *mine)
                 if axis == "dp" and not OPERATIONS[op].in_place:
-                    silent[op] = call.wrong(mesh.rank)
-                run([call])
-                call.renew()
-                run([call])
-                right[op, axis] = call.wrong(mesh.rank) or None
+                    silent[op] = call.num_wrong(mesh.rank)
+                run_calls([call])
+                right[op, axis] = call.num_wrong(mesh.rank) or None
         both = [("send_recv", "dp"), ("all_reduce", "sp")]
-        made = [checkable(op, mesh.peers(a).tolist(), 24, mesh.group(a), CPU) for op, a in both]
+        made = [checked_call(op, mesh.peers(a).tolist(), 24, mesh.group(a), CPU) for op, a in both]
         works = [work for call in made for work in call.begin()]
         for work in works:
             if work is not None:
@@ -85,8 +83,8 @@ def swept(
             lack("all_to_all")
         if fault in LATE and mesh.rank == 2:
             dawdle(LATE[fault])
-        todo = cases(mesh.layout, operations, typed_targets(mesh.layout, names), sizes_bytes)
-        terms = Terms(warm_up, 4, timeout, alone)
+        todo = plan_cases(mesh.layout, operations, parse_targets(mesh.layout, names), sizes_bytes)
+        terms = SweepOptions(warm_up, 4, timeout, alone)
         sweep = Sweep(mesh, CPU, hosts(mesh), terms, lambda: stop, tell)
         return sweep.run(todo), told
 
@@ -98,11 +96,11 @@ def hosts(mesh: meshkit.Mesh) -> dict[int, str]:
 
 def spoil(op: str, number: int) -> None:
     """So many elements of each result are wrong on this rank."""
-    wrong = Prepared.wrong
-    Prepared.wrong = lambda self, rank: _spoiled(self, op, number) or wrong(self, rank)  # type: ignore[method-assign]
+    wrong = PreparedCall.num_wrong
+    PreparedCall.num_wrong = lambda self, rank: _spoiled(self, op, number) or wrong(self, rank)  # type: ignore[method-assign]
 
 
-def _spoiled(call: Prepared, op: str, number: int) -> int:
+def _spoiled(call: PreparedCall, op: str, number: int) -> int:
     if call.op == op:
         call.out[:number] += 1
     return 0
@@ -116,7 +114,7 @@ def lack(op: str) -> None:
     ) -> Works:
         raise RuntimeError(f"Backend gloo does not support {op}\nmore of c10d")
 
-    CALLS[op] = replace(CALLS[op], begin=begin)
+    COLLECTIVES[op] = replace(COLLECTIVES[op], begin=begin)
 
 
 def fill(op: str) -> None:
@@ -128,12 +126,12 @@ def fill(op: str) -> None:
         torch.empty(2**60)
         return []
 
-    CALLS[op] = replace(CALLS[op], begin=begin)
+    COLLECTIVES[op] = replace(COLLECTIVES[op], begin=begin)
 
 
 def dawdle(wait: float) -> None:
     """This rank begins each all_reduce late."""
-    begin = CALLS["all_reduce"].begin
+    begin = COLLECTIVES["all_reduce"].begin
 
     def late(
         out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
@@ -141,7 +139,7 @@ def dawdle(wait: float) -> None:
         time.sleep(wait)
         return begin(out, source, group, later)
 
-    CALLS["all_reduce"] = replace(CALLS["all_reduce"], begin=late)
+    COLLECTIVES["all_reduce"] = replace(COLLECTIVES["all_reduce"], begin=late)
 
 
 def alone_and_together(alone: int | None = None) -> list[tuple[float, float]]:
@@ -158,10 +156,15 @@ def alone_and_together(alone: int | None = None) -> list[tuple[float, float]]:
             inside.append((began, time.monotonic()))
             return []
 
-        CALLS["all_reduce"] = replace(CALLS["all_reduce"], begin=begin)
-        todo = cases(mesh.layout, ["all_reduce"], typed_targets(mesh.layout, ["dp"]), [64])
+        COLLECTIVES["all_reduce"] = replace(COLLECTIVES["all_reduce"], begin=begin)
+        todo = plan_cases(mesh.layout, ["all_reduce"], parse_targets(mesh.layout, ["dp"]), [64])
         Sweep(
-            mesh, CPU, hosts(mesh), Terms(0, 2, 20.0, alone), lambda: False, lambda case: None
+            mesh,
+            CPU,
+            hosts(mesh),
+            SweepOptions(0, 2, 20.0, alone),
+            lambda: False,
+            lambda case: None,
         ).run(todo)
     return inside
 
@@ -169,13 +172,17 @@ def alone_and_together(alone: int | None = None) -> list[tuple[float, float]]:
 def asking(others: Sequence[dict[str, Any]]) -> list[str]:
     """What all are told where rank 1 asks for something else, each time; nothing is measured."""
     layout = meshkit.Layout(dp=2)
-    targets = typed_targets(layout, ["dp"])
-    usual = Request({"dp": 2}, None, ("broadcast",), targets, (64,), Terms(1, 2, 20.0), "cpu")
-    CALLS["broadcast"] = replace(CALLS["broadcast"], begin=lambda *_: sys.exit("it was measured"))
+    targets = parse_targets(layout, ["dp"])
+    usual = Request(
+        {"dp": 2}, None, ("broadcast",), targets, (64,), SweepOptions(1, 2, 20.0), "cpu"
+    )
+    COLLECTIVES["broadcast"] = replace(
+        COLLECTIVES["broadcast"], begin=lambda *_: sys.exit("it was measured")
+    )
     found = []
     for other in others:
         try:
-            bench(replace(usual, **other) if meshkit.detect().rank == 1 else usual, layout)
+            run_benchmark(replace(usual, **other) if meshkit.detect().rank == 1 else usual, layout)
         except meshkit.DisagreementError as error:
             found.append(str(error))
     return found
@@ -186,5 +193,5 @@ def hosts_of_ranks() -> list[str]:
     rank = meshkit.detect().rank
     socket.gethostname = lambda: f"host-{rank}"
     meshkit.init(device="cpu")
-    targets = typed_targets(meshkit.Layout(dp=4), ["dp"])
-    return agreed_hosts(Request({"dp": 4}, None, (), targets, (64,), Terms(1, 2, 20.0)))
+    targets = parse_targets(meshkit.Layout(dp=4), ["dp"])
+    return agree_on_hosts(Request({"dp": 4}, None, (), targets, (64,), SweepOptions(1, 2, 20.0)))

@@ -12,7 +12,7 @@ import pytest
 from meshkit import MeshkitError, SpecError
 from meshkit.bench import plot as module
 from meshkit.bench.plot import check_plot, plot
-from tests.core.reports import CLEAN, EMPTY, FOUND, REPORT
+from tests.bench.results.example_runs import CLEAN, EMPTY, FOUND, REPORT
 
 MISSING = "matplotlib is not installed: pip install -e '.[plot]'"
 
@@ -33,7 +33,7 @@ def test_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
     other = [replace(one, case=replace(one.case, op="broadcast")) for one in FOUND]
-    plot(replace(REPORT, found=(*FOUND, *other)), str(tmp_path / "x.png"))
+    plot(replace(REPORT, measurements=(*FOUND, *other)), str(tmp_path / "x.png"))
     (figure,) = drawn
     one, two = figure.axes
     assert (one.get_title(), two.get_title()) == ("all_reduce", "broadcast")
@@ -60,7 +60,7 @@ def refused(path: str, kind: type[MeshkitError] = SpecError) -> str:
 
 @pytest.fixture
 def works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_library", lambda: None)
+    monkeypatch.setattr(module, "_library_problem", lambda: None)
 
 
 def test_without_matplotlib_it_says_what_to_type(

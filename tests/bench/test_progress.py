@@ -1,127 +1,68 @@
-"""What is told on the way, and how often."""
+"""Progress lines: one at the start, one after the first case, then one every 10 seconds."""
 
 from __future__ import annotations
 
 import io
-
-import pytest
+from collections.abc import Callable
 
 from meshkit import Layout
-from meshkit.bench.progress import EMPTY, Progress, announced, line, work
-from meshkit.core.measured import cases
-from meshkit.core.measurement import Case
-from meshkit.core.targets import typed_targets
+from meshkit.bench.progress import INTERVAL, Progress
+from meshkit.bench.results.measurement import Case
+from meshkit.bench.results.targets import parse_targets
 
-LAYOUT = Layout(dp=4, sp=2)
-DP, BOTH, ALL = typed_targets(LAYOUT, ["dp", "dp+sp", "dp sp"])
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+LAYOUT = Layout(dp=2, sp=2)
+(DP,) = parse_targets(LAYOUT, ["dp"])
+CASES = [Case("broadcast", DP, 64 * 4**i) for i in range(4)]
+START = "8 rows in 12 passes, one after the other, each of up to 5 calls\n"
 
 
-@pytest.mark.parametrize(("target", "calls"), [(DP, 2 + 1), (BOTH, 1), (ALL, 1)])
-def test_a_case_costs_its_calls_one_after_the_other(target: object, calls: int) -> None:
-    assert work(LAYOUT, Case("broadcast", target, 1000), None) == calls * (EMPTY + 1000)  # type: ignore[arg-type]
+def clock(*seconds: float) -> Callable[[], float]:
+    return iter(seconds).__next__
 
 
-def test_all_of_it_is_told_before_it_begins() -> None:
-    stream = Terminal()
-    todo = cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
-    Progress(LAYOUT, todo, 1, 5, stream).begin()
-    said = "3 rows in 3 passes, one after the other, each of up to 5 calls"
-    assert stream.getvalue() == f"{said}\n"
-    assert announced(LAYOUT, todo, None, 5) == said.replace("3 passes", "4 passes")
-    assert work(LAYOUT, todo[0], 1) / work(LAYOUT, todo[0], None) == 2 / 3
-
-
-def told(stream: io.StringIO, step: float) -> str:
-    """What four equal cases say, each of which takes so many seconds."""
-    now = [50.0]
-    todo = cases(LAYOUT, ["broadcast", "all_reduce"], [DP, DP], [64])
-    progress = Progress(LAYOUT, todo, None, 5, stream, lambda: now[0])
-    for case in todo:
+def lines(*seconds: float) -> list[str]:
+    stream = io.StringIO()
+    progress = Progress(LAYOUT, CASES, 16, 5, stream, clock(*seconds))
+    for case, _ in zip(CASES, seconds, strict=False):
         progress(case)
-        now[0] += step
-    progress.end()
-    return stream.getvalue()
+    return stream.getvalue().splitlines(keepends=True)
 
 
-def test_a_terminal_shows_one_line_that_is_written_again() -> None:
-    blank, one, two, three, end, last = told(Terminal(), 3.0).split("\r")
-    assert blank == last == ""
-    assert one.rstrip() == "25 %, 9 s left: broadcast over dp, 64 bytes"
-    assert two.rstrip() == "50 %, 6 s left: all_reduce over dp, 64 bytes"
-    assert three.rstrip() == "75 %, 3 s left: all_reduce over dp, 64 bytes"
-    assert end == " " * 79
-    assert {len(line) for line in (one, two, three)} == {79}
+def test_all_of_it_is_announced_at_the_start() -> None:
+    assert lines() == lines(0.0) == [START]
 
 
-def test_elsewhere_there_is_a_line_now_and_then() -> None:
-    assert told(io.StringIO(), 4.9) == "75 %, 5 s left: all_reduce over dp, 64 bytes\n"
-    assert told(io.StringIO(), 3.0) == ""
-    assert told(io.StringIO(), 10.0).count("\n") == 3
+def test_a_line_after_the_first_case_and_then_one_every_interval() -> None:
+    first = "25 %: broadcast over dp, 256 bytes\n"
+    assert lines(0.0, 1.0, 2.0, 1.0 + INTERVAL - 0.1) == [START, first]
+    later = "75 %: broadcast over dp, 4096 bytes\n"
+    assert lines(0.0, 1.0, 2.0, 1.0 + INTERVAL) == [START, first, later]
+
+
+def test_a_sample_has_fewer_passes() -> None:
+    stream = io.StringIO()
+    Progress(Layout(dp=2, sp=64), CASES[:1], 16, 5, stream)
+    assert stream.getvalue().startswith("2 rows in 17 passes, ")
 
 
 class Full(io.StringIO):
-    """A terminal on a full disk: it buffers, and says so when it is emptied."""
+    """A stream that fails at its second line."""
 
-    flushed = 0
-
-    def isatty(self) -> bool:
-        return True
-
-    def flush(self) -> None:
-        self.flushed += 1
-        raise OSError(28, "No space left on device")
+    def write(self, text: str) -> int:
+        if self.getvalue():
+            raise OSError(28, "No space left on device")
+        return super().write(text)
 
 
-def test_where_nothing_can_be_written_it_is_silent() -> None:
+def test_a_stream_that_fails_is_written_to_no_more() -> None:
     stream = Full()
-    told(stream, 4.0)
-    assert stream.flushed == 1  # and no more was tried
-    progress = Progress(
-        LAYOUT, [Case("broadcast", DP, 64)] * 2, 16, 5, None, iter([0.0, 20.0] * 4).__next__
-    )
-    progress.begin()
-    progress(Case("broadcast", DP, 64))
-    progress(Case("broadcast", DP, 64))
-    progress.end()
+    progress = Progress(LAYOUT, CASES, 16, 5, stream, clock(0.0, 20.0, 40.0, 60.0))
+    for case in CASES:
+        progress(case)
+    assert stream.getvalue() == START
 
 
-def test_a_long_line_is_cut() -> None:
-    (long,) = typed_targets(Layout(**{"a" * 60: 2}), ["a" * 60])
-    layout = Layout(**{"a" * 60: 2})
-    stream, case = Terminal(), Case("reduce_scatter", long, 2**30)
-    progress = Progress(layout, [case, case], 16, 5, stream, iter([0.0, 1.0, 2.0]).__next__)
-    progress(case)
-    progress(case)
-    assert len(stream.getvalue()) == 80
-
-
-@pytest.mark.parametrize(
-    ("done", "seconds", "said"),
-    [
-        (50, 10.0, "50 %, 10 s left: x"),
-        (1, 1.0, "1 %, 1 min 39 s left: x"),
-        (100, 9.0, "100 %, 0 s left: x"),
-        (40, 40.0, "40 %, 1 min 0 s left: x"),
-        (99, 1.0, "99 %, 1 s left: x"),
-        (50, 3599.0, "50 %, 59 min 59 s left: x"),
-        (50, 3600.0, "50 %, 1 h 0 min left: x"),
-        (10, 4000.0, "10 %, 10 h 0 min left: x"),
-    ],
-)
-def test_time_left(done: float, seconds: float, said: str) -> None:
-    assert line(done, 100, seconds, "x") == said
-
-
-def test_what_is_left_counts_the_turns_of_a_sample() -> None:
-    todo = cases(LAYOUT, ["broadcast"], [DP, BOTH], [64])
-    for alone, share in ((1, 67), (None, 75)):
-        stream = Terminal()
-        progress = Progress(LAYOUT, todo, alone, 5, stream, iter([0.0, 0.0, 3.0]).__next__)
-        for case in todo:
-            progress(case)
-        assert stream.getvalue().startswith(f"\r{share} %, ")
+def test_without_a_stderr_nothing_is_written() -> None:
+    progress = Progress(LAYOUT, CASES, 16, 5, None, clock(0.0, 20.0))
+    progress(CASES[0])
+    progress(CASES[1])

@@ -6,11 +6,11 @@ import pytest
 
 import meshkit
 from meshkit import Layout, SpawnError
-from meshkit.bench.bench import Request
-from meshkit.bench.sweep import Terms
-from meshkit.core.measurement import ALONE, CONCURRENT, OVERLAP, Measurement
-from meshkit.core.operations import OPERATIONS
-from meshkit.core.targets import typed_targets
+from meshkit.bench.results.collectives import OPERATIONS
+from meshkit.bench.results.measurement import Measurement
+from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
+from meshkit.bench.run import Request
+from meshkit.bench.sweep import SweepOptions
 from tests.bench import bench_jobs as jobs
 
 LIMIT = 90
@@ -33,7 +33,7 @@ def test_every_operation_alone_in_company_and_beside_another() -> None:
     ]
     assert {one.case.bytes for one in found} == {64, 4096}
     for one in found:
-        assert (one.wrong, one.lacks) == (0, None)
+        assert (one.wrong, one.unsupported) == (0, None)
         assert one.timing is not None
         assert one.slowest is not None
         assert one.fastest is not None
@@ -83,7 +83,7 @@ def test_a_wrong_result_is_counted_on_every_rank() -> None:
 
 def test_what_the_backend_lacks_is_a_row_of_each_way() -> None:
     lacking, other = swept(["all_to_all"], ["dp"], [64], "lacks")
-    assert lacking.lacks == other.lacks == "Backend gloo does not support all_to_all"
+    assert lacking.unsupported == other.unsupported == "Backend gloo does not support all_to_all"
     assert [lacking.mode, other.mode] == [ALONE, CONCURRENT]
     assert lacking.timing is None
 
@@ -166,16 +166,15 @@ def test_ranks_that_ask_for_different_measurements_are_told_before_the_first() -
     others = [
         ("--ops", {"operations": ("all_reduce",)}, "broadcast", "all_reduce"),
         ("--sizes", {"sizes": (64, 256)}, "64", "64,256"),
-        ("--iters", {"terms": Terms(1, 5, 20.0)}, "2", "5"),
-        ("--warm-up", {"terms": Terms(0, 2, 20.0)}, "1", "0"),
-        ("--alone", {"terms": Terms(1, 2, 20.0, 3)}, "all", "3"),
-        ("--graph", {"terms": Terms(1, 2, 20.0, graph=True)}, "False", "True"),
+        ("--iters", {"options": SweepOptions(1, 5, 20.0)}, "2", "5"),
+        ("--warm-up", {"options": SweepOptions(0, 2, 20.0)}, "1", "0"),
+        ("--alone", {"options": SweepOptions(1, 2, 20.0, 3)}, "all", "3"),
     ]
     found, same = meshkit.spawn(jobs.asking, 2, ([one[1] for one in others],), timeout=LIMIT)
     assert found == same
     for text, (option, _, usual, other) in zip(found, others, strict=True):
         first, rank0, rank1, fix = text.splitlines()
-        assert first == "ranks disagree about what is measured; nothing was."
+        assert first == "ranks disagree about what to measure; nothing was measured."
         assert rank0 == f"  rank 0:  {option}={usual}"
         assert rank1.startswith("  rank 1 (")
         assert rank1.endswith(f"):  {option}={other}")
@@ -183,9 +182,9 @@ def test_ranks_that_ask_for_different_measurements_are_told_before_the_first() -
 
 
 def test_axes_that_need_the_same_groups_are_compared_too() -> None:
-    targets = typed_targets(Layout(dp=2, sp=2), ["dp+sp", "dp"])
-    request = Request({}, None, ("broadcast",), targets, (4,), Terms(0, 2, 1.0))
-    assert request.options["--axes"] == "dp+sp,dp"
+    targets = parse_targets(Layout(dp=2, sp=2), ["dp+sp", "dp"])
+    request = Request({}, None, ("broadcast",), targets, (4,), SweepOptions(0, 2, 1.0))
+    assert request.fields["--axes"] == "dp+sp,dp"
 
 
 def test_every_rank_knows_the_host_of_each() -> None:

@@ -23,8 +23,8 @@ from benchmarks.collectives import (
     torch_group,
 )
 from benchmarks.rows import Row
-from meshkit.bench import calls
-from meshkit.core.operations import OPERATIONS
+from meshkit.bench import collectives as bench_collectives
+from meshkit.bench.results.collectives import OPERATIONS
 
 from . import collectives_jobs as jobs
 
@@ -90,8 +90,10 @@ def of_all(tmp_path: Path) -> dict[str, str | None]:
         return {pair.op: checked(pair, 0, CPU) for pair in pairs}
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: calls.Begin) -> None:
-    monkeypatch.setitem(calls.CALLS, op, replace(calls.CALLS[op], begin=begin))
+def spoil(monkeypatch: pytest.MonkeyPatch, op: str, begin: bench_collectives.Begin) -> None:
+    monkeypatch.setitem(
+        bench_collectives.COLLECTIVES, op, replace(bench_collectives.COLLECTIVES[op], begin=begin)
+    )
 
 
 def test_right_results_are_timed(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_right_results_are_timed(tmp_path: Path) -> None:
 def test_a_wrong_result_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def shifts(
         out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> calls.Works:
+    ) -> bench_collectives.Works:
         out.copy_(source)
         out[3:8] += 1
         return []
@@ -117,7 +119,7 @@ def test_both_groups_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def turned(
         out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> calls.Works:
+    ) -> bench_collectives.Works:
         groups.append(group)
         out.copy_(source + (len(groups) > 1))
         return []
@@ -137,7 +139,7 @@ def test_a_call_that_does_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.M
 def without(op: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(
         out: torch.Tensor, source: torch.Tensor, group: dist.ProcessGroup, later: bool
-    ) -> calls.Works:
+    ) -> bench_collectives.Works:
         raise error
 
     spoil(monkeypatch, op, fails)

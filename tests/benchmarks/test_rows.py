@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import rows
 from benchmarks.rows import Goal, Row, alone, compared, line, missing, rows_table
-from meshkit.core.timing import Spread
+from meshkit.bench.results.measurement import Spread
 
 
 def test_examples_in_docstrings() -> None:

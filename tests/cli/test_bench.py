@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from meshkit import SpawnError, SpecError
-from meshkit.bench.bench import Request
+from meshkit.bench.results.collectives import OPERATIONS
+from meshkit.bench.results.run import BenchmarkRun
 from meshkit.cli import bench
 from meshkit.cli.bench_asked import (
     RANK,
@@ -33,12 +34,10 @@ from meshkit.cli.bench_asked import (
 )
 from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
-from meshkit.core.measured import Measured
-from meshkit.core.operations import OPERATIONS
 from meshkit.launch.launchers import LAUNCHERS
+from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.cli import bench_jobs as jobs
 from tests.cli.processes import ended
-from tests.core.reports import CLEAN, EMPTY, REPORT
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
@@ -78,7 +77,7 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     heads = [line for line in lines if re.fullmatch(r"\w+ over [^,]+, n = .+", line)]
     over = ["dp, n = 2", "sp, n = 2", "dp sp, n = 4", "dp+sp, n = 2 and 2"]
     assert heads == [f"{op} over {one}" for op in OPERATIONS for one in over]
-    row = r"  (alone|concurrent|overlap) +64 +\d+\.\d +\d+\.\d( +\d+\.\d{4}){0,2}( +\d+\.\d\d)?"
+    row = r"(alone|concurrent|overlap) +64 +\d+\.\d +\d+\.\d( +\d+\.\d{4}){0,2}( +\d+\.\d\d)?"
     row += " +0 +2"
     rows = [found[1] for line in lines if (found := re.fullmatch(row, line))]
     assert rows == [*["alone", "concurrent"] * 2, "alone", "overlap"] * len(OPERATIONS)
@@ -93,7 +92,7 @@ def test_under_torchrun_rank_0_prints_for_all() -> None:
     assert code == 0, error
     told = json.loads(out)  # one object, printed once
     assert (told["ok"], told["launcher"], told["sizes"]) == (True, "torchrun", {"dp": 2, "tp": 1})
-    assert told["config"] == {"warmup_iterations": 0, "iterations": 2, "graph": False}
+    assert told["config"] == {"warmup_iterations": 0, "iterations": 2}
     assert [(one["op"], one["size"], one["mode"]) for one in told["results"]] == [
         (op, size, "alone") for op in ("broadcast", "send_recv") for size in (1024, 4096)
     ]
@@ -104,7 +103,7 @@ def test_under_torchrun_rank_0_prints_for_all() -> None:
     assert [fit["sizes"] for fit in told["fits"]] == [[1024, 4096]] * 2
 
 
-def test_from_eight_ranks_to_json_to_predictions_and_a_search(
+def test_from_eight_ranks_to_json_and_a_search(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["dp=4", "tp=2", "-n", "8", "--ops", "all_reduce", "--axes", "dp,tp", "--alone", "2"]
@@ -119,11 +118,6 @@ def test_from_eight_ranks_to_json_to_predictions_and_a_search(
         ("tp", "concurrent"): 4,
     }
     (tmp_path / "r.json").write_text(out)
-    predicted = ["predict", str(tmp_path / "r.json"), "3K", "--axes", "tp", "--json"]
-    assert main(predicted) == 0
-    rows = json.loads(capfd.readouterr().out)["predictions"]
-    (line,) = [one for one in told["fits"] if (one["target"], one["mode"]) == ("tp", "alone")]
-    assert rows[0]["time"] == pytest.approx((line["alpha"] + line["beta"] * 3072) * 1e6)
     model = ["--model", str(ROOT / "examples/llama-3-8b.json"), "--links", str(tmp_path / "r.json")]
     job = ["--world", "8", "--nodes", "1", "--global-batch", "8", "--seq", "8192", "--json"]
     assert main(["search", *job, *model]) == 0
@@ -142,7 +136,7 @@ def test_a_wrong_result_fails(
     asked = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
     assert main(["bench", *asked]) == 1
     out, _ = capsys.readouterr()
-    assert re.search(r"LOOK HERE: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
+    assert re.search(r"FAILED: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
 
 
 def test_a_rank_that_does_not_come(
@@ -162,12 +156,12 @@ def test_a_rank_that_does_not_come(
 
 def interrupted(whole: bool, *command: str) -> tuple[int, str, str]:
     """A long bench that gets a SIGINT once it measures, alone or with all that it has started."""
-    ours, theirs = pty.openpty()  # to a terminal it tells at once how far it has come
+    ours, theirs = pty.openpty()  # the first progress line follows the first case
     many = ["--sizes", "1K:64K:2", "--iters", "400", "--timeout", "30", "--device", "cpu"]
     process = begun(*command, *many, stderr=theirs)
     os.close(theirs)
     told = b""
-    while b" left: " not in told:
+    while b" %: " not in told:
         assert select.select([ours], [], [], 60)[0]
         told += os.read(ours, 1024)
     (os.killpg if whole else os.kill)(process.pid, signal.SIGINT)
@@ -187,7 +181,7 @@ def test_what_there_is_after_ctrl_c(whole: bool) -> None:
     last = out.splitlines()[-1]
     found = re.fullmatch(r"Interrupted: (\d+) of 42 rows in \d+\.\d s; 0 wrong elements\.", last)
     assert found, out
-    rows = re.findall(r"^  (?:alone|concurrent|overlap) +\d+ +\d", out, re.MULTILINE)
+    rows = re.findall(r"^(?:alone|concurrent|overlap) +\d+ +\d", out, re.MULTILINE)
     assert 0 < len(rows) == int(found[1]) < 42
 
 
@@ -240,8 +234,8 @@ MISUSE = [
     ),
     (
         ["dp=1", "tp=1", "-n", "1"],
-        " dp=1 tp=1 -n 1: every axis has 1 rank: nothing travels.\n"
-        "  Fix: meshkit bench dp=2 -n 2, say.\n",
+        " dp=1 tp=1 -n 1: every axis has 1 rank, so no data moves.\n"
+        "  Fix: for example meshkit bench dp=2 -n 2.\n",
     ),
     (
         ["dp=2", "-n", "2", "--sizes", "1K:1024G", "--iters", "5", "--timeout", "9"],
@@ -249,18 +243,6 @@ MISUSE = [
         "  2 ranks here, each with 2 of it at the least and 33554432 bytes beside, hold "
         "4398113619968 bytes; there are 20000000000.\n"
         "  Fix: meshkit bench dp=2 --sizes 1K:1G --iters 5 --timeout 9 -n 2.\n",
-    ),
-    (
-        ["dp=2", "-n", "2", "--graph", "--device", "cpu", "--iters", "5"],
-        " dp=2 --iters 5 --graph --device cpu -n 2: these ranks compute on cpu, and only CUDA "
-        "captures calls in a graph.\n"
-        "  Fix: meshkit bench dp=2 --iters 5 --device cpu -n 2, which times each call.\n",
-    ),
-    (
-        ["dp=2", "-n", "2", "--graph", "--device", "xpu:1"],
-        " dp=2 --graph --device xpu:1 -n 2: these ranks compute on xpu, and only CUDA captures "
-        "calls in a graph.\n"
-        "  Fix: meshkit bench dp=2 --device xpu:1 -n 2, which times each call.\n",
     ),
     (
         ["dp=2", "-n", "2", "--sizes", "64G", "--warm-up", "0"],
@@ -377,7 +359,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
     asked = parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
         asked.command.run(asked)
-    assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two cases, each of one group
+    assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two plan_cases, each of one group
     assert str(error.value).splitlines()[-1] == (
         "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
     )
@@ -413,7 +395,7 @@ CODES = [(CLEAN, 0), (REPORT, 1), (EMPTY, 130)]
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_only_rank_0_prints_and_all_leave_with_one_code(
-    report: Measured,
+    report: BenchmarkRun,
     rank: int,
     code: int,
     as_json: bool,
@@ -434,7 +416,7 @@ def test_only_rank_0_prints_and_all_leave_with_one_code(
 def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(report: Measured, path: str) -> None:
+    def full(report: BenchmarkRun, path: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("meshkit.bench.plot.check_plot", lambda path: None)
@@ -448,16 +430,3 @@ def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
         "  No space left on device\n"
         "  Fix: --json, and draw what that says.\n"
     )
-
-
-def test_a_graph_on_cuda_is_asked_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-
-    def started(n: int, request: Request, layout: object) -> tuple[int, Measured]:
-        seen.append(request.terms.graph)
-        return 0, CLEAN
-
-    monkeypatch.setattr(bench, "_started", started)
-    assert main(["bench", "dp=2", "-n", "2", "--graph", "--device", "cuda"]) == 0
-    assert main(["bench", "dp=2", "-n", "2"]) == 0
-    assert seen == [True, False]

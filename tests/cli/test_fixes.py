@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshkit.cli import bench, check
 from meshkit.cli.main import main
-from tests.core.reports import CLEAN
+from tests.bench.results.example_runs import CLEAN
 
 law = settings(
     deadline=None,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from meshkit import factor_world
+from meshkit.bench.results.json_format import run_to_json
 from meshkit.cli import main
 from meshkit.core.links import LINKS
-from meshkit.core.measured_json import as_fields
-from tests.core.reports import CLEAN, EMPTY, REPORT
+from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.core.test_ranking import LLAMA_8B, LLAMA_405B, NONE, TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_memory_and_links_are_those_that_were_given(
 
 def benched(folder: Path, **changes: object) -> str:
     path = folder / "bench.json"
-    path.write_text(json.dumps({**as_fields(CLEAN), **changes}))
+    path.write_text(json.dumps({**run_to_json(CLEAN), **changes}))
     return str(path)
 
 
@@ -120,7 +120,7 @@ def test_links_are_read_from_what_bench_printed(
 ) -> None:
     model = ["--model", str(folder / "llama-8b.json")]
     code, out, _ = run(capsys, *ASKED, *model, "--links", benched(folder), "--json")
-    links, measured = json.loads(out)["job"]["links"], as_fields(CLEAN)["links"]
+    links, measured = json.loads(out)["job"]["links"], run_to_json(CLEAN)["links"]
     assert code == 0
     assert links["across"] == measured["across"]
     assert links["wait_across"] == measured["wait_across"]
@@ -146,9 +146,9 @@ def test_a_bench_without_lines_is_refused(
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        (as_fields(REPORT), "the run is not ok.\n  Wrong elements: 3."),
-        (as_fields(EMPTY), "the run was interrupted."),
-        ({**as_fields(CLEAN), "interrupted": True}, "the run was interrupted."),
+        (run_to_json(REPORT), "the run is not ok.\n  Wrong elements: 3."),
+        (run_to_json(EMPTY), "the run was interrupted."),
+        ({**run_to_json(CLEAN), "interrupted": True}, "the run was interrupted."),
         ({"results": [], "links": {"inside": 3}}, "the run is not ok."),
     ],
 )

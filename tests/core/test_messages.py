@@ -35,16 +35,15 @@ from meshkit import (
     split_world,
     stream_seed,
 )
+from meshkit.bench.results.collectives import sweep_sizes
+from meshkit.bench.results.targets import parse_targets
 from meshkit.core.axes import STANDARD
-from meshkit.core.bandwidth import sweep_sizes
 from meshkit.core.call import Call, Word
 from meshkit.core.cost import Job
 from meshkit.core.draw.svg import draw_svg
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
-from meshkit.core.fit import Fit
 from meshkit.core.links import LINKS
-from meshkit.core.measured_read import read_fits
 from meshkit.core.model import ModelShape
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
@@ -53,7 +52,6 @@ from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
 from meshkit.core.streams import varied
-from meshkit.core.targets import typed_targets
 from meshkit.core.topology.crossing import link_bytes
 from meshkit.core.topology.crossing_policy import check_policies
 from meshkit.core.topology.hostfile import parse_hostfile
@@ -1597,49 +1595,27 @@ the ramp does not lead to the plan.
         """
         sweep_sizes(64, 32, 2): there are no sizes from 64 to 32 bytes by a factor of 2.
           The least is 1 or more, the most 1099511627776 or less, and the factor 2 or more.
-          Fix: sweep_sizes(1024, 65536, 4), say.
+          Fix: for example sweep_sizes(1024, 65536, 4).
         """,
         {},
     ),
     "a target without axes": Said(
-        lambda: typed_targets(LAYOUT, ["dp", "dp+"]),
+        lambda: parse_targets(LAYOUT, ["dp", "dp+"]),
         SpecError,
         """
-        typed_targets(Layout(dp=4, sp=2, tp=1), ['dp', 'dp+']): 'dp+' does not name axes, two \
-groups of them at once at most.
+        parse_targets(Layout(dp=4, sp=2, tp=1), ['dp', 'dp+']): 'dp+' is not a target: axes, \
+or two sets of axes joined by '+'.
           Fix: axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once.
         """,
         {},
     ),
     "a target in which nothing travels": Said(
-        lambda: typed_targets(LAYOUT, ["tp"]),
+        lambda: parse_targets(LAYOUT, ["tp"]),
         SpecError,
         """
-        typed_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank: nothing \
-travels in it.
+        parse_targets(Layout(dp=4, sp=2, tp=1), ['tp']): a group over tp has 1 rank, so no \
+data moves in it.
           Fix: an axis with 2 ranks or more.
-        """,
-        {},
-    ),
-    "results without a line": Said(
-        lambda: read_fits(Call("f", ("r.json",)), {"fits": [{}]}),
-        SpecError,
-        """
-        f('r.json'): the file holds no line through measured times.
-          Fix: meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or more.
-        """,
-        {},
-    ),
-    "a time of a size that was not measured": Said(
-        lambda: Fit(
-            "all_reduce", "dp sp", "alone", 4, 1.0, 1.0, (64, 128), (0, 0), {"sp": 2, "dp": 2}
-        ).seconds(256),
-        SpecError,
-        """
-        fit.seconds(256): all_reduce over dp sp was measured from 64 to 128 bytes.
-          Algorithms and protocols change with the size: the line says nothing beyond.
-          Fix: fit.seconds(64), say; or first meshkit bench sp=2 dp=2 -n 4 --order 'sp dp' --ops \
-all_reduce --axes 'dp sp' --sizes 64:1024:4.
         """,
         {},
     ),

@@ -1,0 +1,213 @@
+"""A whole benchmark run: its cases and passes, its measurements, and comparisons between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.layout import Layout
+from .collectives import divisible_size
+from .fit import Fit, fit_measurements
+from .measurement import Case, GroupTime, Measurement, RankTime
+from .targets import ALONE, CONCURRENT, OVERLAP, Target, num_passes
+
+MIN_CALLS = 2  # that are timed in each pass, however slow they are
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """The results of one run.
+
+    Attributes:
+        sizes: axis name to size, the outermost first.
+        launcher: launcher of the ranks.
+        device: device type of the tensors.
+        backend: backend of the collectives.
+        torch: version of torch.
+        hosts: rank to its host name, in the order of the grid.
+        warm_up: requested calls before the timed ones.
+        iters: requested timed calls; each measurement has the actual number.
+        measurements: in the order in which they were made.
+        planned: number of measurements of a complete run.
+        seconds: duration of the run.
+    """
+
+    sizes: Mapping[str, int]
+    launcher: str
+    device: str
+    backend: str
+    torch: str
+    hosts: Mapping[int, str]
+    warm_up: int
+    iters: int
+    measurements: tuple[Measurement, ...]
+    planned: int
+    seconds: float
+
+    @property
+    def layout(self) -> Layout:
+        """The grid."""
+        return Layout(ranks=[*self.hosts], **self.sizes)
+
+    @property
+    def wrong(self) -> int:
+        """Wrong elements in all results; a case counts once, however often it is measured."""
+        return sum({row.case: row.wrong for row in self.measurements}.values())
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a planned measurement is missing."""
+        return len(self.measurements) < self.planned
+
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """The lines through the times."""
+        return fit_measurements(self.measurements)
+
+
+def plan_cases(
+    layout: Layout, operations: Sequence[str], targets: Sequence[Target], sizes: Sequence[int]
+) -> list[Case]:
+    """Return all cases: operation by operation, target by target, size by size. Pure.
+
+    Sizes are rounded down so that every group of the mesh can divide them. Equal sizes are merged.
+    """
+    divisible = dict.fromkeys(divisible_size(size, layout.num_ranks) for size in sizes)
+    return [Case(op, target, size) for op in operations for target in targets for size in divisible]
+
+
+def modes(layout: Layout, target: Target) -> tuple[str, ...]:
+    """Return the modes in which a target is measured; a single group is always alone. Pure.
+
+    Example:
+        >>> modes(Layout(dp=2, tp=2), Target((("dp",),)))
+        ('alone', 'concurrent')
+    """
+    if len(target.groups) > 1:
+        return (OVERLAP,)
+    return (ALONE,) if layout.size(*target.span) == layout.num_ranks else (ALONE, CONCURRENT)
+
+
+def total_passes(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
+    """Return the passes of a run, each with all groups at once or one group alone. Pure.
+
+    Args:
+        layout: the grid.
+        cases: all cases of the run.
+        max_alone: groups that are measured alone at most; None means all.
+
+    Example:
+        >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
+        >>> [total_passes(layout, [Case("broadcast", over_tp, 64)], n) for n in (16, None)]
+        [17, 1001]
+    """
+    return sum(
+        num_passes(layout, case.target, mode, max_alone)
+        for case in cases
+        for mode in modes(layout, case.target)
+    )
+
+
+def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
+    """Return how often ranks wait for each other, each time one timeout at most. Pure.
+
+    ::
+
+        per run     4: to join, to build the mesh, to compare requests, to learn the hosts
+        per case    3: the barrier, the checked call, the exchange of its result
+        per pass    the barrier and MIN_CALLS calls; more are made only if all of them fit
+                    into a quarter of the timeout
+        per mode    1: the exchange of its times
+
+    Args:
+        layout: the grid.
+        cases: all cases of the run.
+        max_alone: as for :func:`total_passes`.
+
+    Example:
+        >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))
+        >>> num_barriers(layout, [Case("broadcast", over_dp, 64)], 16)  # 4 + 3 + 3 * (2 + 1) + 2
+        18
+    """
+    exchanges = sum(len(modes(layout, case.target)) for case in cases)
+    return 4 + 3 * len(cases) + (1 + MIN_CALLS) * total_passes(layout, cases, max_alone) + exchanges
+
+
+def slowdowns(measurements: Sequence[Measurement]) -> list[float | None]:
+    """Return the slowdown under contention: concurrent median over the isolated one. Pure.
+
+    ``concurrent`` is compared with ``alone``. ``overlap`` is compared with the slower of its two
+    axes, each with all its groups at once: 1 means no cost, and 2 means one after the other if both
+    take equally long. None if there is nothing to compare with.
+    """
+    medians = {
+        (row.case.op, row.case.target.groups, row.case.bytes, row.mode): row.timing.median
+        for row in measurements
+        if row.timing is not None
+    }
+    return [_slowdown(row, medians) for row in measurements]
+
+
+Medians = Mapping[tuple[str, tuple[tuple[str, ...], ...], int, str], float]
+
+
+def _slowdown(row: Measurement, medians: Medians) -> float | None:
+    if row.timing is None or row.mode == ALONE:
+        return None
+    op, size = row.case.op, row.case.bytes
+    isolated = CONCURRENT if row.mode == OVERLAP else ALONE
+    base = [
+        medians.get((op, (axes,), size, isolated), medians.get((op, (axes,), size, ALONE)))
+        for axes in row.case.target.groups
+    ]
+    known = [seconds for seconds in base if seconds is not None]
+    return row.timing.median / max(known) if len(known) == len(base) else None
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """The group and the rank that were slowest most often, over the rows of a target and mode.
+
+    Attributes:
+        target: name of the target.
+        mode: how it was measured.
+        rows: number of rows.
+        group: the group that was slowest in most rows, from the last such row.
+        group_rows: number of those rows.
+        factor: time of the slowest group over that of the fastest, the median over all rows.
+        rank: the rank that was slowest in most rows, from the last such row.
+        rank_rows: number of those rows.
+    """
+
+    target: str
+    mode: str
+    rows: int
+    group: GroupTime
+    group_rows: int
+    factor: float
+    rank: RankTime
+    rank_rows: int
+
+
+def slowest(measurements: Sequence[Measurement]) -> tuple[Slowest, ...]:
+    """Return the slowest group and rank of each target and mode, in measured order. Pure."""
+    series: dict[tuple[str, str], list[tuple[GroupTime, GroupTime, RankTime]]] = {}
+    for row in measurements:
+        if row.slowest is not None and row.fastest is not None and row.rank is not None:
+            times = series.setdefault((row.case.target.name, row.mode), [])
+            times.append((row.slowest, row.fastest, row.rank))
+    return tuple(_slowest(*key, times) for key, times in series.items())
+
+
+def _slowest(
+    target: str, mode: str, times: Sequence[tuple[GroupTime, GroupTime, RankTime]]
+) -> Slowest:
+    (ranks, group_rows), *_ = Counter(slow.ranks for slow, _, _ in times).most_common(1)
+    (rank, rank_rows), *_ = Counter(slow.rank for _, _, slow in times).most_common(1)
+    group = [slow for slow, _, _ in times if slow.ranks == ranks][-1]
+    rank_time = [slow for _, _, slow in times if slow.rank == rank][-1]
+    factor = float(np.median([slow.seconds / fast.seconds for slow, fast, _ in times]))
+    return Slowest(target, mode, len(times), group, group_rows, factor, rank_time, rank_rows)

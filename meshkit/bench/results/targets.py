@@ -1,0 +1,172 @@
+"""Groups that collectives are measured over: one axis, two, all; and two axes at once.
+
+::
+
+    dp        the groups of an axis
+    dp sp     the groups over two axes
+    dp+sp     each rank in its group of dp and in that of sp at the same time
+    world     the group of all ranks
+
+In training the gradients of dp are reduced while the layers of tp, sp, cp and ep still communicate,
+and pp sends beside all of them. Those four wait for each other and do not overlap.
+
+Measuring alone takes one pass per group, while all other groups wait. With many groups, a sample is
+measured, spread evenly over the nodes, the first and the last group included::
+
+    group      0  1  2  3 | 4  5  6  7 | 8  9 10 11 | 12 13 14 15
+    4 of 16    x            .  x         .  .  x                x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ...core.axes import check_known
+from ...core.call import Call
+from ...core.errors import SpecError, told
+from ...core.layout import Layout
+from ...core.plan import Axes
+from ...core.seats import Ints
+from ...core.topology.level import number_labels
+
+ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
+DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
+WORLD = "world"  # all axes, unless an axis has this name
+SEQUENTIAL = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a layer
+
+
+@dataclass(frozen=True)
+class Target:
+    """Groups that a collective runs over.
+
+    Attributes:
+        groups: the axes of the groups; two entries if collectives run on both at once.
+    """
+
+    groups: tuple[Axes, ...]
+
+    @property
+    def name(self) -> str:
+        """The target as typed: ``dp``, ``dp sp`` or ``dp+sp``."""
+        return "+".join(" ".join(axes) for axes in self.groups)
+
+    @property
+    def span(self) -> Axes:
+        """All axes; ranks that differ in no others depend on each other."""
+        return tuple(axis for axes in self.groups for axis in axes)
+
+
+def shared_axes(layout: Layout) -> Axes:
+    """Return the axes with more than one rank, the outermost first."""
+    return tuple(axis for axis in layout.axes if layout.size(axis) > 1)
+
+
+def default_targets(layout: Layout) -> tuple[Target, ...]:
+    """Return each axis, each two axes, the world, and each two that overlap in training. Pure.
+
+    Axes of one rank are left out.
+
+    Cost:
+        O(axes squared).
+
+    Example:
+        >>> [target.name for target in default_targets(Layout(dp=2, sp=2, tp=2))]
+        ['dp', 'sp', 'tp', 'dp sp', 'dp tp', 'sp tp', 'dp sp tp', 'dp+sp', 'dp+tp']
+    """
+    axes = shared_axes(layout)
+    two = list(combinations(axes, 2))
+    sets = dict.fromkeys([*((axis,) for axis in axes), *two, *([axes] if axes else [])])
+    overlapping = [Target(((a,), (b,))) for a, b in two if not {a, b} <= SEQUENTIAL]
+    return (*(Target((axes,)) for axes in sets), *overlapping)
+
+
+def parse_targets(
+    layout: Layout, names: Sequence[str], call: Call | None = None
+) -> tuple[Target, ...]:
+    """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure.
+
+    Args:
+        layout: the grid.
+        names: ``"dp"``, ``"dp sp"``, ``"dp+sp"`` or ``"world"``.
+        call: the call that an error quotes; None is this one.
+
+    Raises:
+        UnknownAxisError: if the layout does not have an axis.
+        SpecError: if a name has no axes, an axis twice, or more than two groups at once, or if its
+            groups have one rank.
+
+    Example:
+        >>> parse_targets(Layout(dp=2, sp=2), ["dp+sp"])[0].span
+        ('dp', 'sp')
+    """
+    quoted = Call("parse_targets", (layout, list(names))) if call is None else call
+    targets: dict[tuple[Axes, ...], Target] = {}
+    for name in names:
+        target = _parse_target(quoted, layout, name)
+        targets.setdefault(tuple(sorted(target.groups)), target)
+    return tuple(targets.values())
+
+
+def _parse_target(call: Call, layout: Layout, name: str) -> Target:
+    is_world = name.strip() == WORLD and WORLD not in layout.axes
+    text = " ".join(shared_axes(layout) or layout.axes) if is_world else name
+    target = Target(tuple(tuple(part.split()) for part in text.split("+")))
+    check_known(call, target.span, layout.axes)
+    if not all(target.groups) or len(target.groups) > 2:
+        summary = f"{call}: {name!r} is not a target: axes, or two sets of axes joined by '+'."
+        fix = "axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once."
+        raise SpecError(told(summary, fix=fix))
+    for axes in target.groups:
+        if layout.size(*axes) == 1:
+            summary = f"{call}: a group over {' '.join(axes)} has 1 rank, so no data moves in it."
+            raise SpecError(told(summary, fix="an axis with 2 ranks or more."))
+    return target
+
+
+def num_passes(layout: Layout, target: Target, mode: str, max_alone: int | None) -> int:
+    """Return the passes of a mode: one, or one for each group that is measured alone. Pure.
+
+    Args:
+        layout: the grid.
+        target: the groups.
+        mode: how they are measured.
+        max_alone: groups that are measured alone at most; None means all.
+
+    Example:
+        >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
+        >>> [num_passes(layout, over_tp, "alone", n) for n in (16, None)]
+        [16, 1000]
+    """
+    if mode != ALONE:
+        return 1
+    num_groups = layout.num_ranks // layout.size(*target.span)
+    return num_groups if max_alone is None else min(num_groups, max_alone)
+
+
+def sample_groups(groups: Ints, hosts: Mapping[int, str], max_alone: int | None) -> list[int]:
+    """Return the indices of the groups to measure alone, ascending, equal on all ranks. Pure.
+
+    The groups are sorted by their nodes, with the first group first and the last one last. The
+    sample is taken from there at equal distances.
+
+    Args:
+        groups: (num_groups, group_size), ranks.
+        hosts: rank to its host name.
+        max_alone: size of the sample, 1 or more; None means all.
+
+    Example:
+        >>> hosts = {rank: f"node{rank // 8}" for rank in range(64)}
+        >>> sample_groups(Layout(dp=8, sp=4, tp=2).groups("tp"), hosts, 4)
+        [0, 10, 20, 31]
+    """
+    last, size = len(groups) - 1, len(groups) if max_alone is None else max_alone
+    if size > last:
+        return [*range(len(groups))]
+    nodes, _ = number_labels("node", (hosts[int(rank)] for rank in groups.flat))
+    order = np.lexsort(nodes.reshape(groups.shape).T[::-1]).tolist()
+    order = [0, *(group for group in order if 0 < group < last), last]
+    return sorted(order[i * last // max(size - 1, 1)] for i in range(size))

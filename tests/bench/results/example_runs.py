@@ -1,0 +1,48 @@
+"""A run with something of everything: two ways, an overlap, a lack and a wrong element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from meshkit import Layout
+from meshkit.bench.results.measurement import Case, Measurement, summarize
+from meshkit.bench.results.run import BenchmarkRun
+from meshkit.bench.results.targets import ALONE, CONCURRENT, OVERLAP, parse_targets
+
+LAYOUT = Layout(dp=2, sp=2)
+DP, SP, BOTH = parse_targets(LAYOUT, ["dp", "sp", "dp+sp"])
+
+
+def took(*milliseconds: float) -> np.ndarray:
+    """Three calls on four ranks; the middle one takes what is said."""
+    middle = np.array(milliseconds)[:, None] / 1e3
+    return middle + np.array([[-1e-4, 0.0, 1e-4]])
+
+
+FOUND = (
+    summarize(LAYOUT, Case("all_reduce", DP, 1024), ALONE, took(1, 1, 1, 2)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1024), CONCURRENT, took(2, 3, 2, 3)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1048576), ALONE, took(4, 4, 4, 4)),
+    summarize(LAYOUT, Case("all_reduce", DP, 1048576), CONCURRENT, took(8, 6, 8, 6)),
+    summarize(LAYOUT, Case("all_reduce", SP, 1024), ALONE, took(1, 1, 1, 1), 3),
+    summarize(LAYOUT, Case("all_reduce", SP, 1024), CONCURRENT, took(1, 1, 2, 2), 3),
+    summarize(LAYOUT, Case("all_reduce", BOTH, 1024), OVERLAP, took(5, 5, 5, 5)),
+    Measurement(Case("all_to_all", DP, 1024), ALONE, (2,), unsupported="gloo does not support it"),
+)
+REPORT = BenchmarkRun(
+    sizes={"dp": 2, "sp": 2},
+    launcher="spawn",
+    device="cpu",
+    backend="gloo",
+    torch="2.13.0",
+    hosts={0: "a", 1: "a", 2: "b", 3: "b"},
+    warm_up=3,
+    iters=20,
+    measurements=FOUND,
+    planned=len(FOUND),
+    seconds=1.25,
+)
+CLEAN = replace(REPORT, measurements=FOUND[:4], planned=4)
+EMPTY = replace(REPORT, measurements=(), planned=8)

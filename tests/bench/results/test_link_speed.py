@@ -1,0 +1,163 @@
+"""Figures of links out of measured lines: what the model of the search takes, it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import Layout, factor_world
+from meshkit.bench.results.link_speed import ACROSS, INSIDE, RING, Locality, link_speeds, locality
+from meshkit.bench.results.measurement import Case, Measurement, Timing
+from meshkit.bench.results.run import BenchmarkRun
+from meshkit.bench.results.targets import ALONE, CONCURRENT, parse_targets
+from meshkit.core.cost import AXES, Job, near, seconds, sent
+from meshkit.core.links import LINKS, Links
+from meshkit.core.memory import Choice
+from tests.bench.results.example_runs import EMPTY, REPORT
+
+quick = settings(deadline=None, max_examples=40, database=None)
+PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+SIZES = (2**10, 2**16, 2**22)
+
+
+def modelled(
+    links: Links, dp: int, tp: int, node: int, names: list[str], slow: float
+) -> BenchmarkRun:
+    """A run whose times are those of the search's own model; alone they are told much slower."""
+    layout = Layout(dp=dp, tp=tp)
+    job = Job(dp * tp, dp * tp // node, 8, 8, links)
+    rows = []
+    for target in parse_targets(layout, names):
+        axes = target.span
+        ranks = layout.size(*axes)
+        for op, passes in PASSES.items():
+            for size in SIZES:
+                amount, steps = passes * (ranks - 1) / ranks * size, passes * (ranks - 1)
+                among = near(job, Choice(1, dp, 1, 1, 1, tp), *axes)
+                took = float(
+                    seconds(links, sent(job, among, np.float64(amount), np.float64(steps)))
+                )
+                for mode, factor in ((ALONE, slow), (CONCURRENT, 1.0)):
+                    timing = Timing.of([took * factor])
+                    rows.append(Measurement(Case(op, target, size), mode, (ranks,), timing=timing))
+    hosts = {rank: f"n{rank // node}" for rank in range(dp * tp)}
+    return replace(REPORT, sizes=layout.sizes, hosts=hosts, measurements=tuple(rows))
+
+
+@quick
+@given(
+    st.floats(1, 1000),
+    st.floats(0.1, 100),
+    st.floats(1e-7, 1e-4),
+    st.floats(1e-7, 1e-4),
+    st.sampled_from([(4, 4, 4), (8, 2, 2), (2, 8, 8), (4, 2, 2)]),
+)
+def test_what_the_search_takes_is_found_again(
+    inside: float, across: float, wait: float, far: float, grid: tuple[int, int, int]
+) -> None:
+    links = replace(LINKS["h100"], inside=inside, across=across, wait_inside=wait, wait_across=far)
+    found = link_speeds(modelled(links, *grid, ["dp", "tp"], 3.0))
+    figures = (inside, across, wait, far)
+    names = ("inside", "across", "wait_inside", "wait_across")
+    assert [found[name] for name in names] == pytest.approx(figures, rel=1e-3)
+
+
+def test_ranks_that_share_a_node_share_what_leaves_it() -> None:
+    # the world alone: four of eight ranks on a node, so a quarter of each one's bytes leaves
+    links = replace(LINKS["h100"], inside=1000, across=10)
+    report = modelled(links, 4, 4, 8, ["dp tp"], 1.0)
+    assert link_speeds(report)["across"] == pytest.approx(10, rel=1e-3)
+    # with groups of one rank a node beside it, those count: the wires inside are slow here
+    slow = replace(LINKS["h100"], inside=1, across=10)
+    both = link_speeds(modelled(slow, 2, 8, 8, ["dp", "dp tp"], 1.0))
+    assert both["across"] == pytest.approx(10, rel=1e-3)
+    only = link_speeds(modelled(slow, 2, 8, 8, ["dp tp"], 1.0))
+    assert only["across"] == pytest.approx(1 / 7, rel=1e-3)  # 7/8 of the bytes inside at 1 GB/s
+
+
+def test_alone_counts_where_there_is_no_other_way() -> None:
+    report = modelled(LINKS["h100"], 4, 2, 2, ["tp"], 2.0)
+    lone = replace(
+        report, measurements=tuple(one for one in report.measurements if one.mode == ALONE)
+    )
+    assert link_speeds(report)["inside"] == pytest.approx(450, rel=1e-3)
+    assert link_speeds(lone)["inside"] == pytest.approx(225, rel=1e-3)
+
+
+def test_what_a_line_does_not_tell_is_left_out() -> None:
+    def run(*took: float) -> dict[str, object]:
+        (tp,) = parse_targets(Layout(dp=2, sp=2), ["sp"])
+        rows = [
+            Measurement(Case("all_gather", tp, size), ALONE, (2,), timing=Timing.of([t]))
+            for size, t in zip(SIZES, took, strict=True)
+        ]
+        return dict(link_speeds(replace(REPORT, measurements=tuple(rows))))
+
+    flat, steep = run(3.0, 2.0, 1.0), run(1.0, 2.0**6, 2.0**12)
+    about = "meshkit bench dp=2 sp=2, gloo on cpu, torch 2.13.0"
+    assert flat.keys() == {"wait_inside", "source"}
+    assert flat["source"] == f"{about}: wait_inside"
+    assert steep["inside"] == pytest.approx(0.5 * 2**10 / 1e9)
+    assert run(1.0, 1.5, 40.0).keys() == {"inside", "wait_inside", "source"}
+
+
+def test_other_operations_and_runs_without_lines_tell_nothing() -> None:
+    assert link_speeds(EMPTY) == {}
+    others = [replace(one, case=replace(one.case, op="broadcast")) for one in REPORT.measurements]
+    assert link_speeds(replace(REPORT, measurements=tuple(others))) == {}
+    assert set(RING) == set(PASSES)
+
+
+@pytest.mark.parametrize(
+    ("axes", "level", "close"),
+    [
+        (("tp",), INSIDE, 2),
+        (("sp",), INSIDE, 2),
+        (("dp",), ACROSS, 1),
+        (("dp", "tp"), ACROSS, 2),
+        (("dp", "sp", "tp"), ACROSS, 4),
+    ],
+)
+def test_eight_ranks_on_two_nodes(axes: tuple[str, ...], level: str, close: float) -> None:
+    hosts = {rank: "ab"[rank // 4] for rank in range(8)}
+    assert locality(Layout(dp=2, sp=2, tp=2), hosts, *axes) == Locality(level, close)
+
+
+def test_the_group_that_leaves_its_nodes_most_often_counts() -> None:
+    # ring 0-1-2-3 stays, ring 4-5-6-7 leaves its node at every message
+    hosts = dict(enumerate("aaaaabab"))
+    assert locality(Layout(dp=2, tp=4), hosts, "tp") == Locality(ACROSS, 1)
+
+
+def test_hosts_are_told_by_rank_wherever_it_sits() -> None:
+    hosts = {3: "a", 1: "b", 2: "a", 0: "b"}
+    layout = Layout(dp=2, sp=2, ranks=[3, 1, 2, 0])  # dp: ranks 3 2, and 1 0
+    assert (locality(layout, hosts, "dp").level, locality(layout, hosts, "sp").level) == (
+        INSIDE,
+        ACROSS,
+    )
+
+
+@quick
+@given(
+    st.sampled_from([1, 2, 4, 8, 16]), st.lists(st.sampled_from([1, 2, 4]), min_size=6, max_size=6)
+)
+def test_on_equal_nodes_it_is_what_the_search_counts_with(node: int, sizes: list[int]) -> None:
+    choice = Choice(*sizes)
+    world = 1
+    for size in sizes:
+        world *= size
+    if world % node or world > 512:
+        return
+    layout = factor_world(world, **dict(zip(AXES, sizes, strict=True)))
+    hosts = {rank: f"n{rank // node}" for rank in range(world)}
+    job = Job(world, world // node, 8, 8, LINKS["h100"])
+    for axis, size in zip(AXES, sizes, strict=True):
+        found, (ranks, close) = locality(layout, hosts, axis), near(job, choice, axis)
+        assert size == ranks
+        assert (found.level == INSIDE) == (close == ranks)
+        assert found.ranks_per_link == close

@@ -1,0 +1,88 @@
+"""What must come out of each collective, by other means; and what a backend lacks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import meshkit
+from meshkit.bench import collectives
+from meshkit.bench.collectives import COLLECTIVES, unsupported_reason
+from meshkit.bench.results.collectives import OPERATIONS
+from tests.bench import bench_jobs as jobs
+
+
+def test_there_is_a_call_for_each_operation() -> None:
+    assert list(COLLECTIVES) == list(OPERATIONS)
+
+
+@pytest.mark.parametrize("members", [[0], [1, 3], [0, 2, 4, 6], [5, 40, 7]])
+def test_expected_results_element_by_element(members: list[int]) -> None:
+    ranks, part = len(members), 7
+    items = ranks * part
+    # whole[m, p, i]: item i of the part p of member m
+    whole = np.array([[251 * (m % 31) + k % 251 for k in range(items)] for m in members])
+    whole = whole.reshape(ranks, ranks, part)
+    pieces = np.array([[251 * (m % 31) + k for k in range(part)] for m in members])
+    for place in range(ranks):
+        wanted = {
+            "all_reduce": whole.sum(0).reshape(-1),
+            "all_gather": pieces.reshape(-1),
+            "reduce_scatter": whole[:, place].sum(0),
+            "all_to_all": whole[:, place].reshape(-1),
+            "broadcast": whole[0].reshape(-1),
+            "send_recv": whole[(place - 1) % ranks].reshape(-1),
+        }
+        for op, numbers in wanted.items():
+            found = COLLECTIVES[op].expected(members, place, items)
+            assert found.tolist() == numbers.tolist()
+            assert wanted.keys() == COLLECTIVES.keys()
+            assert len(found) == OPERATIONS[op].output_items(items, ranks)
+
+
+def test_content_tells_ranks_and_places_apart() -> None:
+    held = torch.stack([collectives.input_pattern(rank, 8, 251) for rank in range(31)])
+    assert len(held.unique()) == 31 * 251
+
+
+@pytest.mark.parametrize("members", [1, 2156, 2157, 16_384, 17_477, 65_536, 1_048_576])
+def test_sums_over_many_members_are_exact(members: int) -> None:
+    ranks, places = collectives.num_distinct(members)
+    assert members * (ranks * places - 1) < 2**24
+    held = [sum(rank % ranks for rank in range(members)) * places + members * (places - 1)]
+    found = collectives.expected_all_reduce(range(members), 0, 2 * places)[
+        [places - 1, 2 * places - 1]
+    ]
+    assert found.tolist() == held * 2
+
+
+def test_a_sum_of_16384_in_float32_is_what_is_expected() -> None:
+    members = range(5, 16_384 + 5)
+    whole = torch.zeros(40)
+    for rank in members:  # one after another: the order in which errors grow the most
+        whole += collectives.input_pattern(rank, len(members), 40)
+    assert whole.tolist() == collectives.expected_all_reduce(members, 0, 40).tolist()
+    five, six = (collectives.input_pattern(rank, len(members), 40) for rank in (5, 6))
+    assert not (five == six).any()
+
+
+def test_every_call_is_right_on_real_groups_and_one_never_made_is_wrong() -> None:
+    by_rank = meshkit.spawn(jobs.every_call, 6, timeout=60)
+    for right, silent, begun in by_rank:
+        assert right == dict.fromkeys((op, axes) for op in OPERATIONS for axes in ("dp", "sp"))
+        assert silent == {"all_gather": 24, "reduce_scatter": 8, "all_to_all": 24, "send_recv": 24}
+        assert begun == 3  # two sends and receives in a ring, and one all_reduce, at once
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, NotImplementedError])
+def test_what_a_backend_lacks_is_its_first_line(kind: type[RuntimeError]) -> None:
+    assert (
+        unsupported_reason(kind("Backend x does not support this\nmore"))
+        == "Backend x does not support this"
+    )
+
+
+def test_any_other_error_goes_on() -> None:
+    with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
+        unsupported_reason(RuntimeError("Connection closed by peer"))
