@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from .core.split import split_world
     from .core.streams import stream_seed
     from .core.topology import Topology
-    from .launch.environment import detect
+    from .launch.launchers.detect import detect
     from .launch.join import init, shutdown
-    from .launch.spawn import spawn
-    from .launch.switches import slurm_topology
-    from .launch.world import World
+    from .launch.spawn.spawn import spawn
+    from .launch.launchers.slurm_topology import slurm_topology
+    from .launch.launchers.world import World
     from .live.build import build_mesh
     from .live.data import MicroBatchSampler
     from .live.loop import RankPlan

@@ -22,7 +22,7 @@ from ..core.measured_table import table
 from ..core.operations import OPERATIONS
 from ..core.targets import Target, every_target, typed_targets
 from ..core.turns import USUAL
-from ..launch.environment import detect
+from ..launch.launchers.detect import detect
 from . import Answer, Command, plain, terminal
 from .bench_asked import (
     FACTOR,
@@ -148,7 +148,7 @@ def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
         KeyboardInterrupt: where Ctrl-C came before they could heed it.
     """
     from ..bench.interruption import Interruption
-    from ..launch.spawn import spawn
+    from ..launch.spawn.spawn import spawn
 
     todo = cases(layout, request.operations, request.targets, request.sizes)
     terms = request.terms

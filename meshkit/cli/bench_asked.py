@@ -11,7 +11,7 @@ from ..core.bandwidth import sweep_sizes
 from ..core.errors import SpecError, told
 from ..core.operations import OPERATIONS
 from ..core.words import count
-from ..launch.memory import memory
+from ..launch.doctor.memory import memory
 from .grid import number
 from .local import on_cpu
 from .typed import Typed
@@ -128,7 +128,7 @@ def check_graph(call: Typed, device: str | None, ranks: int) -> None:
     Raises:
         SpecError: with the same command without it.
     """
-    from ..launch.device import accelerator
+    from ..launch.device.device import accelerator
 
     kind = "cpu" if on_cpu(device, ranks) else (device or str(accelerator())).partition(":")[0]
     if kind != "cuda":

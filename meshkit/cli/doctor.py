@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ..core.words import count
-from ..launch.finding import Finding
+from ..launch.doctor.finding import Finding
 from . import Answer, Command, seconds
 
 DEADLINE = 6.0  # that of launch/network, without which the other commands start faster
@@ -20,7 +20,7 @@ def run(asked: Namespace) -> Answer:
     Args:
         asked: ``json`` and ``timeout``, the seconds that one lookup of a name may take.
     """
-    from ..launch.checkup import checkup
+    from ..launch.doctor.checkup import checkup
 
     findings = checkup(deadline=asked.timeout)
     write = as_json if asked.json else as_text

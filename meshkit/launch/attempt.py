@@ -22,7 +22,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import LaunchError, told
 from .seat import end, holders
-from .world import World
+from .launchers.world import World
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"
 

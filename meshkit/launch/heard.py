@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import RankTimeoutError, told
 from .store import SILENCE, asked
-from .world import World
+from .launchers.world import World
 
 
 def heard(

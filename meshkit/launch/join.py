@@ -17,17 +17,17 @@ import torch.distributed as dist
 from ..core.call import Call, given
 from ..core.errors import LaunchError, told
 from ..core.version import VERSION
-from .device import choose_backend, choose_device, device_claim, read_device
-from .environment import WHO, allocation, check_arguments, from_variables, identify
+from .device.device import choose_backend, choose_device, device_claim, read_device
+from .launchers.detect import WHO, allocation, check_arguments, from_variables, identify
 from .inside import connects, connects_apart, forget_gone, set_timeout
-from .launchers import job_hosts, job_name
+from .launchers.table import job_hosts, job_name
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
 from .rendezvous import met
 from .seeds import Seed, check_alike, check_seed, drawn, seed_all, seed_claim
-from .times import ARRIVAL, Time, duration, in_words
+from .timeouts import ARRIVAL, Time, duration, in_words
 from .together import together
-from .world import World
+from .launchers.world import World
 
 ABOUT = "ranks disagree about init(); no process group was created."
 UNMADE = "a rank could not make the default process group; all have given it up."

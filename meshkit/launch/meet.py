@@ -47,7 +47,7 @@ from .verdict import (
     refusal,
     some,
 )
-from .world import World
+from .launchers.world import World
 
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
 HOST_SLACK = 1.0

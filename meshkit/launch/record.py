@@ -12,8 +12,8 @@ import torch.distributed as dist
 from ..core.errors import LaunchError, told
 from .foreign import store_of, world_of
 from .inside import timeout_of
-from .times import ARRIVAL
-from .world import World
+from .timeouts import ARRIVAL
+from .launchers.world import World
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .mpi import BY_MPI, told_by_mpi
 from .seat import TakenError, is_over, sit
 from .store import PROBE, SILENCE, address, lost, open_store
 from .taken import refused
-from .world import World
+from .launchers.world import World
 
 
 def met(

@@ -16,7 +16,7 @@ from ..core.integers import integer
 from .claims import Claim, Claimant, refused
 from .heard import heard
 from .store import SILENCE, asked
-from .world import World
+from .launchers.world import World
 
 SHARED = "shared"
 Seed = int | str | None

@@ -20,7 +20,7 @@ from .attempt import of_attempt
 from .deadline import OverdueError, within
 from .filestore import is_store
 from .mpi import nowhere
-from .world import World
+from .launchers.world import World
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from ..core.call import Call
 from ..core.errors import LaunchError, told
 from .seat import Holder, TakenError
 from .verdict import as_words
-from .world import World
+from .launchers.world import World
 
 PATIENCE = 2.0  # seconds for the other ranks of a job to come, before all are told
 

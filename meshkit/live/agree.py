@@ -25,9 +25,9 @@ from ..core.words import pairs
 from ..launch.meet import Matter, Party, arrive, refuse
 from ..launch.record import Joined, joined
 from ..launch.rendezvous import give_up as give_up_joining
-from ..launch.times import in_words
+from ..launch.timeouts import in_words
 from ..launch.together import together
-from ..launch.world import World
+from ..launch.launchers.world import World
 from .shared import Shared
 from .terms import Terms
 

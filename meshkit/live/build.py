@@ -16,11 +16,11 @@ from ..core.plan import GroupPlan
 from ..core.policies import check_policies
 from ..core.seats import Ints, Seats
 from ..core.topology import Topology
-from ..launch.device import check_backend
+from ..launch.device.device import check_backend
 from ..launch.join import enter, peek
 from ..launch.record import Joined, joined
-from ..launch.times import Time, duration
-from ..launch.world import World
+from ..launch.timeouts import Time, duration
+from ..launch.launchers.world import World
 from .agree import give_up
 from .create import check_orders
 from .limits import Limits

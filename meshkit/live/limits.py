@@ -9,7 +9,7 @@ from datetime import timedelta
 from ..core.axes import check_known, listed
 from ..core.call import Call
 from ..core.plan import Axes, GroupPlan, not_built
-from ..launch.times import Time, duration, in_words
+from ..launch.timeouts import Time, duration, in_words
 
 
 @dataclass(frozen=True)

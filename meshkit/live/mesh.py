@@ -18,7 +18,7 @@ from ..core.verification import Verification
 from ..launch.inside import timeout_of
 from ..launch.meet import Party
 from ..launch.record import Joined
-from ..launch.times import Time, duration
+from ..launch.timeouts import Time, duration
 from .adopt import adopted, call_of, given_groups, of_device_mesh
 from .agree import agree_close, agree_value, coordinates_of, give_up
 from .assemble import assemble

@@ -25,7 +25,7 @@ from ..launch.meet import Matter, Party, arrive
 from ..launch.record import Joined
 from ..launch.store import SILENCE, asked
 from ..launch.verdict import hosts_of
-from ..launch.world import World
+from ..launch.launchers.world import World
 from .agree import ABOUT, request
 from .shared import Shared
 from .terms import Terms

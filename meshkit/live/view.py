@@ -12,7 +12,7 @@ from ..core.layout import Layout
 from ..core.order import view_sizes
 from ..core.plan import Axes, GroupPlan
 from ..launch.record import Joined
-from ..launch.times import Time, duration
+from ..launch.timeouts import Time, duration
 from .create import check_orders
 from .limits import Limits
 from .terms import Terms

@@ -29,8 +29,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ..core.call import Call
-from ..launch.child import become, environment
-from ..launch.processes import begin, context_for
+from ..launch.spawn.worker import become, environment
+from ..launch.spawn.start_method import begin, context_for
 from ..launch.seat import process_stat
 
 LOOK = 0.05  # seconds between two looks at the processes

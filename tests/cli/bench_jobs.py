@@ -6,7 +6,7 @@ from meshkit.bench.bench import Request
 from meshkit.cli.bench import measured_beside
 from meshkit.core.layout import Layout
 from meshkit.core.measured import Measured
-from meshkit.launch.environment import detect
+from meshkit.launch.launchers.detect import detect
 from tests.bench.bench_jobs import spoil
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import meshkit
 from meshkit.cli.check import checked
 from meshkit.core.verified import Verified
-from meshkit.launch.environment import detect
+from meshkit.launch.launchers.detect import detect
 from meshkit.live import verify as verify_module
 
 

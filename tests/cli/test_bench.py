@@ -35,7 +35,7 @@ from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
 from meshkit.core.measured import Measured
 from meshkit.core.operations import OPERATIONS
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.launchers.table import LAUNCHERS
 from tests.cli import bench_jobs as jobs
 from tests.cli.processes import ended
 from tests.core.reports import CLEAN, EMPTY, REPORT

@@ -21,7 +21,7 @@ from meshkit import Layout
 from meshkit.cli import check, plain
 from meshkit.cli.main import main
 from meshkit.core.verified import Verified
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.launchers.table import LAUNCHERS
 from tests.cli import check_jobs as jobs
 from tests.cli.processes import ended
 from tests.core.test_verified import REPORT

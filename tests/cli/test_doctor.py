@@ -16,8 +16,8 @@ import pytest
 from meshkit.cli import doctor
 from meshkit.cli.main import main
 from meshkit.launch import network
-from meshkit.launch.finding import Finding
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.doctor.finding import Finding
+from meshkit.launch.launchers.table import LAUNCHERS
 
 ROOT = Path(__file__).parents[2]
 Here = Callable[..., subprocess.CompletedProcess[str]]

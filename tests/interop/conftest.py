@@ -7,7 +7,7 @@ from multiprocessing.forkserver import _forkserver as server
 
 import pytest
 
-from meshkit.launch.processes import PRELOADED
+from meshkit.launch.spawn.start_method import PRELOADED
 
 
 @pytest.fixture(scope="module", autouse=True)

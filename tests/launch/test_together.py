@@ -16,7 +16,7 @@ from meshkit.core.call import Call
 from meshkit.launch import together as room
 from meshkit.launch.meet import Matter, Party
 from meshkit.launch.together import together
-from meshkit.launch.world import World
+from meshkit.launch.launchers.world import World
 
 ABOUT = "a rank could not make it."
 Make = Callable[[timedelta], Any]

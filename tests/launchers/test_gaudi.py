@@ -64,7 +64,7 @@ def test_a_bridge_without_a_device_leaves_the_cpu() -> None:
 
 
 def test_the_doctor_chooses_no_module() -> None:
-    code = "import os; from meshkit.launch.checkup import checkup\n"
+    code = "import os; from meshkit.launch.doctor.checkup import checkup\n"
     code += "found = {one.name: one for one in checkup()}\n"
     code += "print(found['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
     told = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
@@ -72,7 +72,7 @@ def test_the_doctor_chooses_no_module() -> None:
 
 
 def test_ranks_that_a_rank_starts_choose_their_own_modules() -> None:
-    code = "import os; from meshkit.launch.child import environment\n"
+    code = "import os; from meshkit.launch.spawn.worker import environment\n"
     code += "print('HLS_MODULE_ID' in environment(0, 2, 'file:///x'))"
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
 

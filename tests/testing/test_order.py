@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from meshkit.launch.processes import PRELOADED
+from meshkit.launch.spawn.start_method import PRELOADED
 from tests import conftest
 
 

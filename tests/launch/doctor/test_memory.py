@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshkit.launch import memory as module
-from meshkit.launch.memory import memory
+from meshkit.launch.doctor.memory import memory
 
 
 def test_the_least_of_what_is_told_counts(tmp_path: Path) -> None:

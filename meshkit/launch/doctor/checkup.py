@@ -15,16 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from ..core.call import Call
-from ..core.errors import LaunchError
-from .accelerators import installed, load_bridge, row_of
-from .environment import allocation, detect
+from ...core.call import Call
+from ...core.errors import LaunchError
+from ..device.accelerators import installed, load_bridge, row_of
+from ..launchers.detect import allocation, detect
 from .finding import Finding
-from .launchers import LAUNCHERS
+from ..launchers.table import LAUNCHERS
 from .network import DEADLINE
-from .variables import Env
-from .wires import wires
-from .world import World
+from ..launchers.variables import Env
+from .interfaces import wires
+from ..launchers.world import World
 
 PYTHON, TORCH = (3, 10), (2, 6)  # the oldest that are supported
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
@@ -101,7 +101,7 @@ def torch_version(torch: ModuleType) -> Finding:
 
 def devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
     """The type of this process' devices, and how many of which name it sees."""
-    from .device import accelerator
+    from ..device.device import accelerator
 
     with warnings.catch_warnings(record=True) as heard:  # torch says there what a driver lacks
         warnings.simplefilter("always")
@@ -121,7 +121,7 @@ def devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
 
 def _device_names(torch: ModuleType, kind: str) -> list[str]:
     """The name of each device of a type; the type itself where torch does not tell."""
-    from .device import visible_devices
+    from ..device.device import visible_devices
 
     names: list[str] = []
     for index in range(visible_devices(torch.device(kind))):

@@ -45,8 +45,8 @@ def test_children_see_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert timedelta(seconds=10) == sys.modules["meshkit.launch.spawn"].GRACE
-    monkeypatch.setattr("meshkit.launch.spawn.GRACE", timedelta(seconds=2))
+    assert timedelta(seconds=10) == sys.modules["meshkit.launch.spawn.spawn"].GRACE
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.GRACE", timedelta(seconds=2))
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:
         meshkit.spawn(jobs.one_raises, 3)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NoReturn
 
-from ..core.errors import LaunchError, told
+from ...core.errors import LaunchError, told
 
 Env = Mapping[str, str]
 Names = tuple[str, ...]  # names of one field: the first that is set answers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .hosts import task_counts
-from .launchers import Launcher
-from .places import Address
+from .hostlist import task_counts
+from .table import Launcher
+from .endpoint import Address
 from .variables import Env, Names, disagree, number, present, refuse, word
 from .world import World
 

@@ -10,7 +10,7 @@ import torch
 import meshkit
 from meshkit.core.call import Call
 from meshkit.launch import device
-from meshkit.launch.accelerators import ACCELERATORS
+from meshkit.launch.device.accelerators import ACCELERATORS
 
 CALL = Call("init")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .child import LOOPBACK
+from ..spawn.worker import LOOPBACK
 
 DEADLINE = 6.0  # seconds for one lookup; resolvers usually give up on a server after 5
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface

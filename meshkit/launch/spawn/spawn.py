@@ -22,13 +22,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
-from ..core.call import Call, given
-from ..core.errors import RankTimeoutError, SpawnError, SpecError, told
-from ..core.integers import integer
-from ..core.runs import runs
-from .child import Failure, Outcome, Success, environment, run
-from .processes import Context, begin, context_for, inherited
-from .times import Time, duration
+from ...core.call import Call, given
+from ...core.errors import RankTimeoutError, SpawnError, SpecError, told
+from ...core.integers import integer
+from ...core.runs import runs
+from .worker import Failure, Outcome, Success, environment, run
+from .start_method import Context, begin, context_for, inherited
+from ..timeouts import Time, duration
 
 Result = TypeVar("Result")
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..core.call import Call, Word
-from ..core.errors import SpecError, told
-from ..core.topology import Topology
-from .hosts import host_names
+from ...core.call import Call, Word
+from ...core.errors import SpecError, told
+from ...core.topology import Topology
+from .hostlist import host_names
 
 TIERS = ("switch", "spine", "superspine")
 

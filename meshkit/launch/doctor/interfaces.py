@@ -18,8 +18,8 @@ from .network import (
     nccl_choice,
     wanted,
 )
-from .variables import Env
-from .world import World
+from ..launchers.variables import Env
+from ..launchers.world import World
 
 SLOW = 1.0  # seconds; a lookup that takes longer is felt
 Interfaces = Mapping[str, Collection[str]]  # name to addresses

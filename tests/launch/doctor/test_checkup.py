@@ -15,8 +15,8 @@ import torch
 
 from meshkit import LaunchError, detect
 from meshkit.launch import accelerators, checkup, device, network, wires
-from meshkit.launch.finding import Finding
-from meshkit.launch.network import Answer
+from meshkit.launch.doctor.finding import Finding
+from meshkit.launch.doctor.network import Answer
 
 TWO_NODES = {
     "RANK": "1",

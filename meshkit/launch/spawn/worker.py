@@ -13,8 +13,8 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from .accelerators import ACCELERATORS
-from .launchers import LAUNCHERS, SPAWN
+from ..device.accelerators import ACCELERATORS
+from ..launchers.table import LAUNCHERS, SPAWN
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 

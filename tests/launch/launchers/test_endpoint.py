@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.launch.places import Address, Head, NodeList, RankFile
+from meshkit.launch.launchers.endpoint import Address, Head, NodeList, RankFile
 from tests.launch.recorded import ALL, LSF, SRUN, Env
 
 LIST = NodeList(("STEP_LIST", "JOB_LIST"), ("JOB", "STEP"))

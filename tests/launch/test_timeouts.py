@@ -10,7 +10,7 @@ import pytest
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.launch.times import duration
+from meshkit.launch.timeouts import duration
 
 CALL = Call("init", kwargs={"timeout": 0})
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .launchers import contradicting
+from .table import contradicting
 
 if TYPE_CHECKING:
     import torch

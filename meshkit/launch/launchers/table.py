@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from .places import Head, NodeList, Place, RankFile
+from .endpoint import Head, NodeList, Place, RankFile
 from .variables import Env, Names, present
 
 # Steps that Slurm makes for an allocation itself: interactive, batch, extern, pending (slurm.h).

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from ..core.call import Call
-from ..core.errors import LaunchError, told
+from ...core.call import Call
+from ...core.errors import LaunchError, told
 
 
 @dataclass(frozen=True)

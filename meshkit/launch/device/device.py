@@ -7,11 +7,11 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 
-from ..core.call import Call
-from ..core.errors import LaunchError, told
-from ..core.words import count
+from ...core.call import Call
+from ...core.errors import LaunchError, told
+from ...core.words import count
 from .accelerators import EXCLUSIVE, installed, load_bridge, may_share, row_of
-from .claims import Claim, Claimant
+from ..claims import Claim, Claimant
 
 
 def accelerator() -> str | None:

@@ -1,6 +1,6 @@
 """detect: who this process is in the job, read from what its launcher set.
 
-One launcher answers for all fields, see :mod:`meshkit.launch.launchers`. Explicit arguments win
+One launcher answers for all fields, see :mod:`meshkit.launch.launchers.table`. Explicit arguments win
 over variables; what is left open is derived from that launcher's own answers only.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..core.call import Call, given
-from ..core.errors import LaunchError, told
-from ..core.integers import integer
-from .launchers import HAND_WRITTEN, Launcher, recognised
-from .reading import read
+from ...core.call import Call, given
+from ...core.errors import LaunchError, told
+from ...core.integers import integer
+from .table import HAND_WRITTEN, Launcher, recognised
+from .fields import read
 from .variables import Env, disagree, number, present, word
 from .world import World
 

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from .hosts import first_host, host_names
+from .hostlist import first_host, host_names
 from .variables import Env, Names, present, refuse
 
 MOST = 100_000  # hosts that are listed

@@ -11,12 +11,12 @@ from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from ..core.call import Call
-from ..core.errors import SpecError, told
-from .accelerators import ACCELERATORS
+from ...core.call import Call
+from ...core.errors import SpecError, told
+from ..device.accelerators import ACCELERATORS
 
 # build_mesh and init too: else every child reads them again, all at once, on a few cores. In order.
-PRELOADED = ["torch", "torch.distributed", "meshkit.live.build", "meshkit.launch.frozen"]
+PRELOADED = ["torch", "torch.distributed", "meshkit.live.build", "meshkit.launch.spawn.gc_freeze"]
 Context = ForkContext | ForkServerContext
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import meshkit
-from meshkit.launch.environment import allocation
-from meshkit.launch.launchers import LAUNCHERS, job_hosts, job_name, recognised
+from meshkit.launch.launchers.detect import allocation
+from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, recognised
 from tests.launch import recorded
 from tests.launch.recorded import ALL, ALONE, EXPECTED, ROWS, Env
 

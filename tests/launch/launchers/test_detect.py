@@ -9,8 +9,8 @@ import pickle
 import pytest
 
 import meshkit
-from meshkit.launch.environment import identify
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.launchers.detect import identify
+from meshkit.launch.launchers.table import LAUNCHERS
 
 # What torchrun (torch 2.13) sets on rank 5 of two nodes with four ranks each.
 TORCHRUN = {
