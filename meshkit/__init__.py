@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from .core.split import split_world
     from .core.streams import stream_seed
     from .core.topology import Topology
-    from .launch.launchers.detect import detect
     from .launch.join import init, shutdown
-    from .launch.spawn.spawn import spawn
+    from .launch.launchers.detect import detect
     from .launch.launchers.slurm_topology import slurm_topology
     from .launch.launchers.world import World
+    from .launch.spawn.spawn import spawn
     from .live.build import build_mesh
     from .live.data import MicroBatchSampler
     from .live.loop import RankPlan
@@ -110,11 +110,11 @@ _ROOMS = {
     "core.split": ("split_world",),
     "core.streams": ("stream_seed",),
     "core.topology": ("Topology",),
-    "launch.environment": ("detect",),
+    "launch.launchers.detect": ("detect",),
     "launch.join": ("init", "shutdown"),
-    "launch.spawn": ("spawn",),
-    "launch.switches": ("slurm_topology",),
-    "launch.world": ("World",),
+    "launch.spawn.spawn": ("spawn",),
+    "launch.launchers.slurm_topology": ("slurm_topology",),
+    "launch.launchers.world": ("World",),
     "live.build": ("build_mesh",),
     "live.data": ("MicroBatchSampler",),
     "live.loop": ("RankPlan",),
@@ -132,6 +132,8 @@ def __getattr__(name: str) -> object:
     import importlib
 
     room = importlib.import_module(f".{_ROOM_OF.get(name, 'core.errors')}", __name__)
+    if name == "spawn":
+        importlib.import_module(".live.preload", __name__).preload_mesh()
     value = globals()[name] = getattr(room, name)
     return value
 

@@ -149,7 +149,9 @@ def _started(n: int, request: Request, layout: Layout) -> tuple[int, Measured]:
     """
     from ..bench.interruption import Interruption
     from ..launch.spawn.spawn import spawn
+    from ..live.preload import preload_mesh
 
+    preload_mesh()
     todo = cases(layout, request.operations, request.targets, request.sizes)
     terms = request.terms
     often = waits(layout, todo, terms.alone, calls=terms.least, checks=terms.checks)

@@ -115,7 +115,9 @@ def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: fl
         SpawnError: with the words of the rank that failed first, and no traceback.
     """
     from ..launch.spawn.spawn import spawn
+    from ..live.preload import preload_mesh
 
+    preload_mesh()
     limit = STAGES * timeout + ENDING
     try:
         return spawn(checked_beside, n, (request, device, timeout), timeout=limit)[0]

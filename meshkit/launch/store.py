@@ -19,8 +19,8 @@ from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, told
 from .attempt import of_attempt
 from .deadline import OverdueError, within
 from .filestore import is_store
-from .mpi import nowhere
 from .launchers.world import World
+from .mpi import nowhere
 
 Result = TypeVar("Result")
 

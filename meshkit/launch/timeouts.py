@@ -1,4 +1,4 @@
-"""Times as callers give them: seconds or timedelta, always more than zero and finite."""
+"""Timeouts in seconds or as a timedelta: positive and finite."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..core.errors import SpecError, told
 
 Time = float | timedelta
 
-LEAST = 0.001  # seconds; torch counts in milliseconds
-MOST = 1e9  # seconds, some thirty years; sums of times stay far from any limit
-ARRIVAL = timedelta(seconds=300)  # how long ranks wait for each other where nothing is said
+LEAST = 0.001  # seconds; torch's timeouts have millisecond resolution
+MOST = 1e9  # seconds, about 30 years, so that sums of timeouts never overflow
+ARRIVAL = timedelta(seconds=300)  # default time that ranks wait for each other
 
 
-def duration(call: Call, name: str, value: Time | None) -> timedelta | None:
-    """A time as a timedelta; None stays None.
+def parse_timeout(call: Call, name: str, value: Time | None) -> timedelta | None:
+    """Return a timeout as a timedelta; None stays None.
 
     Args:
         call: the call to quote.
-        name: the argument.
+        name: the name of the argument.
         value: seconds, or a timedelta.
 
     Raises:
-        SpecError: where it is not a finite number of seconds, a millisecond or more.
+        SpecError: if it is not a finite number of seconds, or below 1 ms.
     """
     if value is None:
         return None
@@ -34,17 +34,17 @@ def duration(call: Call, name: str, value: Time | None) -> timedelta | None:
         return timedelta(seconds=float(seconds))
     text = told(
         f"{call}: {name} is {value!r}.",
-        "A time is a number of seconds above zero, or a timedelta.",
+        "A timeout is a positive number of seconds, or a timedelta.",
         fix=f"{call.but(**{name: 60})}.",
     )
     raise SpecError(text)
 
 
-def in_words(time: timedelta | None) -> str:
-    """A time as errors show it; None is the backend's own default.
+def format_timeout(time: timedelta | None) -> str:
+    """Return a timeout as errors show it; None is the backend's default.
 
     Example:
-        >>> in_words(timedelta(minutes=5)), in_words(None)
+        >>> format_timeout(timedelta(minutes=5)), format_timeout(None)
         ('300 s', 'default')
     """
     return "default" if time is None else f"{time.total_seconds():g} s"

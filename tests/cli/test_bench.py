@@ -41,7 +41,7 @@ from tests.cli.processes import ended
 from tests.core.reports import CLEAN, EMPTY, REPORT
 
 ROOT = Path(__file__).parents[2]
-KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
 CLEAN_ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
 MODULE = ["-m", "meshkit", "bench"]
 QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]

@@ -27,7 +27,7 @@ from tests.cli.processes import ended
 from tests.core.test_verified import REPORT
 
 ROOT = Path(__file__).parents[2]
-KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
 CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
 MODULE = ["-m", "meshkit", "check"]
 CPU = ["--device", "cpu"]

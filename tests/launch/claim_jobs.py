@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import device as device_module
+from meshkit.launch import device_claim as device_module
 from meshkit.launch import join
 
 

@@ -87,7 +87,7 @@ def test_a_bridge_that_does_not_load_is_told(tmp_path: Path) -> None:
         [*PYTHON, "-c", code], env=environ, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == (
-        "init(): habana_frameworks.torch.core, which makes torch know hpu, does not load.\n"
+        "init(): cannot import habana_frameworks.torch.core, which makes torch know hpu.\n"
         "  OSError: no driver\n"
         "  Fix: mend that package, or init(device='cpu').\n"
     ), done.stderr

@@ -35,7 +35,7 @@ def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     begin, found = faults.begin, list[int]()
 
     def noted(process: BaseProcess) -> None:
-        begin(process)
+        start_process(process)
         found.append(process.pid or 0)
 
     monkeypatch.setattr(faults, "begin", noted)

@@ -1,8 +1,8 @@
-"""The table of accelerators: a row each, for what torch's own map of backends does not say.
+"""The table of accelerators: one row each, with the facts missing from torch's own backend map.
 
 ::
 
-    device  backend      wanted first                               one rank a device
+    device  backend      imported first                             needs one rank per device
     cuda    nccl         --                                         yes (NVIDIA and AMD)
     hpu     hccl         the Habana bridge, with HLS_MODULE_ID      yes
     xpu     xccl, ccl    --                                         yes
@@ -11,8 +11,8 @@
     musa    mccl         torch_musa                                 yes
     cpu     gloo, mpi    --                                         no
 
-torch's map comes first, so that an accelerator that is in no row works as soon as its package has
-registered a backend. Only cpu was ever run here, and hpu with a stand-in.
+torch's map takes precedence, so an accelerator without a row works as soon as its package has
+registered a backend. Tested here: cpu, and hpu with a stand-in. The other rows were never run.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ...core.errors import LaunchError, told
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A row.
+    """One row of the table.
 
     Attributes:
         device: the device type, as torch names it.
-        backends: what its collectives run on, the newest first.
+        backends: the backends of its collectives, newest first.
         bridge: modules to import before torch knows the device; the first is its package.
-        visible: a variable with the numbers of the modules this node may use, by local rank.
-        module: the variable by which one of them is chosen before the bridge is imported; each
+        visible: the variable that lists the modules this node may use, by local rank.
+        module: the variable that selects one of them before the bridge is imported; each
             process then sees one device.
-        shares: a variable that allows several ranks on one device where it is 1.
+        shares: the variable that allows several ranks on one device when set to 1.
     """
 
     device: str
@@ -67,23 +67,28 @@ EXCLUSIVE = {backend for row in ACCELERATORS for backend in row.backends}
 
 
 def row_of(device_type: str) -> Accelerator:
-    """The row of a device type; an empty one where there is none."""
+    """Return the row of a device type, or a row with gloo and mpi if the table has none."""
     return _ROWS.get(device_type, Accelerator(device_type, ("gloo", "mpi")))
 
 
 def installed() -> str | None:
-    """The first device type whose bridge is installed; nothing is imported."""
-    found = (row for row in ACCELERATORS if row.bridge and find_spec(row.bridge[0].split(".")[0]))
-    return next((row.device for row in found), None)
+    """Return the first device type whose bridge is installed. Imports nothing."""
+    rows = (row for row in ACCELERATORS if row.bridge and find_spec(row.bridge[0].split(".")[0]))
+    return next((row.device for row in rows), None)
 
 
 def load_bridge(call: Call, device_type: str, local_rank: int | None) -> None:
-    """Import what makes torch know a device, with this rank's module chosen before that.
+    """Import the modules that make a device known to torch.
 
-    Does nothing for a device without a bridge. Where ``local_rank`` is None no module is chosen.
+    Selects this rank's module first. Does nothing for a device without a bridge.
+
+    Args:
+        call: the call to quote.
+        device_type: the device type, as torch names it.
+        local_rank: the index of this rank on its node; None selects no module.
 
     Raises:
-        LaunchError: where the bridge does not load, or there is no module for this rank.
+        LaunchError: if the bridge cannot be imported, or no module is left for this rank.
     """
     row = row_of(device_type)
     if local_rank is not None:
@@ -93,9 +98,9 @@ def load_bridge(call: Call, device_type: str, local_rank: int | None) -> None:
             import_module(name)
         except Exception as error:  # a vendor's package may raise anything
             text = told(
-                f"{call}: {name}, which makes torch know {device_type}, does not load.",
+                f"{call}: cannot import {name}, which makes torch know {device_type}.",
                 f"{type(error).__name__}: {error}",
-                fix="mend that package, or init(device='cpu').",
+                fix="repair that package, or init(device='cpu').",
             )
             raise LaunchError(text) from error
 
@@ -108,7 +113,7 @@ def _choose_module(call: Call, row: Accelerator, local_rank: int) -> None:
     modules = [module.strip() for module in visible.split(",")]
     if len({*modules}) < len(modules) or not all(module.isdecimal() for module in modules):
         text = told(
-            f"{call}: {row.visible}={visible} is no list of {row.device} modules.",
+            f"{call}: {row.visible}={visible} is not a list of {row.device} modules.",
             fix=f"export {row.visible}=0,1,2,3, each number once.",
         )
         raise LaunchError(text, variables={row.visible: visible})
@@ -123,6 +128,6 @@ def _choose_module(call: Call, row: Accelerator, local_rank: int) -> None:
 
 
 def may_share(device_type: str, backend: str) -> bool:
-    """Whether several ranks on one device can talk through this backend."""
+    """Return whether a backend allows several ranks on one device."""
     variable = row_of(device_type).shares
     return backend not in EXCLUSIVE or (variable is not None and os.environ.get(variable) == "1")

@@ -1,4 +1,4 @@
-"""Which device this process computes on, and which backend its collectives run on."""
+"""Selection of the device of a process and of the backend of its collectives."""
 
 from __future__ import annotations
 
@@ -10,60 +10,68 @@ import torch.distributed as dist
 from ...core.call import Call
 from ...core.errors import LaunchError, told
 from ...core.words import count
-from .accelerators import EXCLUSIVE, installed, load_bridge, may_share, row_of
-from ..claims import Claim, Claimant
+from .accelerators import EXCLUSIVE, installed, load_bridge, row_of
 
 
 def accelerator() -> str | None:
-    """The type of this machine's accelerator, as torch sees it; None where it has none."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found.type if found is not None else None
+    """Return the type of this machine's accelerator as torch sees it, or None."""
+    available = torch.accelerator.is_available()
+    current = torch.accelerator.current_accelerator() if available else None
+    return current.type if current is not None else None
 
 
-def read_device(call: Call, asked: str | torch.device | None) -> torch.device:
-    """The device asked for, perhaps without an index; None is the accelerator, else the cpu.
-
-    Raises:
-        LaunchError: where torch does not know such a device.
-    """
-    try:
-        if not isinstance(asked, str | torch.device | None):
-            raise TypeError(f"a device, or its name, not {asked!r}")
-        return torch.device(asked if asked is not None else accelerator() or installed() or "cpu")
-    except (RuntimeError, TypeError) as error:
-        text = told(f"{call}: torch knows no device {asked!r}.", fix="device='cpu' or 'cuda'.")
-        raise LaunchError(text) from error
-
-
-def choose_device(call: Call, asked: str | torch.device | None, local_rank: int) -> torch.device:
-    """The device of this process; an accelerator becomes torch's current device.
+def read_device(call: Call, requested: str | torch.device | None) -> torch.device:
+    """Return the requested device, possibly without an index.
 
     Args:
         call: the call to quote.
-        asked: a device or its type; None takes the accelerator where there is one, else the cpu.
-            Without an index it is 0 where one device is visible, else ``local_rank``.
+        requested: a device or its name; None means the accelerator, or the cpu without one.
+
+    Raises:
+        LaunchError: if torch does not know the device.
+    """
+    try:
+        if not isinstance(requested, str | torch.device | None):
+            raise TypeError(f"a device, or its name, not {requested!r}")
+        kind = requested if requested is not None else accelerator() or installed() or "cpu"
+        return torch.device(kind)
+    except (RuntimeError, TypeError) as error:
+        line = f"{call}: torch does not know the device {requested!r}."
+        text = told(line, fix="device='cpu' or 'cuda'.")
+        raise LaunchError(text) from error
+
+
+def choose_device(
+    call: Call, requested: str | torch.device | None, local_rank: int
+) -> torch.device:
+    """Return the device of this process and make an accelerator torch's current device.
+
+    Args:
+        call: the call to quote.
+        requested: a device or its type; None means the accelerator, or the cpu without one.
+            The index defaults to 0 if one device is visible, else to ``local_rank``.
         local_rank: the index of this rank on its node.
 
     Raises:
-        LaunchError: where torch does not know the device, or this process does not see it.
+        LaunchError: if torch does not know the device, or this process does not see it.
     """
-    # what is installed is looked for only where nothing is asked for: it reads many folders
-    kind = str(asked or accelerator() or installed() or "cpu").partition(":")[0]
+    # `installed` reads many folders, so it runs only without a request
+    kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
     load_bridge(call, kind, local_rank)  # before torch can read the device
-    device = read_device(call, kind if asked is None else asked)
-    if asked is None and not visible_devices(device):  # a bridge without a device
+    device = read_device(call, kind if requested is None else requested)
+    if requested is None and not visible_devices(device):  # a bridge without a device
         return torch.device("cpu")
     if device.type == "cpu":
         return torch.device("cpu")
-    seen = visible_devices(device)
-    alone = seen == 1 or row_of(device.type).module is not None
-    index = device.index if device.index is not None else (0 if alone else local_rank)
-    if index >= seen:
-        ways = [f"start {count(seen, 'rank')} on this node"] if seen else []
+    num_visible = visible_devices(device)
+    single = num_visible == 1 or row_of(device.type).module is not None
+    index = device.index if device.index is not None else (0 if single else local_rank)
+    if index >= num_visible:
+        options = [f"start {count(num_visible, 'rank')} on this node"] if num_visible else []
         text = told(
             f"{call}: there is no {device.type}:{index} for local_rank {local_rank}.",
-            f"This process sees {count(seen, device.type + ' device')}.",
-            fix=f"{', or '.join([*ways, 'init(device=' + repr('cpu') + ')'])}.",
+            f"This process sees {count(num_visible, device.type + ' device')}.",
+            fix=f"{', or '.join([*options, 'init(device=' + repr('cpu') + ')'])}.",
         )
         raise LaunchError(text)
     chosen = torch.device(device.type, index)
@@ -74,7 +82,7 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
 
 
 def visible_devices(device: torch.device) -> int:
-    """How many devices of this type the process sees."""
+    """Return how many devices of this type the process sees."""
     try:
         return int(torch.get_device_module(device).device_count())
     except (RuntimeError, AttributeError):  # this torch has no such module
@@ -82,27 +90,33 @@ def visible_devices(device: torch.device) -> int:
 
 
 def device_uuid(device: torch.device) -> str | None:
-    """The identity of a physical device, the same however devices are masked; None if not told."""
+    """Return the UUID of a physical device, which masking does not change, or None if unknown."""
     try:
         properties = torch.get_device_module(device).get_device_properties(device)
-        found = getattr(properties, "uuid", None)
+        uuid = getattr(properties, "uuid", None)
     except (RuntimeError, AttributeError, TypeError):
         return None
-    return None if found is None else str(found)
+    return None if uuid is None else str(uuid)
 
 
-def choose_backend(call: Call, asked: str | None, device: torch.device) -> str:
-    """The backend asked for; else torch's own for the device, else that of the table.
+def choose_backend(call: Call, requested: str | None, device: torch.device) -> str:
+    """Return the requested backend, else torch's default for the device, else the table's.
+
+    Args:
+        call: the call to quote.
+        requested: a backend, or one per device type; None means the default.
+        device: the device of this rank.
 
     Raises:
-        LaunchError: where this build of torch does not have it.
+        LaunchError: if this build of torch lacks the backend, or it cannot serve the device.
     """
-    backend = check_backend(call, _default_backend(device.type) if asked is None else asked)
+    name = _default_backend(device.type) if requested is None else requested
+    backend = check_backend(call, name)
     kind = backend_for(backend, device.type)
     if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
         text = told(
-            f"{call}: the backend {backend!r} has no collectives on the {device.type}, where this "
-            "rank computes.",
+            f"{call}: the backend {backend!r} has no collectives on {device.type}, the device of "
+            "this rank.",
             fix=f"{call.but(backend='gloo')}, or leave device and backend to init.",
         )
         raise LaunchError(text)
@@ -110,7 +124,7 @@ def choose_backend(call: Call, asked: str | None, device: torch.device) -> str:
 
 
 def _default_backend(device_type: str) -> str:
-    """Torch's map first: accelerators register themselves there."""
+    """Return torch's default if it is built in: accelerators register themselves there."""
     names = list(row_of(device_type).backends)
     with suppress(ValueError):  # torch has none for this device
         names.insert(0, str(dist.get_default_backend_for_device(device_type)))
@@ -118,22 +132,26 @@ def _default_backend(device_type: str) -> str:
 
 
 def check_backend(call: Call, name: object) -> str:
-    """The name of a backend in lower case: ``"gloo"``, ``"cpu:gloo,cuda:nccl"``.
+    """Return the name of a backend in lower case: ``"gloo"``, ``"cpu:gloo,cuda:nccl"``.
 
     Raises:
-        LaunchError: where this build of torch does not have it.
+        LaunchError: if the name is malformed, or this build of torch lacks the backend.
     """
     parts = [part.strip() for part in name.lower().split(",")] if isinstance(name, str) else [""]
     pairs = [(kind, backend) for kind, _, backend in (part.rpartition(":") for part in parts)]
-    by_kind = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)
-    if not by_kind and (len(pairs) > 1 or pairs[0][0] or not pairs[0][1]):
+    per_device = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)
+    if not per_device and (len(pairs) > 1 or pairs[0][0] or not pairs[0][1]):
         text = told(
             f"{call}: backend is {name!r}.",
-            "It is one name, or one for each kind of device.",
+            "A backend is one name, or one name per device type.",
             fix="backend='gloo', or backend='cpu:gloo,cuda:nccl'.",
         )
         raise LaunchError(text)
-    missing = [one for _, one in pairs if one == "undefined" or not dist.is_backend_available(one)]
+    missing = [
+        backend
+        for _, backend in pairs
+        if backend == "undefined" or not dist.is_backend_available(backend)
+    ]
     if missing:
         text = told(
             f"{call}: this torch {torch.__version__} has no backend {missing[0]!r}.",
@@ -144,7 +162,7 @@ def check_backend(call: Call, name: object) -> str:
 
 
 def backend_for(backend: str, device_type: str) -> str:
-    """Which part of a backend's name serves a device.
+    """Return the part of a backend's name that serves a device type.
 
     Example:
         >>> backend_for("cpu:gloo,cuda:nccl", "cuda"), backend_for("gloo", "cuda")
@@ -152,30 +170,3 @@ def backend_for(backend: str, device_type: str) -> str:
     """
     parts = dict(part.split(":") for part in backend.split(",") if ":" in part)
     return parts.get(device_type, "" if parts else backend)
-
-
-def device_claim(call: Call, rank: int, device: torch.device, backend: str) -> tuple[Claim, ...]:
-    """The claim of a physical device that this rank needs for itself; none where it may share.
-
-    Args:
-        call: the call to quote.
-        rank: this process.
-        device: what this process computes on.
-        backend: what its collectives run on.
-    """
-    kind = backend_for(backend, device.type)
-    uuid = device_uuid(device) if device.type != "cpu" else None
-    if uuid is None or may_share(device.type, kind):
-        return ()
-
-    def clash(first: Claimant, second: Claimant) -> LaunchError:
-        text = told(
-            f"{call}: ranks {first.rank} and {second.rank} are on one device, and {kind} needs one "
-            "for each rank.",
-            f"Both compute on {device.type} {uuid}: {first}, {second}.",
-            fix="start one rank a device, or give each another: device='cuda:<local rank>', or "
-            "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
-        )
-        return LaunchError(text)
-
-    return (Claim(f"device/{uuid}", str(rank), clash),)

@@ -1,7 +1,7 @@
-"""checkup: what a job needs of this machine, looked at before the job does.
+"""checkup: check the requirements of a job on this machine before the job starts.
 
-Each check is a function that returns a :class:`Finding` or a few. None of them raises, none joins
-a job, and none waits longer than its deadline.
+Each check is a function that returns one or more :class:`Finding`. A check never raises, never
+joins a job and never waits longer than its deadline.
 """
 
 from __future__ import annotations
@@ -19,34 +19,36 @@ from ...core.call import Call
 from ...core.errors import LaunchError
 from ..device.accelerators import installed, load_bridge, row_of
 from ..launchers.detect import allocation, detect
-from .finding import Finding
 from ..launchers.table import LAUNCHERS
-from .network import DEADLINE
 from ..launchers.variables import Env
-from .interfaces import wires
 from ..launchers.world import World
+from .finding import Finding
+from .interfaces import check_interfaces
+from .network import DEADLINE
 
-PYTHON, TORCH = (3, 10), (2, 6)  # the oldest that are supported
+PYTHON, TORCH = (3, 10), (2, 6)  # oldest supported versions
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 GIB = 2**30
-SHARED = 1 * GIB  # workers of data loaders and NCCL's own transport both live there
+SHARED = 1 * GIB  # used by the workers of data loaders and by NCCL's transport
 
 _FIELDS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
-_MEETING = ("master_addr", "master_port", "init_method")
+_ENDPOINT = ("master_addr", "master_port", "init_method")
 
 
 def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[Finding]:
-    """Look at Python, torch, devices, launcher, host names, interfaces and shared memory. Local.
+    """Check Python, torch, devices, launcher, host names, interfaces and shared memory. Local.
 
-    Imports torch. Up to three lookups of names, each within ``deadline``; joins nothing.
+    Imports torch and joins no job.
+
+    Cost: up to three name lookups, each within ``deadline``.
 
     Args:
         environ: the variables to read; None means ``os.environ``.
-        deadline: how long one lookup may take, in seconds.
+        deadline: the limit of one lookup, in seconds.
 
     Returns:
-        The findings in a fixed order; those about torch stop at the first that makes the
-        others impossible.
+        The findings in a fixed order. If torch cannot be used, the findings about its devices
+        and backends are missing.
     """
     env = os.environ if environ is None else environ
     world, launched = launcher(env)
@@ -54,13 +56,13 @@ def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[F
         python_version(),
         *torch_and_devices(env),
         *launched,
-        *wires(world, env, nccl=_has_nccl(), deadline=deadline),
+        *check_interfaces(world, env, nccl=_has_nccl(), deadline=deadline),
         shared_memory(),
     ]
 
 
 def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """The version of this Python.
+    """Check the version of this Python.
 
     Example:
         >>> python_version((3, 9, 1)).advice
@@ -75,52 +77,52 @@ def python_version(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def torch_and_devices(env: Env) -> list[Finding]:
-    """Torch, and where it can be used what it sees: devices and backends."""
+    """Check torch and, if it can be used, its devices and backends."""
     try:
         import torch
-    except Exception as error:  # a broken install fails in its own ways
-        found = f"cannot be imported: {type(error).__name__}: {error}"
-        return [Finding("torch", False, found, f"pip install 'torch>={_dotted(TORCH)}'")]
-    first = torch_version(torch)
-    if not first.ok:
-        return [first]
-    kind, second = devices(torch, env)
-    return [first, second, backends(torch, kind)]
+    except Exception as error:  # a broken installation may raise anything
+        text = f"cannot be imported: {type(error).__name__}: {error}"
+        return [Finding("torch", False, text, f"pip install 'torch>={_dotted(TORCH)}'")]
+    version = torch_version(torch)
+    if not version.ok:
+        return [version]
+    kind, device = devices(torch, env)
+    return [version, device, backends(torch, kind)]
 
 
 def torch_version(torch: ModuleType) -> Finding:
-    """The version of torch, and what it was built for."""
+    """Check the version of torch and report the platform it was built for."""
     build = [(n, getattr(torch.version, n.lower(), None)) for n in ("CUDA", "HIP")]
     builds = [f"{name} {version}" for name, version in build if version]
-    found = f"{torch.__version__}, built for {' and '.join(builds) or 'neither CUDA nor HIP'}"
+    text = f"{torch.__version__}, built for {' and '.join(builds) or 'neither CUDA nor HIP'}"
     numbers = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
     old = numbers is None or (int(numbers[1]), int(numbers[2])) < TORCH
     advice = f"pip install 'torch>={_dotted(TORCH)}'" if old else ""
-    return Finding("torch", not old, found, advice)
+    return Finding("torch", not old, text, advice)
 
 
 def devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
-    """The type of this process' devices, and how many of which name it sees."""
+    """Return the device type of this process and the finding that counts devices by name."""
     from ..device.device import accelerator
 
-    with warnings.catch_warnings(record=True) as heard:  # torch says there what a driver lacks
+    with warnings.catch_warnings(record=True) as caught:  # torch warns about driver problems
         warnings.simplefilter("always")
         kind = accelerator() or installed()
         try:
             load_bridge(Call("init"), kind or "cpu", None)
             names = _device_names(torch, kind) if kind else []
         except LaunchError as error:
-            return "cpu", _refused("devices", error)
+            return "cpu", _from_error("devices", error)
         if not names and (torch.version.cuda or torch.version.hip):
             torch.cuda.is_available()
     if names and kind:
         counted = ", ".join(f"{number} x {name}" for name, number in Counter(names).items())
         return kind, Finding("devices", True, f"{kind}: {counted}")
-    return "cpu", _no_devices(torch, env, [str(warning.message) for warning in heard])
+    return "cpu", _no_devices(torch, env, [str(warning.message) for warning in caught])
 
 
 def _device_names(torch: ModuleType, kind: str) -> list[str]:
-    """The name of each device of a type; the type itself where torch does not tell."""
+    """Return the name of each device of a type; the type itself if torch has no name for it."""
     from ..device.device import visible_devices
 
     names: list[str] = []
@@ -132,10 +134,10 @@ def _device_names(torch: ModuleType, kind: str) -> list[str]:
     return names
 
 
-def _no_devices(torch: ModuleType, env: Env, heard: list[str]) -> Finding:
-    """The cpu alone: as it should be, unless a driver is there and nothing hides its devices."""
+def _no_devices(torch: ModuleType, env: Env, warned: list[str]) -> Finding:
+    """Return a finding for the cpu alone; it fails if a driver exists and no device is hidden."""
     nvidia = Path("/dev/nvidiactl").exists()
-    amd = Path("/dev/kfd").exists() and torch.version.hip  # laptops have it for their screens
+    amd = Path("/dev/kfd").exists() and torch.version.hip  # laptops have it for graphics
     hidden = [
         f"{name}={env[name]!r}"
         for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -144,47 +146,49 @@ def _no_devices(torch: ModuleType, env: Env, heard: list[str]) -> Finding:
     if not (nvidia or amd) or hidden:
         return Finding("devices", True, " ".join(["cpu only", *(f"({name})" for name in hidden)]))
     vendor, tool = ("NVIDIA", "nvidia-smi") if nvidia else ("AMD", "rocm-smi")
-    found = "\n".join([f"cpu only, and a driver of {vendor} is here", *heard])
-    advice = f"{tool}, then a torch built for what it prints: https://pytorch.org/get-started"
-    return Finding("devices", False, found, advice)
+    text = "\n".join([f"cpu only, but a driver of {vendor} is installed", *warned])
+    advice = f"{tool}, then install a torch built for that version: https://pytorch.org/get-started"
+    return Finding("devices", False, text, advice)
 
 
 def backends(torch: ModuleType, kind: str) -> Finding:
-    """Which backends this torch has; one that serves the device is needed.
+    """Check that this torch has a backend for the device, and list all backends.
 
     Args:
         torch: the module.
-        kind: the type of the devices that collectives will run on.
+        kind: the device type of collectives.
     """
     if not torch.distributed.is_available():
-        return Finding("backends", False, "torch.distributed is not built in", _other_torch(kind))
+        return Finding(
+            "backends", False, "torch was built without torch.distributed", _other_torch(kind)
+        )
     known = {*BACKENDS, *row_of(kind).backends}
-    here = {name for name in known if torch.distributed.is_backend_available(name)}
+    available = {name for name in known if torch.distributed.is_backend_available(name)}
     shown = [*BACKENDS, *sorted(known - {*BACKENDS})]
-    found = " ".join(name for name in shown if name in here) or "none"
-    if rest := [name for name in shown if name not in here]:
-        found += f"; not built in: {' '.join(rest)}"
+    text = " ".join(name for name in shown if name in available) or "none"
+    if missing := [name for name in shown if name not in available]:
+        text += f"; not built in: {' '.join(missing)}"
     needed = row_of(kind).backends
-    if here & {*needed}:
-        return Finding("backends", True, found)
-    return Finding("backends", False, f"{found}\nnone of them serves {kind}", _other_torch(kind))
+    if available & {*needed}:
+        return Finding("backends", True, text)
+    return Finding("backends", False, f"{text}\nnone of them supports {kind}", _other_torch(kind))
 
 
 def _has_nccl() -> bool:
-    torch = sys.modules.get("torch")  # None where its import failed
+    torch = sys.modules.get("torch")  # None if its import failed
     distributed = getattr(torch, "distributed", None)
     return bool(distributed and distributed.is_available() and distributed.is_nccl_available())
 
 
 def _other_torch(kind: str) -> str:
-    return f"a torch built with {' or '.join(row_of(kind).backends)}."
+    return f"install a torch built with {' or '.join(row_of(kind).backends)}."
 
 
 # ---------------------------------------------------------------- the launcher
 
 
 def launcher(env: Env) -> tuple[World | None, list[Finding]]:
-    """Who started this process and what it says, field by field; its error where that cannot be.
+    """Return the world of this process and one finding per field, or the launcher's error.
 
     Args:
         env: the variables to read.
@@ -197,40 +201,40 @@ def launcher(env: Env) -> tuple[World | None, list[Finding]]:
     try:
         world = detect(env)
     except LaunchError as error:
-        return None, [_refused("launcher", error)]
-    alone = allocation(world)
-    found, advice = world.launcher, ""
-    if alone:
-        found += f": one process by itself, in an allocation of several ({alone})"
-        advice = "srun python -m meshkit doctor; all is well where one process is meant."
-    names = [*_FIELDS, *(name for name in _MEETING if getattr(world, name) is not None)]
+        return None, [_from_error("launcher", error)]
+    tasks = allocation(world)
+    text, advice = world.launcher, ""
+    if tasks:
+        text += f": a single process in an allocation of several tasks ({tasks})"
+        advice = "srun python -m meshkit doctor; ignore this if one process is intended."
+    names = [*_FIELDS, *(name for name in _ENDPOINT if getattr(world, name) is not None)]
     fields = [Finding(name, True, _sourced(world, name)) for name in names]
-    return world, [Finding("launcher", not alone, found, advice), *fields, *meeting(world)]
+    return world, [Finding("launcher", not tasks, text, advice), *fields, *rendezvous(world)]
 
 
-def meeting(world: World) -> list[Finding]:
-    """Where ranks meet, in a job of several whose launcher gives no address; else nothing."""
+def rendezvous(world: World) -> list[Finding]:
+    """Check how ranks find rank 0 if the launcher of several ranks sets no address."""
     if world.world_size == 1 or world.init_method or (world.master_addr and world.master_port):
         return []
     known = f"MASTER_ADDR={world.master_addr}, MASTER_PORT={world.master_port}"
     export = "export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500"
     if world.launcher not in {row.name for row in LAUNCHERS if row.by_mpi}:
-        return [Finding("meeting", False, f"ranks know no place to meet: {known}", export)]
+        return [Finding("rendezvous", False, f"the address of rank 0 is unknown: {known}", export)]
     try:
-        import mpi4py  # noqa: F401  (which does not start MPI: mpi4py.MPI does)
+        import mpi4py  # noqa: F401  (does not start MPI, unlike mpi4py.MPI)
     except ImportError:
-        text = f"ranks know no place to meet: {known}, and there is no mpi4py"
-        return [Finding("meeting", False, text, f"pip install mpi4py, or {export}")]
-    return [Finding("meeting", True, "rank 0 tells, by mpi4py")]
+        text = f"the address of rank 0 is unknown: {known}, and mpi4py is not installed"
+        return [Finding("rendezvous", False, text, f"pip install mpi4py, or {export}")]
+    return [Finding("rendezvous", True, "rank 0 sends its address through mpi4py")]
 
 
 def _sourced(world: World, name: str) -> str:
     value = getattr(world, name)
-    return "not told" if value is None else f"{value} ({world.sources[name]})"
+    return "unknown" if value is None else f"{value} ({world.sources[name]})"
 
 
-def _refused(name: str, error: LaunchError) -> Finding:
-    """An error as a finding: its fix is the advice."""
+def _from_error(name: str, error: LaunchError) -> Finding:
+    """Return an error as a finding, with its fix as the advice."""
     text, _, fix = str(error).rpartition("\n  Fix: ")
     return Finding(name, False, text.replace("\n  ", "\n"), fix)
 
@@ -239,18 +243,18 @@ def _refused(name: str, error: LaunchError) -> Finding:
 
 
 def shared_memory(folder: str = "/dev/shm") -> Finding:
-    """How large the memory is that processes of this machine share.
+    """Check the size of this machine's shared memory.
 
     Args:
-        folder: where it is mounted.
+        folder: its mount point.
     """
     try:
-        told = os.statvfs(folder)
+        stats = os.statvfs(folder)
     except OSError:
-        if sys.platform != "linux":  # which has it elsewhere
+        if sys.platform != "linux":  # other systems have it elsewhere
             return Finding("shared memory", True, f"no {folder}")
         return Finding("shared memory", False, f"no {folder}", f"mount -t tmpfs tmpfs {folder}")
-    size = told.f_blocks * told.f_frsize
+    size = stats.f_blocks * stats.f_frsize
     enough = size >= SHARED
     advice = "" if enough else "docker run --ipc=host, or --shm-size=8g."
     return Finding("shared memory", enough, f"{size / GIB:.2f} GiB in {folder}", advice)

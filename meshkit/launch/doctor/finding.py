@@ -1,4 +1,4 @@
-"""Finding: what one check of a checkup found. Pure data."""
+"""Finding: the result of one check. Pure data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        name: what was looked at; no two findings of a checkup share it.
-        ok: whether it is as a job needs it.
-        found: what is there, in words, perhaps of several lines.
-        advice: what to type or do; empty where ``ok``.
+        name: the subject of the check, unique in a checkup.
+        ok: whether a job can run with it.
+        found: the observed state, in one line or more.
+        advice: a command or step that repairs it; empty if ``ok``.
     """
 
     name: str

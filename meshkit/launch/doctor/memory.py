@@ -1,4 +1,4 @@
-"""How much memory this machine has for its ranks."""
+"""The memory that a machine has for its ranks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-LIMITS = (  # of a container: control groups of version 2 and 1
+LIMITS = (  # memory limit of a container: cgroup version 2, then 1
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )
 
 
 def memory(limits: Iterable[str] = LIMITS) -> int | None:
-    """Bytes of this machine, or of its container where that has fewer. Local.
+    """Return the bytes of this machine, or of its container if that has fewer. Local.
 
     Args:
-        limits: files with a number of bytes, or with a word where there is no limit.
+        limits: files that hold a number of bytes, or a word if there is no limit.
 
     Returns:
-        None where the system does not tell.
+        None if the system does not report it.
     """
-    found = []
-    with suppress(OSError, ValueError, AttributeError):  # no such name here
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    sizes = []
+    with suppress(OSError, ValueError, AttributeError):  # not on this platform
+        sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for file in limits:
         with suppress(OSError, ValueError):
-            found.append(int(Path(file).read_text()))
-    return min((bytes_ for bytes_ in found if bytes_ > 0), default=None)
+            sizes.append(int(Path(file).read_text()))
+    return min((bytes_ for bytes_ in sizes if bytes_ > 0), default=None)

@@ -1,33 +1,32 @@
-"""What this machine says of its names and network interfaces. No torch; nothing waits for long."""
+"""Host name lookups and network interfaces, each with a time limit. No torch."""
 
 from __future__ import annotations
 
 import ipaddress
-import queue
 import socket
 import struct
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..spawn.worker import LOOPBACK
+from ..deadline import OverdueError, within
+from ..launchers.endpoint import LOOPBACK
 
-DEADLINE = 6.0  # seconds for one lookup; resolvers usually give up on a server after 5
+DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 IPV6_TABLE = Path("/proc/net/if_inet6")  # address, index, prefix, scope, flags, name
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a lookup gave, and how long it took.
+class Lookup:
+    """The result of a lookup.
 
     Attributes:
-        values: the addresses or names, in the resolver's order; empty where it failed.
-        error: why it failed; empty where it did not.
-        seconds: how long it took.
+        values: the addresses or names, in the resolver's order; empty if it failed.
+        error: the reason of the failure; empty if it succeeded.
+        seconds: the duration.
     """
 
     values: tuple[str, ...]
@@ -35,65 +34,58 @@ class Answer:
     seconds: float
 
 
-def timed(ask: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Answer:
-    """The answer to a question that may block, or none within the deadline.
-
-    It is asked in a daemon thread, which is left behind where it does not answer.
+def lookup(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lookup:
+    """Run a query that may block and return its result, or an error after the deadline.
 
     Args:
-        ask: the question; an OSError or UnicodeError is an answer too.
-        deadline: seconds.
+        query: the lookup. An OSError or UnicodeError becomes the error of the result.
+        deadline: seconds; 0.2 s are added, see ``within``.
 
     Example:
-        >>> timed(lambda: ["10.0.0.3"]).values
+        >>> lookup(lambda: ["10.0.0.3"]).values
         ('10.0.0.3',)
-        >>> timed(lambda: [time.sleep(0.2)], deadline=0.01).error
+        >>> lookup(lambda: [time.sleep(1)], deadline=0.01).error
         'no answer within 0.01 s'
     """
-    box: queue.SimpleQueue[tuple[tuple[str, ...], str]] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            box.put((tuple(ask()), ""))
-        except (OSError, UnicodeError) as error:
-            box.put(((), str(error)))
-
-    began = time.monotonic()
-    threading.Thread(target=work, name="meshkit-lookup", daemon=True).start()
+    start = time.monotonic()
+    values: tuple[str, ...] = ()
+    error = ""
     try:
-        values, error = box.get(timeout=deadline)
-    except queue.Empty:
-        values, error = (), f"no answer within {deadline:g} s"
-    return Answer(values, error, time.monotonic() - began)
+        values = tuple(within(deadline, query))
+    except OverdueError:
+        error = f"no answer within {deadline:g} s"
+    except (OSError, UnicodeError) as failure:
+        error = str(failure)
+    return Lookup(values, error, time.monotonic() - start)
 
 
-def addresses_of(host: str, deadline: float = DEADLINE) -> Answer:
-    """The addresses of a host name, each once.
+def addresses_of(host: str, deadline: float = DEADLINE) -> Lookup:
+    """Look up the addresses of a host name, each once.
 
     Args:
         host: a name, or an address as text.
-        deadline: seconds to wait.
+        deadline: seconds.
     """
 
-    def ask() -> list[str]:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(place[0]) for *_, place in found))
+    def query() -> list[str]:
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in entries))
 
-    return timed(ask, deadline)
+    return lookup(query, deadline)
 
 
-def name_of(address: str, deadline: float = DEADLINE) -> Answer:
-    """The name of an address, by a reverse lookup; the address itself where it has none.
+def name_of(address: str, deadline: float = DEADLINE) -> Lookup:
+    """Look up the name of an address; the result is the address itself if it has no name.
 
     Args:
         address: IPv4 or IPv6, as text.
-        deadline: seconds to wait.
+        deadline: seconds.
     """
-    return timed(lambda: [socket.getnameinfo((address, 0), 0)[0]], deadline)
+    return lookup(lambda: [socket.getnameinfo((address, 0), 0)[0]], deadline)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether no other machine can reach an address.
+    """Return whether an address is a loopback, which no other machine can reach.
 
     Example:
         >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("10.0.0.3")
@@ -103,7 +95,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is this machine's own: whether a socket can be bound to it."""
+    """Return whether an address belongs to this machine: a socket can be bound to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -114,95 +106,98 @@ def is_local(address: str) -> bool:
 
 
 def interfaces() -> dict[str, tuple[str, ...]]:
-    """The network interfaces in the system's order, with the addresses that Linux tells of each.
+    """Return the network interfaces in the system's order, each with its addresses.
 
-    The first IPv4 address, and those of IPv6; elsewhere than on Linux none are told.
+    These are the first IPv4 address and all IPv6 addresses on Linux, and none elsewhere.
     """
     names = [name for _, name in socket.if_nameindex()]
-    six = _ipv6_addresses()
-    return {name: (*_ipv4_address(name), *six.get(name, ())) for name in names}
+    ipv6 = _ipv6_addresses()
+    return {name: (*_ipv4_address(name), *ipv6.get(name, ())) for name in names}
 
 
-def carrier(address: str, found: Mapping[str, Collection[str]]) -> str | None:
-    """The interface that has an address; None where none of them does.
+def interface_of(address: str, interfaces: Mapping[str, Collection[str]]) -> str | None:
+    """Return the interface that has an address, or None.
 
     Args:
         address: IPv4 or IPv6, as text. Every loopback address is on the loopback interface.
-        found: interface to its addresses.
+        interfaces: interface to its addresses.
 
     Example:
-        >>> carrier("10.0.0.3", {"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"]})
+        >>> interface_of("10.0.0.3", {"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"]})
         'eth0'
     """
-    if is_loopback(address) and LOOPBACK in found:
+    if is_loopback(address) and LOOPBACK in interfaces:
         return LOOPBACK
-    return next((name for name, addresses in found.items() if address in addresses), None)
+    return next((name for name, addresses in interfaces.items() if address in addresses), None)
 
 
-def wanted(pattern: str, names: Collection[str]) -> list[str]:
-    """The interfaces that a value of NCCL_SOCKET_IFNAME picks.
+def match_interfaces(pattern: str, names: Collection[str]) -> list[str]:
+    """Return the interfaces that a value of NCCL_SOCKET_IFNAME selects.
 
     Args:
-        pattern: names by comma, each perhaps with a port: those that start so; with ``=`` in
-            front those that are called so; with ``^`` before that, all others. (NCCL's guide,
+        pattern: comma-separated prefixes of names, each optionally with a port. After ``=`` they
+            are full names. A leading ``^`` selects all other interfaces. (Source: NCCL's guide,
             under NCCL_SOCKET_IFNAME.)
-        names: the interfaces there are.
+        names: the interfaces of this machine.
 
     Example:
         >>> names = ["lo", "eth0", "eth1", "docker0"]
-        >>> wanted("eth", names), wanted("=eth1", names), wanted("^docker,lo", names)
-        (['eth0', 'eth1'], ['eth1'], ['eth0', 'eth1'])
+        >>> match_interfaces("eth", names), match_interfaces("=eth1", names)
+        (['eth0', 'eth1'], ['eth1'])
+        >>> match_interfaces("^docker,lo", names)
+        ['eth0', 'eth1']
     """
-    others = pattern.startswith("^")
-    rest = pattern.removeprefix("^")
-    exact = rest.startswith("=")
-    parts = [part.partition(":")[0] for part in rest.removeprefix("=").split(",") if part]
+    inverted = pattern.startswith("^")
+    listed = pattern.removeprefix("^")
+    exact = listed.startswith("=")
+    parts = [part.partition(":")[0] for part in listed.removeprefix("=").split(",") if part]
 
-    def picked(name: str) -> bool:
+    def selected(name: str) -> bool:
         hits = (name == part if exact else name.startswith(part) for part in parts)
-        return any(hits) != others
+        return any(hits) != inverted
 
-    return [name for name in names if picked(name)]
+    return [name for name in names if selected(name)]
 
 
-def nccl_choice(found: Mapping[str, Collection[str]]) -> list[str]:
-    """The interfaces NCCL takes where NCCL_SOCKET_IFNAME is not set.
+def nccl_choice(interfaces: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the interfaces that NCCL uses if NCCL_SOCKET_IFNAME is not set.
 
-    InfiniBand's first, then whatever is neither a container's bridge nor the loopback, then those
-    (``ncclFindInterfaces`` in NCCL's ``src/misc/socket.cc``). Only what has an address counts.
+    NCCL prefers InfiniBand, then any interface but container bridges and the loopback, then
+    these. Interfaces without an address are skipped. (Source: ``ncclFindInterfaces`` in NCCL's
+    ``src/misc/socket.cc``.)
 
     Example:
         >>> nccl_choice({"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"], "eth1": []})
         ['eth0']
     """
-    names = [name for name, addresses in found.items() if addresses]
+    names = [name for name, addresses in interfaces.items() if addresses]
     order = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
-    return next(filter(None, (wanted(pattern, names) for pattern in order)), [])
+    return next(filter(None, (match_interfaces(pattern, names) for pattern in order)), [])
 
 
 def _ipv4_address(name: str) -> tuple[str, ...]:
-    """The first IPv4 address of an interface, as the kernel has it."""
+    """Return the first IPv4 address of an interface from the kernel; empty if it has none."""
     if sys.platform != "linux":
         return ()
     import fcntl
 
-    asked = struct.pack("256s", name.encode()[:15])
+    request = struct.pack("256s", name.encode()[:15])
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            told = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, asked)
-    except OSError:  # it has none
+            reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+    except OSError:  # no address
         return ()
-    return (socket.inet_ntoa(told[20:24]),)
+    return (socket.inet_ntoa(reply[20:24]),)
 
 
 def _ipv6_addresses() -> dict[str, tuple[str, ...]]:
-    """Interface to its IPv6 addresses, from Linux's own table."""
+    """Return interface name to IPv6 addresses, from Linux's table."""
     try:
         rows = [line.split() for line in IPV6_TABLE.read_text().splitlines()]
     except OSError:
         return {}
-    found: dict[str, tuple[str, ...]] = {}
+    by_name: dict[str, tuple[str, ...]] = {}
     for row in rows:
         address = str(ipaddress.IPv6Address(bytes.fromhex(row[0])))
-        found[row[-1]] = (*found.get(row[-1], ()), address)
-    return found
+        by_name[row[-1]] = (*by_name.get(row[-1], ()), address)
+    return by_name

@@ -1,7 +1,8 @@
-"""detect: who this process is in the job, read from what its launcher set.
+"""detect: read from the launcher's variables which rank this process is.
 
-One launcher answers for all fields, see :mod:`meshkit.launch.launchers.table`. Explicit arguments win
-over variables; what is left open is derived from that launcher's own answers only.
+All fields are read from one launcher's variables, see :mod:`meshkit.launch.launchers.table`.
+Explicit arguments override variables. Missing fields are derived from variables of the same
+launcher.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any
 from ...core.call import Call, given
 from ...core.errors import LaunchError, told
 from ...core.integers import integer
-from .table import HAND_WRITTEN, Launcher, recognised
-from .fields import read
-from .variables import Env, disagree, number, present, word
+from .fields import world_from_launcher
+from .table import HAND_WRITTEN, Launcher, matching_launchers
+from .variables import Env, first_set, raise_conflict, read_int, read_text
 from .world import World
 
-__all__ = ["World", "detect", "identify"]
+__all__ = ["World", "detect", "detect_world"]
 
 NO_SRUN = "no srun ("
-# How many tasks an allocation is meant for, where no srun has started them yet.
+# The number of tasks or nodes of an allocation in which no srun has started a task yet.
 ALLOCATED = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES")
 
 WHO = ("rank", "world_size", "local_rank")
@@ -37,46 +38,48 @@ def detect(
     world_size: int | None = None,
     local_rank: int | None = None,
 ) -> World:
-    """Who this process is, from what its launcher set. No network, no device, no torch.
+    """Return which rank this process is, from its launcher's variables.
+
+    Uses no network, no device and no torch.
 
     Args:
         environ: the variables to read; None means ``os.environ``.
-        rank: this process' rank, for a launcher of your own; None asks the variables.
-        world_size: how many ranks the job has; None asks the variables.
-        local_rank: this process' index on its node; None asks the variables.
+        rank: the rank of this process, for a launcher that the table lacks; None reads it.
+        world_size: the number of ranks of the job; None reads it.
+        local_rank: the index of this process on its node; None reads it.
 
     Returns:
-        A :class:`World` whose ``device`` and ``backend`` are None. Without any launcher it is
-        rank 0 of 1; ``sources`` then says so where an allocation of several tasks is around it.
+        A :class:`World` whose ``device`` and ``backend`` are None. Without a launcher it is
+        rank 0 of 1. ``sources`` then names the allocation of several tasks, if there is one.
 
     Raises:
-        LaunchError: where a variable that the launcher sets is missing, malformed or contradicts
-            another one, or an argument is no rank or count.
+        LaunchError: if a variable of the launcher is missing or malformed or contradicts another
+            one, or an argument is not a valid rank or count.
 
     Example:
         >>> world = detect({"RANK": "3", "WORLD_SIZE": "4"})
         >>> world.rank, world.launcher, world.sources["rank"], world.sources["local_rank"]
         (3, 'hand-written', 'RANK', 'one node assumed')
     """
-    asked = given(rank=rank, world_size=world_size, local_rank=local_rank)
-    call = Call("detect", kwargs=asked)
-    arguments = check_arguments(call, asked)
-    return identify(os.environ if environ is None else environ, arguments)
+    options = given(rank=rank, world_size=world_size, local_rank=local_rank)
+    call = Call("detect", kwargs=options)
+    arguments = check_arguments(call, options)
+    return detect_world(os.environ if environ is None else environ, arguments)
 
 
-def check_arguments(call: Call, asked: Mapping[str, object]) -> dict[str, int]:
-    """Those of ``rank``, ``world_size`` and ``local_rank`` that were given, as plain ints.
+def check_arguments(call: Call, options: Mapping[str, object]) -> dict[str, int]:
+    """Return ``rank``, ``world_size`` and ``local_rank`` as plain ints, if given.
 
     Raises:
-        LaunchError: where one is no int, or too small, or ``rank`` is not below ``world_size``.
+        LaunchError: if one is not an int or too small, or ``rank`` is not below ``world_size``.
     """
     numbers: dict[str, int] = {}
-    for name in (name for name in WHO if name in asked):
-        found, least = integer(asked[name]), 1 if name == "world_size" else 0
-        if found is None or found < least:
+    for name in (name for name in WHO if name in options):
+        number, least = integer(options[name]), 1 if name == "world_size" else 0
+        if number is None or number < least:
             fix = f"an int of {least} or more."
-            raise LaunchError(told(f"{call}: {name} is {asked[name]!r}.", fix=fix))
-        numbers[name] = found
+            raise LaunchError(told(f"{call}: {name} is {options[name]!r}.", fix=fix))
+        numbers[name] = number
     rank, world_size = numbers.get("rank", 0), numbers.get("world_size")
     if world_size is not None and rank >= world_size:
         fix = f"a rank from 0 to {world_size - 1}."
@@ -84,31 +87,34 @@ def check_arguments(call: Call, asked: Mapping[str, object]) -> dict[str, int]:
     return numbers
 
 
-def identify(env: Env, arguments: Mapping[str, int]) -> World:
-    """:func:`detect`, with arguments that have been checked.
+def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
+    """Return the world of :func:`detect`, for arguments that have been checked.
 
     Args:
         env: the variables to read.
-        arguments: field name to value, from ``rank``, ``world_size`` and ``local_rank``. Where
-            they say which rank this is, what the variables say of its node is not mixed in.
+        arguments: field name to value, from ``rank``, ``world_size`` and ``local_rank``. If they
+            change the rank, the variables about its node are ignored.
     """
-    rows = recognised(env)
+    rows = matching_launchers(env)
     if not rows and {"rank", "world_size"} - arguments.keys():
-        return _alone(env, arguments)
+        return _single(env, arguments)
     row = rows[0] if rows else HAND_WRITTEN
     named = {f"argument {name}": str(value) for name, value in arguments.items()}
-    world = read(_overruled(row, env, arguments), {**env, **named}, others=rows[1:])
+    env_with_arguments = {**env, **named}
+    world = world_from_launcher(
+        _overridden(row, env, arguments), env_with_arguments, others=rows[1:]
+    )
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
 
 
-def _alone(env: Env, arguments: Mapping[str, int]) -> World:
-    """A process that no launcher started; in an allocation of several tasks, that is said."""
+def _single(env: Env, arguments: Mapping[str, int]) -> World:
+    """Return the world of a process without launcher; its sources name an allocation around it."""
     if "rank" in arguments or arguments.get("world_size", 1) > 1 or arguments.get("local_rank"):
         passed = " and ".join(f"{name}={value}" for name, value in arguments.items())
         fix = "pass rank= and world_size= both, or start under a launcher."
-        raise LaunchError(told(f"no launcher is here, and only {passed} was passed.", fix=fix))
+        raise LaunchError(told(f"no launcher was found, and only {passed} was passed.", fix=fix))
     counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
     sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}
@@ -116,43 +122,46 @@ def _alone(env: Env, arguments: Mapping[str, int]) -> World:
 
 
 def from_variables(world: World, env: Env) -> World:
-    """The world with MASTER_ADDR and MASTER_PORT, whatever its launcher says of them."""
-    addr = word(world.launcher, ("MASTER_ADDR",), env)
-    port = number(world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True)
-    found = {"master_addr": addr, "master_port": port}
-    said = {name: value for name, value in found.items() if value is not None}
-    sources = {**world.sources, **{name: name.upper() for name in said}}
-    return replace(world, **{**said, "sources": sources})  # type: ignore[arg-type]
+    """Return the world with MASTER_ADDR and MASTER_PORT in place of its launcher's endpoint."""
+    addr = read_text(world.launcher, ("MASTER_ADDR",), env)
+    port = read_int(world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True)
+    fields = {"master_addr": addr, "master_port": port}
+    changes = {name: value for name, value in fields.items() if value is not None}
+    sources = {**world.sources, **{name: name.upper() for name in changes}}
+    return replace(world, **{**changes, "sources": sources})  # type: ignore[arg-type]
 
 
 def allocation(world: World) -> str | None:
-    """The allocation of several tasks in which this process is alone, as a variable has it."""
+    """Return the variable of an allocation of several tasks in which this process is alone."""
     source = world.sources.get("world_size", "")
-    found = source.removeprefix(NO_SRUN).removesuffix(")")
-    return found if world.launcher == "single" and found != source else None
+    variable = source.removeprefix(NO_SRUN).removesuffix(")")
+    return variable if world.launcher == "single" and variable != source else None
 
 
-def _overruled(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launcher:
-    """The row with arguments in the place of variables that speak of the same, or of a node.
+def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launcher:
+    """Return the row with the variables replaced that arguments override or make invalid.
 
-    Where the rank is another, what the variables say of the node is of another process.
+    If the rank changes, the variables about the node describe another process.
     """
-    elsewhere = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
+    node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
     new = {
-        n for n in arguments if env.get(present(getattr(row, n), env) or "") != str(arguments[n])
+        n for n in arguments if env.get(first_set(getattr(row, n), env) or "") != str(arguments[n])
     }
-    left = elsewhere if "rank" in new else ("num_nodes",) if "world_size" in new else ()
-    said = {name: (f"argument {name}",) for name in arguments}
-    changed: dict[str, Any] = {**dict.fromkeys(left, ()), **said}
-    return replace(row, **changed, by_node=row.by_node or "rank" in new)
+    ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
+    overrides = {name: (f"argument {name}",) for name in arguments}
+    changes: dict[str, Any] = {**dict.fromkeys(ignored, ()), **overrides}
+    return replace(row, **changes, by_node=row.by_node or "rank" in new)
 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:
-    """Refuse RANK beside another launcher's rank of a job of the same size.
+    """Check RANK against the rank that another launcher sets for a job of the same size.
 
-    Where the sizes differ one launcher was started inside the other, which is normal.
+    If the sizes differ, one launcher was started inside the other, which is normal.
+
+    Raises:
+        LaunchError: if the ranks differ.
     """
     for row in others:
-        rank, size = present(row.rank, env), present(row.world_size, env)
+        rank, size = first_set(row.rank, env), first_set(row.world_size, env)
         if rank and size and env[size] == str(world.world_size) and env[rank] != str(world.rank):
-            disagree(f"hand-written and {row.name}", env, "RANK", rank, f"is not {rank}")
+            raise_conflict(f"hand-written and {row.name}", env, "RANK", rank, f"is not {rank}")

@@ -1,4 +1,4 @@
-"""Lists of hosts and tasks as batch systems write them.
+"""Hostlists and task lists in Slurm's compressed format.
 
 ::
 
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-MOST = 10**7  # nodes of one part of a list; there is no such machine
+MOST = 10**7  # nodes of one part of a list; larger than any machine
 _NAME = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")  # up to a comma outside brackets
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
@@ -22,17 +22,18 @@ _TASKS = re.compile(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?")
 
 
 def host_names(text: str) -> Iterator[str]:
-    """The hosts of a Slurm node list, in order, one at a time.
+    """Yield the hosts of a Slurm node list, in order.
 
-    The format is that of ``scontrol show hostnames``: several brackets in a name vary like nested
-    loops, the last fastest (from three on scontrol has another order, with the same first host);
-    the digits of a range's start set the width. Steps, ``n[0-6:2]``, are read too. Pure.
+    The format is that of ``scontrol show hostnames``. Several brackets in a name vary like nested
+    loops, the last one fastest. (With three brackets or more, scontrol uses another order with the
+    same first host.) The start of a range sets the number of digits. Steps such as ``n[0-6:2]``
+    are supported. Pure.
 
     Args:
         text: ``"rack[1-2]node[3-4],login1"``.
 
     Raises:
-        ValueError: where it is no such list, when the fault is reached.
+        ValueError: if the text is malformed, when iteration reaches the fault.
 
     Example:
         >>> list(host_names("rack[1-2]node[3-4],login1"))
@@ -43,10 +44,10 @@ def host_names(text: str) -> Iterator[str]:
 
 
 def first_host(text: str) -> str:
-    """The first host of a node list.
+    """Return the first host of a node list.
 
     Raises:
-        ValueError: where it is no node list, or empty.
+        ValueError: if the list is malformed or empty.
     """
     name = next(_names(text), None)
     if name is None:
@@ -55,16 +56,16 @@ def first_host(text: str) -> str:
 
 
 def task_counts(text: str) -> list[int]:
-    """Tasks by node, as Slurm writes them.
+    """Return the number of tasks on each node.
 
     Args:
         text: ``"2(x3),1"``.
 
     Returns:
-        One number a node.
+        One number per node.
 
     Raises:
-        ValueError: where it is no such list.
+        ValueError: if the list is malformed.
 
     Example:
         >>> task_counts("2(x3),1")
@@ -72,28 +73,28 @@ def task_counts(text: str) -> list[int]:
     """
     counts: list[int] = []
     for part in text.split(","):
-        found = _TASKS.fullmatch(part.strip())
-        if found is None or not 0 < int(found[2] or 1) <= MOST:
-            raise ValueError(f"no list of tasks: {text!r}")
-        counts += [int(found[1])] * int(found[2] or 1)
+        match = _TASKS.fullmatch(part.strip())
+        if match is None or not 0 < int(match[2] or 1) <= MOST:
+            raise ValueError(f"not a list of tasks: {text!r}")
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
 def _names(text: str) -> Iterator[str]:
-    """The names of a list, brackets and all; empty ones are passed over, as scontrol does."""
-    place = 0
-    while place < len(text):
-        found = _NAME.match(text, place)
-        end = found.end() if found else place
+    """Yield the names of a list with their brackets; skip empty names, as scontrol does."""
+    start = 0
+    while start < len(text):
+        match = _NAME.match(text, start)
+        end = match.end() if match else start
         if text[end : end + 1] not in ("", ","):
-            raise ValueError(f"no node list: {text!r}")
-        if found and found.group().strip():
-            yield found.group().strip()
-        place = end + 1
+            raise ValueError(f"not a node list: {text!r}")
+        if match and match.group().strip():
+            yield match.group().strip()
+        start = end + 1
 
 
 def _expanded(name: str) -> Iterator[str]:
-    """``n[1-2]m[3-4]`` as n1m3 n1m4 n2m3 n2m4."""
+    """Expand ``n[1-2]m[3-4]`` to n1m3 n1m4 n2m3 n2m4."""
     parts = _BRACKET.split(name)  # text, range, text, range, ..., text
     ranges = [_numbers(part) for part in parts[1::2]]
     for numbers in product(*ranges):
@@ -102,7 +103,7 @@ def _expanded(name: str) -> Iterator[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """``"09-11,20"`` as 09 10 11 20."""
+    """Expand ``"09-11,20"`` to 09 10 11 20."""
     numbers: list[str] = []
     for part in text.split(","):
         first, last, step = _bounds(part)
@@ -111,12 +112,12 @@ def _numbers(text: str) -> list[str]:
 
 
 def _bounds(part: str) -> tuple[str, str, int]:
-    """First, last and step of a range.
+    """Return first, last and step of a range.
 
     Raises:
-        ValueError: where it is none.
+        ValueError: if the range is malformed.
     """
-    found = _RANGE.fullmatch(part.strip())
-    if found is None or found[3] == "0" or int(found[2] or found[1]) < int(found[1]):
-        raise ValueError(f"no range: {part!r}")
-    return found[1], found[2] or found[1], int(found[3] or 1)
+    match = _RANGE.fullmatch(part.strip())
+    if match is None or match[3] == "0" or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError(f"not a range: {part!r}")
+    return match[1], match[2] or match[1], int(match[3] or 1)

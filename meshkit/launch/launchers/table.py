@@ -1,10 +1,10 @@
-"""The table of launchers: a row each, in the order in which they are recognised.
+"""The table of launchers: one row each, in the order in which they are matched.
 
 ::
 
     torchrun       TORCHELASTIC_RUN_ID                    set by torchrun on every worker
     spawn          MESHKIT_SPAWN                          set by meshkit.spawn on every child
-    hand-written   RANK or WORLD_SIZE                     set by whoever started the process
+    hand-written   RANK or WORLD_SIZE                     set by the user's own launcher
     azureml        AZUREML_EXPERIMENT_ID, and Open MPI's  AzureML's MPI jobs
     sagemaker      SM_TRAINING_ENV, and Open MPI's        SageMaker's MPI jobs
     openmpi        OMPI_COMM_WORLD_SIZE                   mpirun of Open MPI
@@ -13,10 +13,10 @@
     hydra          PMI_SIZE                               mpiexec of MPICH and Intel MPI
     lsf            LSB_JOBID and JSM_NAMESPACE_SIZE       jsrun
     slurm          SLURM_STEP_ID or SLURM_PROCID          srun
-    single         nothing                                one process alone
+    single         nothing                                a single process
 
-The first that recognises the environment answers for every field. What is inside comes before
-what is around it: torchrun's workers and mpirun's children inherit the variables of an allocation.
+The first row that matches the environment provides every field. Inner launchers come before
+outer ones: torchrun's workers and mpirun's children inherit the variables of an allocation.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from .endpoint import Head, NodeList, Place, RankFile
-from .variables import Env, Names, present
+from .endpoint import EndpointSource, HeadNode, NodeList, RankFile
+from .variables import Env, Names, first_set
 
-# Steps that Slurm makes for an allocation itself: interactive, batch, extern, pending (slurm.h).
+# Steps that Slurm itself creates for an allocation: interactive, batch, extern, pending (slurm.h).
 SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A row: the variables in which a launcher says who a process is.
+    """One row: the variables that a launcher sets on every rank.
 
     Attributes:
         name: the row's name, as ``World.launcher`` has it.
-        known_by: ways to recognise it; in each, all the variables are set.
-        rank: the variables that hold a field; the first that is set answers. So for all fields.
-        tasks_per_node: a list of tasks by node, where the launcher tells the local size so.
-        places: where ranks may meet, where MASTER_ADDR does not say it.
-        by_node: whether ranks are known to be dealt node after node.
-        by_mpi: whether it starts MPI jobs, whose ranks can tell each other where to meet.
-        own: variables that only its own mpiexec sets; srun's PMI sets the others too.
-        job: variables that together name the job, the same on all its ranks and on no other's.
+        markers: sets of variables; the launcher matches if all variables of one set are present.
+        rank: the variables that may hold the rank; the first one set is used. Other fields alike.
+        tasks_per_node: a variable with a list of tasks per node, the source of the local size.
+        endpoint_sources: ways to derive the rendezvous endpoint if MASTER_ADDR is not set.
+        by_node: whether consecutive ranks are known to fill one node after another.
+        by_mpi: whether it starts MPI jobs, whose ranks can exchange the endpoint through MPI.
+        exclusive_markers: variables that only its own mpiexec sets; srun's PMI sets the others too.
+        job: variables that together identify the job: equal on its ranks, different on other jobs.
     """
 
     name: str
-    known_by: tuple[Names, ...]
+    markers: tuple[Names, ...]
     rank: Names
     world_size: Names
     local_rank: Names
@@ -58,34 +58,34 @@ class Launcher:
     tasks_per_node: Names = ()
     master_addr: Names = ("MASTER_ADDR",)
     master_port: Names = ("MASTER_PORT",)
-    places: tuple[Place, ...] = ()
+    endpoint_sources: tuple[EndpointSource, ...] = ()
     init_method: Names = ()
     by_node: bool = False
     by_mpi: bool = False
-    own: Names = ()
+    exclusive_markers: Names = ()
     job: Names = ()
 
-    def recognises(self, env: Env) -> bool:
-        """Whether this launcher started the process that has this environment."""
-        if not any(all(name in env for name in names) for names in self.known_by):
+    def matches(self, env: Env) -> bool:
+        """Return whether this launcher started the process that has this environment."""
+        if not any(all(name in env for name in names) for names in self.markers):
             return False
         if self.name == "slurm":
             return not _is_batch_script(env)
-        return not (self.own and _set_by_srun(self, env))
+        return not (self.exclusive_markers and _set_by_srun(self, env))
 
 
-def recognised(env: Env) -> list[Launcher]:
-    """The rows that recognise an environment, the one that answers first."""
-    return [row for row in LAUNCHERS if row.recognises(env)]
+def matching_launchers(env: Env) -> list[Launcher]:
+    """Return the rows that match an environment; the first one provides the fields."""
+    return [row for row in LAUNCHERS if row.matches(env)]
 
 
 def job_name(env: Env, launcher: str) -> str:
-    """What a launcher calls the job to which this process belongs; empty where it does not say.
+    """Return the launcher's name of the job of this process; empty if it sets none.
 
-    The parts of a heterogeneous Slurm job have names of their own, and are one job.
+    Empty for a heterogeneous Slurm job as well: it is one job whose parts have different names.
 
     Args:
-        env: the variables there are.
+        env: the environment.
         launcher: the name of its row.
     """
     names = next((row.job for row in LAUNCHERS if row.name == launcher), ())
@@ -95,37 +95,40 @@ def job_name(env: Env, launcher: str) -> str:
 
 
 def job_hosts(env: Env, launcher: str) -> list[str]:
-    """The hosts on which a launcher started the job; none where it does not say.
+    """Return the hosts on which a launcher started the job; empty if it does not list them.
 
     Args:
-        env: the variables there are.
+        env: the environment.
         launcher: the name of its row.
     """
-    places = next((row.places for row in LAUNCHERS if row.name == launcher), ())
-    return next((place.names(env) for place in places if isinstance(place, NodeList)), [])
+    sources = next((row.endpoint_sources for row in LAUNCHERS if row.name == launcher), ())
+    return next((source.names(env) for source in sources if isinstance(source, NodeList)), [])
 
 
 def contradicting(env: Env, rank: int, world_size: int) -> set[str]:
-    """The variables by which another launcher than a hand-written one would say another rank.
+    """Return the variables that contradict RANK and WORLD_SIZE once these are exported.
+
+    These mark a launcher that precedes the hand-written row, or hold another rank of a job of
+    the same size.
 
     Args:
-        env: the variables there are.
-        rank: what RANK is going to say.
-        world_size: what WORLD_SIZE is going to say.
+        env: the environment.
+        rank: the value that RANK will have.
+        world_size: the value that WORLD_SIZE will have.
     """
-    place = LAUNCHERS.index(HAND_WRITTEN)
-    named = {name for row in LAUNCHERS[:place] for names in row.known_by for name in names}
-    beside = (
-        row for row in LAUNCHERS[place + 1 :] if _value(row.world_size, env) == str(world_size)
+    index = LAUNCHERS.index(HAND_WRITTEN)
+    preceding = {name for row in LAUNCHERS[:index] for names in row.markers for name in names}
+    same_size = (
+        row for row in LAUNCHERS[index + 1 :] if _value(row.world_size, env) == str(world_size)
     )
-    ranks = {n for row in beside if _value(row.rank, env) != str(rank) for n in row.rank}
-    return {name for name in named | ranks if name in env}
+    ranks = {n for row in same_size if _value(row.rank, env) != str(rank) for n in row.rank}
+    return {name for name in preceding | ranks if name in env}
 
 
 def _is_batch_script(env: Env) -> bool:
-    """Whether this process is the one that Slurm starts for a whole allocation.
+    """Return whether Slurm started this process for a whole allocation.
 
-    It has a SLURM_PROCID of 0 like a task, but is in no step of srun's.
+    It has a SLURM_PROCID of 0 like a task, but belongs to no step of srun.
     """
     step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID"))
     if step is None:
@@ -134,15 +137,15 @@ def _is_batch_script(env: Env) -> bool:
 
 
 def _set_by_srun(row: Launcher, env: Env) -> bool:
-    """Whether srun set a row's variables, through its PMI: then it says the same in its own."""
-    if "SLURM_STEP_ID" not in env or any(name in env for name in row.own):
+    """Return whether srun set a row's variables through its PMI, equal to its own variables."""
+    if "SLURM_STEP_ID" not in env or any(name in env for name in row.exclusive_markers):
         return False
     pairs = ((row.rank, SLURM.rank), (row.world_size, SLURM.world_size))
-    return all(_value(mine, env) == _value(srun, env) for mine, srun in pairs)
+    return all(_value(pmi, env) == _value(srun, env) for pmi, srun in pairs)
 
 
 def _value(names: Names, env: Env) -> str | None:
-    return env.get(present(names, env) or "")
+    return env.get(first_set(names, env) or "")
 
 
 class _Who(TypedDict):
@@ -189,7 +192,10 @@ AZUREML = Launcher(
     "azureml",
     tuple(("AZUREML_EXPERIMENT_ID", *names) for names in _BY_OPEN_MPI),
     **_OPEN_MPI,
-    places=(Head("AZ_BATCH_MASTER_NODE", 6105), Head("AZ_BATCHAI_MPI_MASTER_NODE", 54965)),
+    endpoint_sources=(
+        HeadNode("AZ_BATCH_MASTER_NODE", 6105),
+        HeadNode("AZ_BATCHAI_MPI_MASTER_NODE", 54965),
+    ),
     by_mpi=True,
 )
 SAGEMAKER = Launcher(
@@ -219,7 +225,7 @@ PALS = Launcher(
     local_world_size=("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"),
     node_rank=("PALS_NODEID",),
     by_mpi=True,
-    own=("PALS_LOCAL_SIZE",),
+    exclusive_markers=("PALS_LOCAL_SIZE",),
 )
 HYDRA = Launcher(
     "hydra",
@@ -229,7 +235,7 @@ HYDRA = Launcher(
     local_rank=("MPI_LOCALRANKID",),
     local_world_size=("MPI_LOCALNRANKS",),
     by_mpi=True,
-    own=("MPI_LOCALRANKID",),
+    exclusive_markers=("MPI_LOCALRANKID",),
 )
 LSF = Launcher(
     "lsf",
@@ -238,7 +244,7 @@ LSF = Launcher(
     world_size=("JSM_NAMESPACE_SIZE",),
     local_rank=("JSM_NAMESPACE_LOCAL_RANK",),
     local_world_size=("JSM_NAMESPACE_LOCAL_SIZE",),
-    places=(RankFile(("LSB_DJOB_RANKFILE",), ("LSB_JOBID",)),),
+    endpoint_sources=(RankFile(("LSB_DJOB_RANKFILE",), ("LSB_JOBID",)),),
     by_mpi=True,
 )
 SLURM = Launcher(
@@ -250,7 +256,7 @@ SLURM = Launcher(
     node_rank=("SLURM_NODEID",),
     num_nodes=("SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
     tasks_per_node=("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
-    places=(
+    endpoint_sources=(
         NodeList(
             ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
             ("SLURM_JOB_ID", "SLURM_STEP_ID"),

@@ -1,4 +1,4 @@
-"""Variables of the environment as numbers and words, or a refusal that names them."""
+"""Environment variables read as numbers and text, with errors that name the variable."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NoReturn
 from ...core.errors import LaunchError, told
 
 Env = Mapping[str, str]
-Names = tuple[str, ...]  # names of one field: the first that is set answers
+Names = tuple[str, ...]  # the variables that may hold one field; the first one set is used
 
 
-def present(names: Names, env: Env) -> str | None:
-    """The first of the names that is set; None where none is."""
+def first_set(names: Names, env: Env) -> str | None:
+    """Return the first of the names that is set, or None."""
     return next((name for name in names if name in env), None)
 
 
-def number(
+def read_int(
     launcher: str,
     names: Names,
     env: Env,
@@ -27,59 +27,59 @@ def number(
     optional: bool = False,
     hint: str = "",
 ) -> int | None:
-    """A variable as an int from ``least`` to ``most``; None where it may be, and is, not set.
+    """Return a variable as an int from ``least`` to ``most``, or None if optional and not set.
 
     Args:
         launcher: the launcher to name in an error.
-        names: the variables that may hold it.
+        names: the variables that may hold the number.
         env: the environment.
-        least: the smallest value that can be.
-        most: the largest; None for no limit.
-        optional: whether it may be missing.
+        least: the smallest valid value.
+        most: the largest valid value; None for no limit.
+        optional: whether the variable may be missing.
         hint: a line of evidence for the error.
 
     Raises:
-        LaunchError: where it is missing, empty, no number or out of range.
+        LaunchError: if it is missing, empty, not a number or out of range.
     """
-    name = present(names, env)
+    name = first_set(names, env)
     if name is None and optional:
         return None
     text = None if name is None else env[name]
     digits = text is not None and re.fullmatch(r"\s*[0-9]{1,18}\s*", text)
-    found = int(text) if text is not None and digits else -1
-    if found >= least and (most is None or found <= most):
-        return found
+    value = int(text) if text is not None and digits else -1
+    if value >= least and (most is None or value <= most):
+        return value
     span = f"{least} or more" if most is None else f"{least} to {most}"
     fault = f"{' or '.join(names)} is not set" if text is None else f"{name}={text!r} is not {span}"
     example = least if most is None else 29500
-    refuse(
+    raise_invalid(
         launcher,
         dict.fromkeys(names) if name is None else {name: text},
         fault,
         *([hint] * bool(hint)),
-        fix=f"export {name or names[-1]}={example}, or the number that belongs there.",
+        fix=f"export {name or names[-1]}={example}, or the right number.",
     )
 
 
-def word(launcher: str, names: Names, env: Env) -> str | None:
-    """A variable as it stands, less blanks around it; None where it is not set.
+def read_text(launcher: str, names: Names, env: Env) -> str | None:
+    """Return a variable without surrounding blanks, or None if it is not set.
 
     Raises:
-        LaunchError: where it is empty.
+        LaunchError: if it is empty.
     """
-    name = present(names, env)
+    name = first_set(names, env)
     if name is None:
         return None
     if not env[name].strip():
         fix = f"export {name}=<value>, or unset {name}."
-        refuse(launcher, {name: env[name]}, f"{name} is empty", fix=fix)
+        raise_invalid(launcher, {name: env[name]}, f"{name} is empty", fix=fix)
     return env[name].strip()
 
 
-def refuse(
+def raise_invalid(
     launcher: str, variables: Mapping[str, str | None], fault: str, *evidence: str, fix: str
 ) -> NoReturn:
-    """Raise the error of a recognised launcher whose variables cannot be right.
+    """Raise the error of a recognised launcher whose variables are invalid.
 
     Raises:
         LaunchError: always.
@@ -88,11 +88,11 @@ def refuse(
     raise LaunchError(told(line, *evidence, fix=fix), variables=dict(variables))
 
 
-def disagree(launcher: str, env: Env, first: str, second: str, fault: str) -> NoReturn:
-    """Raise the error of two variables that cannot both be right.
+def raise_conflict(launcher: str, env: Env, first: str, second: str, fault: str) -> NoReturn:
+    """Raise the error of two variables that contradict each other.
 
     Raises:
-        LaunchError: always, with both and their values.
+        LaunchError: always, with both variables and their values.
     """
     values = {name: env.get(name) for name in (first, second)}
     passed = any(name.startswith("argument ") for name in values)

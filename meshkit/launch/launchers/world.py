@@ -1,4 +1,4 @@
-"""World: who a process is in its job, with the source of every field."""
+"""World: the rank of a process in its job, with the source of every field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import contradicting
 if TYPE_CHECKING:
     import torch
 
-# Field name to the variable that tells a child process of it.
+# Field name to the variable that passes it to a child process.
 EXPORTED = {
     "rank": "RANK",
     "world_size": "WORLD_SIZE",
@@ -25,22 +25,22 @@ EXPORTED = {
 
 @dataclass(frozen=True)
 class World:
-    """Who this process is.
+    """The rank of this process and its job.
 
     Attributes:
         rank: the global rank, 0 to world_size - 1.
-        world_size: how many ranks the job has.
+        world_size: the number of ranks of the job.
         local_rank: the index of this rank on its node.
-        local_world_size: how many ranks its node has; None where the launcher does not say.
-        node_rank: the index of its node; None where the launcher does not say.
-        num_nodes: how many nodes there are; None where the launcher does not say.
-        master_addr: the host where ranks meet, or None.
-        master_port: the port there, or None.
-        launcher: the row of the table that answered: ``"torchrun"``, ``"slurm"``, ``"single"``...
-        init_method: where ranks meet, as a URL, where that is not an address: ``"file://..."``.
+        local_world_size: the number of ranks on its node; None if the launcher does not set it.
+        node_rank: the index of its node; None if the launcher does not set it.
+        num_nodes: the number of nodes; None if the launcher does not set it.
+        master_addr: the host of the rendezvous store, or None.
+        master_port: the port of the store, or None.
+        launcher: the matching row of the table: ``"torchrun"``, ``"slurm"``, ``"single"``...
+        init_method: the rendezvous URL, if it is not an address: ``"file://..."``.
         device: a ``torch.device``; None until ``init``.
-        backend: what collectives run on, ``"gloo"`` or ``"nccl"``; None until ``init``.
-        sources: field name to where its value came from: a variable, ``"argument"``, ...
+        backend: the backend of collectives, ``"gloo"`` or ``"nccl"``; None until ``init``.
+        sources: field name to the source of its value: a variable, ``"argument"``, ...
     """
 
     rank: int
@@ -59,7 +59,7 @@ class World:
 
     @property
     def size_evidence(self) -> str:
-        """Where the world size came from, as errors print it.
+        """Return the source of the world size, as errors print it.
 
         Example:
             >>> from meshkit import detect
@@ -72,17 +72,17 @@ class World:
         return f"{source} = {self.world_size} ({self.launcher})"
 
     def export(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
-        """Set the variables that a child process expects, so that it detects this same place.
+        """Set the variables from which a child process detects this same world. Local.
 
-        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, those whose
-        field is not None. What would contradict them is removed: a stale LOCAL_WORLD_SIZE, and by
-        what another launcher says that this is another rank. Local.
+        Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT if their
+        field is not None. Removes variables that contradict them: a stale LOCAL_WORLD_SIZE, and
+        the variables of a launcher that give another rank.
 
         Args:
-            environ: where to set them; None means ``os.environ``.
+            environ: the mapping to change; None means ``os.environ``.
 
         Returns:
-            What was set, by name.
+            The variables that were set.
 
         Example:
             >>> from meshkit import detect
@@ -90,9 +90,9 @@ class World:
             '1'
         """
         values = {name: getattr(self, field) for field, name in EXPORTED.items()}
-        found = {name: str(value) for name, value in values.items() if value is not None}
+        exported = {name: str(value) for name, value in values.items() if value is not None}
         target = os.environ if environ is None else environ
         for name in contradicting(target, self.rank, self.world_size) | {"LOCAL_WORLD_SIZE"}:
             target.pop(name, None)
-        target.update(found)
-        return found
+        target.update(exported)
+        return exported

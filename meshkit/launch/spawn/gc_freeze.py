@@ -1,7 +1,7 @@
-"""The forkserver of ``spawn`` imports this last, so that its children leave torch's objects alone.
+"""Freeze the heap of the forkserver, which imports this module last.
 
-A full garbage collection looks at every object, with torch some 170,000, and writes into each one:
-in a process that was forked this copies all their pages, which takes 0.1 s.
+A full garbage collection writes into every object, with torch about 170,000. In a forked process
+this copies all their pages, which takes 0.1 s.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""How local processes start: from a forkserver, or forked from a session that no file holds."""
+"""The start method of local processes: forkserver, or fork for functions typed into a session."""
 
 from __future__ import annotations
 
@@ -15,57 +15,80 @@ from ...core.call import Call
 from ...core.errors import SpecError, told
 from ..device.accelerators import ACCELERATORS
 
-# build_mesh and init too: else every child reads them again, all at once, on a few cores. In order.
-PRELOADED = ["torch", "torch.distributed", "meshkit.live.build", "meshkit.launch.spawn.gc_freeze"]
 Context = ForkContext | ForkServerContext
+
+# Modules that the forkserver imports once, in this order. Otherwise every rank imports them, all
+# at the same time on a few cores. Packages above this one add theirs with `preload`.
+_preloaded: tuple[str, ...] = ("torch", "torch.distributed", f"{__package__}.worker")
+
+
+def preload(*modules: str) -> None:
+    """Let the forkserver import more modules before it forks ranks. Local; imports nothing here.
+
+    A forkserver that already runs is not affected.
+
+    Args:
+        *modules: full names of modules. A name that is already registered is skipped.
+    """
+    global _preloaded
+    _preloaded = tuple(dict.fromkeys((*_preloaded, *modules)))
 
 
 def context_for(call: Call, fn: Callable[..., object]) -> Context:
-    """The way to start processes that can find ``fn``, with torch imported once for all.
+    """Return a multiprocessing context whose processes can find ``fn``, with torch imported once.
 
-    A function that was typed into a notebook or a prompt is in no file that another process could
-    import: those are forked from this one.
+    No other process can import a function that was typed into a notebook or a prompt. For such a
+    function the ranks are forked from this process.
+
+    Args:
+        call: the call to quote.
+        fn: the function that the processes will run.
 
     Raises:
-        SpecError: where this process has to be forked and cannot be: its accelerator is in use,
-            or it has joined a job.
+        SpecError: if this process must be forked but uses an accelerator or has joined a job.
     """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     if getattr(fn, "__module__", "") != "__main__" or (file and Path(file).exists()):
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        # gc_freeze must be last: it freezes the objects of the modules before it
+        context.set_forkserver_preload([*_preloaded, f"{__package__}.gc_freeze"])
         return context
     _check_forkable(call)
-    import torch.distributed  # noqa: F401  (once for all the children)
+    import torch.distributed  # noqa: F401  (once for all ranks)
 
     return multiprocessing.get_context("fork")
 
 
-def begin(process: BaseProcess) -> None:
-    """Start a process."""
+def start_process(process: BaseProcess) -> None:
+    """Start a process without Python's warning about forks in threaded programs."""
     with warnings.catch_warnings():
-        # Python 3.12 warns of every fork beside threads; our children run one thread of torch's.
+        # Python 3.12 warns if a process with threads forks; our ranks use one torch thread.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
         process.start()
 
 
-def inherited(
-    context: Context, started: Sequence[tuple[BaseProcess, Connection]], ours: Connection
+def inherited_pipe_ends(
+    context: Context, started: Sequence[tuple[BaseProcess, Connection]], own_end: Connection
 ) -> tuple[Connection, ...]:
-    """The pipe ends of this process that a child inherits, for it to close; none but in a fork.
+    """Return the parent's pipe ends that a forked child must close; none with a forkserver.
 
-    A pipe that a child itself holds open would never tell it that the parent has hung up.
+    A child that keeps its own pipe open would never see the parent close it.
+
+    Args:
+        context: the context of the child.
+        started: the processes started so far, each with the parent's end of its pipe.
+        own_end: the parent's end of the pipe of this child.
     """
     forked = isinstance(context, ForkContext)
-    return (ours, *(pipe for _, pipe in started)) if forked else ()
+    return (own_end, *(pipe for _, pipe in started)) if forked else ()
 
 
 def _check_forkable(call: Call) -> None:
-    """Refuse a fork whose children could not use their accelerator, or would be in a job already.
+    """Check that children forked from this process could use their accelerator and join a job.
 
     Raises:
-        SpecError: in either case.
+        SpecError: if they could not.
     """
     torch = sys.modules.get("torch")
     kinds = [row.device for row in ACCELERATORS]
@@ -73,7 +96,7 @@ def _check_forkable(call: Call) -> None:
     joined = torch is not None and torch.distributed.is_initialized()
     if not used and not joined:
         return
-    reason = f"{used[0]} is in use here, and would not work in a fork" if used else "it is in a job"
+    reason = f"it uses {used[0]}, which does not work in a fork" if used else "it has joined a job"
     text = told(
         f"{call}: fn was typed into this session, which cannot be forked: {reason}.",
         fix=(
@@ -86,6 +109,6 @@ def _check_forkable(call: Call) -> None:
 
 
 def _in_use(module: object) -> bool:
-    """Whether an accelerator's module of torch has been initialised."""
-    asked = getattr(module, "is_initialized", None)
-    return bool(asked and asked())
+    """Return whether an accelerator's torch module has been initialized."""
+    is_initialized = getattr(module, "is_initialized", None)
+    return bool(is_initialized and is_initialized())

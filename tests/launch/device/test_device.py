@@ -9,7 +9,8 @@ import torch
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.launch import device
+from meshkit.launch.device import device
+from meshkit.launch import device_claim as claim_module
 from meshkit.launch.device.accelerators import ACCELERATORS
 
 CALL = Call("init")
@@ -140,11 +141,11 @@ def test_one_backend_for_each_kind_of_device() -> None:
 def test_a_device_without_a_uuid_is_claimed_by_nobody(
     cuda: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (claim,) = device.device_claim(CALL, 3, torch.device("cuda", 1), "nccl")
+    (claim,) = device_claim(CALL, 3, torch.device("cuda", 1), "nccl")
     assert (claim.key, claim.value) == ("device/GPU-1", "3")
     monkeypatch.setattr(cuda, "get_device_properties", lambda _: SimpleNamespace())
-    assert device.device_claim(CALL, 3, torch.device("cuda", 1), "nccl") == ()
-    assert device.device_claim(CALL, 3, torch.device("cpu"), "nccl") == ()
+    assert device_claim(CALL, 3, torch.device("cuda", 1), "nccl") == ()
+    assert device_claim(CALL, 3, torch.device("cpu"), "nccl") == ()
 
 
 def test_every_row_of_accelerators_is_its_own() -> None:
@@ -159,8 +160,8 @@ def test_a_backend_without_the_cpu_is_refused_there(monkeypatch: pytest.MonkeyPa
     with pytest.raises(meshkit.LaunchError) as caught:
         device.choose_backend(call, "nccl", torch.device("cpu"))
     assert str(caught.value) == (
-        "init(backend='nccl', device='cpu'): the backend 'nccl' has no collectives on the cpu, "
-        "where this rank computes.\n"
+        "init(backend='nccl', device='cpu'): the backend 'nccl' has no collectives on cpu, "
+        "the device of this rank.\n"
         "  Fix: init(backend='gloo', device='cpu'), or leave device and backend to init."
     )
     assert device.choose_backend(call, "cpu:gloo,cuda:nccl", torch.device("cpu"))
@@ -186,5 +187,5 @@ def test_blanks_and_capitals_in_a_backend_are_nobodys_fault() -> None:
 
 @pytest.mark.parametrize("asked", [b"cpu", 0, "", "toaster", ["cpu"], 1.5])
 def test_devices_that_are_none(asked: object) -> None:
-    with pytest.raises(meshkit.LaunchError, match="torch knows no device"):
+    with pytest.raises(meshkit.LaunchError, match="torch does not know the device"):
         device.choose_device(CALL, asked, 0)

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from meshkit import LaunchError, detect
-from meshkit.launch import accelerators, checkup, device, network, wires
+from meshkit.launch.device import accelerators, device
+from meshkit.launch.doctor import checkup, interfaces, network
 from meshkit.launch.doctor.finding import Finding
-from meshkit.launch.doctor.network import Answer
+from meshkit.launch.doctor.network import Lookup
 
 TWO_NODES = {
     "RANK": "1",
@@ -172,8 +173,8 @@ def test_a_driver_whose_devices_torch_does_not_see(monkeypatch: pytest.MonkeyPat
     assert found == Finding(
         "devices",
         False,
-        "cpu only, and a driver of NVIDIA is here\nCUDA initialization: the driver is too old",
-        "nvidia-smi, then a torch built for what it prints: https://pytorch.org/get-started",
+        "cpu only, but a driver of NVIDIA is installed\nCUDA initialization: the driver is too old",
+        "nvidia-smi, then install a torch built for that version: https://pytorch.org/get-started",
     )
 
 
@@ -204,8 +205,8 @@ def test_a_bridge_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == Finding(
         "devices",
         False,
-        "init(): torch_npu, which makes torch know npu, does not load.\nImportError: no libhcl.so",
-        "mend that package, or init(device='cpu').",
+        "init(): cannot import torch_npu, which makes torch know npu.\nImportError: no libhcl.so",
+        "repair that package, or init(device='cpu').",
     )
 
 
@@ -230,14 +231,14 @@ def test_a_backend_of_the_table_of_accelerators() -> None:
 
 def test_no_backend_for_the_device() -> None:
     found = checkup.backends(with_backends("gloo"), "cuda")
-    text = "gloo; not built in: nccl mpi ucc xccl\nnone of them serves cuda"
-    assert found == Finding("backends", False, text, "a torch built with nccl.")
+    text = "gloo; not built in: nccl mpi ucc xccl\nnone of them supports cuda"
+    assert found == Finding("backends", False, text, "install a torch built with nccl.")
 
 
 def test_no_torch_distributed() -> None:
     found = checkup.backends(with_backends(available=False), "cpu")
-    text = "torch.distributed is not built in"
-    assert found == Finding("backends", False, text, "a torch built with gloo or mpi.")
+    text = "torch was built without torch.distributed"
+    assert found == Finding("backends", False, text, "install a torch built with gloo or mpi.")
 
 
 # ---------------------------------------------------------------- the launcher
@@ -263,7 +264,7 @@ def test_each_field_has_its_source() -> None:
 def test_a_field_that_the_launcher_does_not_tell() -> None:
     env = {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
     found = named(checkup.launcher(env)[1])
-    assert found["num_nodes"] == Finding("num_nodes", True, "not told")
+    assert found["num_nodes"] == Finding("num_nodes", True, "unknown")
     assert "master_addr" not in found
 
 
@@ -290,17 +291,17 @@ def test_a_process_by_itself_in_an_allocation() -> None:
     assert findings[0] == Finding(
         "launcher",
         False,
-        "single: one process by itself, in an allocation of several (SLURM_NTASKS = 4)",
-        "srun python -m meshkit doctor; all is well where one process is meant.",
+        "single: a single process in an allocation of several tasks (SLURM_NTASKS = 4)",
+        "srun python -m meshkit doctor; ignore this if one process is intended.",
     )
 
 
 def test_ranks_that_know_no_place_to_meet() -> None:
     _, findings = checkup.launcher({"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "a"})
     assert findings[-1] == Finding(
-        "meeting",
+        "rendezvous",
         False,
-        "ranks know no place to meet: MASTER_ADDR=a, MASTER_PORT=None",
+        "the address of rank 0 is unknown: MASTER_ADDR=a, MASTER_PORT=None",
         "export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500",
     )
 
@@ -311,11 +312,11 @@ def test_ranks_that_meet_by_mpi(monkeypatch: pytest.MonkeyPatch, there: bool) ->
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     values = zip(names, "1212", strict=True)
     _, findings = checkup.launcher({f"OMPI_COMM_WORLD_{name}": v for name, v in values})
-    text = "ranks know no place to meet: MASTER_ADDR=None, MASTER_PORT=None, and there is no mpi4py"
+    text = "the address of rank 0 is unknown: MASTER_ADDR=None, MASTER_PORT=None, and mpi4py is not installed"
     advice = "pip install mpi4py, or export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500"
-    missing = Finding("meeting", False, text, advice)
+    missing = Finding("rendezvous", False, text, advice)
     assert findings[-1] == (
-        Finding("meeting", True, "rank 0 tells, by mpi4py") if there else missing
+        Finding("rendezvous", True, "rank 0 sends its address through mpi4py") if there else missing
     )
 
 
@@ -331,7 +332,7 @@ def test_a_file_is_a_place_to_meet() -> None:
 
 def test_a_lookup_that_never_ends_is_left_behind() -> None:
     began = time.monotonic()
-    answer = network.timed(lambda: time.sleep(30) or [], deadline=0.05)
+    answer = network.lookup(lambda: time.sleep(30) or [], deadline=0.05)
     assert time.monotonic() - began < 5
     assert answer.error == "no answer within 0.05 s"
     assert answer.values == ()
@@ -343,7 +344,7 @@ def test_a_lookup_that_fails(error: Exception) -> None:
     def ask() -> list[str]:
         raise error
 
-    answer = network.timed(ask)
+    answer = network.lookup(ask)
     assert (answer.values, answer.error) == ((), str(error))
 
 
@@ -360,18 +361,18 @@ def test_a_host_name_with_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch, "10.0.0.3", "10.0.0.3", "10.0.0.4")
     answer = network.addresses_of("box")
     assert answer.values == ("10.0.0.3", "10.0.0.4")
-    found = wires.resolved("host name", "box", Answer(answer.values, "", 0.001))
+    found = interfaces.resolved("host name", "box", Lookup(answer.values, "", 0.001))
     assert found == Finding("host name", True, "box is 10.0.0.3, 10.0.0.4 (0.00 s)")
 
 
 def test_a_host_name_without(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch)
-    found = named(wires.wires(None, {}, nccl=False))
+    found = named(interfaces.check_interfaces(None, {}, nccl=False))
     assert "reverse name" not in found
     assert not found["host name"].ok
     start = "box has no address: [Errno -2] Name or service not known ("
     assert found["host name"].found.startswith(start)
-    advice = "echo '<address> box' >> /etc/hosts, or mend the DNS of this node."
+    advice = "echo '<address> box' >> /etc/hosts, or repair the DNS of this node."
     assert found["host name"].advice == advice
 
 
@@ -379,7 +380,7 @@ def test_a_slow_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch, "10.0.0.3")
     monkeypatch.setattr(socket, "getnameinfo", lambda *_: time.sleep(30) or ("", ""))
     began = time.monotonic()
-    found = named(wires.wires(None, {}, nccl=False, deadline=1.2))["reverse name"]
+    found = named(interfaces.check_interfaces(None, {}, nccl=False, deadline=1.2))["reverse name"]
     assert 1.2 <= time.monotonic() - began < 10
     assert found.ok is False
     assert found.found.startswith("10.0.0.3: no answer within 1.2 s (1.")
@@ -389,49 +390,49 @@ def test_a_slow_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_came_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = Answer(("10.0.0.3",), "", 5.01)
-    found = wires.resolved("host name", "box", late)
+    late = Lookup(("10.0.0.3",), "", 5.01)
+    found = interfaces.resolved("host name", "box", late)
     assert found == Finding(
         "host name",
         False,
         "box is 10.0.0.3 (5.01 s)",
-        "echo '10.0.0.3 box' >> /etc/hosts, or mend the DNS of this node.",
+        "echo '10.0.0.3 box' >> /etc/hosts, or repair the DNS of this node.",
     )
-    monkeypatch.setattr(wires, "name_of", lambda *_: Answer(("box",), "", 5.01))
-    assert wires.reverse_name("box", "10.0.0.3").found == "10.0.0.3 is box (5.01 s)"
-    assert not wires.reverse_name("box", "10.0.0.3").ok
+    monkeypatch.setattr(interfaces, "name_of", lambda *_: Lookup(("box",), "", 5.01))
+    assert interfaces.reverse_name("box", "10.0.0.3").found == "10.0.0.3 is box (5.01 s)"
+    assert not interfaces.reverse_name("box", "10.0.0.3").ok
 
 
 def test_an_address_without_a_name_is_no_fault_where_that_is_said_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(socket, "getnameinfo", lambda place, _: (place[0], "0"))
-    found = wires.reverse_name("box", "10.0.0.3")
+    found = interfaces.reverse_name("box", "10.0.0.3")
     assert found.ok
     assert found.found.startswith("10.0.0.3 has no name (0.")
 
 
 def test_the_loopback_as_host_name_of_several_nodes() -> None:
-    answer, world = Answer(("127.0.1.1",), "", 0.0), detect(TWO_NODES)
-    found = wires.host_name("box", answer, world, {})
+    answer, world = Lookup(("127.0.1.1",), "", 0.0), detect(TWO_NODES)
+    found = interfaces.host_name("box", answer, world, {})
     assert found == Finding(
         "host name",
         False,
         "box is 127.0.1.1 (0.00 s)\nno other node can reach that address",
-        "export GLOO_SOCKET_IFNAME=<interface>, or mend the line of box in /etc/hosts.",
+        "export GLOO_SOCKET_IFNAME=<interface>, or correct the line of box in /etc/hosts.",
     )
-    assert wires.host_name("box", answer, world, {"GLOO_SOCKET_IFNAME": "eth0"}).ok
-    assert wires.host_name("box", answer, detect({}), {}).ok
-    assert wires.host_name("box", answer, None, {}).ok
-    assert wires.host_name("box", Answer(("10.0.0.3",), "", 0.0), world, {}).ok
+    assert interfaces.host_name("box", answer, world, {"GLOO_SOCKET_IFNAME": "eth0"}).ok
+    assert interfaces.host_name("box", answer, detect({}), {}).ok
+    assert interfaces.host_name("box", answer, None, {}).ok
+    assert interfaces.host_name("box", Lookup(("10.0.0.3",), "", 0.0), world, {}).ok
 
 
 def test_the_host_where_ranks_meet_is_looked_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch, "10.0.0.3")
-    found = named(wires.wires(detect(TWO_NODES), {}, nccl=False))
+    found = named(interfaces.check_interfaces(detect(TWO_NODES), {}, nccl=False))
     assert found["master host"].found.startswith("localhost is 10.0.0.3 (")
     resolver(monkeypatch, "10.0.0.3", host="localhost")
-    assert "master host" not in named(wires.wires(detect(TWO_NODES), {}, nccl=False))
+    assert "master host" not in named(interfaces.check_interfaces(detect(TWO_NODES), {}, nccl=False))
 
 
 # ---------------------------------------------------------------- interfaces
@@ -442,7 +443,7 @@ def test_the_interfaces_of_this_machine() -> None:
     found = network.interfaces()
     assert list(found) == [name for _, name in socket.if_nameindex()]
     assert "127.0.0.1" in found["lo"]
-    assert network.carrier("127.0.1.1", found) == "lo"
+    assert network.interface_of("127.0.1.1", found) == "lo"
     assert network.is_local("127.0.0.1")
     assert not network.is_local("192.0.2.1")  # RFC 5737: no machine has it
 
@@ -477,7 +478,7 @@ def test_an_interface_that_is_not_there_has_no_address() -> None:
     ],
 )
 def test_what_nccl_picks(pattern: str, picked: list[str]) -> None:
-    assert network.wanted(pattern, WIRES) == picked
+    assert network.match_interfaces(pattern, WIRES) == picked
 
 
 def test_what_nccl_takes_by_itself() -> None:
@@ -489,44 +490,44 @@ def test_what_nccl_takes_by_itself() -> None:
 
 
 def test_the_interface_of_the_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wires, "is_local", lambda address: address != "192.0.2.1")
-    found = wires.gloo_interface({}, WIRES, ["192.0.2.1", "10.0.0.3"])
+    monkeypatch.setattr(interfaces, "is_local", lambda address: address != "192.0.2.1")
+    found = interfaces.gloo_interface({}, WIRES, ["192.0.2.1", "10.0.0.3"])
     text = "eth0 (10.0.0.3, an address of the host name)"
     assert found == Finding("gloo interface", True, text)
-    found = wires.gloo_interface({}, WIRES, ["10.0.0.9"])  # a second address of some interface
-    text = "unknown, but here (10.0.0.9, an address of the host name)"
+    found = interfaces.gloo_interface({}, WIRES, ["10.0.0.9"])  # a second address of some interface
+    text = "unknown interface of this machine (10.0.0.9, an address of the host name)"
     assert found == Finding("gloo interface", True, text)
 
 
 def test_a_host_name_with_the_address_of_another_machine() -> None:
     for addresses in ([], ["192.0.2.1"]):
-        assert wires.gloo_interface({}, WIRES, addresses) == Finding(
+        assert interfaces.gloo_interface({}, WIRES, addresses) == Finding(
             "gloo interface",
             False,
-            "the loopback, as the host name has no address of this machine",
+            "the loopback, because the host name has no address of this machine",
             "export GLOO_SOCKET_IFNAME=<one of lo, eth0, ib0, eth1>",
         )
 
 
 def test_an_interface_named_for_gloo() -> None:
-    found = wires.gloo_interface({"GLOO_SOCKET_IFNAME": "eth0,ib0"}, WIRES, [])
+    found = interfaces.gloo_interface({"GLOO_SOCKET_IFNAME": "eth0,ib0"}, WIRES, [])
     assert found == Finding("gloo interface", True, "GLOO_SOCKET_IFNAME=eth0,ib0")
-    assert wires.gloo_interface({"GLOO_SOCKET_IFNAME": "eth0,eth7"}, WIRES, []) == Finding(
+    assert interfaces.gloo_interface({"GLOO_SOCKET_IFNAME": "eth0,eth7"}, WIRES, []) == Finding(
         "gloo interface",
         False,
-        "GLOO_SOCKET_IFNAME=eth0,eth7, and there is no eth7 here",
+        "GLOO_SOCKET_IFNAME=eth0,eth7, but this machine has no eth7",
         "export GLOO_SOCKET_IFNAME=<one of lo, eth0, ib0, eth1>",
     )
 
 
 def test_an_interface_named_for_nccl() -> None:
-    found = wires.nccl_interface({"NCCL_SOCKET_IFNAME": "^lo,ib"}, WIRES)
-    text = "NCCL_SOCKET_IFNAME=^lo,ib picks eth0, eth1"
+    found = interfaces.nccl_interface({"NCCL_SOCKET_IFNAME": "^lo,ib"}, WIRES)
+    text = "NCCL_SOCKET_IFNAME=^lo,ib selects eth0, eth1"
     assert found == Finding("nccl interface", True, text)
-    assert wires.nccl_interface({"NCCL_SOCKET_IFNAME": "=eth7"}, WIRES) == Finding(
+    assert interfaces.nccl_interface({"NCCL_SOCKET_IFNAME": "=eth7"}, WIRES) == Finding(
         "nccl interface",
         False,
-        "NCCL_SOCKET_IFNAME==eth7, and there is no =eth7 here",
+        "NCCL_SOCKET_IFNAME==eth7, but this machine has no =eth7",
         "export NCCL_SOCKET_IFNAME=<one of lo, eth0, ib0, eth1>",
     )
 
@@ -535,12 +536,12 @@ def test_nccl_is_looked_at_where_it_is_built_in_or_spoken_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolver(monkeypatch, "127.0.0.1")
-    monkeypatch.setattr(wires, "interfaces", lambda: WIRES)
-    assert "nccl interface" not in named(wires.wires(None, {}, nccl=False))
-    own = named(wires.wires(None, {}, nccl=True))["nccl interface"]
+    monkeypatch.setattr(interfaces, "interfaces", lambda: WIRES)
+    assert "nccl interface" not in named(interfaces.check_interfaces(None, {}, nccl=False))
+    own = named(interfaces.check_interfaces(None, {}, nccl=True))["nccl interface"]
     assert own == Finding("nccl interface", True, "ib0 (NCCL's own choice)")
     said = {"NCCL_SOCKET_IFNAME": "eth0"}
-    assert named(wires.wires(None, said, nccl=False))["nccl interface"].ok
+    assert named(interfaces.check_interfaces(None, said, nccl=False))["nccl interface"].ok
 
 
 # ---------------------------------------------------------------- memory

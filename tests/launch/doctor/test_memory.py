@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshkit.launch import memory as module
+from meshkit.launch.doctor import memory as module
 from meshkit.launch.doctor.memory import memory
 
 

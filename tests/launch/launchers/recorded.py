@@ -32,7 +32,7 @@ TORCHRUN = _env("""
     TORCHELASTIC_MAX_RESTARTS=0 TORCHELASTIC_USE_AGENT_STORE=True
     TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 """)
-# what meshkit.spawn sets, see meshkit/launch/child.py; one node always, so local is global
+# what meshkit.spawn sets, see meshkit/launch/spawn/worker.py; one node always, so local is global
 SPAWN = _env("""
     MESHKIT_SPAWN=file:///tmp/meshkit-0/meeting RANK=3 WORLD_SIZE=4 LOCAL_RANK=3
     LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo

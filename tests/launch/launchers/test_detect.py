@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import identify
+from meshkit.launch.launchers.detect import detect_world
 from meshkit.launch.launchers.table import LAUNCHERS
 
 # What torchrun (torch 2.13) sets on rank 5 of two nodes with four ranks each.
@@ -84,7 +84,7 @@ def test_what_is_not_said_stays_open() -> None:
 
 def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in LAUNCHERS:
-        for name in (name for names in row.known_by for name in names):
+        for name in (name for names in row.markers for name in names):
             monkeypatch.delenv(name, raising=False)
     assert meshkit.detect().launcher == "single"
     monkeypatch.setenv("RANK", "1")
@@ -148,8 +148,8 @@ def test_messages_word_for_word() -> None:
         meshkit.detect({"WORLD_SIZE": "8"})
     assert str(caught.value) == (
         "the launcher hand-written was recognised, but RANK is not set.\n"
-        "  It says who a process is in RANK and WORLD_SIZE; WORLD_SIZE is set.\n"
-        "  Fix: export RANK=0, or the number that belongs there."
+        "  It sets RANK and WORLD_SIZE on every rank; WORLD_SIZE is set.\n"
+        "  Fix: export RANK=0, or the right number."
     )
     with pytest.raises(meshkit.LaunchError) as caught:
         meshkit.detect({"RANK": "9", "WORLD_SIZE": "8"})
@@ -161,18 +161,18 @@ def test_messages_word_for_word() -> None:
 
 
 def test_arguments_win_and_the_node_is_not_mixed_in() -> None:
-    world = identify(TORCHRUN, {"rank": 2, "world_size": 4})
+    world = detect_world(TORCHRUN, {"rank": 2, "world_size": 4})
     assert (world.rank, world.world_size, world.local_rank, world.num_nodes) == (2, 4, 2, 1)
     assert world.sources["rank"] == world.sources["world_size"] == "argument"
     assert world.sources["local_rank"] == "one node assumed"
-    assert identify({}, {"rank": 1, "world_size": 2}).launcher == "hand-written"
+    assert detect_world({}, {"rank": 1, "world_size": 2}).launcher == "hand-written"
 
 
 def test_a_rank_alone_is_not_enough() -> None:
     with pytest.raises(meshkit.LaunchError) as caught:
-        identify({}, {"rank": 1})
+        detect_world({}, {"rank": 1})
     assert str(caught.value) == (
-        "no launcher is here, and only rank=1 was passed.\n"
+        "no launcher was found, and only rank=1 was passed.\n"
         "  Fix: pass rank= and world_size= both, or start under a launcher."
     )
 
@@ -189,7 +189,7 @@ def test_a_world_is_frozen() -> None:
 
 
 def test_no_row_is_recognised_by_nothing() -> None:
-    assert all(row.known_by for row in LAUNCHERS)
+    assert all(row.markers for row in LAUNCHERS)
     assert len({row.name for row in LAUNCHERS}) == len(LAUNCHERS)
 
 
@@ -239,7 +239,7 @@ def test_numbers_beyond_any_machine_are_refused_in_words() -> None:
     with pytest.raises(meshkit.LaunchError, match="RANK='99"):
         meshkit.detect({"RANK": "9" * 5000, "WORLD_SIZE": "4"})
     step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
-    with pytest.raises(meshkit.LaunchError, match="is no list of tasks by node"):
+    with pytest.raises(meshkit.LaunchError, match="is not a list of tasks per node"):
         meshkit.detect({**step, "SLURM_NODEID": "0", "SLURM_TASKS_PER_NODE": "2(x999999999999)"})
     world = meshkit.detect({**step, "SLURM_STEP_NODELIST": "n1", "SLURM_JOB_ID": "9" * 5000})
     assert (world.master_addr, world.master_port) == ("n1", 12000)

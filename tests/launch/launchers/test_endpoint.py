@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.launch.launchers.recorded import ALL, LSF, SRUN, Env
 
 import meshkit
-from meshkit.launch.launchers.endpoint import Address, Head, NodeList, RankFile
-from tests.launch.recorded import ALL, LSF, SRUN, Env
+from meshkit.launch.launchers.endpoint import Endpoint, HeadNode, NodeList, RankFile
 
 LIST = NodeList(("STEP_LIST", "JOB_LIST"), ("JOB", "STEP"))
 FILE = RankFile(("FILE",), ("JOB",))
-HEAD = Head("NODE", 6105)
+HEAD = HeadNode("NODE", 6105)
 PORTS = range(12000, 32000)
 
 
@@ -85,10 +85,10 @@ def test_all_ranks_of_a_step_find_the_same_address(distribution: str) -> None:
 
 def test_the_first_list_that_is_set_answers() -> None:
     environ = {"JOB_LIST": "n[1-4]", "STEP_LIST": "n[03-04]", "JOB": "1"}
-    assert LIST.find("slurm", environ) == Address("n03", 12_001, "STEP_LIST", "JOB")
+    assert LIST.find("slurm", environ) == Endpoint("n03", 12_001, "STEP_LIST", "JOB")
     del environ["STEP_LIST"]
-    assert LIST.find("slurm", environ) == Address("n1", 12_001, "JOB_LIST", "JOB")
-    assert LIST.find("slurm", {"JOB_LIST": "n1"}) == Address("n1", 29_500, "JOB_LIST", "default")
+    assert LIST.find("slurm", environ) == Endpoint("n1", 12_001, "JOB_LIST", "JOB")
+    assert LIST.find("slurm", {"JOB_LIST": "n1"}) == Endpoint("n1", 29_500, "JOB_LIST", "default")
     assert LIST.find("slurm", {"JOB": "1"}) is None
 
 
@@ -127,7 +127,7 @@ def test_a_malformed_list_is_refused_word_for_word(text: str, why: str) -> None:
         meshkit.detect({**SRUN, "SLURM_STEP_NODELIST": text})
     assert str(caught.value) == (
         f"the launcher slurm was recognised, but SLURM_STEP_NODELIST={text!r} "
-        f"is no list of nodes ({why}).\n"
+        f"is not a list of nodes ({why}).\n"
         "  Fix: unset SLURM_STEP_NODELIST, or export MASTER_ADDR=<host of rank 0> "
         "MASTER_PORT=29500."
     )
@@ -141,7 +141,7 @@ def test_a_malformed_list_of_tasks_is_refused_word_for_word() -> None:
         meshkit.detect({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "2(x"})
     assert str(caught.value) == (
         "the launcher slurm was recognised, but SLURM_STEP_TASKS_PER_NODE='2(x' "
-        "is no list of tasks by node, such as '2(x3),1'.\n"
+        "is not a list of tasks per node, such as '2(x3),1'.\n"
         "  Fix: unset SLURM_STEP_TASKS_PER_NODE."
     )
     assert caught.value.variables == {"SLURM_STEP_TASKS_PER_NODE": "2(x"}
@@ -151,7 +151,7 @@ def test_a_node_that_is_not_in_the_list_of_tasks_is_refused_word_for_word() -> N
     with pytest.raises(meshkit.LaunchError) as caught:
         meshkit.detect({**SRUN, "SLURM_NODEID": "2"})
     assert str(caught.value) == (
-        "SLURM_NODEID=2 is a node that is not in SLURM_STEP_TASKS_PER_NODE=2(x2).\n"
+        "SLURM_NODEID=2 is a node that is missing from SLURM_STEP_TASKS_PER_NODE=2(x2).\n"
         "  Both were read for the launcher slurm.\n"
         "  Fix: export SLURM_NODEID and SLURM_STEP_TASKS_PER_NODE so that they agree."
     )
@@ -196,7 +196,7 @@ def test_a_rank_file(lines: str, host: str, tmp_path: Path) -> None:
     for text in (lines.replace(" ", "\n"), lines.replace(" ", "\n") + "\n\n"):
         file.write_text(text)
         found = FILE.find("lsf", {"FILE": str(file), "JOB": "1234"})
-        assert found == Address(host, 13_234, "FILE", "JOB")
+        assert found == Endpoint(host, 13_234, "FILE", "JOB")
         world = meshkit.detect({**LSF, "LSB_DJOB_RANKFILE": str(file)})
         assert (world.master_addr, world.master_port) == (host, 13_234)
         assert world.sources["master_addr"] == "LSB_DJOB_RANKFILE"
@@ -232,7 +232,7 @@ def test_a_rank_file_that_cannot_be_read_says_nothing(what: str, tmp_path: Path)
     ],
 )
 def test_a_head(value: str, host: str) -> None:
-    assert HEAD.find("azureml", {"NODE": value}) == Address(
+    assert HEAD.find("azureml", {"NODE": value}) == Endpoint(
         host, 6105, "NODE", "default of azureml"
     )
 

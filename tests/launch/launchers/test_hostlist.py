@@ -52,18 +52,18 @@ def test_a_node_list(text: str, hosts: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("n[2-1]", "no range: '2-1'"),
-        ("n[10-09]", "no range: '10-09'"),
-        ("n[]", "no range: ''"),
-        ("n[a-b]", "no range: 'a-b'"),
-        ("n[-1]", "no range: '-1'"),
-        ("n[1-2-3]", "no range: '1-2-3'"),
-        ("n[1-3:0]", "no range: '1-3:0'"),
-        ("n[1:2]", "no range: '1:2'"),
-        ("n[1-2", "no node list: 'n[1-2'"),
-        ("n1-2]", "no node list: 'n1-2]'"),
-        ("n[[1]]", "no node list: 'n[[1]]'"),
-        ("n[1]]", "no node list: 'n[1]]'"),
+        ("n[2-1]", "not a range: '2-1'"),
+        ("n[10-09]", "not a range: '10-09'"),
+        ("n[]", "not a range: ''"),
+        ("n[a-b]", "not a range: 'a-b'"),
+        ("n[-1]", "not a range: '-1'"),
+        ("n[1-2-3]", "not a range: '1-2-3'"),
+        ("n[1-3:0]", "not a range: '1-3:0'"),
+        ("n[1:2]", "not a range: '1:2'"),
+        ("n[1-2", "not a node list: 'n[1-2'"),
+        ("n1-2]", "not a node list: 'n1-2]'"),
+        ("n[[1]]", "not a node list: 'n[[1]]'"),
+        ("n[1]]", "not a node list: 'n[1]]'"),
     ],
 )
 def test_what_is_no_node_list(text: str, message: str) -> None:
@@ -87,7 +87,7 @@ def test_a_fault_is_told_when_it_is_reached() -> None:
     """The first host is enough to meet; what comes after it may be of a newer Slurm."""
     hosts = host_names("n[1-2],n[2-1]")
     assert [next(hosts), next(hosts)] == ["n1", "n2"]
-    with pytest.raises(ValueError, match=r"^no range: '2-1'$"):
+    with pytest.raises(ValueError, match=r"^not a range: '2-1'$"):
         next(hosts)
     assert first_host("n[1-2],,n4") == "n1"
 
@@ -111,7 +111,7 @@ def test_a_task_list(text: str, counts: list[int]) -> None:
 def test_what_is_no_task_list(text: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011, the message is asserted whole
         task_counts(text)
-    assert str(caught.value) == f"no list of tasks: {text!r}"
+    assert str(caught.value) == f"not a list of tasks: {text!r}"
 
 
 # ---------------------------------------------------------------- laws: built from known parts
@@ -177,7 +177,7 @@ def test_lists_joined_by_a_comma_follow_each_other(one: Parts, two: Parts) -> No
 
 @given(lists(brackets=2), st.sampled_from("[]"))
 def test_a_bracket_too_many_is_never_read(parts: Parts, bracket: str) -> None:
-    with pytest.raises(ValueError, match=r"^no node list: "):
+    with pytest.raises(ValueError, match=r"^not a node list: "):
         list(host_names(parts[0] + bracket))
 
 
@@ -230,5 +230,5 @@ def test_three_brackets_vary_in_another_order_there(scontrol: dict[str, str], pa
 
 @pytest.mark.parametrize("text", ["2(x0)", "\u0663", "2(x\u0663)"])
 def test_tasks_that_are_no_numbers(text: str) -> None:
-    with pytest.raises(ValueError, match="no list of tasks"):
+    with pytest.raises(ValueError, match="not a list of tasks"):
         task_counts(text)

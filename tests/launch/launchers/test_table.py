@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env
 
 import meshkit
 from meshkit.launch.launchers.detect import allocation
-from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, recognised
-from tests.launch import recorded
-from tests.launch.recorded import ALL, ALONE, EXPECTED, ROWS, Env
+from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, matching_launchers
+from tests.launch.launchers import recorded
 
 FIELDS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
 FIELDS = (*FIELDS, "master_addr", "master_port", "init_method")
@@ -50,7 +50,7 @@ def test_every_recording_is_expected_and_every_row_has_one() -> None:
     assert {*EXPECTED, *ALONE} == {*ALL}
     assert {*ROWS} == {row.name for row in LAUNCHERS}
     for row in LAUNCHERS:
-        assert recognised(ROWS[row.name])[0] is row
+        assert matching_launchers(ROWS[row.name])[0] is row
     assert {launcher for launcher, _ in EXPECTED.values()} == {*ROWS}
 
 
@@ -112,7 +112,7 @@ def test_the_order_in_which_rows_recognise_one_environment() -> None:
     environ: Env = {}
     for row in ROWS.values():
         environ |= row
-    names = [row.name for row in recognised(environ)]
+    names = [row.name for row in matching_launchers(environ)]
     assert names == [
         *("torchrun", "spawn", "hand-written", "azureml", "sagemaker"),
         *("openmpi", "mvapich2", "pals", "hydra", "lsf", "slurm"),
@@ -250,17 +250,17 @@ def test_a_message_word_for_word_inside_another_launcher() -> None:
     environ = {**recorded.SRUN, **recorded.MVAPICH2, **inner}
     assert str(refused(environ)) == (
         "the launcher openmpi was recognised, but OMPI_COMM_WORLD_RANK is not set.\n"
-        "  It says who a process is in OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE; "
-        "OMPI_COMM_WORLD_SIZE is set. Without that, mvapich2 would answer.\n"
-        "  Fix: export OMPI_COMM_WORLD_RANK=0, or the number that belongs there."
+        "  It sets OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE on every rank; "
+        "OMPI_COMM_WORLD_SIZE is set. Without that, mvapich2 would be used.\n"
+        "  Fix: export OMPI_COMM_WORLD_RANK=0, or the right number."
     )
 
 
 def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
     assert str(refused(recorded.PALS_WITHOUT_PMI)) == (
         "the launcher pals was recognised, but PMI_SIZE is not set.\n"
-        "  It says who a process is in PALS_RANKID and PMI_SIZE; PALS_RANKID is set.\n"
-        "  Fix: export PMI_SIZE=1, or the number that belongs there."
+        "  It sets PALS_RANKID and PMI_SIZE on every rank; PALS_RANKID is set.\n"
+        "  Fix: export PMI_SIZE=1, or the right number."
     )
     world = meshkit.detect(recorded.PALS_WITHOUT_PMI, world_size=4)
     assert (world.rank, world.world_size, world.local_rank, world.node_rank) == (3, 4, 1, 1)

@@ -16,7 +16,7 @@ import torch
 
 import meshkit
 
-from . import jobs
+from .. import jobs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,7 +60,7 @@ def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
     assert lines[1] == "  Traceback (most recent call last):"
     assert any("in one_raises" in line for line in lines)
     after = re.fullmatch(
-        r"  Ranks 0, 2: RankTimeoutError: still running after (\S+) s, ended", lines[-2]
+        r"  Ranks 0, 2: RankTimeoutError: still running after (\S+) s, killed", lines[-2]
     )
     assert after
     assert 2 <= float(after[1]) < 12

@@ -63,8 +63,8 @@ def test_a_session_that_uses_cuda_is_refused() -> None:
     code += "torch.cuda.is_initialized = lambda: True\n"
     code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
     assert session(code).stdout == (
-        "spawn(f, 2): fn was typed into this session, which cannot be forked: cuda is in use here, "
-        "and would not work in a fork.\n"
+        "spawn(f, 2): fn was typed into this session, which cannot be forked: it uses cuda, "
+        "which does not work in a fork.\n"
         "  Fix: write fn into a file and import it; or restart, and spawn before cuda is used.\n"
     )
 
@@ -74,7 +74,7 @@ def test_a_session_that_is_in_a_job_is_refused() -> None:
     code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
     code += "meshkit.shutdown()\nprint(meshkit.spawn(f, 2))\n"
     assert session(code).stdout == (
-        "spawn(f, 2): fn was typed into this session, which cannot be forked: it is in a job.\n"
+        "spawn(f, 2): fn was typed into this session, which cannot be forked: it has joined a job.\n"
         "  Fix: meshkit.shutdown() first.\n"
         "[1, 1]\n"
     )
