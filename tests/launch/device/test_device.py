@@ -10,7 +10,6 @@ import torch
 import meshkit
 from meshkit.core.call import Call
 from meshkit.launch.device import device
-from meshkit.launch import device_claim as claim_module
 from meshkit.launch.device.accelerators import ACCELERATORS
 
 CALL = Call("init")
@@ -28,9 +27,6 @@ class Module:
 
     def set_device(self, index: int) -> None:
         self.current.append(index)
-
-    def get_device_properties(self, found: torch.device) -> SimpleNamespace:
-        return SimpleNamespace(uuid=f"GPU-{found.index}")
 
 
 @pytest.fixture
@@ -136,16 +132,6 @@ def test_one_backend_for_each_kind_of_device() -> None:
 
     assert [available(kind) for kind in ("cpu", "cuda", "xpu")] == ["gloo", "nccl", ""]
     assert device.choose_backend(CALL, "CPU:gloo", torch.device("cpu")) == "cpu:gloo"
-
-
-def test_a_device_without_a_uuid_is_claimed_by_nobody(
-    cuda: Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (claim,) = device_claim(CALL, 3, torch.device("cuda", 1), "nccl")
-    assert (claim.key, claim.value) == ("device/GPU-1", "3")
-    monkeypatch.setattr(cuda, "get_device_properties", lambda _: SimpleNamespace())
-    assert device_claim(CALL, 3, torch.device("cuda", 1), "nccl") == ()
-    assert device_claim(CALL, 3, torch.device("cpu"), "nccl") == ()
 
 
 def test_every_row_of_accelerators_is_its_own() -> None:

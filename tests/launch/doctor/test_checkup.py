@@ -312,7 +312,8 @@ def test_ranks_that_meet_by_mpi(monkeypatch: pytest.MonkeyPatch, there: bool) ->
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     values = zip(names, "1212", strict=True)
     _, findings = checkup.launcher({f"OMPI_COMM_WORLD_{name}": v for name, v in values})
-    text = "the address of rank 0 is unknown: MASTER_ADDR=None, MASTER_PORT=None, and mpi4py is not installed"
+    text = "the address of rank 0 is unknown: MASTER_ADDR=None, MASTER_PORT=None, "
+    text += "and mpi4py is not installed"
     advice = "pip install mpi4py, or export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500"
     missing = Finding("rendezvous", False, text, advice)
     assert findings[-1] == (
@@ -432,7 +433,9 @@ def test_the_host_where_ranks_meet_is_looked_up_too(monkeypatch: pytest.MonkeyPa
     found = named(interfaces.check_interfaces(detect(TWO_NODES), {}, nccl=False))
     assert found["master host"].found.startswith("localhost is 10.0.0.3 (")
     resolver(monkeypatch, "10.0.0.3", host="localhost")
-    assert "master host" not in named(interfaces.check_interfaces(detect(TWO_NODES), {}, nccl=False))
+    assert "master host" not in named(
+        interfaces.check_interfaces(detect(TWO_NODES), {}, nccl=False)
+    )
 
 
 # ---------------------------------------------------------------- interfaces

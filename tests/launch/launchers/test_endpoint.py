@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.launch.launchers.recorded import ALL, LSF, SRUN, Env
 
 import meshkit
 from meshkit.launch.launchers.endpoint import Endpoint, HeadNode, NodeList, RankFile
+from tests.launch.launchers.recorded import ALL, LSF, SRUN, Env
 
 LIST = NodeList(("STEP_LIST", "JOB_LIST"), ("JOB", "STEP"))
 FILE = RankFile(("FILE",), ("JOB",))
@@ -117,8 +117,8 @@ def test_a_step_of_slurm(name: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("n[2-1]", "no range: '2-1'"),
-        ("n[1-2", "no node list: 'n[1-2'"),
+        ("n[2-1]", "not a range: '2-1'"),
+        ("n[1-2", "not a node list: 'n[1-2'"),
         ("", "no hosts"),
     ],
 )

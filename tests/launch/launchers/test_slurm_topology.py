@@ -89,39 +89,39 @@ def test_what_was_written_is_read(switches: int, nodes: int, ranks: int) -> None
             "SwitchName=s0 Nodes=n1\nNodes=n2",
             ["n1"],
             """\
-slurm_topology(text, ['n1']): that is no topology.conf.
-  Line 2 is 'Nodes=n2': it names no switch and no block.
+slurm_topology(text, ['n1']): the text is not a valid topology.conf.
+  Line 2 is 'Nodes=n2': it has no SwitchName and no BlockName.
   Fix: lines such as SwitchName=s0 Nodes=n[1-4], or SwitchName=top Switches=s[0-1].""",
         ),
         (
             "SwitchName=s0 Nodes=n[1-",
             ["n1"],
             """\
-slurm_topology(text, ['n1']): that is no topology.conf.
-  Line 1 is 'SwitchName=s0 Nodes=n[1-': no node list: 'n[1-'.
+slurm_topology(text, ['n1']): the text is not a valid topology.conf.
+  Line 1 is 'SwitchName=s0 Nodes=n[1-': not a node list: 'n[1-'.
   Fix: lines such as SwitchName=s0 Nodes=n[1-4], or SwitchName=top Switches=s[0-1].""",
         ),
         (
             "SwitchName=s0 Nodes=n1\nSwitchName=s1 Nodes=n1",
             ["n1"],
             """\
-slurm_topology(text, ['n1']): that is no topology.conf.
-  Line 2 is 'SwitchName=s1 Nodes=n1': n1 hangs on s0 already.
+slurm_topology(text, ['n1']): the text is not a valid topology.conf.
+  Line 2 is 'SwitchName=s1 Nodes=n1': n1 is already below s0.
   Fix: lines such as SwitchName=s0 Nodes=n[1-4], or SwitchName=top Switches=s[0-1].""",
         ),
         (
             "SwitchName=s0 Nodes=n1",
             ["n1", "n2"],
             """\
-slurm_topology(text, ['n1', 'n2']): n2 hangs on no switch.
-  Fix: a line such as SwitchName=s0 Nodes=n2, or hosts named as Slurm names them.""",
+slurm_topology(text, ['n1', 'n2']): n2 is below no switch.
+  Fix: a line such as SwitchName=s0 Nodes=n2, or hosts spelled as in Slurm.""",
         ),
         (
             "SwitchName=s0 Nodes=n1\nSwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0",
             ["n1"],
             """\
-slurm_topology(text, ['n1']): the switch s0 hangs on itself.
-  Fix: Switches= that make a tree.""",
+slurm_topology(text, ['n1']): the switch s0 is above itself.
+  Fix: Switches= lines that form a tree.""",
         ),
         (
             "SwitchName=s0 Nodes=n1",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env
 
 import meshkit
 from meshkit.launch.launchers.detect import allocation
 from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, matching_launchers
 from tests.launch.launchers import recorded
+from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env
 
 FIELDS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
 FIELDS = (*FIELDS, "master_addr", "master_port", "init_method")

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import meshkit
+from meshkit.core.call import Call
+from meshkit.launch.spawn import start_method
+
 SUM = """
 import os
 import meshkit, torch, torch.distributed as dist
@@ -74,7 +78,8 @@ def test_a_session_that_is_in_a_job_is_refused() -> None:
     code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
     code += "meshkit.shutdown()\nprint(meshkit.spawn(f, 2))\n"
     assert session(code).stdout == (
-        "spawn(f, 2): fn was typed into this session, which cannot be forked: it has joined a job.\n"
+        "spawn(f, 2): fn was typed into this session, which cannot be forked: "
+        "it has joined a job.\n"
         "  Fix: meshkit.shutdown() first.\n"
         "[1, 1]\n"
     )
@@ -101,3 +106,26 @@ def test_ranks_begin_with_the_objects_of_torch_frozen(tmp_path: Path) -> None:
 def test_the_tests_themselves_are_not_frozen() -> None:
     """``--doctest-modules`` imports all of meshkit but this."""
     assert "meshkit.launch.spawn.gc_freeze" not in sys.modules
+
+
+def test_preloaded_modules_come_once_in_order_and_before_the_freeze(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start_method, "_preloaded", ("torch",))
+    start_method.preload("a", "b")
+    start_method.preload("b", "c")
+    context = start_method.context_for(Call("spawn"), session)
+    server = sys.modules["multiprocessing.forkserver"]._forkserver
+    assert server._preload_modules == ["torch", "a", "b", "c", "meshkit.launch.spawn.gc_freeze"]
+    monkeypatch.undo()
+    assert start_method.context_for(Call("spawn"), session) is context
+
+
+def test_spawn_registers_the_mesh_and_launch_does_not_name_it() -> None:
+    code = "import sys, meshkit; meshkit.spawn\n"
+    code += "from meshkit.launch.spawn import start_method\n"
+    code += "print('meshkit.live.build' in start_method._preloaded, 'torch' in sys.modules)\n"
+    assert session(code).stdout == "True False\n"
+    package = Path(meshkit.__file__).parent / "launch"
+    files = [path.name for path in package.rglob("*.py") if "meshkit.live" in path.read_text()]
+    assert files == []
