@@ -127,7 +127,8 @@ def test_two_ranks_on_one_device_are_named_on_all_ranks() -> None:
     assert (max(seconds) < 15, joined) == (True, (False,) * 4)
     line, evidence, fix = texts[0].splitlines()
     assert line == (
-        "init(arrival_timeout=30): ranks 1 and 3 use one device, and nccl needs one device per rank."
+        "init(arrival_timeout=30): ranks 1 and 3 use one device, "
+        "and nccl needs one device per rank."
     )
     assert evidence.startswith(f"  Both compute on cuda GPU-b: rank 1 (host {HOST}, pid ")
     assert fix == (
