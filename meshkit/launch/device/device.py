@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ...core.call import Call
 from ...core.errors import LaunchError, told
-from ...core.words import count
+from ...core.words import count_noun
 from .accelerators import EXCLUSIVE, installed, load_bridge, row_of
 
 
@@ -67,10 +67,10 @@ def choose_device(
     single = num_visible == 1 or row_of(device.type).module is not None
     index = device.index if device.index is not None else (0 if single else local_rank)
     if index >= num_visible:
-        options = [f"start {count(num_visible, 'rank')} on this node"] if num_visible else []
+        options = [f"start {count_noun(num_visible, 'rank')} on this node"] if num_visible else []
         text = told(
             f"{call}: there is no {device.type}:{index} for local_rank {local_rank}.",
-            f"This process sees {count(num_visible, device.type + ' device')}.",
+            f"This process sees {count_noun(num_visible, device.type + ' device')}.",
             fix=f"{', or '.join([*options, 'init(device=' + repr('cpu') + ')'])}.",
         )
         raise LaunchError(text)

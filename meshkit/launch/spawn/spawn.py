@@ -25,7 +25,7 @@ from typing import TypeVar
 from ...core.call import Call, Word, given
 from ...core.errors import RankTimeoutError, SpawnError, SpecError, told
 from ...core.integers import integer
-from ...core.runs import runs
+from ...core.runs import format_ranks
 from ..timeouts import Time, parse_timeout
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, environment, run
@@ -202,7 +202,7 @@ def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
     for rank in failures.keys() - {first}:
         ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)
     lines = [
-        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {runs(sorted(ranks))}: {summary}"
+        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(sorted(ranks))}: {summary}"
         for summary, ranks in ranks_by_summary.items()
     ]
     text = told(
