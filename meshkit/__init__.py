@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from .core.topology.crossing import crossings, link_bytes
     from .core.topology.placement import Placement, placed
     from .core.topology.topology import Topology
-    from .launch.environment import detect
     from .launch.join import init, shutdown
-    from .launch.spawn import spawn
-    from .launch.switches import slurm_topology
-    from .launch.world import World
+    from .launch.launchers.detect import detect
+    from .launch.launchers.slurm_topology import slurm_topology
+    from .launch.launchers.world import World
+    from .launch.spawn.spawn import spawn
     from .live.build import build_mesh
     from .live.data.rank_batch import RankBatch
     from .live.data.rng import RandomStreams
@@ -108,11 +108,11 @@ _ROOMS = {
     "core.split": ("split_world",),
     "core.streams": ("stream_seed",),
     "core.topology.topology": ("Topology",),
-    "launch.environment": ("detect",),
+    "launch.launchers.detect": ("detect",),
     "launch.join": ("init", "shutdown"),
-    "launch.spawn": ("spawn",),
-    "launch.switches": ("slurm_topology",),
-    "launch.world": ("World",),
+    "launch.spawn.spawn": ("spawn",),
+    "launch.launchers.slurm_topology": ("slurm_topology",),
+    "launch.launchers.world": ("World",),
     "live.build": ("build_mesh",),
     "live.data.sampler": ("MicroBatchSampler",),
     "live.data.rank_batch": ("RankBatch",),
@@ -130,6 +130,8 @@ def __getattr__(name: str) -> object:
     import importlib
 
     room = importlib.import_module(f".{_ROOM_OF.get(name, 'core.errors')}", __name__)
+    if name == "spawn":
+        importlib.import_module(".live.preload", __name__).preload_mesh()
     value = globals()[name] = getattr(room, name)
     return value
 

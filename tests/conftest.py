@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from meshkit.launch.processes import PRELOADED
+from meshkit.launch.spawn.start_method import preload
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
-PRELOADED.append("tests.preloaded")  # the last one
+preload("tests.preloaded")
 
 ROOT = Path(__file__).parents[1]
 # About how many seconds a file of each room takes. The files of one dict keep both cores busy, or

@@ -110,7 +110,7 @@ def core_faults(path: str, source: str) -> list[str]:
 
 def dynamic_faults(path: str, source: str) -> list[str]:
     """Imports by name, which the other checks cannot see: the door, vendors, commands."""
-    if path in ("__init__.py", "launch/accelerators.py", "cli/main.py"):
+    if path in ("__init__.py", "launch/device/accelerators.py", "cli/main.py"):
         return []
     tops = {name.split(".")[0] for name in imports(path, source)}
     return sorted({"importlib", "runpy", "__import__"} & (tops | mentions(source)))
@@ -216,7 +216,7 @@ PLANTED = [
     ("groups", "launch/join.py", "dist.new_group([0])"),
     ("groups", "live/create.py", "dist.init_process_group()"),
     ("groups", "live/device_mesh.py", "init_device_mesh('cpu', (2,))"),
-    ("groups", "launch/spawn.py", "dist.destroy_process_group()"),
+    ("groups", "launch/spawn/spawn.py", "dist.destroy_process_group()"),
     ("groups", "live/mesh.py", "make = dist.split_group"),
     ("join", "launch/join.py", "dist.destroy_process_group(group)"),
     ("join", "launch/join.py", "dist.destroy_process_group(group=group)"),

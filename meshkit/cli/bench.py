@@ -21,7 +21,7 @@ from ..core.axes import infer
 from ..core.errors import SpawnError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
-from ..launch.environment import detect
+from ..launch.launchers.detect import detect
 from . import Answer, Command, plain, terminal
 from .bench_asked import (
     FACTOR,
@@ -152,7 +152,10 @@ def _started(n: int, request: Request, layout: Layout) -> tuple[int, BenchmarkRu
         KeyboardInterrupt: where Ctrl-C came before they could heed it.
     """
     from ..bench.interrupt import Interruption
-    from ..launch.spawn import spawn
+    from ..launch.spawn.spawn import spawn
+    from ..live.preload import preload_mesh
+
+    preload_mesh()
 
     cases = plan_cases(layout, request.operations, request.targets, request.sizes)
     barriers = num_barriers(layout, cases, request.options.max_alone)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ..bench.results.collectives import OPERATIONS, sweep_sizes
 from ..core.errors import SpecError, told
 from ..core.words import count_noun
-from ..launch.memory import memory
+from ..launch.doctor.memory import memory
 from .grid import number
 from .typed import Typed
 

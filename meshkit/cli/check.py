@@ -16,7 +16,7 @@ from ..core.factor import nested_sizes
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
 from ..core.report.verification import CheckReport
-from ..launch.environment import detect
+from ..launch.launchers.detect import detect
 from . import Answer, Command
 from .grid import add_groups, sizes_of
 from .grid_asked import add_mesh, check_company
@@ -114,8 +114,10 @@ def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: fl
     Raises:
         SpawnError: with the words of the rank that failed first, and no traceback.
     """
-    from ..launch.spawn import spawn
+    from ..launch.spawn.spawn import spawn
+    from ..live.preload import preload_mesh
 
+    preload_mesh()
     limit = STAGES * timeout + ENDING
     try:
         return spawn(checked_beside, n, (request, device, timeout), timeout=limit)[0]

@@ -1,4 +1,4 @@
-"""``meshkit doctor``: what a job needs of this machine, each with OK or LOOK HERE."""
+"""``meshkit doctor``: check the requirements of a job on this machine, each OK or FAILED."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ..core.words import count_noun
-from ..launch.finding import Finding
+from ..launch.doctor.finding import Finding
 from . import Answer, Command, seconds
 
-DEADLINE = 6.0  # that of launch/network, without which the other commands start faster
+DEADLINE = 6.0  # equals launch/doctor/network.DEADLINE, whose import would slow other commands
 
 
 def run(asked: Namespace) -> Answer:
     """Check the environment. Local; imports torch, joins nothing.
 
     Args:
-        asked: ``json`` and ``timeout``, the seconds that one lookup of a name may take.
+        asked: ``json`` and ``timeout``, the limit of one name lookup in seconds.
     """
-    from ..launch.checkup import checkup
+    from ..launch.doctor.checkup import checkup
 
     findings = checkup(deadline=asked.timeout)
     write = as_json if asked.json else as_text
@@ -28,36 +28,35 @@ def run(asked: Namespace) -> Answer:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """Findings as a person reads them, a line or a few each.
+    """Return findings as text, one or more lines each.
 
     Example:
         >>> print(as_text([Finding("python", True, "3.12"), Finding("torch", False, "1.0", "pip")]))
-        OK         python  3.12
-        LOOK HERE  torch   1.0
-                           Fix: pip
+        OK      python  3.12
+        FAILED  torch   1.0
+                        Fix: pip
         <BLANKLINE>
-        1 of 2 findings to look at: torch.
+        1 of 2 checks failed: torch.
     """
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [line for finding in findings for line in _lines(finding, width)]
-    wrong = [finding.name for finding in findings if not finding.ok]
-    last = f"All {count_noun(len(findings), 'finding')} OK."
-    if wrong:
-        total = count_noun(len(findings), "finding")
-        last = f"{len(wrong)} of {total} to look at: {', '.join(wrong)}."
+    failed = [finding.name for finding in findings if not finding.ok]
+    last = f"All {count_noun(len(findings), 'check')} OK."
+    if failed:
+        last = f"{len(failed)} of {count_noun(len(findings), 'check')} failed: {', '.join(failed)}."
     return "\n".join([*lines, "", last])
 
 
 def _lines(finding: Finding, width: int) -> list[str]:
-    """The lines of one finding; all but the first start below the words of the first."""
+    """Return the lines of one finding, aligned below the text of the first."""
     first, *rest = finding.found.split("\n")
     fix = [f"Fix: {finding.advice}"] if finding.advice else []
-    head = f"{'OK' if finding.ok else 'LOOK HERE':9}  {finding.name:{width}}  "
+    head = f"{'OK' if finding.ok else 'FAILED':6}  {finding.name:{width}}  "
     return [head + first, *(" " * len(head) + line for line in rest + fix)]
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """Findings for a program, in one line.
+    """Return findings as JSON in one line.
 
     Example:
         >>> as_json([Finding("python", True, "3.12")])
@@ -68,8 +67,8 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def _add(parser: ArgumentParser) -> None:
-    text = f"how long one lookup of a name may take (default {DEADLINE:g})"
+    text = f"limit of one name lookup (default {DEADLINE:g})"
     parser.add_argument("--timeout", type=seconds, default=DEADLINE, metavar="SECONDS", help=text)
 
 
-DOCTOR = Command("doctor", "check what a job needs of this machine and its launcher", _add, run)
+DOCTOR = Command("doctor", "check this machine and its launcher before a job", _add, run)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.words import count_noun
-from ..launch.environment import detect
+from ..launch.launchers.detect import detect
 from . import seconds
 from .grid import add_order, number
 

@@ -147,8 +147,10 @@ def _started(n: int, device: str | None, timeout: float) -> list[Greeting]:
     Raises:
         SpawnError: with the words of the rank that failed first, and no traceback.
     """
-    from ..launch.spawn import spawn
+    from ..launch.spawn.spawn import spawn
+    from ..live.preload import preload_mesh
 
+    preload_mesh()
     try:
         return spawn(greet_beside, n, (device, timeout), timeout=timeout + ENDING)
     except SpawnError as error:

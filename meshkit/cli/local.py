@@ -17,7 +17,7 @@ def shared_device(device: str | None) -> str | None:
     Args:
         device: what was asked for, which stays; None takes the accelerator, else the cpu.
     """
-    from ..launch.environment import detect
+    from ..launch.launchers.detect import detect
 
     return "cpu" if device is None and _too_few(detect().world_size) else device
 
@@ -29,7 +29,7 @@ def on_cpu(device: str | None, ranks: int) -> bool:
         device: what was asked for; None takes the accelerator, where there are enough.
         ranks: how many.
     """
-    from ..launch.device import accelerator
+    from ..launch.device.device import accelerator
 
     if device is not None:
         return device.partition(":")[0] == "cpu"
@@ -40,7 +40,7 @@ def _too_few(ranks: int) -> bool:
     """Whether there are accelerators, but not one for each rank."""
     import torch
 
-    from ..launch.device import accelerator, visible_devices
+    from ..launch.device.device import accelerator, visible_devices
 
     kind = accelerator()
     return bool(kind) and visible_devices(torch.device(str(kind))) < ranks

@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, told
+from .launchers.world import World
 from .seat import end, holders
-from .world import World
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"
 

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from ..core.errors import LaunchError
-from .device import accelerator
-from .environment import detect
-from .world import World
+from .device.device import accelerator
+from .launchers.detect import detect
+from .launchers.world import World
 
 
 def world_of(group: dist.ProcessGroup) -> World:

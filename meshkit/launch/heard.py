@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import RankTimeoutError, told
+from .launchers.world import World
 from .store import SILENCE, asked
-from .world import World
 
 
 def heard(

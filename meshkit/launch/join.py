@@ -17,17 +17,18 @@ import torch.distributed as dist
 from ..core.call import Call, given
 from ..core.errors import LaunchError, told
 from ..core.version import VERSION
-from .device import choose_backend, choose_device, device_claim, read_device
-from .environment import WHO, allocation, check_arguments, from_variables, identify
+from .device.device import choose_backend, choose_device, read_device
+from .device_claim import device_claim
 from .inside import connects, connects_apart, forget_gone, set_timeout
-from .launchers import job_hosts, job_name
+from .launchers.detect import WHO, allocation, check_arguments, detect_world, from_variables
+from .launchers.table import job_hosts, job_name
+from .launchers.world import World
 from .meet import Matter, Party
 from .record import Joined, default_group, joined, remember
 from .rendezvous import met
 from .seeds import Seed, check_alike, check_seed, drawn, seed_all, seed_claim
-from .times import ARRIVAL, Time, duration, in_words
+from .timeouts import ARRIVAL, Time, format_timeout, parse_timeout
 from .together import together
-from .world import World
 
 ABOUT = "ranks disagree about init(); no process group was created."
 UNMADE = "a rank could not make the default process group; all have given it up."
@@ -99,8 +100,8 @@ def init(
 def enter(call: Call, asked: Mapping[str, Any]) -> Joined:
     """:func:`init`, for a call of any name with the arguments that were given. Collective."""
     seed = check_seed(call, asked.get("seed"))
-    limit = duration(call, "timeout", asked.get("timeout"))
-    wait = duration(call, "arrival_timeout", asked.get("arrival_timeout"))
+    limit = parse_timeout(call, "timeout", asked.get("timeout"))
+    wait = parse_timeout(call, "arrival_timeout", asked.get("arrival_timeout"))
     arguments = check_arguments(call, asked)
     record = joined()
     if record is None:
@@ -131,13 +132,13 @@ def shutdown() -> None:
 def peek() -> World:
     """Who this process is, without joining: from the default group, else from the launcher."""
     record = joined()
-    return record.world if record is not None else identify(os.environ, {})
+    return record.world if record is not None else detect_world(os.environ, {})
 
 
 def _who(call: Call, arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
     """Who this process is: what the arguments say, else the launcher."""
     try:
-        world = identify(os.environ, arguments)
+        world = detect_world(os.environ, arguments)
     except LaunchError as error:
         raise LaunchError(f"{call}: {error}", variables=error.variables) from None
     if tasks := allocation(world):
@@ -174,8 +175,8 @@ def _join(
         "job": job_name(os.environ, world.launcher) or "untold",
         "world_size": str(world.world_size),
         "backend": str(world.backend),
-        "timeout": in_words(timeout),
-        "arrival_timeout": in_words(wait),
+        "timeout": format_timeout(timeout),
+        "arrival_timeout": format_timeout(wait),
         "meshkit": VERSION,
         "torch": torch.__version__,
     }
@@ -193,7 +194,7 @@ def _join(
         lambda _: dist.destroy_process_group(),
         waits=connects(str(world.backend)),
     )
-    record = Joined(world, store, timeout, wait, generation, timeout, number)
+    record = Joined(world, store, timeout, wait, generation, timeout, number, shutdown)
     remember(record)
     if number is not None:
         seed_all(number)

@@ -33,6 +33,7 @@ from ..core.words import plural
 from .claims import Claim, refused
 from .deadline import OverdueError, within
 from .generation import Generation
+from .launchers.world import World
 from .seat import last_seen
 from .store import SILENCE, asked, hosted_by_rank_0
 from .verdict import (
@@ -47,7 +48,6 @@ from .verdict import (
     present,
     refusal,
 )
-from .world import World
 
 # The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
 HOST_SLACK = 1.0

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, RankTimeoutError, told
-from .launchers import LAUNCHERS
-from .world import World
+from .launchers.table import LAUNCHERS
+from .launchers.world import World
 
 BY_MPI = {row.name for row in LAUNCHERS if row.by_mpi}
 LENGTH = 512  # bytes of the message: a host name has 253 at most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -12,8 +13,8 @@ import torch.distributed as dist
 from ..core.errors import LaunchError, told
 from .foreign import store_of, world_of
 from .inside import timeout_of
-from .times import ARRIVAL
-from .world import World
+from .launchers.world import World
+from .timeouts import ARRIVAL
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Joined:
             someone else initialised.
         default: how long a collective of the default group itself may take, outside any guard.
         seed: the number that ``init`` was given last, or drew; None where it was given none.
+        leave: destroys the group at the end of a spawned rank; None if someone else
+            initialised it.
     """
 
     world: World
@@ -39,6 +42,7 @@ class Joined:
     generation: int
     default: timedelta | None
     seed: int | None = None
+    leave: Callable[[], None] | None = None
 
 
 # The only module state of meshkit: it lives as long as the default group it speaks of.

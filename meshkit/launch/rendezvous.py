@@ -12,12 +12,12 @@ from ..core.errors import MeshkitError, RankTimeoutError
 from .attempt import is_past
 from .deadline import OverdueError, within
 from .generation import Generation
+from .launchers.world import World
 from .meet import Matter, Party, arrive, refuse
 from .mpi import BY_MPI, told_by_mpi
 from .seat import TakenError, is_over, sit
 from .store import PROBE, SILENCE, address, lost, open_store
 from .taken import refused
-from .world import World
 
 
 def met(

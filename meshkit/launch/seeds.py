@@ -15,8 +15,8 @@ from ..core.errors import DisagreementError, MeshkitError, SpecError, told
 from ..core.integers import integer
 from .claims import Claim, Claimant, refused
 from .heard import heard
+from .launchers.world import World
 from .store import SILENCE, asked
-from .world import World
 
 SHARED = "shared"
 Seed = int | str | None

@@ -19,8 +19,8 @@ from ..core.errors import LaunchError, MeshkitError, RankTimeoutError, told
 from .attempt import of_attempt
 from .deadline import OverdueError, within
 from .filestore import is_store
+from .launchers.world import World
 from .mpi import nowhere
-from .world import World
 
 Result = TypeVar("Result")
 

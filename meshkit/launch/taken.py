@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, told
+from .launchers.world import World
 from .seat import Holder, TakenError
 from .verdict import as_words
-from .world import World
 
 PATIENCE = 2.0  # seconds for the other ranks of a job to come, before all are told
 

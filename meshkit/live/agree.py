@@ -22,12 +22,12 @@ from ..core.plan import GroupPlan
 from ..core.topology.topology import Topology
 from ..core.version import VERSION
 from ..core.words import format_sizes
+from ..launch.launchers.world import World
 from ..launch.meet import Matter, Party, arrive, refuse
 from ..launch.record import Joined, joined
 from ..launch.rendezvous import give_up as give_up_joining
-from ..launch.times import in_words
+from ..launch.timeouts import format_timeout
 from ..launch.together import together
-from ..launch.world import World
 from .shared import Shared
 from .terms import Terms
 
@@ -145,7 +145,7 @@ def request(
         "crossing": format_sizes(terms.crossing),
         "backend": terms.backend or str(record.world.backend),
         "timeout": str(terms.limits),
-        "arrival_timeout": in_words(record.arrival_timeout),
+        "arrival_timeout": format_timeout(record.arrival_timeout),
         "meshkit": VERSION,
         "torch": torch.__version__,
         "history": f"{dist.get_pg_count()} groups",

@@ -16,11 +16,11 @@ from ..core.plan import GroupPlan
 from ..core.seats import Ints, Seats
 from ..core.topology.crossing_policy import check_policies
 from ..core.topology.topology import Topology
-from ..launch.device import check_backend
+from ..launch.device.device import check_backend
 from ..launch.join import enter, peek
+from ..launch.launchers.world import World
 from ..launch.record import Joined, joined
-from ..launch.times import Time, duration
-from ..launch.world import World
+from ..launch.timeouts import Time, parse_timeout
 from .agree import give_up
 from .create import check_orders
 from .limits import Limits
@@ -159,7 +159,7 @@ def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[st
     """Times and backend, as ``init`` takes them; the last of what can be refused."""
     check_orders(call, plan)
     limits = Limits.of(call, plan, options.get("timeout"), None)
-    wait = duration(call, "arrival_timeout", options.get("arrival_timeout")) or limits.usual
+    wait = parse_timeout(call, "arrival_timeout", options.get("arrival_timeout")) or limits.usual
     backend = options.get("backend")
     return given(
         arrival_timeout=wait, backend=None if backend is None else check_backend(call, backend)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from ..core.axes import check_known, listed
 from ..core.call import Call
 from ..core.plan import Axes, GroupPlan, not_built
-from ..launch.times import Time, duration, in_words
+from ..launch.timeouts import Time, format_timeout, parse_timeout
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Limits:
             UnknownAxisError: for an axis the mesh does not have.
         """
         if not isinstance(timeout, Mapping):
-            return cls(duration(call, "timeout", timeout) or usual)
+            return cls(parse_timeout(call, "timeout", timeout) or usual)
         found: dict[Axes, timedelta] = {}
         for names, value in timeout.items():
             axes = listed(names) if isinstance(names, str | tuple) else (names,)
             check_known(call, axes, plan.layout.axes)
             if not plan.has(axes):
                 raise not_built(call, call, plan, axes)
-            limit = duration(call, "timeout", value)
+            limit = parse_timeout(call, "timeout", value)
             if limit is not None:  # listings that come to one group: the longest counts
                 found[plan.key(axes)] = max(limit, found.get(plan.key(axes), limit))
         return cls(usual, found)
@@ -61,5 +61,7 @@ class Limits:
         return self.by_key.get(key, self.usual)
 
     def __str__(self) -> str:
-        named = [f"{' '.join(key)} {in_words(limit)}" for key, limit in sorted(self.by_key.items())]
-        return ", ".join([in_words(self.usual), *named])
+        named = [
+            f"{' '.join(key)} {format_timeout(limit)}" for key, limit in sorted(self.by_key.items())
+        ]
+        return ", ".join([format_timeout(self.usual), *named])

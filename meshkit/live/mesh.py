@@ -18,7 +18,7 @@ from ..core.report.verification import Verification
 from ..launch.inside import timeout_of
 from ..launch.meet import Party
 from ..launch.record import Joined
-from ..launch.times import Time, duration
+from ..launch.timeouts import Time, parse_timeout
 from .adopt import adopted, call_of, given_groups, of_device_mesh
 from .agree import agree_close, agree_value, coordinates_of, give_up
 from .assemble import assemble
@@ -162,7 +162,7 @@ class Mesh(Workload):
         call = Call("mesh.barrier", axes, given(timeout=timeout))
         self._check_here(call)
         group = self.group(*axes)
-        limit = duration(call, "timeout", timeout) or timeout_of(group)
+        limit = parse_timeout(call, "timeout", timeout) or timeout_of(group)
         barrier(
             call, self._party(axes), group, limit, self._device_ids(), coordinates_of(self.layout)
         )
@@ -191,7 +191,7 @@ class Mesh(Workload):
         """
         call = Call("mesh.guard", kwargs=given(timeout=timeout))
         self._check_here(call)
-        limit = duration(call, "timeout", timeout)
+        limit = parse_timeout(call, "timeout", timeout)
         return guard_collectives(self._guard_context(call), limit)
 
     def verify(self, *, timeout: Time | None = None) -> Verification:
@@ -215,7 +215,7 @@ class Mesh(Workload):
         """
         call = Call("mesh.verify", kwargs=given(timeout=timeout))
         self._check_here(call)
-        limit = duration(call, "timeout", timeout)
+        limit = parse_timeout(call, "timeout", timeout)
         with guard_collectives(self._guard_context(call), limit):
             return verify_groups(call, self.layout, self.rank, self._groups.by_key, self._device())
 

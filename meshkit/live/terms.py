@@ -13,7 +13,7 @@ from ..core.errors import SpecError, told
 from ..core.plan import Axes
 from ..core.topology.topology import Topology
 from ..launch.inside import connects_apart, default_timeout
-from ..launch.world import World
+from ..launch.launchers.world import World
 from .limits import Limits
 
 

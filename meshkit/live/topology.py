@@ -21,11 +21,11 @@ from ..core.topology.crossing_policy import CrossingVerdict, check_crossings
 from ..core.topology.placement import placed
 from ..core.topology.topology import Topology
 from ..launch.heard import heard
+from ..launch.launchers.world import World
 from ..launch.meet import Matter, Party, arrive
 from ..launch.record import Joined
 from ..launch.store import SILENCE, asked
 from ..launch.verdict import hosts_of
-from ..launch.world import World
 from .agree import ABOUT, request
 from .shared import Shared
 from .terms import Terms

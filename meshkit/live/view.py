@@ -12,7 +12,7 @@ from ..core.layout import Layout
 from ..core.order import view_sizes
 from ..core.plan import Axes, GroupPlan
 from ..launch.record import Joined
-from ..launch.times import Time, duration
+from ..launch.timeouts import Time, parse_timeout
 from .create import check_orders
 from .limits import Limits
 from .terms import Terms
@@ -71,7 +71,7 @@ def view_terms(
         UnknownAxisError: for an axis that it does not have.
     """
     limits = Limits.of(call, plan, timeout, terms.limits.usual)
-    wait = duration(call, "arrival_timeout", arrival_timeout)
+    wait = parse_timeout(call, "arrival_timeout", arrival_timeout)
     if timeout is None or isinstance(timeout, Mapping):
         limits = Limits(limits.usual, {**_inherited(plan, terms, whole), **limits.by_key})
     else:  # one time for all, the wait included

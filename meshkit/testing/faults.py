@@ -29,9 +29,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ..core.call import Call
-from ..launch.child import become, environment
-from ..launch.processes import begin, context_for
 from ..launch.seat import process_stat
+from ..launch.spawn.start_method import context_for, start_process
+from ..launch.spawn.worker import environment, set_up_worker
+from ..live.preload import preload_mesh
 
 LOOK = 0.05  # seconds between two looks at the processes
 
@@ -121,6 +122,7 @@ def play(
         SpecError: where ``fn`` was typed into a session that cannot be forked.
     """
     folder = tempfile.mkdtemp(prefix="meshkit-faults-")
+    preload_mesh()
     context = context_for(Call("play"), fn)
     processes: list[BaseProcess] = []
     try:
@@ -128,7 +130,7 @@ def play(
             environ = environment(rank, world_size, f"file://{folder}/store")
             given = fn, tuple(args), environ, Strike(folder, rank)
             process: BaseProcess = context.Process(target=_rank, args=given)
-            begin(process)
+            start_process(process)
             processes.append(process)
         ends = _ends(processes, time.monotonic() + timeout)
         return _played(Path(folder), ends)
@@ -143,7 +145,7 @@ def _rank(
     fn: Callable[..., object], args: tuple[object, ...], environ: dict[str, str], strike: Strike
 ) -> None:
     """One rank: run the function and write down what became of it."""
-    become(environ, environ["OMP_NUM_THREADS"])
+    set_up_worker(environ, environ["OMP_NUM_THREADS"])
     try:
         text, kind, missing = repr(fn(strike, *args)), "returned", ()
     except BaseException as error:

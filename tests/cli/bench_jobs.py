@@ -6,7 +6,7 @@ from meshkit.bench.results.run import BenchmarkRun
 from meshkit.bench.run import Request
 from meshkit.cli.bench import measured_beside
 from meshkit.core.layout import Layout
-from meshkit.launch.environment import detect
+from meshkit.launch.launchers.detect import detect
 from tests.bench.bench_jobs import spoil
 
 

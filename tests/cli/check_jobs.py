@@ -10,7 +10,7 @@ from typing import Any
 import meshkit
 from meshkit.cli.check import checked
 from meshkit.core.report.verification import CheckReport
-from meshkit.launch.environment import detect
+from meshkit.launch.launchers.detect import detect
 from meshkit.live.guard import verify as verify_module
 
 

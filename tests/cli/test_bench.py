@@ -34,13 +34,13 @@ from meshkit.cli.bench_asked import (
 )
 from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.launchers.table import LAUNCHERS
 from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
 from tests.cli import bench_jobs as jobs
 from tests.cli.processes import ended
 
 ROOT = Path(__file__).parents[2]
-KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
 CLEAN_ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
 MODULE = ["-m", "meshkit", "bench"]
 QUICK = ["--device", "cpu", "--iters", "2", "--warm-up", "0"]

@@ -21,13 +21,13 @@ from meshkit import Layout
 from meshkit.cli import check, plain
 from meshkit.cli.main import main
 from meshkit.core.report.verification import CheckReport
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.launchers.table import LAUNCHERS
 from tests.cli import check_jobs as jobs
 from tests.cli.processes import ended
 from tests.core.report.test_check_report import REPORT
 
 ROOT = Path(__file__).parents[2]
-KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
 CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
 MODULE = ["-m", "meshkit", "check"]
 CPU = ["--device", "cpu"]

@@ -15,9 +15,9 @@ import pytest
 
 from meshkit.cli import doctor
 from meshkit.cli.main import main
-from meshkit.launch import network
-from meshkit.launch.finding import Finding
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.doctor import network
+from meshkit.launch.doctor.finding import Finding
+from meshkit.launch.launchers.table import LAUNCHERS
 
 ROOT = Path(__file__).parents[2]
 Here = Callable[..., subprocess.CompletedProcess[str]]
@@ -30,7 +30,7 @@ FINDINGS = [
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """The doctor in a real process, with no launcher but what is given."""
-    known = {name for row in LAUNCHERS for names in row.known_by for name in names}
+    known = {name for row in LAUNCHERS for names in row.markers for name in names}
     clean = {name: value for name, value in os.environ.items() if name not in known}
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "meshkit", "doctor", *arguments],
@@ -46,7 +46,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
     """The doctor in this process, which has imported torch."""
-    for name in (name for row in LAUNCHERS for names in row.known_by for name in names):
+    for name in (name for row in LAUNCHERS for names in row.markers for name in names):
         monkeypatch.delenv(name, raising=False)
 
     def ask(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -70,16 +70,16 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
 
 def test_the_text_word_for_word() -> None:
     assert doctor.as_text(FINDINGS) == (
-        "OK         python     3.12.1\n"
-        "LOOK HERE  launcher   RANK=9 is wrong.\n"
-        "                      It was read.\n"
-        "                      Fix: export RANK=0\n"
-        "LOOK HERE  host name  box has none\n"
-        "                      Fix: echo\n"
+        "OK      python     3.12.1\n"
+        "FAILED  launcher   RANK=9 is wrong.\n"
+        "                   It was read.\n"
+        "                   Fix: export RANK=0\n"
+        "FAILED  host name  box has none\n"
+        "                   Fix: echo\n"
         "\n"
-        "2 of 3 findings to look at: launcher, host name."
+        "2 of 3 checks failed: launcher, host name."
     )
-    assert doctor.as_text(FINDINGS[:1]).endswith("\n\nAll 1 finding OK.")
+    assert doctor.as_text(FINDINGS[:1]).endswith("\n\nAll 1 check OK.")
 
 
 def test_the_json() -> None:
@@ -111,14 +111,14 @@ def test_a_real_run_looks_at_everything_promised() -> None:
     assert findings["rank"]["found"] == "0 (no launcher)"
 
 
-def test_each_line_says_ok_or_look_here(here: Here) -> None:
+def test_each_line_says_ok_or_failed(here: Here) -> None:
     done = here()
     assert done.stdout.isascii()
     lines = done.stdout.splitlines()
-    heads = [line[:9].strip() for line in lines[:-2]]
-    assert set(heads) <= {"OK", "LOOK HERE", ""}
-    assert done.returncode == (1 if "LOOK HERE" in heads else 0)
-    assert lines[-1].startswith("All " if done.returncode == 0 else str(heads.count("LOOK HERE")))
+    heads = [line[:6].strip() for line in lines[:-2]]
+    assert set(heads) <= {"OK", "FAILED", ""}
+    assert done.returncode == (1 if "FAILED" in heads else 0)
+    assert lines[-1].startswith("All " if done.returncode == 0 else str(heads.count("FAILED")))
 
 
 def test_a_bad_environment_is_shown_and_fails(here: Here) -> None:
@@ -126,20 +126,20 @@ def test_a_bad_environment_is_shown_and_fails(here: Here) -> None:
     assert done.returncode == 1
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("LOOK HERE  launcher "))
+    at = next(i for i, line in enumerate(lines) if line.startswith("FAILED  launcher "))
     indent = len(lines[at]) - len("RANK=9 must be below WORLD_SIZE=8.")
     assert [line[indent:] for line in lines[at : at + 3]] == [
         "RANK=9 must be below WORLD_SIZE=8.",
         "Both were read for the launcher hand-written.",
         "Fix: export RANK and WORLD_SIZE so that they agree.",
     ]
-    assert "to look at: launcher" in lines[-1]
+    assert "failed: launcher" in lines[-1]
 
 
 def test_an_interface_that_is_not_there(here: Here) -> None:
     findings = found(here("--json", GLOO_SOCKET_IFNAME="eth77", NCCL_SOCKET_IFNAME="=eth78"))
     assert findings["gloo interface"]["found"] == (
-        "GLOO_SOCKET_IFNAME=eth77, and there is no eth77 here"
+        "GLOO_SOCKET_IFNAME=eth77, but this machine has no eth77"
     )
     assert findings["nccl interface"]["ok"] is False
 

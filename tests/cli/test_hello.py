@@ -20,10 +20,10 @@ import meshkit
 from meshkit.cli import hello
 from meshkit.cli.hello import Greeting
 from meshkit.cli.main import main
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.launchers.table import LAUNCHERS
 
 ROOT = Path(__file__).parents[2]
-KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
 CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
 MODULE = ["-m", "meshkit", "hello"]
 Here = Callable[..., tuple[int, str, str]]

@@ -63,8 +63,8 @@ def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
     seen: int,
     taken: str | None,
 ) -> None:
-    monkeypatch.setattr("meshkit.launch.device.accelerator", lambda: kind)
-    monkeypatch.setattr("meshkit.launch.device.visible_devices", lambda _: seen)
+    monkeypatch.setattr("meshkit.launch.device.device.accelerator", lambda: kind)
+    monkeypatch.setattr("meshkit.launch.device.device.visible_devices", lambda _: seen)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert local.shared_device(asked) == taken

@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 import meshkit
 from examples import hello
-from meshkit.launch.launchers import LAUNCHERS
+from meshkit.launch.launchers.table import LAUNCHERS
 
 HELLO = Path(hello.__file__)
-KNOWN = {name for row in LAUNCHERS for names in row.known_by for name in names}
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
 
 
 def run(*command: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Ranks of a file begin with its library imported, in a forkserver of the file's own."""
+"""Import the library of a test file once, in a forkserver of its own, not in every rank."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from multiprocessing.forkserver import _forkserver as server
 
 import pytest
 
-from meshkit.launch.processes import PRELOADED
+from meshkit.launch.spawn import start_method
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _library(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the file names in ``LIBRARY`` is imported once, not by every rank of every test."""
-    library, before = getattr(request.module, "LIBRARY", []), [*PRELOADED]
+    """Preload the modules that the file lists in ``LIBRARY``."""
     server._stop()
-    PRELOADED[-1:-1] = library
-    yield
-    PRELOADED[:] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start_method, "_preloaded", start_method._preloaded)  # restored at the end
+        start_method.preload(*getattr(request.module, "LIBRARY", []))
+        yield
     server._stop()

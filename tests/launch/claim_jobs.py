@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import device as device_module
+from meshkit.launch import device_claim as claims_of_devices
 from meshkit.launch import join
 
 
@@ -64,11 +64,11 @@ def later_seeds_differ() -> Any:
 def share_a_device(uuids: list[str | None], backend: str) -> Any:
     """As if the ranks computed on devices with these UUIDs, through a backend of that name."""
     uuid = uuids[meshkit.detect().rank]
-    claim = device_module.device_claim
+    claim = claims_of_devices.device_claim
 
     def played(call: Any, rank: int, device: torch.device, _: str) -> Any:
         return claim(call, rank, torch.device("cuda", 0), backend)
 
-    device_module.device_uuid = lambda device: uuid
+    claims_of_devices.device_uuid = lambda device: uuid
     join.device_claim = played
     return refused({})

@@ -127,12 +127,12 @@ def test_two_ranks_on_one_device_are_named_on_all_ranks() -> None:
     assert (max(seconds) < 15, joined) == (True, (False,) * 4)
     line, evidence, fix = texts[0].splitlines()
     assert line == (
-        "init(arrival_timeout=30): ranks 1 and 3 are on one device, "
-        "and nccl needs one for each rank."
+        "init(arrival_timeout=30): ranks 1 and 3 use one device, "
+        "and nccl needs one device per rank."
     )
     assert evidence.startswith(f"  Both compute on cuda GPU-b: rank 1 (host {HOST}, pid ")
     assert fix == (
-        "  Fix: start one rank a device, or give each another: device='cuda:<local rank>', or "
+        "  Fix: start one rank per device, or give each its own: device='cuda:<local rank>', or "
         "CUDA_VISIBLE_DEVICES; or init(backend='gloo')."
     )
 

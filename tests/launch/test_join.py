@@ -124,7 +124,7 @@ def test_nobody_elses_exceptions() -> None:
         "init(init_method='tcp://h:abc', rank=0, world_size=2): rank 0 of 2 does not know where "
         "to meet the others.",
         "init(local_rank='1'): local_rank is '1'.",
-        "init(device='toaster'): torch knows no device 'toaster'.",
+        "init(device='toaster'): torch does not know the device 'toaster'.",
         "[]",
     ]
 
@@ -161,7 +161,7 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_touched() -> No
         "  Fix: init(seed=0), or seed='shared', which rank 0 draws for all."
     )
     assert told[4] == (
-        "LaunchError: init(device='toaster'): torch knows no device 'toaster'.\n"
+        "LaunchError: init(device='toaster'): torch does not know the device 'toaster'.\n"
         "  Fix: device='cpu' or 'cuda'."
     )
     assert told[8] == (

@@ -17,9 +17,9 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.launch import store as stores
+from meshkit.launch.launchers.world import World
 from meshkit.launch.meet import Matter, Party, arrive, refuse
 from meshkit.launch.verdict import hosts_of
-from meshkit.launch.world import World
 
 CALL = Call("build_mesh", kwargs={"dp": 4, "sp": 2})
 LAYOUT = meshkit.Layout(dp=4, sp=2)

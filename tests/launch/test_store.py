@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
+from meshkit.launch.launchers.world import World
 from meshkit.launch.store import address, open_store
-from meshkit.launch.world import World
 
 CALL = Call("init")
 WORLD = World(1, 2, 1, None, None, None, None, None, "hand-written")

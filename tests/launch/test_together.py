@@ -14,9 +14,9 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.launch import together as room
+from meshkit.launch.launchers.world import World
 from meshkit.launch.meet import Matter, Party
 from meshkit.launch.together import together
-from meshkit.launch.world import World
 
 ABOUT = "a rank could not make it."
 Make = Callable[[timedelta], Any]

@@ -64,7 +64,7 @@ def test_a_bridge_without_a_device_leaves_the_cpu() -> None:
 
 
 def test_the_doctor_chooses_no_module() -> None:
-    code = "import os; from meshkit.launch.checkup import checkup\n"
+    code = "import os; from meshkit.launch.doctor.checkup import checkup\n"
     code += "found = {one.name: one for one in checkup()}\n"
     code += "print(found['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
     told = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
@@ -72,7 +72,7 @@ def test_the_doctor_chooses_no_module() -> None:
 
 
 def test_ranks_that_a_rank_starts_choose_their_own_modules() -> None:
-    code = "import os; from meshkit.launch.child import environment\n"
+    code = "import os; from meshkit.launch.spawn.worker import environment\n"
     code += "print('HLS_MODULE_ID' in environment(0, 2, 'file:///x'))"
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
 
@@ -87,7 +87,7 @@ def test_a_bridge_that_does_not_load_is_told(tmp_path: Path) -> None:
         [*PYTHON, "-c", code], env=environ, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == (
-        "init(): habana_frameworks.torch.core, which makes torch know hpu, does not load.\n"
+        "init(): cannot import habana_frameworks.torch.core, which makes torch know hpu.\n"
         "  OSError: no driver\n"
         "  Fix: mend that package, or init(device='cpu').\n"
     ), done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch.environment import allocation
+from meshkit.launch.launchers.detect import allocation
 from tests.launchers.checks import PYTHON, check, clean, job
 from tests.launchers.slurm import Slurm, cluster
 

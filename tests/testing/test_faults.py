@@ -32,13 +32,13 @@ def struck(strike: Strike) -> Any:
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Those of all processes that are started."""
-    begin, found = faults.begin, list[int]()
+    start_process, found = faults.start_process, list[int]()
 
     def noted(process: BaseProcess) -> None:
-        begin(process)
+        start_process(process)
         found.append(process.pid or 0)
 
-    monkeypatch.setattr(faults, "begin", noted)
+    monkeypatch.setattr(faults, "start_process", noted)
     return found
 
 

@@ -1,0 +1,172 @@
+"""Selection of the device of a process and of the backend of its collectives."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+
+from ...core.call import Call
+from ...core.errors import LaunchError, told
+from ...core.words import count_noun
+from .accelerators import EXCLUSIVE, installed, load_bridge, row_of
+
+
+def accelerator() -> str | None:
+    """Return the type of this machine's accelerator as torch sees it, or None."""
+    available = torch.accelerator.is_available()
+    current = torch.accelerator.current_accelerator() if available else None
+    return current.type if current is not None else None
+
+
+def read_device(call: Call, requested: str | torch.device | None) -> torch.device:
+    """Return the requested device, possibly without an index.
+
+    Args:
+        call: the call to quote.
+        requested: a device or its name; None means the accelerator, or the cpu without one.
+
+    Raises:
+        LaunchError: if torch does not know the device.
+    """
+    try:
+        if not isinstance(requested, str | torch.device | None):
+            raise TypeError(f"a device, or its name, not {requested!r}")
+        kind = requested if requested is not None else accelerator() or installed() or "cpu"
+        return torch.device(kind)
+    except (RuntimeError, TypeError) as error:
+        line = f"{call}: torch does not know the device {requested!r}."
+        text = told(line, fix="device='cpu' or 'cuda'.")
+        raise LaunchError(text) from error
+
+
+def choose_device(
+    call: Call, requested: str | torch.device | None, local_rank: int
+) -> torch.device:
+    """Return the device of this process and make an accelerator torch's current device.
+
+    Args:
+        call: the call to quote.
+        requested: a device or its type; None means the accelerator, or the cpu without one.
+            The index defaults to 0 if one device is visible, else to ``local_rank``.
+        local_rank: the index of this rank on its node.
+
+    Raises:
+        LaunchError: if torch does not know the device, or this process does not see it.
+    """
+    # `installed` reads many folders, so it runs only without a request
+    kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
+    load_bridge(call, kind, local_rank)  # before torch can read the device
+    device = read_device(call, kind if requested is None else requested)
+    if requested is None and not visible_devices(device):  # a bridge without a device
+        return torch.device("cpu")
+    if device.type == "cpu":
+        return torch.device("cpu")
+    num_visible = visible_devices(device)
+    single = num_visible == 1 or row_of(device.type).module is not None
+    index = device.index if device.index is not None else (0 if single else local_rank)
+    if index >= num_visible:
+        options = [f"start {count_noun(num_visible, 'rank')} on this node"] if num_visible else []
+        text = told(
+            f"{call}: there is no {device.type}:{index} for local_rank {local_rank}.",
+            f"This process sees {count_noun(num_visible, device.type + ' device')}.",
+            fix=f"{', or '.join([*options, 'init(device=' + repr('cpu') + ')'])}.",
+        )
+        raise LaunchError(text)
+    chosen = torch.device(device.type, index)
+    make_current = getattr(torch.get_device_module(chosen), "set_device", None)
+    if make_current is not None:  # mps has one device only, and no such function
+        make_current(index)
+    return chosen
+
+
+def visible_devices(device: torch.device) -> int:
+    """Return how many devices of this type the process sees."""
+    try:
+        return int(torch.get_device_module(device).device_count())
+    except (RuntimeError, AttributeError):  # this torch has no such module
+        return 0
+
+
+def device_uuid(device: torch.device) -> str | None:
+    """Return the UUID of a physical device, which masking does not change, or None if unknown."""
+    try:
+        properties = torch.get_device_module(device).get_device_properties(device)
+        uuid = getattr(properties, "uuid", None)
+    except (RuntimeError, AttributeError, TypeError):
+        return None
+    return None if uuid is None else str(uuid)
+
+
+def choose_backend(call: Call, requested: str | None, device: torch.device) -> str:
+    """Return the requested backend, else torch's default for the device, else the table's.
+
+    Args:
+        call: the call to quote.
+        requested: a backend, or one per device type; None means the default.
+        device: the device of this rank.
+
+    Raises:
+        LaunchError: if this build of torch lacks the backend, or it cannot serve the device.
+    """
+    name = _default_backend(device.type) if requested is None else requested
+    backend = check_backend(call, name)
+    kind = backend_for(backend, device.type)
+    if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
+        text = told(
+            f"{call}: the backend {backend!r} has no collectives on {device.type}, the device of "
+            "this rank.",
+            fix=f"{call.but(backend='gloo')}, or leave device and backend to init.",
+        )
+        raise LaunchError(text)
+    return backend
+
+
+def _default_backend(device_type: str) -> str:
+    """Return torch's default if it is built in: accelerators register themselves there."""
+    names = list(row_of(device_type).backends)
+    with suppress(ValueError):  # torch has none for this device
+        names.insert(0, str(dist.get_default_backend_for_device(device_type)))
+    return next((name for name in names if dist.is_backend_available(name)), names[0])
+
+
+def check_backend(call: Call, name: object) -> str:
+    """Return the name of a backend in lower case: ``"gloo"``, ``"cpu:gloo,cuda:nccl"``.
+
+    Raises:
+        LaunchError: if the name is malformed, or this build of torch lacks the backend.
+    """
+    parts = [part.strip() for part in name.lower().split(",")] if isinstance(name, str) else [""]
+    pairs = [(kind, backend) for kind, _, backend in (part.rpartition(":") for part in parts)]
+    per_device = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)
+    if not per_device and (len(pairs) > 1 or pairs[0][0] or not pairs[0][1]):
+        text = told(
+            f"{call}: backend is {name!r}.",
+            "A backend is one name, or one name per device type.",
+            fix="backend='gloo', or backend='cpu:gloo,cuda:nccl'.",
+        )
+        raise LaunchError(text)
+    missing = [
+        backend
+        for _, backend in pairs
+        if backend == "undefined" or not dist.is_backend_available(backend)
+    ]
+    if missing:
+        text = told(
+            f"{call}: this torch {torch.__version__} has no backend {missing[0]!r}.",
+            fix="backend='gloo', or a torch built with it.",
+        )
+        raise LaunchError(text)
+    return ",".join(parts)
+
+
+def backend_for(backend: str, device_type: str) -> str:
+    """Return the part of a backend's name that serves a device type.
+
+    Example:
+        >>> backend_for("cpu:gloo,cuda:nccl", "cuda"), backend_for("gloo", "cuda")
+        ('nccl', 'gloo')
+    """
+    parts = dict(part.split(":") for part in backend.split(",") if ":" in part)
+    return parts.get(device_type, "" if parts else backend)

@@ -1,0 +1,22 @@
+"""Finding: the result of one check. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: the subject of the check, unique in a checkup.
+        ok: whether a job can run with it.
+        found: the observed state, in one line or more.
+        advice: a command or step that repairs it; empty if ``ok``.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""

@@ -1,0 +1,6 @@
+"""Which rank is this process, according to the launcher that started it? No torch, no network.
+
+``detect`` is in ``detect.py`` and returns a ``World`` (``world.py``) by reading one row of
+``LAUNCHERS`` (``table.py``). ``host_names``, which expands a Slurm hostlist, is in ``hostlist.py``.
+``slurm_topology``, which reads Slurm's ``topology.conf``, is in ``slurm_topology.py``.
+"""

@@ -1,0 +1,167 @@
+"""detect: read from the launcher's variables which rank this process is.
+
+All fields are read from one launcher's variables, see :mod:`meshkit.launch.launchers.table`.
+Explicit arguments override variables. Missing fields are derived from variables of the same
+launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...core.call import Call, given
+from ...core.errors import LaunchError, told
+from ...core.integers import integer
+from .fields import world_from_launcher
+from .table import HAND_WRITTEN, Launcher, matching_launchers
+from .variables import Env, first_set, raise_conflict, read_int, read_text
+from .world import World
+
+__all__ = ["World", "detect", "detect_world"]
+
+NO_SRUN = "no srun ("
+# The number of tasks or nodes of an allocation in which no srun has started a task yet.
+ALLOCATED = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES")
+
+WHO = ("rank", "world_size", "local_rank")
+_FIELDS = (*WHO, "local_world_size", "node_rank", "num_nodes")
+
+
+def detect(
+    environ: Mapping[str, str] | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+) -> World:
+    """Return which rank this process is, from its launcher's variables.
+
+    Uses no network, no device and no torch.
+
+    Args:
+        environ: the variables to read; None means ``os.environ``.
+        rank: the rank of this process, for a launcher that the table lacks; None reads it.
+        world_size: the number of ranks of the job; None reads it.
+        local_rank: the index of this process on its node; None reads it.
+
+    Returns:
+        A :class:`World` whose ``device`` and ``backend`` are None. Without a launcher it is
+        rank 0 of 1. ``sources`` then names the allocation of several tasks, if there is one.
+
+    Raises:
+        LaunchError: if a variable of the launcher is missing or malformed or contradicts another
+            one, or an argument is not a valid rank or count.
+
+    Example:
+        >>> world = detect({"RANK": "3", "WORLD_SIZE": "4"})
+        >>> world.rank, world.launcher, world.sources["rank"], world.sources["local_rank"]
+        (3, 'hand-written', 'RANK', 'one node assumed')
+    """
+    options = given(rank=rank, world_size=world_size, local_rank=local_rank)
+    call = Call("detect", kwargs=options)
+    arguments = check_arguments(call, options)
+    return detect_world(os.environ if environ is None else environ, arguments)
+
+
+def check_arguments(call: Call, options: Mapping[str, object]) -> dict[str, int]:
+    """Return ``rank``, ``world_size`` and ``local_rank`` as plain ints, if given.
+
+    Raises:
+        LaunchError: if one is not an int or too small, or ``rank`` is not below ``world_size``.
+    """
+    numbers: dict[str, int] = {}
+    for name in (name for name in WHO if name in options):
+        number, least = integer(options[name]), 1 if name == "world_size" else 0
+        if number is None or number < least:
+            fix = f"an int of {least} or more."
+            raise LaunchError(told(f"{call}: {name} is {options[name]!r}.", fix=fix))
+        numbers[name] = number
+    rank, world_size = numbers.get("rank", 0), numbers.get("world_size")
+    if world_size is not None and rank >= world_size:
+        fix = f"a rank from 0 to {world_size - 1}."
+        raise LaunchError(told(f"{call}: there is no rank {rank} of {world_size}.", fix=fix))
+    return numbers
+
+
+def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
+    """Return the world of :func:`detect`, for arguments that have been checked.
+
+    Args:
+        env: the variables to read.
+        arguments: field name to value, from ``rank``, ``world_size`` and ``local_rank``. If they
+            change the rank, the variables about its node are ignored.
+    """
+    rows = matching_launchers(env)
+    if not rows and {"rank", "world_size"} - arguments.keys():
+        return _single(env, arguments)
+    row = rows[0] if rows else HAND_WRITTEN
+    named = {f"argument {name}": str(value) for name, value in arguments.items()}
+    env_with_arguments = {**env, **named}
+    world = world_from_launcher(
+        _overridden(row, env, arguments), env_with_arguments, others=rows[1:]
+    )
+    if row is HAND_WRITTEN and not arguments:
+        _check_others(world, rows[1:], env)
+    return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
+
+
+def _single(env: Env, arguments: Mapping[str, int]) -> World:
+    """Return the world of a process without launcher; its sources name an allocation around it."""
+    if "rank" in arguments or arguments.get("world_size", 1) > 1 or arguments.get("local_rank"):
+        passed = " and ".join(f"{name}={value}" for name, value in arguments.items())
+        fix = "pass rank= and world_size= both, or start under a launcher."
+        raise LaunchError(told(f"no launcher was found, and only {passed} was passed.", fix=fix))
+    counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
+    source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
+    sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}
+    return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)
+
+
+def from_variables(world: World, env: Env) -> World:
+    """Return the world with MASTER_ADDR and MASTER_PORT in place of its launcher's endpoint."""
+    addr = read_text(world.launcher, ("MASTER_ADDR",), env)
+    port = read_int(world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True)
+    fields = {"master_addr": addr, "master_port": port}
+    changes = {name: value for name, value in fields.items() if value is not None}
+    sources = {**world.sources, **{name: name.upper() for name in changes}}
+    return replace(world, **{**changes, "sources": sources})  # type: ignore[arg-type]
+
+
+def allocation(world: World) -> str | None:
+    """Return the variable of an allocation of several tasks in which this process is alone."""
+    source = world.sources.get("world_size", "")
+    variable = source.removeprefix(NO_SRUN).removesuffix(")")
+    return variable if world.launcher == "single" and variable != source else None
+
+
+def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launcher:
+    """Return the row with the variables replaced that arguments override or make invalid.
+
+    If the rank changes, the variables about the node describe another process.
+    """
+    node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
+    new = {
+        n for n in arguments if env.get(first_set(getattr(row, n), env) or "") != str(arguments[n])
+    }
+    ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
+    overrides = {name: (f"argument {name}",) for name in arguments}
+    changes: dict[str, Any] = {**dict.fromkeys(ignored, ()), **overrides}
+    return replace(row, **changes, by_node=row.by_node or "rank" in new)
+
+
+def _check_others(world: World, others: list[Launcher], env: Env) -> None:
+    """Check RANK against the rank that another launcher sets for a job of the same size.
+
+    If the sizes differ, one launcher was started inside the other, which is normal.
+
+    Raises:
+        LaunchError: if the ranks differ.
+    """
+    for row in others:
+        rank, size = first_set(row.rank, env), first_set(row.world_size, env)
+        if rank and size and env[size] == str(world.world_size) and env[rank] != str(world.rank):
+            raise_conflict(f"hand-written and {row.name}", env, "RANK", rank, f"is not {rank}")

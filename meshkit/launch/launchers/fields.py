@@ -1,0 +1,149 @@
+"""The fields of a World, read from one row of the table of launchers, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .endpoint import Endpoint
+from .hostlist import task_counts
+from .table import Launcher
+from .variables import Env, Names, first_set, raise_conflict, raise_invalid, read_int, read_text
+from .world import World
+
+_OPEN: dict[str, Any] = dict.fromkeys(
+    ("local_world_size", "node_rank", "num_nodes", "master_addr", "master_port")
+)
+Fields = dict[str, tuple[Any, str]]  # field name to (value, source)
+
+
+def world_from_launcher(row: Launcher, env: Env, *, others: list[Launcher]) -> World:
+    """Return the world that one launcher's variables describe.
+
+    Fields without a variable are derived from other variables of the same launcher.
+
+    Args:
+        row: the launcher.
+        env: the variables.
+        others: the launchers that match as well, for the error.
+
+    Raises:
+        LaunchError: if a variable is missing or malformed, or two contradict each other.
+    """
+    fields = {**_number_fields(row, env, _hint(row, env, others)), **_local_size(row, env)}
+    _check(row, fields, env)
+    fields |= _derived(row, fields) | _endpoint_fields(row, env)
+    if method := read_text(row.name, row.init_method, env):
+        fields["init_method"] = (method, row.init_method[0])
+    values: dict[str, Any] = {name: value for name, (value, _) in fields.items()}
+    return World(
+        launcher=row.name,
+        sources={name: source for name, (_, source) in fields.items()},
+        **{**_OPEN, **values},
+    )
+
+
+def _hint(row: Launcher, env: Env, others: list[Launcher]) -> str:
+    """Return the line that says why this launcher matches and which one would be next."""
+    present = sorted({name for names in row.markers for name in names if name in env})
+    hint = f"It sets {row.rank[0]} and {row.world_size[-1]} on every rank; "
+    hint += f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} set."
+    return hint + (f" Without that, {others[0].name} would be used." if others else "")
+
+
+def _number_fields(row: Launcher, env: Env, hint: str) -> Fields:
+    """Return the fields that are one variable each."""
+    columns: tuple[tuple[str, Names, int, bool], ...] = (
+        ("rank", row.rank, 0, False),
+        ("world_size", row.world_size, 1, False),
+        ("local_rank", row.local_rank, 0, row.by_node),
+        ("local_world_size", row.local_world_size, 1, True),
+        ("node_rank", row.node_rank, 0, True),
+        ("num_nodes", row.num_nodes, 1, True),
+    )
+    fields: Fields = {}
+    for field, names, least, optional in columns:
+        value = read_int(row.name, names, env, least=least, optional=optional, hint=hint)
+        if value is not None:
+            fields[field] = (value, first_set(names, env) or "")
+    return fields
+
+
+def _local_size(row: Launcher, env: Env) -> Fields:
+    """Return the local world size from a list of tasks per node, if the launcher sets one."""
+    name, node = first_set(row.tasks_per_node, env), first_set(row.node_rank, env)
+    if name is None or node is None:
+        return {}
+    try:
+        counts = task_counts(env[name])
+    except ValueError:
+        fault = f"{name}={env[name]!r} is not a list of tasks per node, such as '2(x3),1'"
+        raise_invalid(row.name, {name: env[name]}, fault, fix=f"unset {name}.")
+    if int(env[node]) < len(counts):
+        return {"local_world_size": (counts[int(env[node])], name)}
+    raise_conflict(row.name, env, node, name, f"is a node that is missing from {name}")
+
+
+def _check(row: Launcher, fields: Fields, env: Env) -> None:
+    """Check that each index is below its count and that no node is larger than the job.
+
+    Raises:
+        LaunchError: if one is not.
+    """
+    pairs = (
+        ("rank", "world_size"),
+        ("local_rank", "local_world_size"),
+        ("local_rank", "world_size"),
+        ("node_rank", "num_nodes"),
+    )
+    for field, count in pairs:
+        if field in fields and count in fields and fields[field][0] >= fields[count][0]:
+            index, size = fields[field][1], fields[count][1]
+            raise_conflict(row.name, env, index, size, f"must be below {size}")
+    if fields.get("local_world_size", (0, ""))[0] > fields["world_size"][0]:
+        local, size = fields["local_world_size"][1], fields["world_size"][1]
+        raise_conflict(row.name, env, local, size, f"is more than {size}")
+
+
+def _derived(row: Launcher, fields: Fields) -> Fields:
+    """Return the fields that the others imply, with the formula. Overrides no field."""
+    return {name: value for name, value in _implied(row, fields) if name not in fields}
+
+
+def _implied(row: Launcher, fields: Fields) -> Iterator[tuple[str, tuple[int, str]]]:
+    rank, world_size = fields["rank"][0], fields["world_size"][0]
+    local_size = fields["local_world_size"][0] if "local_world_size" in fields else None
+    nodes = fields["num_nodes"][0] if "num_nodes" in fields else 1
+    if "local_rank" not in fields:
+        even = "one node assumed" if nodes == 1 else "world_size // num_nodes"
+        formula = "rank % local_world_size" if local_size else even
+        local_size = local_size or max(1, world_size // nodes)
+        yield "local_world_size", (local_size, even)
+        yield "local_rank", (rank % local_size, formula)
+    local_rank = fields["local_rank"][0] if "local_rank" in fields else rank % (local_size or 1)
+    by_node = row.by_node or local_size == world_size
+    if local_size and by_node and world_size % local_size == 0 and rank % local_size == local_rank:
+        yield "node_rank", (rank // local_size, "rank // local_world_size")
+        yield "num_nodes", (world_size // local_size, "world_size // local_world_size")
+
+
+def _endpoint_fields(row: Launcher, env: Env) -> Fields:
+    """Return MASTER_ADDR and MASTER_PORT if set, else the endpoint that the launcher implies."""
+    host = read_text(row.name, row.master_addr, env)
+    port = read_int(row.name, row.master_port, env, least=1, most=65535, optional=True)
+    implied = None if host and port else _implied_endpoint(row, env)
+    fields: Fields = {}
+    if implied:
+        fields["master_addr"] = (implied.host, implied.host_source)
+        fields["master_port"] = (implied.port, implied.port_source)
+    if host:
+        fields["master_addr"] = (host, first_set(row.master_addr, env) or "")
+    if port:
+        fields["master_port"] = (port, first_set(row.master_port, env) or "")
+    return fields
+
+
+def _implied_endpoint(row: Launcher, env: Env) -> Endpoint | None:
+    """Return the first endpoint that the launcher's variables yield."""
+    endpoints = (source.find(row.name, env) for source in row.endpoint_sources)
+    return next((endpoint for endpoint in endpoints if endpoint), None)

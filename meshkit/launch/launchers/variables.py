@@ -1,0 +1,104 @@
+"""Environment variables read as numbers and text, with errors that name the variable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NoReturn
+
+from ...core.errors import LaunchError, told
+
+Env = Mapping[str, str]
+Names = tuple[str, ...]  # the variables that may hold one field; the first one set is used
+
+
+def first_set(names: Names, env: Env) -> str | None:
+    """Return the first of the names that is set, or None."""
+    return next((name for name in names if name in env), None)
+
+
+def read_int(
+    launcher: str,
+    names: Names,
+    env: Env,
+    *,
+    least: int = 0,
+    most: int | None = None,
+    optional: bool = False,
+    hint: str = "",
+) -> int | None:
+    """Return a variable as an int from ``least`` to ``most``, or None if optional and not set.
+
+    Args:
+        launcher: the launcher to name in an error.
+        names: the variables that may hold the number.
+        env: the environment.
+        least: the smallest valid value.
+        most: the largest valid value; None for no limit.
+        optional: whether the variable may be missing.
+        hint: a line of evidence for the error.
+
+    Raises:
+        LaunchError: if it is missing, empty, not a number or out of range.
+    """
+    name = first_set(names, env)
+    if name is None and optional:
+        return None
+    text = None if name is None else env[name]
+    digits = text is not None and re.fullmatch(r"\s*[0-9]{1,18}\s*", text)
+    value = int(text) if text is not None and digits else -1
+    if value >= least and (most is None or value <= most):
+        return value
+    span = f"{least} or more" if most is None else f"{least} to {most}"
+    fault = f"{' or '.join(names)} is not set" if text is None else f"{name}={text!r} is not {span}"
+    example = least if most is None else 29500
+    raise_invalid(
+        launcher,
+        dict.fromkeys(names) if name is None else {name: text},
+        fault,
+        *([hint] * bool(hint)),
+        fix=f"export {name or names[-1]}={example}, or the right number.",
+    )
+
+
+def read_text(launcher: str, names: Names, env: Env) -> str | None:
+    """Return a variable without surrounding blanks, or None if it is not set.
+
+    Raises:
+        LaunchError: if it is empty.
+    """
+    name = first_set(names, env)
+    if name is None:
+        return None
+    if not env[name].strip():
+        fix = f"export {name}=<value>, or unset {name}."
+        raise_invalid(launcher, {name: env[name]}, f"{name} is empty", fix=fix)
+    return env[name].strip()
+
+
+def raise_invalid(
+    launcher: str, variables: Mapping[str, str | None], fault: str, *evidence: str, fix: str
+) -> NoReturn:
+    """Raise the error of a recognised launcher whose variables are invalid.
+
+    Raises:
+        LaunchError: always.
+    """
+    line = f"the launcher {launcher} was recognised, but {fault}."
+    raise LaunchError(told(line, *evidence, fix=fix), variables=dict(variables))
+
+
+def raise_conflict(launcher: str, env: Env, first: str, second: str, fault: str) -> NoReturn:
+    """Raise the error of two variables that contradict each other.
+
+    Raises:
+        LaunchError: always, with both variables and their values.
+    """
+    values = {name: env.get(name) for name in (first, second)}
+    passed = any(name.startswith("argument ") for name in values)
+    text = told(
+        f"{first}={values[first]} {fault}={values[second]}.",
+        f"Both were read for the launcher {launcher}.",
+        fix=f"{'pass' if passed else 'export'} {first} and {second} so that they agree.",
+    )
+    raise LaunchError(text, variables=values)

@@ -1,0 +1,218 @@
+"""Start a job of local processes from Python, on a laptop or in tests.
+
+Children are forked from multiprocessing's forkserver with torch already imported, so eight of them
+start within a second. Those of a notebook are forked from it. Their store is a file: no ports.
+This process only waits::
+
+    parent  -- fn, args -->  child 0 .. n-1     run fn(*args), as under any launcher
+            <-- outcome --                      a result, or the error with its traceback
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TypeVar
+
+from ...core.call import Call, Word, given
+from ...core.errors import RankTimeoutError, SpawnError, SpecError, told
+from ...core.integers import integer
+from ...core.runs import format_ranks
+from ..timeouts import Time, parse_timeout
+from .start_method import Context, context_for, inherited_pipe_ends, start_process
+from .worker import Failure, Outcome, Success, environment, run
+
+Result = TypeVar("Result")
+
+# Time that the other ranks have to notice the failure of a rank before they are killed.
+GRACE = timedelta(seconds=10)
+# Seconds. Ranks may raise because of a dead peer before the parent sees it: date its death back.
+NOTICE = 1.0
+LONGEST = 86400.0  # seconds of one wait; more than a month would overflow poll(2)
+
+
+def spawn(
+    fn: Callable[..., Result],
+    world_size: int,
+    args: Sequence[object] = (),
+    *,
+    timeout: Time | None = None,
+) -> list[Result]:
+    """Run ``fn(*args)`` in ``world_size`` local processes that form one job.
+
+    In each, ``meshkit.init()`` and ``meshkit.build_mesh()`` work as under torchrun. A rank that
+    does not call ``shutdown()`` is shut down at its end. A rank computes with one thread unless
+    OMP_NUM_THREADS is set (always with one in a fork). No rank is left when this function returns
+    or raises. If this process dies, its ranks end as well. A rank that has returned is killed if
+    its process does not end within 10 s. (multiprocessing keeps its forkserver for the next call.)
+
+    Args:
+        fn: a function that another process can import: at the top level of a module, a script or
+            a notebook. If it was typed into a session, the ranks are forked from the session.
+        world_size: the number of processes.
+        args: the arguments of ``fn``, the same on every rank; they are pickled.
+        timeout: how long the whole job may take, in seconds or as a timedelta; None waits as long
+            as every rank is alive and none has failed.
+
+    Returns:
+        The results of ``fn`` in rank order; None for a rank that called ``sys.exit(0)``.
+
+    Raises:
+        SpawnError: if a rank raised, died or ran out of time. It names the rank that failed first
+            and holds the error of every failed rank. An error that pickle cannot rebuild becomes
+            a RuntimeError with its text. The other ranks have 10 s to end.
+        SpecError: if ``fn`` cannot be sent to another process, ``world_size`` is not a positive
+            int, or the session cannot be forked: it uses an accelerator or has joined a job.
+
+    Example:
+        >>> import operator
+        >>> spawn(operator.add, 2, (40, 2))
+        [42, 42]
+    """
+    name = getattr(fn, "__qualname__", repr(fn))
+    call = Call("spawn", (Word(name), world_size), given(timeout=timeout))
+    count = integer(world_size)
+    if count is None or count < 1:
+        raise SpecError(told(f"{call}: world_size is not a number of processes.", fix="1 or more."))
+    limit = parse_timeout(call, "timeout", timeout)
+    context = context_for(call, fn)
+    job = _pickled(call, fn, args)
+    folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
+    try:
+        outcomes = _outcomes(_start(context, job, count, folder), limit)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
+    if failures:
+        raise _failed(call, failures)
+    return [outcome.result for outcome in outcomes if isinstance(outcome, Success)]
+
+
+def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> bytes:
+    """Return fn and its arguments as bytes.
+
+    Raises:
+        SpecError: if pickle cannot write them.
+    """
+    try:
+        return pickle.dumps((fn, tuple(args)))
+    except Exception as error:  # a foreign __reduce__ may raise anything
+        text = told(
+            f"{call}: fn and args cannot be sent to another process.",
+            str(error),
+            fix="define fn at the top level of a module, script or notebook, with picklable args.",
+        )
+        raise SpecError(text) from error
+
+
+def _start(
+    context: Context, job: bytes, count: int, folder: Path
+) -> list[tuple[BaseProcess, Connection]]:
+    """Start all processes; return each with the pipe on which it will send its outcome."""
+    init_method = f"file://{folder}/store"
+    started: list[tuple[BaseProcess, Connection]] = []
+    try:
+        for rank in range(count):
+            pipe, child_end = context.Pipe()
+            args = job, environment(rank, count, init_method), child_end
+            inherited = inherited_pipe_ends(context, started, pipe)
+            process = context.Process(target=run, args=(*args, *inherited))
+            start_process(process)
+            child_end.close()
+            started.append((process, pipe))
+    except BaseException:
+        _end(started, finished=())
+        raise
+    return started
+
+
+def _outcomes(
+    started: list[tuple[BaseProcess, Connection]], limit: timedelta | None
+) -> list[Outcome]:
+    """Return the outcome of each rank. All processes have ended when this returns or raises."""
+    start = time.monotonic()
+    deadline = start + limit.total_seconds() if limit else float("inf")
+    outcomes: dict[int, Outcome] = {}
+    try:
+        while len(outcomes) < len(started) and time.monotonic() < deadline:
+            open_pipes = {p: r for r, (_, p) in enumerate(started) if r not in outcomes}
+            left = min(max(0.0, deadline - time.monotonic()), LONGEST)
+            for pipe in wait(list(open_pipes), left):
+                rank = open_pipes[pipe]  # type: ignore[index]
+                outcomes[rank] = _outcome(*started[rank])
+                if isinstance(outcomes[rank], Failure):
+                    deadline = min(deadline, time.monotonic() + GRACE.total_seconds())
+        seconds = time.monotonic() - start
+    finally:
+        _end(started, finished=outcomes.keys())
+    return [outcomes.get(rank) or _timed_out(rank, seconds) for rank in range(len(started))]
+
+
+def _outcome(process: BaseProcess, pipe: Connection) -> Outcome:
+    """Return the outcome that a rank sent; if it died before, describe how."""
+    try:
+        outcome = pickle.loads(pipe.recv_bytes())  # sent by our own child on a private pipe
+    except (EOFError, OSError):  # OSError: it died while sending
+        died = time.monotonic() - NOTICE
+        process.join(5)
+        code = process.exitcode
+        cause = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+        return Failure(RuntimeError(f"the process ended by itself, with {cause}"), "", died)
+    return outcome  # type: ignore[no-any-return]
+
+
+def _timed_out(rank: int, seconds: float) -> Failure:
+    """Return the outcome of a rank that had to be killed."""
+    error = RankTimeoutError(f"still running after {seconds:.1f} s, killed", missing_ranks=(rank,))
+    return Failure(error, "", time.monotonic())
+
+
+def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int]) -> None:
+    """Wait for the finished ranks, kill the others, and return when all processes have ended."""
+    for rank, (process, pipe) in enumerate(started):
+        pipe.close()
+        if rank not in finished:
+            process.kill()
+    deadline = time.monotonic() + GRACE.total_seconds()
+    for process, _ in started:
+        process.join(max(0.0, deadline - time.monotonic()))
+        process.kill()
+        process.join()
+
+
+def _advice(first: int, failure: Failure) -> str:
+    """Return the fix; a child that exits before its first line usually lacks a main guard."""
+    if failure.summary.endswith("with exit code 1") and not failure.traceback:
+        return "write if __name__ == '__main__': before the lines of the script that call spawn."
+    return f"look at rank {first} first; the others may have failed because it did."
+
+
+def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
+    """Return the error that names the rank that failed first, and the outcomes of the others."""
+    first = min(failures, key=lambda rank: failures[rank].when)
+    ranks_by_summary: dict[str, list[int]] = {}
+    for rank in failures.keys() - {first}:
+        ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)
+    lines = [
+        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(sorted(ranks))}: {summary}"
+        for summary, ranks in ranks_by_summary.items()
+    ]
+    text = told(
+        f"{call}: rank {first} failed first, with {failures[first].summary}",
+        *failures[first].traceback.splitlines(),
+        *lines,
+        fix=_advice(first, failures[first]),
+    )
+    errors = {rank: out.error for rank, out in failures.items()}
+    tracebacks = {rank: out.traceback for rank, out in failures.items() if out.traceback}
+    error = SpawnError(text, errors=errors, tracebacks=tracebacks)
+    error.__cause__ = errors[first]
+    return error

@@ -1,0 +1,114 @@
+"""The start method of local processes: forkserver, or fork for functions typed into a session."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from ...core.call import Call
+from ...core.errors import SpecError, told
+from ..device.accelerators import ACCELERATORS
+
+Context = ForkContext | ForkServerContext
+
+# Modules that the forkserver imports once, in this order. Otherwise every rank imports them, all
+# at the same time on a few cores. Packages above this one add theirs with `preload`.
+_preloaded: tuple[str, ...] = ("torch", "torch.distributed", f"{__package__}.worker")
+
+
+def preload(*modules: str) -> None:
+    """Let the forkserver import more modules before it forks ranks. Local; imports nothing here.
+
+    A forkserver that already runs is not affected.
+
+    Args:
+        *modules: full names of modules. A name that is already registered is skipped.
+    """
+    global _preloaded
+    _preloaded = tuple(dict.fromkeys((*_preloaded, *modules)))
+
+
+def context_for(call: Call, fn: Callable[..., object]) -> Context:
+    """Return a multiprocessing context whose processes can find ``fn``, with torch imported once.
+
+    No other process can import a function that was typed into a notebook or a prompt. For such a
+    function the ranks are forked from this process.
+
+    Args:
+        call: the call to quote.
+        fn: the function that the processes will run.
+
+    Raises:
+        SpecError: if this process must be forked but uses an accelerator or has joined a job.
+    """
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if getattr(fn, "__module__", "") != "__main__" or (file and Path(file).exists()):
+        context = multiprocessing.get_context("forkserver")
+        # gc_freeze must be last: it freezes the objects of the modules before it
+        context.set_forkserver_preload([*_preloaded, f"{__package__}.gc_freeze"])
+        return context
+    _check_forkable(call)
+    import torch.distributed  # noqa: F401  (once for all ranks)
+
+    return multiprocessing.get_context("fork")
+
+
+def start_process(process: BaseProcess) -> None:
+    """Start a process without Python's warning about forks in threaded programs."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns if a process with threads forks; our ranks use one torch thread.
+        warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)
+        process.start()
+
+
+def inherited_pipe_ends(
+    context: Context, started: Sequence[tuple[BaseProcess, Connection]], own_end: Connection
+) -> tuple[Connection, ...]:
+    """Return the parent's pipe ends that a forked child must close; none with a forkserver.
+
+    A child that keeps its own pipe open would never see the parent close it.
+
+    Args:
+        context: the context of the child.
+        started: the processes started so far, each with the parent's end of its pipe.
+        own_end: the parent's end of the pipe of this child.
+    """
+    forked = isinstance(context, ForkContext)
+    return (own_end, *(pipe for _, pipe in started)) if forked else ()
+
+
+def _check_forkable(call: Call) -> None:
+    """Check that children forked from this process could use their accelerator and join a job.
+
+    Raises:
+        SpecError: if they could not.
+    """
+    torch = sys.modules.get("torch")
+    kinds = [row.device for row in ACCELERATORS]
+    used = [kind for kind in kinds if _in_use(getattr(torch, kind, None))]
+    joined = torch is not None and torch.distributed.is_initialized()
+    if not used and not joined:
+        return
+    reason = f"it uses {used[0]}, which does not work in a fork" if used else "it has joined a job"
+    text = told(
+        f"{call}: fn was typed into this session, which cannot be forked: {reason}.",
+        fix=(
+            f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."
+            if used
+            else "meshkit.shutdown() first."
+        ),
+    )
+    raise SpecError(text)
+
+
+def _in_use(module: object) -> bool:
+    """Return whether an accelerator's torch module has been initialized."""
+    is_initialized = getattr(module, "is_initialized", None)
+    return bool(is_initialized and is_initialized())

@@ -1,0 +1,30 @@
+"""How much memory there is: of the machine, of its container, and where nobody tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshkit.launch.doctor import memory as module
+from meshkit.launch.doctor.memory import memory
+
+
+def test_the_least_of_what_is_told_counts(tmp_path: Path) -> None:
+    few, none, odd = (tmp_path / name for name in ("few", "none", "odd"))
+    few.write_text("4096\n")
+    none.write_text("max\n")  # as version 2 says it
+    odd.write_text(f"{2**63 - 4096}\n")  # as version 1 does
+    whole = memory([])
+    assert whole is not None
+    assert whole > 2**20
+    assert memory([str(none), str(odd), str(tmp_path / "absent")]) == whole
+    assert memory([str(none), str(few)]) == 4096
+
+
+def test_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(name: str) -> int:
+        raise ValueError("unrecognized configuration name")
+
+    monkeypatch.setattr(module.os, "sysconf", unknown)
+    assert memory([]) is None

@@ -1,0 +1,279 @@
+"""Every launcher of the table: recognised, read to the last field, refused with its own words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import meshkit
+from meshkit.launch.launchers.detect import allocation
+from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, matching_launchers
+from tests.launch.launchers import recorded
+from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env
+
+FIELDS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
+FIELDS = (*FIELDS, "master_addr", "master_port", "init_method")
+# What torchrun and spawn set on every process that they start, over what was there.
+SET_INSIDE = {*recorded.TORCHRUN, *recorded.SPAWN}
+
+# Who a process is, by row: the variables of its rank, of the world size and of its local rank.
+RANK_SIZE_LOCAL = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "spawn": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "hand-written": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    **dict.fromkeys(
+        ("azureml", "sagemaker", "openmpi"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ),
+    "mvapich2": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
+    "pals": ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID PMI_LOCAL_RANK"),
+    "hydra": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    "lsf": ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
+    "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS", "SLURM_LOCALID"),
+}
+IDENTITY = [(row, place, RANK_SIZE_LOCAL[row][place].split()) for row in ROWS for place in range(3)]
+DEALT_BY_NODE = ("torchrun", "spawn", "hand-written")  # a local rank follows from the rank
+
+
+def refused(environ: Env, **arguments: int) -> meshkit.LaunchError:
+    with pytest.raises(meshkit.LaunchError) as caught:
+        meshkit.detect(environ, **arguments)
+    return caught.value
+
+
+def without(environ: Env, *names: str) -> Env:
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+def test_every_recording_is_expected_and_every_row_has_one() -> None:
+    assert {*EXPECTED, *ALONE} == {*ALL}
+    assert {*ROWS} == {row.name for row in LAUNCHERS}
+    for row in LAUNCHERS:
+        assert matching_launchers(ROWS[row.name])[0] is row
+    assert {launcher for launcher, _ in EXPECTED.values()} == {*ROWS}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_field_and_its_source(name: str) -> None:
+    launcher, said = EXPECTED[name]
+    world = meshkit.detect(ALL[name])
+    assert world.launcher == launcher
+    assert {field: getattr(world, field) for field in FIELDS} == {
+        field: said.get(field, (None, ""))[0] for field in FIELDS
+    }
+    assert world.sources == {field: source for field, (_, source) in said.items()}
+    assert (world.device, world.backend, allocation(world)) == (None, None, None)
+    size = said["world_size"]
+    assert world.size_evidence == f"{size[1]} = {size[0]} ({launcher})"
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_allocation_without_srun_is_one_process_and_says_so(name: str) -> None:
+    world = meshkit.detect(ALL[name])
+    source = ALONE[name]
+    assert world.sources == dict.fromkeys(FIELDS[:6], source)
+    assert world == meshkit.World(
+        0, 1, 0, 1, 0, 1, None, None, "single", sources=dict.fromkeys(FIELDS[:6], source)
+    )
+    assert world.size_evidence == f"there is 1 process and {source}"
+    assert f"no srun ({allocation(world)})" == source
+
+
+def test_a_small_allocation_is_like_none() -> None:
+    world = meshkit.detect({**recorded.SALLOC, "SLURM_JOB_NUM_NODES": "1"})
+    assert world == meshkit.detect({})
+    assert world.size_evidence == "there is 1 process and no launcher"
+
+
+@pytest.mark.parametrize("name", ["AZUREML", "SAGEMAKER", "LSF"])
+def test_a_cloud_or_a_queue_alone_is_no_launcher(name: str) -> None:
+    mpi = ("OMPI_", "JSM_")
+    environ = {key: value for key, value in ALL[name].items() if not key.startswith(mpi)}
+    assert environ
+    assert meshkit.detect(environ) == meshkit.detect({})
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("around", ["SRUN", "SBATCH", "INTERACTIVE", "SALLOC"])
+def test_torchrun_and_spawn_inside_any_other_answer_alone(name: str, around: str) -> None:
+    for inner in (recorded.TORCHRUN, recorded.SPAWN):
+        nested = {**ALL[around], **without(ALL[name], *SET_INSIDE), **inner}
+        assert meshkit.detect(nested) == meshkit.detect(inner)
+
+
+@pytest.mark.parametrize("around", ["SBATCH", "SALLOC", "INTERACTIVE"])
+@pytest.mark.parametrize("name", ["OPEN_MPI_5", "MVAPICH2", "PALS", "MPICH", "INTEL_MPI", "SRUN"])
+def test_what_is_started_in_an_allocation_answers(name: str, around: str) -> None:
+    assert meshkit.detect({**ALL[around], **ALL[name]}) == meshkit.detect(ALL[name])
+
+
+def test_the_order_in_which_rows_recognise_one_environment() -> None:
+    environ: Env = {}
+    for row in ROWS.values():
+        environ |= row
+    names = [row.name for row in matching_launchers(environ)]
+    assert names == [
+        *("torchrun", "spawn", "hand-written", "azureml", "sagemaker"),
+        *("openmpi", "mvapich2", "pals", "hydra", "lsf", "slurm"),
+    ]
+
+
+@pytest.mark.parametrize(("tasks", "task"), [("2", "1"), ("8", "3"), ("4", "0")])
+@pytest.mark.parametrize("name", ["MVAPICH2", "PALS", "MPICH", "LSF"])
+def test_a_launcher_of_its_own_in_a_step_answers(name: str, tasks: str, task: str) -> None:
+    """Where the step's size or rank is another one, it is not srun that speaks PMI."""
+    around = {**recorded.SRUN, "SLURM_NTASKS": tasks, "SLURM_PROCID": task}
+    assert meshkit.detect({**around, **ALL[name]}) == meshkit.detect(ALL[name])
+
+
+def test_a_step_without_its_id() -> None:
+    """The first task of a step is told from a batch script by the step's nodes, or its old name."""
+    first = {**recorded.SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+    for gone in (("SLURM_STEP_ID",), ("SLURM_STEP_ID", "SLURM_STEPID")):
+        world = meshkit.detect(without(first, *gone))
+        assert (world.launcher, world.rank, world.world_size) == ("slurm", 0, 4)
+    shell = without(recorded.INTERACTIVE, "SLURM_STEP_ID")
+    assert meshkit.detect(shell).launcher == "single"
+
+
+@pytest.mark.parametrize("name", [*EXPECTED, *ALONE])
+def test_an_exported_world_is_detected_again(name: str) -> None:
+    world = meshkit.detect(ALL[name])
+    target: Env = {}
+    again = meshkit.detect(world.export(target))
+    assert again.launcher == "hand-written"
+    same = ("rank", "world_size", "local_rank", "local_world_size", "master_addr", "master_port")
+    assert [getattr(again, field) for field in same] == [getattr(world, field) for field in same]
+    assert target == world.export({})
+    beside = meshkit.detect({**ALL[name], **target})  # in a child of this very process
+    assert [getattr(beside, field) for field in same] == [getattr(world, field) for field in same]
+
+
+def test_a_world_without_an_address_exports_none() -> None:
+    world = replace(meshkit.detect(recorded.OPEN_MPI_5), local_world_size=None)
+    environ = {"MASTER_ADDR": "kept"}
+    assert world.export(environ) == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    assert environ == {"MASTER_ADDR": "kept", **world.export({})}
+
+
+@pytest.mark.parametrize(("row", "place", "names"), IDENTITY)
+def test_a_missing_variable_is_named(row: str, place: int, names: list[str]) -> None:
+    """Without PALS_RANKID, by which it is known, hydra answers: its variables are there too."""
+    environ = without(ROWS[row], *names)
+    if place == 2 and row in DEALT_BY_NODE:
+        world = meshkit.detect(environ)
+        assert world.local_rank == 3 % int(environ["LOCAL_WORLD_SIZE"])
+        assert world.sources["local_rank"] == "rank % local_world_size"
+        return
+    error = refused(environ)
+    named = ["MPI_LOCALRANKID"] if names == ["PALS_RANKID"] else names
+    assert error.variables == dict.fromkeys(named)
+    launcher = "hydra" if names == ["PALS_RANKID"] else row
+    first = f"the launcher {launcher} was recognised, but {' or '.join(named)} is not set."
+    assert str(error).splitlines()[0] == first
+
+
+@pytest.mark.parametrize("value", ["", " ", "-1", "x", "1.0", "0x1", "\u0663"])
+@pytest.mark.parametrize(("row", "place", "names"), IDENTITY)
+def test_a_variable_that_is_no_number_is_named(
+    row: str, place: int, names: list[str], value: str
+) -> None:
+    error = refused({**ROWS[row], names[0]: value})
+    assert error.variables == {names[0]: value}
+    first = f"the launcher {row} was recognised, but {names[0]}={value!r} is not "
+    assert str(error).splitlines()[0] == first + ("1 or more." if place == 1 else "0 or more.")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_no_ranks_at_all_are_refused(row: str) -> None:
+    size = RANK_SIZE_LOCAL[row][1].split()[0]
+    assert refused({**ROWS[row], size: "0"}).variables == {size: "0"}
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("number", ["4", "9"])
+@pytest.mark.parametrize("row", ROWS)
+def test_a_rank_outside_its_job_or_node_is_refused(row: str, number: str, place: int) -> None:
+    index = RANK_SIZE_LOCAL[row][place].split()[0]
+    field = "world_size" if place == 0 else "local_world_size"
+    count = meshkit.detect(ROWS[row]).sources[field]
+    error = refused({**ROWS[row], index: number})
+    assert error.variables == {index: number, count: ROWS[row][count]}
+    assert str(error) == (
+        f"{index}={number} must be below {count}={ROWS[row][count]}.\n"
+        f"  Both were read for the launcher {row}.\n"
+        f"  Fix: export {index} and {count} so that they agree."
+    )
+
+
+OTHERS = [row for row in ROWS if row not in DEALT_BY_NODE]
+
+
+@pytest.mark.parametrize("row", OTHERS)
+def test_a_rank_by_hand_against_the_launchers(row: str) -> None:
+    """Of the same size it cannot be right; of another, one was started inside the other."""
+    rank, size = (names.split()[0] for names in RANK_SIZE_LOCAL[row][:2])
+    error = refused({**ROWS[row], "RANK": "1", "WORLD_SIZE": "4"})
+    assert error.variables == {"RANK": "1", rank: "3"}
+    assert str(error) == (
+        f"RANK=1 is not {rank}=3.\n"
+        f"  Both were read for the launcher hand-written and {row}.\n"
+        f"  Fix: export RANK and {rank} so that they agree."
+    )
+    above = refused({**ROWS[row], rank: "1", "RANK": "3", "WORLD_SIZE": "4"})
+    assert above.variables == {"RANK": "3", rank: "1"}
+    for mine, others in (("8", "4"), ("2", "4")):
+        world = meshkit.detect({**ROWS[row], "RANK": "1", "WORLD_SIZE": mine, size: others})
+        assert (world.rank, world.world_size, world.launcher) == (1, int(mine), "hand-written")
+    assert meshkit.detect({**ROWS[row], "RANK": "3", "WORLD_SIZE": "4"}).launcher == "hand-written"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_arguments_win(row: str) -> None:
+    world = meshkit.detect(ROWS[row], rank=1, world_size=2, local_rank=0)
+    assert (world.rank, world.world_size, world.local_rank) == (1, 2, 0)
+    assert (world.launcher, world.local_world_size, world.node_rank) == (row, None, None)
+    assert {world.sources[field] for field in FIELDS[:3]} == {"argument"}
+    before = meshkit.detect(ROWS[row])
+    assert (world.master_addr, world.master_port) == (before.master_addr, before.master_port)
+    smaller = meshkit.detect(ROWS[row], rank=1)
+    assert (smaller.rank, smaller.world_size, smaller.local_rank) == (1, 4, 1)
+    assert smaller.sources["local_rank"] == "one node assumed"
+    moved = meshkit.detect(ROWS[row], local_rank=0)
+    assert (moved.rank, moved.world_size, moved.local_rank) == (3, 4, 0)
+    assert moved.sources["rank"] == before.sources["rank"]
+
+
+def test_a_message_word_for_word_inside_another_launcher() -> None:
+    inner = without(recorded.OPEN_MPI_5, "OMPI_COMM_WORLD_RANK")
+    environ = {**recorded.SRUN, **recorded.MVAPICH2, **inner}
+    assert str(refused(environ)) == (
+        "the launcher openmpi was recognised, but OMPI_COMM_WORLD_RANK is not set.\n"
+        "  It sets OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE on every rank; "
+        "OMPI_COMM_WORLD_SIZE is set. Without that, mvapich2 would be used.\n"
+        "  Fix: export OMPI_COMM_WORLD_RANK=0, or the right number."
+    )
+
+
+def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
+    assert str(refused(recorded.PALS_WITHOUT_PMI)) == (
+        "the launcher pals was recognised, but PMI_SIZE is not set.\n"
+        "  It sets PALS_RANKID and PMI_SIZE on every rank; PALS_RANKID is set.\n"
+        "  Fix: export PMI_SIZE=1, or the right number."
+    )
+    world = meshkit.detect(recorded.PALS_WITHOUT_PMI, world_size=4)
+    assert (world.rank, world.world_size, world.local_rank, world.node_rank) == (3, 4, 1, 1)
+
+
+def test_what_launchers_say_of_the_job_as_a_whole() -> None:
+    """Its name, by which two jobs at one address are told apart; and its hosts."""
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "n[1-2],login"}
+    assert job_name(slurm, "slurm") == "7.1"
+    assert job_name({**slurm, "SLURM_HET_SIZE": "2"}, "slurm") == ""  # parts of one job
+    assert job_name({"SLURM_JOB_ID": "7"}, "slurm") == ""
+    assert job_name({"TORCHELASTIC_RUN_ID": "abc"}, "torchrun") == "abc"
+    assert job_name(slurm, "hand-written") == job_name(slurm, "single") == ""
+    assert job_hosts(slurm, "slurm") == ["n1", "n2", "login"]
+    assert job_hosts(slurm, "torchrun") == job_hosts({}, "slurm") == []
+    assert job_hosts({"SLURM_STEP_NODELIST": "n["}, "slurm") == []

@@ -1,0 +1,179 @@
+"""Local processes: results, errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+import meshkit
+
+from .. import jobs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started() -> None:
+    """The forkserver has imported torch before a test looks at the clock."""
+    meshkit.spawn(os.getpid, 1, timeout=60)
+
+
+def test_results_by_rank() -> None:
+    assert meshkit.spawn(jobs.rank_plus, 4, (10,), timeout=60) == [10, 11, 12, 13]
+
+
+def test_tensors_come_back() -> None:
+    first, second = meshkit.spawn(jobs.returns_tensor, 2, timeout=60)
+    assert torch.equal(first + 1, second)
+
+
+def test_children_see_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("a", "b"):  # the forkserver was started before
+        monkeypatch.setenv("MESHKIT_TEST", value)
+        assert meshkit.spawn(jobs.environment_of_child, 1, ("MESHKIT_TEST",)) == [value]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
+    assert meshkit.spawn(jobs.environment_of_child, 1, ("TORCHELASTIC_RUN_ID",)) == [None]
+
+
+def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert timedelta(seconds=10) == sys.modules["meshkit.launch.spawn.spawn"].GRACE
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.GRACE", timedelta(seconds=2))
+    began = time.monotonic()
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(jobs.one_raises, 3)
+    assert 2 <= time.monotonic() - began < 12
+    error = caught.value
+    assert isinstance(error.errors[1], ValueError)
+    assert error.__cause__ is error.errors[1]
+    assert [type(error.errors[r]) for r in (0, 2)] == [meshkit.RankTimeoutError] * 2
+    lines = str(error).splitlines()
+    assert lines[0] == "spawn(one_raises, 3): rank 1 failed first, with ValueError: boo"
+    assert lines[1] == "  Traceback (most recent call last):"
+    assert any("in one_raises" in line for line in lines)
+    after = re.fullmatch(
+        r"  Ranks 0, 2: RankTimeoutError: still running after (\S+) s, killed", lines[-2]
+    )
+    assert after
+    assert 2 <= float(after[1]) < 12
+    assert lines[-1] == "  Fix: look at rank 1 first; the others may have failed because it did."
+
+
+def test_a_killed_rank_is_named_with_its_signal() -> None:
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(jobs.one_is_killed, 3, timeout=60)
+    line = str(caught.value).splitlines()[0]
+    assert line.startswith("spawn(one_is_killed, 3, timeout=60): rank 1 failed first, with ")
+    assert line.endswith("RuntimeError: the process ended by itself, with signal SIGKILL")
+    assert sorted(caught.value.errors) == [0, 1, 2]
+
+
+def test_sys_exit_is_an_outcome() -> None:
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(jobs.one_exits, 2, timeout=60)
+    assert isinstance(caught.value.errors[0], SystemExit)
+
+
+def test_sys_exit_0_is_no_failure() -> None:
+    assert meshkit.spawn(sys.exit, 2, (0,), timeout=60) == [None, None]
+
+
+def test_a_time_of_months_is_a_time() -> None:
+    assert meshkit.spawn(jobs.rank_plus, 1, (1,), timeout=3e6) == [1]
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import meshkit\ndef f(): return 1\nmeshkit.spawn(f, 2)\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(
+        "Fix: write if __name__ == '__main__': before the lines of the script that call spawn."
+    )
+
+
+def test_the_watchdog_ends_a_hang() -> None:
+    began = time.monotonic()
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(jobs.one_hangs, 2, timeout=1.5)
+    assert 1.5 <= time.monotonic() - began < 6
+    assert sorted(caught.value.errors) == [1]
+    error = caught.value.errors[1]
+    assert isinstance(error, meshkit.RankTimeoutError)
+    assert error.missing_ranks == (1,)
+
+
+def test_what_cannot_be_pickled_is_told_in_words() -> None:
+    with pytest.raises(meshkit.SpawnError, match="RuntimeError: Odd: 1 and 2"):
+        meshkit.spawn(jobs.raises_odd, 1, timeout=60)
+    with pytest.raises(meshkit.SpawnError, match="the result of fn, a function, cannot be sent"):
+        meshkit.spawn(jobs.returns_unpicklable, 1, timeout=60)
+    with pytest.raises(meshkit.SpecError, match="fn and args cannot be sent"):
+        meshkit.spawn(lambda: None, 2)
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 2.0, "2"])
+def test_a_number_of_processes_that_cannot_be(count: object) -> None:
+    with pytest.raises(meshkit.SpecError, match="not a number of processes"):
+        meshkit.spawn(os.getpid, count)  # type: ignore[arg-type]
+
+
+SCRIPT = """
+import os, sys, time
+import meshkit
+
+def job(folder):
+    open(f"{folder}/{meshkit.detect().rank}.{os.getpid()}", "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    meshkit.spawn(job, 3, (sys.argv[1],))
+"""
+
+
+@pytest.mark.parametrize("forked", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_orphans_however_the_parent_ends(
+    tmp_path: Path, number: signal.Signals, forked: bool
+) -> None:
+    script, folder = tmp_path / "script.py", tmp_path / "pids"
+    script.write_text(SCRIPT)
+    folder.mkdir()
+    code = ["-c", SCRIPT] if forked else [str(script)]  # python -c has no file: it is forked
+    parent = subprocess.Popen(
+        [sys.executable, *code, str(folder)], stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: len(list(folder.iterdir())) == 3, 60)
+    pids = [int(path.suffix[1:]) for path in folder.iterdir()]
+    assert all(alive(pid) for pid in pids)
+    parent.send_signal(number)
+    parent.communicate(timeout=30)
+    assert parent.returncode != 0
+    wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: object, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_children_find_all_that_a_mesh_needs_imported() -> None:
+    assert meshkit.spawn(jobs.read_by_joining, 2, timeout=60) == [[], []]
