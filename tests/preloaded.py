@@ -1,8 +1,9 @@
-"""What the forkserver of the tests imports last, once for all ranks.
+"""Modules that the forkserver of the tests imports last, once for all ranks.
 
-At its first optimizer, DDP or DTensor a rank would read these by itself, for some two seconds. What
-is there by then is frozen: else each rank begins with a collection of garbage that goes through all
-of torch's objects, and copies their pages, for a tenth of a second.
+A rank imports the test module whose function it runs, and with it pytest and hypothesis, in 0.1 s.
+A rank that uses an optimizer, DDP or DTensor imports the modules of torch below, in 2 s. The objects
+that exist after these imports are frozen: otherwise the first garbage collection of each rank visits
+all objects of torch and copies their memory pages, in 0.1 s.
 """
 
 from __future__ import annotations

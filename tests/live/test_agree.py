@@ -3,28 +3,124 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import meshkit
-from tests.live import agree_jobs as jobs
+from meshkit.core.call import Call
+from meshkit.launch.record import joined
+from meshkit.live import agree, assemble, create
+from meshkit.live.limits import Limits
+from meshkit.live.shared import NONE, Shared
+from meshkit.live.terms import Terms
 
 SLACK = 5.0  # seconds; a disagreement is told as soon as all have come, here in milliseconds
+
+
 ABOUT = "ranks disagree about the mesh; no process group was created."
 
 
+def list_compared_fields() -> list[str]:
+    meshkit.init()
+    record = joined()
+    assert record is not None
+    plan = meshkit.GroupPlan.of(meshkit.Layout(dp=1))
+    terms = Terms(None, Limits(None), None)
+    return list(agree.request(Call("build_mesh"), plan, record, terms, Shared()))
+
+
+# What the odd rank passes, or what is altered there, so that one field of its request differs.
+PASSED: dict[str, dict[str, Any]] = {
+    "sizes": {"dp": -1, "sp": 1},
+    "ranks": {"ranks": "reversed"},
+    "groups": {"groups": ["sp dp"]},
+    "crossing": {"crossing": {"sp": "warn"}},
+    "place": {"place": "one node"},
+    "backend": {"backend": "cpu:gloo"},
+    "timeout": {"timeout": 77, "arrival_timeout": 60},
+    "arrival_timeout": {"arrival_timeout": 50},
+}
+
+
+ALTERED = ("call", "meshkit", "torch", "history")
+
+
 def test_every_field_of_a_request_is_perturbed_below() -> None:
-    (fields,) = meshkit.spawn(jobs.fields_compared, 1)
-    assert set(fields) == {*jobs.PASSED, *jobs.ALTERED}
+    (fields,) = meshkit.spawn(list_compared_fields, 1)
+    assert set(fields) == {*PASSED, *ALTERED}
+
+
+Refusal = tuple[str, str, dict[int, str], float]
+
+
+def time_error(call: Any) -> Refusal | str:
+    """What a call raises, and after how many seconds."""
+    began = time.monotonic()
+    try:
+        call()
+    except meshkit.MeshkitError as error:
+        requests = dict(getattr(error, "requests", {}))
+        return type(error).__name__, str(error), requests, time.monotonic() - began
+    return "built"
+
+
+def alter_field(field: str) -> Any:
+    """Change what one field of this rank's request says; returns how to undo it."""
+    plain = agree.request
+
+    def altered(*args: Any) -> dict[str, str]:
+        return {**plain(*args), field: "something else"}
+
+    if field == "meshkit":
+        agree.VERSION, version = "9.9", agree.VERSION
+        return lambda: setattr(agree, "VERSION", version)
+    if field == "torch":
+        agree.torch = SimpleNamespace(__version__="9.9")
+        return lambda: setattr(agree, "torch", torch)
+    if field == "history":
+        count = dist.get_pg_count
+        dist.get_pg_count = lambda: count() + 1
+        return lambda: setattr(dist, "get_pg_count", count)
+    agree.request = altered
+    return lambda: setattr(agree, "request", plain)
+
+
+def perturb_each_field(odd_ranks: list[int]) -> Any:
+    """Every field perturbed on every rank in turn, in one job; then a mesh that works."""
+    meshkit.init(arrival_timeout=60)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    groups, told = dist.get_pg_count(), {}
+    for field in (*PASSED, *ALTERED):
+        for odd in odd_ranks:
+            asked: dict[str, Any] = {"dp": -1, "sp": 2}
+            if rank == odd:
+                asked |= PASSED.get(field, {})
+            if asked.get("ranks") == "reversed":
+                asked["ranks"] = list(reversed(range(size)))
+            if "place" in asked:
+                asked["place"] = meshkit.Topology.even(size, nodes=1)
+            undo = alter_field(field) if rank == odd and field in ALTERED else lambda: None
+            told[field, odd] = time_error(lambda asked=asked: meshkit.build_mesh(**asked))
+            undo()
+    left = dist.get_pg_count() - groups
+    with meshkit.build_mesh(dp=-1, sp=2) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+    return told, left, int(total)
 
 
 @pytest.mark.parametrize(("ranks", "odd"), [(2, [0, 1]), (4, [0, 1, 2, 3]), (8, [0, 5, 7])])
 def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
-    by_rank = meshkit.spawn(jobs.each_field_on_each_rank, ranks, (odd,), timeout=300)
+    by_rank = meshkit.spawn(perturb_each_field, ranks, (odd,), timeout=300)
     assert [(left, total) for _, left, total in by_rank] == [(0, ranks)] * ranks
     for key in by_rank[0][0]:
         field, one = key
@@ -39,14 +135,54 @@ def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
         assert shown in text, text
 
 
+def skip_each_comparison(odd: int) -> Any:
+    """Each field perturbed on one rank, where no rank compares it: who notices?
+
+    Nothing is created, as ranks that disagree would hang in there.
+    """
+    meshkit.init(arrival_timeout=60)
+    create, plain = assemble.on_all, agree.request
+    assemble.on_all = lambda *args, **options: NONE
+    noticed = {}
+    for field in (*PASSED, *ALTERED):
+        asked: dict[str, Any] = {"dp": -1, "sp": 2}
+        if dist.get_rank() == odd:
+            asked |= PASSED.get(field, {})
+        if asked.get("ranks") == "reversed":
+            asked["ranks"] = list(reversed(range(dist.get_world_size())))
+        if "place" in asked:
+            asked["place"] = meshkit.Topology.even(dist.get_world_size(), nodes=1)
+        undo = alter_field(field) if dist.get_rank() == odd and field in ALTERED else lambda: None
+        compared = agree.request
+
+        def lacking(*args: Any, field: str = field, compared: Any = compared) -> dict[str, str]:
+            return {name: value for name, value in compared(*args).items() if name != field}
+
+        agree.request = lacking
+        found = time_error(lambda asked=asked: meshkit.build_mesh(**asked))
+        noticed[field] = found if isinstance(found, str) else found[1]
+        agree.request = plain
+        undo()
+        agree.request = plain
+    assemble.on_all = create
+    return noticed
+
+
 def test_each_comparison_is_needed() -> None:
     """Where one field is not compared, a rank that differs in it passes unnoticed."""
-    for noticed in meshkit.spawn(jobs.without_each_comparison, 4, (2,), timeout=120):
-        assert noticed == dict.fromkeys((*jobs.PASSED, *jobs.ALTERED), "built")
+    for noticed in meshkit.spawn(skip_each_comparison, 4, (2,), timeout=120):
+        assert noticed == dict.fromkeys((*PASSED, *ALTERED), "built")
+
+
+def ask_for_other_sizes(odd: int) -> Any:
+    meshkit.init(arrival_timeout=120)
+    size = dist.get_world_size()
+    sizes = {"dp": size // 2, "sp": 2} if dist.get_rank() == odd else {"dp": size}
+    return time_error(lambda: meshkit.build_mesh(sizes))
 
 
 def test_thirty_two_ranks() -> None:
-    told = meshkit.spawn(jobs.refused_sizes, 32, (17,), timeout=300)
+    told = meshkit.spawn(ask_for_other_sizes, 32, (17,), timeout=300)
     assert {kind for kind, *_ in told} == {"DisagreementError"}
     lines = told[0][1].splitlines()
     assert lines[1] == "  ranks 0-16 and 18-31:  dp=32"
@@ -54,10 +190,23 @@ def test_thirty_two_ranks() -> None:
     assert len({text for _, text, *_ in told}) == 1
 
 
+def refuse_on_one_rank(odd: int, first: bool) -> Any:
+    """The odd rank's own request cannot be; then all ask for the same."""
+    if first:
+        meshkit.init(arrival_timeout=60)
+    rank = meshkit.detect().rank
+    sizes = {"dp": 3} if rank == odd else {"dp": 4}
+    told = time_error(lambda: meshkit.build_mesh(sizes, arrival_timeout=60))
+    with meshkit.build_mesh(dp=4, arrival_timeout=60) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group("dp"))
+    return told, int(total)
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["joined", "not joined yet"])
 @pytest.mark.parametrize("odd", [0, 2])
 def test_a_refused_request_is_quoted_to_the_others_at_once(odd: int, first: bool) -> None:
-    by_rank = meshkit.spawn(jobs.refused_on, 4, (odd, first), timeout=120)
+    by_rank = meshkit.spawn(refuse_on_one_rank, 4, (odd, first), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
     for rank, (told, _) in enumerate(by_rank):
         kind, text, _, seconds = told
@@ -73,8 +222,31 @@ def test_a_refused_request_is_quoted_to_the_others_at_once(odd: int, first: bool
             assert "gave up: SpecError: build_mesh({'dp': 3}, arrival_timeout=60)" in lines[1]
 
 
+def fail_before_creating(odd: int) -> Any:
+    """An exception on one rank between the two meetings of a build."""
+    meshkit.init(arrival_timeout=60)
+    plain = assemble.create
+
+    def broken(*args: Any, **options: Any) -> Any:
+        raise OSError("too many open files")
+
+    if dist.get_rank() == odd:
+        assemble.create = broken
+    began = time.monotonic()
+    try:
+        meshkit.build_mesh(dp=4)  # the default group: nobody waits inside create
+        told: Any = "built"
+    except (OSError, meshkit.DisagreementError) as error:
+        told = type(error).__name__, str(error), time.monotonic() - began
+    assemble.create = plain
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+    return told, int(total)
+
+
 def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
-    by_rank = meshkit.spawn(jobs.one_cannot_create, 4, (2,), timeout=120)
+    by_rank = meshkit.spawn(fail_before_creating, 4, (2,), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
     kinds = [told[0] for told, _ in by_rank]
     assert kinds == ["DisagreementError", "DisagreementError", "OSError", "DisagreementError"]
@@ -83,13 +255,37 @@ def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
     assert "gave up: OSError: too many open files" in text
 
 
+def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
+    """The n-th new_group fails on one rank, while the others connect; then all build again."""
+    meshkit.init(arrival_timeout=10)
+    real, calls = dist.new_group, []
+
+    def failing(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == number:
+            raise error
+        return real(*args, **options)
+
+    if dist.get_rank() == odd:
+        create.dist.new_group = failing
+    began = time.monotonic()
+    try:
+        meshkit.build_mesh(dp=2, sp=2, tp=1)
+        told: Any = "built"
+    except BaseException:
+        told = type(time_error).__name__, str(time_error), time.monotonic() - began
+    create.dist.new_group = real
+    with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
+        return told, str(mesh.verify().groups[0].axes), len(calls)
+
+
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize(
     "error", [RuntimeError("Gloo: too many open files"), OSError("too many open files")]
 )
 def test_a_group_that_fails_on_one_rank_while_others_connect(number: int, error: Exception) -> None:
     """They wait for it as long as one try takes, are told who it was, and all can build again."""
-    by_rank = meshkit.spawn(jobs.one_group_fails, 4, (1, number, error), timeout=120)
+    by_rank = meshkit.spawn(fail_while_creating, 4, (1, number, error), timeout=120)
     for rank, (told, axes, calls) in enumerate(by_rank):
         kind, text, seconds = told
         assert axes == "('dp', 'sp')"
@@ -102,8 +298,17 @@ def test_a_group_that_fails_on_one_rank_while_others_connect(number: int, error:
         assert seconds < 10 + 3
 
 
+def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
+    """mesh.agree on values of the caller's own, and what it leaves open."""
+    with meshkit.build_mesh(**options) as mesh:
+        mesh.agree("learning rate", 3e-4) if mesh.rank in mesh.layout else None
+        before = len(os.listdir("/proc/self/fd"))
+        told = time_error(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
+        return told, len(os.listdir("/proc/self/fd")) - before
+
+
 def agreed(by_rank: list[Any], **options: Any) -> list[Any]:
-    return meshkit.spawn(jobs.values, 4, (by_rank, options), timeout=120)
+    return meshkit.spawn(agree_on_values, 4, (by_rank, options), timeout=120)
 
 
 def test_a_value_of_ones_own() -> None:
@@ -128,9 +333,20 @@ def test_a_value_over_a_part_of_the_world() -> None:
     assert {one[0][0] for one in told[1::2]} == {"CoordinateError"}
 
 
+def make_different_calls(first: str, second: str) -> Any:
+    """Rank 1 makes another call than the others."""
+    mesh = meshkit.build_mesh(dp=-1, arrival_timeout=20)
+    calls = {
+        "build": lambda: meshkit.build_mesh(dp=-1, arrival_timeout=20),
+        "agree": lambda: mesh.agree("step", 1),
+        "other": lambda: mesh.agree("epoch", 1),
+    }
+    return time_error(calls[second if mesh.rank == 1 else first])
+
+
 @pytest.mark.parametrize("calls", [("build", "agree"), ("agree", "other")])
 def test_different_calls_are_told(calls: tuple[str, str]) -> None:
-    told = meshkit.spawn(jobs.different_calls, 3, calls, timeout=60)
+    told = meshkit.spawn(make_different_calls, 3, calls, timeout=60)
     assert {kind for kind, *_ in told} == {"DisagreementError"}
     assert len({text for _, text, *_ in told}) == 1
     assert max(seconds for *_, seconds in told) < SLACK

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 import meshkit
 from meshkit import BatchError, BatchPlan, CoordinateError
 from meshkit.core.epoch import Epoch
 from meshkit.live.data import MicroBatchSampler
 from meshkit.live.stream import MicroBatchStream
-
-from . import data_jobs as jobs
 
 
 def sampler(length: int = 10, tail: str = "keep", **sizes: int) -> MicroBatchSampler:
@@ -23,9 +25,19 @@ def sampler(length: int = 10, tail: str = "keep", **sizes: int) -> MicroBatchSam
     return MicroBatchSampler(Epoch(length, plan, 0, True, 1, tail))
 
 
+class Counting(IterableDataset[int]):
+    """0, 1, 2, ..."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.length)
+
+
 def stream(length: int, data_index: int = 0) -> MicroBatchStream[int]:
     plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=2, uneven=True)
-    return MicroBatchStream(jobs.Counting(length), plan, data_index, 0)
+    return MicroBatchStream(Counting(length), plan, data_index, 0)
 
 
 def order_of(one: MicroBatchSampler, epoch: int) -> list[list[int]]:
@@ -134,13 +146,39 @@ def test_what_is_refused_changes_nothing() -> None:
     assert one.state_dict() == before
 
 
+class Squares(Dataset[tuple[int, int]]):
+    """A sample and its square, so that a batch tells which samples are in it."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index * index
+
+
+def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = None) -> Any:
+    """A pass as a trainer makes it: per step, each batch with the micro batch it belongs to."""
+    batches, found = iter(loader), []
+    for step in range(sampler.steps if steps is None else steps):
+        row = []
+        for micro, (samples, squares) in zip(sampler.micro_batches(step), batches, strict=False):
+            same = samples.tolist() == micro.samples.tolist()
+            same = same and squares.tolist() == [s * s for s in samples.tolist()]
+            row.append((micro.samples.tolist(), micro.weight, micro.is_filler, same))
+        found.append(row)
+    return found
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_reads_ahead(workers: int) -> None:
     """Two workers ask for four micro batches at once: for the end, with a step to go."""
-    data, one = jobs.Squares(10), sampler()
+    data, one = Squares(10), sampler()
     loader: Any = DataLoader(data, batch_sampler=one, num_workers=workers)
     for epoch in range(2):
-        rows = jobs.steps_of(one, loader)
+        rows = collect_steps(one, loader)
         assert one.epoch == epoch
         assert [len(row) for row in rows] == [2, 2, 1]
         assert all(same for row in rows for *_, same in row)
@@ -174,10 +212,77 @@ def test_a_stream_is_read_on_and_begins_again_with_its_epoch() -> None:
     assert [*copy] == [*one]
 
 
+SIZES = {"global_batch": 6, "micro_batch": 1, "uneven": True}
+
+
+def loader_options(workers: int) -> dict[str, Any]:
+    """Workers as torchrun's ranks start them; those of ``spawn`` would import torch again."""
+    context = {"multiprocessing_context": "fork"} if workers else {}
+    return {"num_workers": workers, **context}
+
+
+def run_epochs(workers: int, length: int, stop: int) -> Any:
+    """Two epochs and a half on one mesh, the rest of the third on another."""
+    data, report = Squares(length), []
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        sampler = mesh.sampler(data, mesh.batch(**SIZES), shuffle=True, seed=5)
+        loader = DataLoader(data, batch_sampler=sampler, **loader_options(workers))
+        assert len(loader) == len(sampler)
+        for _ in range(2):  # without set_epoch
+            rows = collect_steps(sampler, loader)
+            report.append((sampler.epoch, rows))
+        part = collect_steps(sampler, loader, stop)
+        report.append((sampler.epoch, part))
+        mesh.check_batch([torch.tensor(row[0][0]) for row in part])
+        saved = json.dumps(sampler.state_dict(steps=stop))
+    with meshkit.build_mesh(dp=4) as mesh:
+        sampler = mesh.sampler(
+            data, mesh.batch(**{**SIZES, "global_batch": 4}), shuffle=True, seed=5
+        )
+        sampler.load_state_dict(json.loads(saved))
+        sampler.set_epoch(2)  # what a trainer does at the head of its loop
+        loader = DataLoader(data, batch_sampler=sampler, **loader_options(workers))
+        report.append((sampler.epoch, collect_steps(sampler, loader)))
+        report.append((sampler.epoch, [len(sampler), sampler.state_dict()["consumed"]]))
+        report.append((0, collect_steps(sampler, loader, 1)))
+        report.append((sampler.epoch, None))
+    return report
+
+
+def read_stream(stream: Any, workers: int) -> list[list[int]]:
+    loader: Any = DataLoader(
+        stream, batch_size=None, collate_fn=default_collate, **loader_options(workers)
+    )
+    return [batch.tolist() for batch in loader]
+
+
+def run_streams(workers: int, length: int) -> Any:
+    """A stream on one mesh, and what is left of it after two steps on another."""
+    report = []
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        stream = mesh.sampler(Counting(length), mesh.batch(**SIZES))
+        report.append(read_stream(stream, workers))
+        saved = stream.state_dict(steps=2)
+    with meshkit.build_mesh(dp=4) as mesh:
+        stream = mesh.sampler(Counting(length), mesh.batch(global_batch=4, micro_batch=1))
+        stream.load_state_dict(saved)
+        stream.set_epoch(0)
+        report.append(read_stream(stream, workers))
+        stream.set_epoch(1)
+        report.append(read_stream(stream, workers))
+    return report
+
+
+def run_with_and_without_workers(name: str, *numbers: int) -> Any:
+    """A job without workers, and with two."""
+    job = {"epochs": run_epochs, "streams": run_streams}[name]
+    return [job(workers, *numbers) for workers in (0, 2)]
+
+
 @pytest.fixture(scope="module")
 def streams() -> list[Any]:
     """By rank: without workers, and with two."""
-    return meshkit.spawn(jobs.both, 4, ("streams", 23), timeout=120)
+    return meshkit.spawn(run_with_and_without_workers, 4, ("streams", 23), timeout=120)
 
 
 def ownership(rows: list[Any], dp: int, sp: int) -> list[int]:
@@ -191,7 +296,7 @@ def ownership(rows: list[Any], dp: int, sp: int) -> list[int]:
 
 
 def test_epochs_on_real_ranks_and_resumed_on_another_mesh() -> None:
-    both = meshkit.spawn(jobs.both, 4, ("epochs", 20, 2), timeout=120)
+    both = meshkit.spawn(run_with_and_without_workers, 4, ("epochs", 20, 2), timeout=120)
     for workers in (0, 1):
         check_epochs(20, [reports[workers] for reports in both])
 
@@ -230,8 +335,45 @@ def test_streams_on_real_ranks_and_resumed_on_another_mesh(
     assert again == tuple([[s + d] for s in range(0, 20, 4)] for d in range(4))
 
 
+def collect_refusals() -> Any:
+    """What mesh.sampler says, word for word."""
+    told: list[str] = []
+    with meshkit.build_mesh(dp=2) as mesh:
+        plan = mesh.batch(global_batch=4, micro_batch=2)
+        other = meshkit.BatchPlan.solve(dp=4, global_batch=8, micro_batch=2)
+        stream: Any = Counting(8)
+        with mesh.view(shard=2) as view:
+            others = view.batch(global_batch=4, micro_batch=2, data="shard")
+        wrong = replace(plan, data_index=1 - mesh.coordinate["dp"])
+        for ask in (
+            lambda: mesh.sampler(8, others),
+            lambda: mesh.sampler(8, wrong),
+            lambda: mesh.sampler(stream, plan, seed=1),
+            lambda: mesh.sampler(iter([1]), plan),
+            lambda: mesh.sampler([1, 2, 3], plan, tail="drop"),
+            lambda: mesh.sampler(8, other, shuffle=True),
+            lambda: mesh.sampler(8, 3),  # type: ignore[call-overload]
+            lambda: mesh.sampler(stream, plan, shuffle=True),
+            lambda: mesh.sampler(stream, plan, tail="keep"),
+            lambda: mesh.sampler(stream, plan).state_dict(steps=-1),
+        ):
+            try:
+                ask()
+            except meshkit.MeshkitError as error:
+                told.append(str(error))
+        plain = meshkit.BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
+        told.append(str([*mesh.sampler(range(4), plain)]))
+        one = mesh.sampler(torch.tensor([1000]), plain)  # a dataset of one sample, not a number
+        assert len(one) == one.steps == 1
+        run_with_and_without_workers = mesh.batch(
+            global_batch=4, micro_batch=1, data=()
+        )  # all ranks read the same
+        told.append(str([*mesh.sampler(range(4), run_with_and_without_workers)]))
+    return told
+
+
 def test_refused_in_words() -> None:
-    zero, one = meshkit.spawn(jobs.refusals, 2, timeout=60)
+    zero, one = meshkit.spawn(collect_refusals, 2, timeout=60)
     assert zero[:-2] == one[:-2]
     assert zero[:-2] == [
         "mesh.sampler(8, plan): there is no axis 'shard'.\n"

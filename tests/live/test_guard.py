@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import time
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from tests.live import guard_jobs as jobs
+import meshkit
+from meshkit.launch.inside import timeout_of
+from meshkit.live import guard as guard_module
+from tests.live.faults import describe_error
+from tests.live.resources import threads
 from tests.promises import BUSY
 
 
-@pytest.mark.job(jobs.one_sleeps, 4, (6.0, 2.0, None))
+def load_batch(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def sleep_on_one_rank(seconds: float, timeout: float | None, each: float | None) -> Any:
+    """Rank 2 sleeps before its second collective over dp; all have one over sp after it."""
+    limits = None if each is None else {"dp": each, "sp": each}
+    mesh = meshkit.build_mesh(dp=2, sp=2, timeout=limits)
+    before = threads()
+    began = time.monotonic()
+    try:
+        with mesh.guard(timeout=timeout):
+            for step in range(3):
+                if mesh.rank == 2 and step == 1:
+                    load_batch(seconds)
+                dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+                dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error), time.monotonic() - began, threads() - before
+    return "through"
+
+
+@pytest.mark.job(sleep_on_one_rank, 4, (6.0, 2.0, None))
 def test_a_rank_that_hangs_is_behind_and_its_line_is_told(by_rank: list[Any]) -> None:
     texts = {told["text"] for told, _, _ in by_rank}
     assert len(texts) == 1
@@ -38,7 +68,7 @@ def test_a_rank_that_hangs_is_behind_and_its_line_is_told(by_rank: list[Any]) ->
         assert left == 0
 
 
-@pytest.mark.job(jobs.one_sleeps, 4, (10.0, None, 2.0))
+@pytest.mark.job(sleep_on_one_rank, 4, (10.0, None, 2.0))
 def test_without_a_timeout_the_groups_own_applies_and_a_rank_that_hangs_is_silent(
     by_rank: list[Any],
 ) -> None:
@@ -50,7 +80,26 @@ def test_without_a_timeout_the_groups_own_applies_and_a_rank_that_hangs_is_silen
     assert 2 <= seconds < 2 + 4 + BUSY  # before it wakes
 
 
-@pytest.mark.job(jobs.one_raises, 4)
+def raise_on_one_rank() -> Any:
+    """Rank 1 leaves the guard with an error of its own; then all build again."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    found: Any = "through"
+    try:
+        with mesh, mesh.guard(timeout=2):
+            if mesh.rank == 1:
+                raise ValueError("bad sample 17")
+            dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except (ValueError, meshkit.CollectiveError) as error:
+        found = describe_error(error)
+    meshkit.shutdown()  # as the Fix says: the default group may be broken too
+    with meshkit.build_mesh(dp=2, sp=2) as again, again.guard():
+        total = torch.ones(1)
+        dist.all_reduce(total, group=again.group())
+    return found, int(total)
+
+
+@pytest.mark.job(raise_on_one_rank, 4)
 def test_a_rank_that_left_with_an_error_of_its_own_is_quoted_and_all_build_again(
     by_rank: list[Any],
 ) -> None:
@@ -64,7 +113,22 @@ def test_a_rank_that_left_with_an_error_of_its_own_is_quoted_and_all_build_again
         assert "  Fix: look at rank 1 first; " in told["text"]
 
 
-@pytest.mark.job(jobs.left_long_ago, 4)
+def hang_after_handled_error() -> Any:
+    """All leave a guard with an error that is caught; much later rank 2 hangs."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    with contextlib.suppress(StopIteration), mesh.guard():
+        raise StopIteration
+    try:
+        with mesh.guard(timeout=2):
+            if mesh.rank == 2:
+                load_batch(5)
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+@pytest.mark.job(hang_after_handled_error, 4)
 def test_an_error_that_was_caught_long_ago_is_forgotten(by_rank: list[Any]) -> None:
     for told in by_rank:
         assert told["behind"] == [2]
@@ -72,7 +136,20 @@ def test_an_error_that_was_caught_long_ago_is_forgotten(by_rank: list[Any]) -> N
         assert "(load_batch)" in told["text"]
 
 
-@pytest.mark.job(jobs.hangs_elsewhere, 2)
+def hang_in_own_group() -> Any:
+    """The collective that hangs is of a group that is not the mesh's: torch would wait for long."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    own = dist.new_group([0, 1], group_desc="a group of mine")
+    seen: list[str] = []
+    guard_module.print = lambda text, **_: seen.append(str(text))
+    with mesh.guard(timeout=1):
+        if mesh.rank == 1:
+            load_batch(8)
+        dist.all_reduce(torch.ones(1), group=own)
+    return seen
+
+
+@pytest.mark.job(hang_in_own_group, 2)
 def test_a_hang_in_a_group_of_ones_own_is_reported_too(by_rank: list[Any]) -> None:
     seen, _ = by_rank
     assert len(seen) == 1
@@ -82,28 +159,100 @@ def test_a_hang_in_a_group_of_ones_own_is_reported_too(by_rank: list[Any]) -> No
     assert "Rank 1: in no collective, guard_jobs.py:" in seen[0]
 
 
-@pytest.mark.job(jobs.two_false_alarms_and_a_hang, 2)
+def hang_after_false_alarm() -> Any:
+    """Where nothing raises: a long compilation on all ranks is no hang, the next hang is one."""
+    guard_module._raises = lambda site: False
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
+    with mesh.guard(timeout=1):
+        time.sleep(3)
+    try:
+        with mesh.guard(timeout=3):  # so that a busy machine gets as far as load_batch
+            if mesh.rank == 1:
+                load_batch(9)
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "through"
+
+
+@pytest.mark.job(hang_after_false_alarm, 2)
 def test_a_false_alarm_does_not_switch_the_guard_off(by_rank: list[Any]) -> None:
     told, _ = by_rank
     assert told["behind"] == [1]
     assert "(load_batch)" in told["text"]
 
 
-@pytest.mark.job(jobs.healthy, 2)
+def run_without_fault() -> Any:
+    """What a guard costs and leaves where nothing fails, and what it does to times."""
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
+    before = threads()
+    group = mesh.group("dp")
+    times = [timeout_of(group)]
+    with mesh.guard(timeout=7):
+        times.append(timeout_of(group))
+        with mesh.guard(timeout=3):
+            times.append(timeout_of(group))
+        times.append(timeout_of(group))
+        inside = threads() - before
+    times.append(timeout_of(group))
+    with mesh.guard():
+        times.append(timeout_of(group))
+        dist.all_reduce(torch.ones(1), group=group)
+    return [int(one.total_seconds()) for one in times if one], inside, threads() - before
+
+
+@pytest.mark.job(run_without_fault, 2)
 def test_where_nothing_fails_times_are_put_back_and_no_thread_is_left(by_rank: list[Any]) -> None:
     for times, inside, left in by_rank:
         assert times == [50, 7, 3, 7, 50, 50]
         assert (inside, left) == (1, 0)
 
 
-@pytest.mark.job(jobs.other_errors, 2)
+def raise_other_errors() -> Any:
+    """Errors that are none of a collective pass as they are."""
+    found = []
+    mesh = meshkit.build_mesh(dp=2)
+    for error in (RuntimeError("shape mismatch"), KeyError("x"), SystemExit(3)):
+        try:
+            with mesh.guard():
+                raise error
+        except BaseException as caught:
+            found.append(caught is error)
+    try:
+        mesh.guard(timeout=0)
+    except meshkit.SpecError as refused:
+        found.append(str(refused))
+    return found
+
+
+@pytest.mark.job(raise_other_errors, 2)
 def test_other_errors_pass_unchanged(by_rank: list[Any]) -> None:
     for found in by_rank:
         assert found[:3] == [True] * 3
         assert found[3].startswith("mesh.guard(timeout=0): timeout is 0.")
 
 
-@pytest.mark.job(jobs.stalls_where_nobody_raises, 2, (9.0,))
+def hang_without_error(seconds: float) -> Any:
+    """As on a backend whose calls return at once: the watching thread has to notice the hang."""
+    guard_module._raises = lambda site: False
+    aborted: list[str] = []
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
+    group = mesh.group("dp")
+    real = dist.ProcessGroup.abort
+    dist.ProcessGroup.abort = lambda self: aborted.append(self.group_name)
+    try:
+        with mesh.guard(timeout=1):
+            if mesh.rank == 1:
+                load_batch(seconds)
+            dist.all_reduce(torch.ones(1), group=group)
+    except meshkit.CollectiveError as error:
+        return describe_error(error), group.group_name in aborted
+    finally:
+        dist.ProcessGroup.abort = real
+    return "through", group.group_name in aborted
+
+
+@pytest.mark.job(hang_without_error, 2, (9.0,))
 def test_a_hang_that_raises_nothing_is_noticed_by_the_thread_beside_it(by_rank: list[Any]) -> None:
     """The path of nccl, on gloo: the report is out and the groups are aborted before any error."""
     told, aborted = by_rank[0]
@@ -114,13 +263,29 @@ def test_a_hang_that_raises_nothing_is_noticed_by_the_thread_beside_it(by_rank: 
     assert "(load_batch)" in told["text"]
 
 
-@pytest.mark.job(jobs.closes_together, 2, (False,))
+def close_together(stays_away: bool) -> Any:
+    """As on nccl, whose groups end on all ranks together."""
+    from meshkit.live import mesh as mesh_module
+
+    mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
+    mesh_module.ends_together = lambda groups: True
+    if mesh.rank == 1:
+        time.sleep(4 if stays_away else 1)
+    began = time.monotonic()
+    try:
+        mesh.close()
+    except meshkit.RankTimeoutError as error:
+        return str(error).splitlines()[0], time.monotonic() - began, repr(mesh)
+    return "closed", time.monotonic() - began, repr(mesh)
+
+
+@pytest.mark.job(close_together, 2, (False,))
 def test_closing_together_waits_for_all(by_rank: list[Any]) -> None:
     for what, _, shown in by_rank:
         assert (what, shown[-7:]) == ("closed", "closed)")
 
 
-@pytest.mark.job(jobs.closes_together, 2, (True,))
+@pytest.mark.job(close_together, 2, (True,))
 def test_closing_together_names_who_does_not_come(by_rank: list[Any]) -> None:
     assert by_rank[0][0] == "1 of 2 ranks did not arrive at mesh.close() within 2 s."
     assert by_rank[0][1] < 2 + BUSY

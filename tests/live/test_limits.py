@@ -6,14 +6,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.plan import GroupPlan
+from meshkit.launch.inside import timeout_of
 from meshkit.live.limits import Limits
-from tests.live import jobs
 
 LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
+
+
 JOB = timedelta(seconds=900)
 
 
@@ -67,11 +70,29 @@ def test_what_is_refused() -> None:
     )
 
 
+def build_with_timeouts(timeout: Any) -> Any:
+    """What torch keeps for each group; dp sp is dp here, whose time is asked for beside it."""
+    meshkit.init(arrival_timeout=60)
+
+    def seconds(mesh: meshkit.Mesh, axes: str) -> float:
+        limit = timeout_of(mesh.group(*axes.split()))
+        assert limit is not None
+        return limit.total_seconds()
+
+    with meshkit.build_mesh(dp=2, sp=1, tp=2, timeout={"tp": timeout["tp"]}) as mesh:
+        times = {axes: seconds(mesh, axes) for axes in ("dp", "tp", "dp sp", "")}
+        is_world = mesh.group() is dist.group.WORLD
+    with meshkit.build_mesh(dp=4, timeout={"dp": 33}) as mesh:
+        own = {axes: seconds(mesh, axes) for axes in ("dp", "")}
+        shared = mesh.group() is dist.group.WORLD
+    return times, own, shared, is_world
+
+
 def test_the_groups_of_a_live_mesh() -> None:
     """Also for a mesh that spans the world, which then is not the default group."""
     by_axis = {"tp": 30, "dp sp": 600}
     for times, own, shared, is_world in meshkit.spawn(
-        jobs.times_by_axis, 4, (by_axis,), timeout=60
+        build_with_timeouts, 4, (by_axis,), timeout=60
     ):
         assert times == {"dp": 1800, "tp": 30, "dp sp": 1800, "": 1800}
         assert own == {"dp": 33, "": 33}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
 from meshkit.live.place import is_collectives, of_error, of_thread, place
-from tests.live import guard_jobs as jobs
+from meshkit.live.waiting import wait
 
 
 def test_the_line_of_ones_own_code() -> None:
@@ -65,9 +68,42 @@ def test_which_errors_are_a_collectives(error: BaseException, is_one: bool) -> N
     assert is_collectives(error) is is_one
 
 
+def find_operations() -> Any:
+    """The operation that place reads from the frames inside a collective."""
+    mesh = meshkit.build_mesh(dp=2)
+    mine = dist.new_group([0, 1], group_desc="a group of mine")
+    seen: list[str] = []
+
+    def look(*_: Any, **__: Any) -> Any:
+        seen.append(
+            place(mesh.rank, mesh._groups.by_key, of_thread(threading.get_ident())).operation
+        )
+        raise ZeroDivisionError
+
+    calls = {
+        "dp": lambda: dist.all_reduce(torch.ones(1), group=mesh.group("dp")),
+        "world": lambda: dist.broadcast(torch.ones(1), 0),
+        "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=mine),
+        "barrier": lambda: mesh.barrier("dp"),
+        "begun": lambda: wait(SimpleNamespace(wait=look), mesh.group("dp")),  # type: ignore[arg-type]
+        "none": look,
+    }
+    c10d = dist.distributed_c10d
+    plain, barrier = c10d._rank_not_in_group, dist.barrier
+    c10d._rank_not_in_group = dist.barrier = look
+    found = {}
+    for name, call in calls.items():
+        seen.clear()
+        with contextlib.suppress(ZeroDivisionError):
+            call()
+        found[name] = seen[0]  # torch looks again when it logs the error
+    c10d._rank_not_in_group, dist.barrier = plain, barrier
+    return found
+
+
 def test_the_operation_and_the_axes() -> None:
     """Of a collective, of a barrier of ours, over an axis, over the world, over a foreign group."""
-    told: list[Any] = meshkit.spawn(jobs.operations, 2, timeout=60)
+    told: list[Any] = meshkit.spawn(find_operations, 2, timeout=60)
     for found in told:
         assert found == {
             "dp": "all_reduce over dp",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,19 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import meshkit
 from meshkit import Layout, MeshkitError, SpecError, stream_seed
+from meshkit.launch.record import known
 from meshkit.live import seeds
 from meshkit.live.seeds import RandomStreams
-
-from . import seed_jobs as jobs
+from tests.live.faults import error_of
 
 LAYOUT = Layout(dp=2, sp=2, tp=2)
-VARY = jobs.VARY
 
 
 @pytest.fixture
@@ -42,6 +44,9 @@ def generator(name: str, **coordinate: int) -> torch.Generator:
 
 def numbers(count: int = 4) -> list[float]:
     return torch.rand(count).tolist()
+
+
+VARY = ("dp", "tp")
 
 
 # ---------------------------------------------------------------- a stream, and what is outside
@@ -447,13 +452,58 @@ def test_a_state_without_the_accelerator_begins_there_anew(
         assert numbers(2) == torch.rand(6, generator=generator("x")).tolist()[4:]
 
 
+Sizes = dict[str, int]
+
+
+def dropout_mask() -> list[int]:
+    """Which of 64 places dropout lets through."""
+    return F.dropout(torch.ones(64), 0.5).ne(0).int().tolist()
+
+
+def draw_streams(sizes: Sizes) -> Any:
+    """What each rank draws: outside, in a stream, outside again, and on coming back."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        outside = [numbers()]
+        with mesh.rng("dropout", vary=VARY):
+            first, dropped = numbers(), dropout_mask()
+        outside.append(numbers())
+        with mesh.rng("dropout", vary="tp dp"):  # the same stream
+            second = numbers()
+        with mesh.rng("dropout"):
+            alike = numbers()
+        return mesh.coordinate, outside, (first, dropped, second), alike
+
+
+def collect_seeds(sizes: Sizes) -> Any:
+    """Seeds by what they vary along, and what they are of; before and after another ``init``."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        found = {vary: mesh.seed(vary=vary) for vary in ("", "dp", "dp tp", "sp")}
+        touched = not torch.equal(before, torch.get_rng_state())
+        more = mesh.seed(7), mesh.seed(7, vary=["tp", "dp"])  # type: ignore[arg-type]
+        meshkit.init(seed=11)
+        later = mesh.seed()
+    meshkit.init(seed=12)
+    kept = mesh.seed()
+    meshkit.shutdown()
+    return mesh.coordinate, found, touched, more, later, kept, mesh.seed()
+
+
+def draw_and_seed(sizes: Sizes) -> Any:
+    """What a mesh draws, and its seeds, in one job."""
+    return draw_streams(sizes), collect_seeds(sizes)
+
+
 # ---------------------------------------------------------------- real ranks
 
 
 @pytest.fixture(scope="module")
 def ranks() -> list[Any]:
     """What each rank of a mesh draws, and its seeds."""
-    return meshkit.spawn(jobs.both, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
+    return meshkit.spawn(draw_and_seed, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
 
 
 def test_seeds_of_a_mesh(ranks: list[Any]) -> None:
@@ -486,8 +536,25 @@ def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> Non
     assert found[0][1] == [torch.rand(4, generator=own).tolist() for _ in range(2)]
 
 
+def collect_bases() -> Any:
+    """What seeds are of where ``init`` was given none, and where it drew one, twice."""
+    found = []
+    for seed in (None, "shared", "shared"):
+        meshkit.init(seed=seed)
+        with meshkit.build_mesh() as mesh, mesh.rng("x"):
+            collect_seeds = mesh.seed(), known().seed
+        found.append((*collect_seeds, stream_seed(torch.initial_seed())))
+        gone = weakref.ref(mesh)
+        gc.disable()  # a mesh that has been let go of is gone at once: its store is, too
+        del mesh
+        found[-1] = (*found[-1], gone() is None)
+        gc.enable()
+        meshkit.shutdown()
+    return found
+
+
 def test_the_base_that_init_drew_and_none_at_all() -> None:
-    first, second = meshkit.spawn(jobs.bases, 2, timeout=60)
+    first, second = meshkit.spawn(collect_bases, 2, timeout=60)
     (none, unsaid, *_), *shared = first
     assert (none, unsaid) == (stream_seed(0), None)
     for found, drawn, seeded, _ in shared:
@@ -495,6 +562,66 @@ def test_the_base_that_init_drew_and_none_at_all() -> None:
     assert len({row[0] for row in first}) == 3
     assert all(gone for *_, gone in first)
     assert second[1:] == shared  # one for all ranks
+
+
+def draw_both(mesh: meshkit.Mesh) -> tuple[list[float], list[float]]:
+    """The next numbers of both streams."""
+    with mesh.rng("dropout", vary=VARY):
+        dropout = numbers()
+    with mesh.rng("noise", vary="dp"):
+        return dropout, numbers()
+
+
+def save_streams(sizes: Sizes, folder: str, way: str) -> Any:
+    """Draw, save the streams, a file a rank or by torch.distributed.checkpoint, then go on."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        with mesh.rng("dropout", vary=VARY):
+            numbers()
+        with mesh.rng("noise", vary="dp"):
+            numbers(7)
+        state = mesh.rng.state_dict()
+        if way == "dcp":
+            import torch.distributed.checkpoint as dcp  # a second to import, needed here only
+
+            dcp.save({"rng": state}, checkpoint_id=Path(folder) / "dcp")
+        else:
+            torch.save(state, Path(folder) / f"{mesh.rank}.pt")
+            mesh.barrier()
+        return mesh.coordinate, sorted(state), draw_both(mesh)
+
+
+def load_streams(mesh: meshkit.Mesh, folder: str, way: str) -> None:
+    if way == "merged":
+        merged: dict[str, Any] = {}
+        for path in Path(folder).glob("*.pt"):
+            merged |= torch.load(path)
+        mesh.rng.load_state_dict(merged)
+        return
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    draw_both(mesh)  # so that there is something to read into, which is begun anew where it is not
+    state = {"rng": mesh.rng.state_dict()}
+    own = dict(state["rng"])
+    planner = DefaultLoadPlanner(allow_partial_load=True)
+    dcp.load(state, checkpoint_id=Path(folder) / "dcp", planner=planner)
+    keys = dcp.FileSystemReader(Path(folder) / "dcp").read_metadata().state_dict_metadata
+    there = {key for key in own if f"rng.{key}.cpu" in keys}
+    mesh.rng.load_state_dict({key: state["rng"][key] for key in there})
+
+
+def resume_streams(sizes: Sizes, folder: str, way: str) -> Any:
+    """The streams of a mesh of other sizes, which go on where they stood or begin."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        load_streams(mesh, folder, way)
+        return mesh.coordinate, sorted(mesh.rng.state_dict()), draw_both(mesh)
+
+
+def save_and_resume(first: Sizes, later: Sizes, folder: str, way: str) -> Any:
+    """The streams of a mesh, and what becomes of them on another one."""
+    return save_streams(first, folder, way), resume_streams(later, folder, way)
 
 
 @pytest.mark.parametrize(
@@ -514,7 +641,7 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
     new: set[tuple[int, int]],
 ) -> None:
     folder = str(tmp_path)
-    found = meshkit.spawn(jobs.resumes, ranks, (first, later, folder, way), timeout=60)
+    found = meshkit.spawn(save_and_resume, ranks, (first, later, folder, way), timeout=60)
     there = {(at["dp"], at["tp"]): drawn for (at, _, drawn), _ in found}
     begun = set()
     for _, (at, keys, drawn) in found:
@@ -530,8 +657,22 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
     assert begun == new
 
 
+def collect_refusals() -> Any:
+    """What each mistake says, on one rank of two, and on one that is outside the mesh."""
+    with meshkit.build_mesh(dp=1, sp=1, ranks=[0]) as mesh:
+        told = [error_of(lambda: mesh.seed(vary="dp"))]
+        told.append(error_of(lambda: mesh.rng("init", vary="dp")))
+        told.append(error_of(lambda: mesh.seed(vary="ttp")))
+        told.append(error_of(lambda: mesh.rng("init", vary="pp")))
+        told.append(error_of(lambda: mesh.seed(True)))
+        told.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
+        with mesh.rng("init"):  # nothing is varied: a rank outside may
+            shared = numbers()
+        return dist.get_rank(), told, shared, mesh.seed()
+
+
 def test_what_is_refused_on_a_rank_inside_and_on_one_outside() -> None:
-    rows = meshkit.spawn(jobs.refused, 2, timeout=60)
+    rows = meshkit.spawn(collect_refusals, 2, timeout=60)
     outside = [
         (
             "CoordinateError",

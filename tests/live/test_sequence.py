@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
 
@@ -9,12 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import meshkit
 from meshkit import MeshkitError, SequencePlan, SpecError
 from meshkit.core.sequence import ORDERS
 from meshkit.live.sequence import SequenceShard
-from tests.live import sequence_jobs as jobs
+from tests.live.faults import error_of
 
 quick = settings(deadline=None, max_examples=40, database=None)
 
@@ -30,10 +32,13 @@ def shards(length: int, parts: int, order: Any = "contiguous", pad: bool = False
     return [SequenceShard(plan, part, cpu, no_group) for part in range(parts)]
 
 
+Cut = tuple[dict[str, Any], Any, tuple[str, ...]]  # the mesh, the axes as written, the group
+
+
 # ---------------------------------------------------------------- on real ranks
 
 
-CUTS: list[jobs.Cut] = [
+CUTS: list[Cut] = [
     ({"dp": 1, "sp": 4}, "sp", ("sp",)),
     ({"sp": 2, "dp": 2, "order": "sp dp"}, ("sp",), ("sp",)),
     ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, "cp sp", ("cp", "sp")),
@@ -42,10 +47,64 @@ CUTS: list[jobs.Cut] = [
 ]
 
 
+SHAPES = [(0, 1), (1, 2), (2, 3), (-1, 3), (-2, 4), (-3, 3)]  # dim of the sequence, number of dims
+
+
+def make_sequence(length: int, dim: int, ndim: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A tensor whose entries are all different, the same on every rank, with strides of its own."""
+    shape = [2, 3, 4, 5][:ndim]
+    shape[dim] = length
+    drawn = torch.randperm(torch.Size(shape).numel(), generator=torch.Generator().manual_seed(1))
+    return drawn.reshape(shape[::-1]).permute(*range(ndim - 1, -1, -1)).to(dtype)
+
+
+def select_positions(whole: Tensor, positions: list[int], dim: int) -> Tensor:
+    """The tokens at some positions, one by one; zeros beyond the end."""
+    rows = [
+        whole.select(dim, at) if at < whole.shape[dim] else torch.zeros_like(whole.select(dim, 0))
+        for at in positions
+    ]
+    return torch.stack(rows, dim if dim >= 0 else whole.ndim + dim)
+
+
+def cut_and_gather(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> dict[str, Any]:
+    """Cut and gather tensors of all kinds; the faults found, and what this rank holds."""
+    faults, held = [], []
+    with meshkit.build_mesh(**sizes) as mesh:
+        parts = mesh.size(*group)
+        for order, length in itertools.product(("contiguous", "zigzag"), (16, 13, 3, 1)):
+            shard = mesh.sequence(length, axes=axes, order=order, pad=True)
+            mine = shard.positions.tolist()
+            held.append(mine)
+            if (shard.part, shard.plan.parts) != (
+                mesh.peers(*group).tolist().index(mesh.rank),
+                parts,
+            ):
+                faults.append(("part", shard.part))
+            if shard.is_token.tolist() != [at < length for at in mine]:
+                faults.append(("is_token", mine))
+            if shard.num_tokens != int(shard.is_token.sum()):
+                faults.append(("num_tokens", shard.num_tokens))
+            for dim, ndim in SHAPES:
+                whole = make_sequence(length, dim, ndim)
+                slice_ = shard.take(whole, dim)
+                if not torch.equal(slice_, select_positions(whole, mine, dim)):
+                    faults.append(("take", order, length, dim, ndim))
+                again = shard.gather(slice_, dim)
+                if not torch.equal(again, whole):
+                    faults.append(("gather", order, length, dim, ndim))
+    return {"faults": faults, "held": held}
+
+
+def cut_on_every_mesh(cuts: list[Cut]) -> list[dict[str, Any]]:
+    """One job for all meshes."""
+    return [cut_and_gather(*cut) for cut in cuts]
+
+
 @pytest.fixture(scope="module")
 def cut() -> list[list[dict[str, Any]]]:
     """What each rank found, by mesh."""
-    by_rank = meshkit.spawn(jobs.every_cut, 4, (CUTS,), timeout=120)
+    by_rank = meshkit.spawn(cut_on_every_mesh, 4, (CUTS,), timeout=120)
     return [list(one) for one in zip(*by_rank, strict=True)]
 
 
@@ -61,13 +120,60 @@ def test_there_and_back(cut: list[list[dict[str, Any]]], number: int) -> None:
             assert together == list(range(plan.padded))
 
 
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def gather_every_dtype() -> list[bool]:
+    """Whether every dtype comes back as it was, and gathered tensors carry no gradient."""
+    found = []
+    with meshkit.build_mesh(dp=1, sp=2) as mesh:
+        shard = mesh.sequence(7, order="zigzag", pad=True)
+        for dtype in DTYPES:
+            whole = make_sequence(7, 1, 2, dtype)
+            again = shard.gather(shard.take(whole))
+            found += [again.dtype == dtype, torch.equal(again, whole)]
+        carrying = shard.take(torch.ones(2, 7, requires_grad=True))
+        found += [carrying.requires_grad, not shard.gather(carrying).requires_grad]
+        alone = mesh.sequence(7, axes="dp", order="zigzag")
+        kept = torch.ones(2, 7, requires_grad=True)
+        gathered = alone.gather(kept)
+        found += [not gathered.requires_grad, gathered.data_ptr() != kept.data_ptr()]
+        none = mesh.sequence(7, axes=())
+        found += [
+            none.take(kept).data_ptr() == kept.data_ptr(),
+            none.positions.tolist() == [*range(7)],
+        ]
+        found += [torch.equal(none.gather(kept), kept)]
+    return found
+
+
 def test_every_dtype_and_no_gradient() -> None:
-    assert meshkit.spawn(jobs.kinds, 2, timeout=60) == [[True] * 19] * 2
+    assert meshkit.spawn(gather_every_dtype, 2, timeout=60) == [[True] * 19] * 2
+
+
+def use_group_not_built() -> list[Any]:
+    """Axes whose group was not built: all that is local works, gather says which to ask for."""
+    with meshkit.build_mesh(dp=1, cp=2, sp=2) as mesh:
+        shard = mesh.sequence(8, axes="sp cp")
+        mine = shard.take(torch.arange(8), dim=0)
+        told = error_of(lambda: shard.gather(mine, dim=0))
+        cp_sp = mesh.sequence(8, axes="cp sp")
+        refused = [
+            error_of(lambda: mesh.sequence(10, axes=("cp", "sp"), order="zigzag")),
+            error_of(lambda: mesh.sequence(9)),
+            error_of(lambda: mesh.sequence(8, axes="tp")),
+            error_of(lambda: mesh.sequence(8, axes="sp sp")),
+            error_of(lambda: mesh.sequence(8, axes=3)),  # type: ignore[arg-type]
+            error_of(lambda: mesh.sequence(0, pad=True)),
+            error_of(lambda: mesh.sequence(8, order="striped")),  # type: ignore[arg-type]
+        ]
+    closed = [error_of(lambda: mesh.sequence(8)), error_of(lambda: cp_sp.gather(mine, dim=0))]
+    return [mine.tolist(), told, refused, closed]
 
 
 def test_what_mesh_sequence_refuses() -> None:
     built = "build_mesh(dp=1, cp=2, sp=2"
-    told = meshkit.spawn(jobs.without_its_group, 4, timeout=60)
+    told = meshkit.spawn(use_group_not_built, 4, timeout=60)
     for rank, (mine, asked, refused, closed) in enumerate(told):
         part = rank % 2 * 2 + rank // 2  # cp the fastest
         assert mine == [2 * part, 2 * part + 1]
@@ -124,8 +230,14 @@ def test_what_mesh_sequence_refuses() -> None:
         assert closed[1][0] == "MeshkitError"
 
 
+def ask_outside() -> Any:
+    """What a rank outside the mesh is told."""
+    with meshkit.build_mesh(sp=2, ranks=[0, 1]) as mesh:
+        return error_of(lambda: mesh.sequence(8))
+
+
 def test_a_rank_outside() -> None:
-    *inside, out = meshkit.spawn(jobs.outside, 3, timeout=60)
+    *inside, out = meshkit.spawn(ask_outside, 3, timeout=60)
     assert inside == [None, None]
     assert out[0] == "CoordinateError"
     assert out[1].startswith("mesh.sequence(8): rank 2 is not in Layout(")
@@ -202,6 +314,8 @@ def test_the_causal_mask_between_two_shards() -> None:
 
 
 TENSOR = torch.zeros(3, 5, 16)
+
+
 REFUSED = [
     (
         lambda shard: shard.take(TENSOR),

@@ -3,28 +3,70 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
+from meshkit.core.errors import MeshkitError
 from meshkit.launch.record import Joined
+from meshkit.live import topology
 from meshkit.live.limits import Limits
 from meshkit.live.terms import Terms
 from meshkit.live.topology import check_crossing
 
-from . import topology_jobs as jobs
-
 CYCLIC = ["a", "b", "a", "b"]
+
+
 BLOCKS = ["a", "a", "b", "b"]
 
 
+Told = dict[str, Any]
+
+
+def describe_mesh(mesh: meshkit.Mesh) -> Told:
+    ones = torch.ones(1) * 10**mesh.rank
+    dist.all_reduce(ones, group=mesh.group("tp"))
+    return {"ranks": [int(r) for r in mesh.layout.ranks], "sum": int(ones), "mine": mesh.coordinate}
+
+
+def count_groups() -> int:
+    """How many groups this process has beside the default one."""
+    return len(dist.distributed_c10d._world.pg_map) - 1
+
+
+def build_on_hosts(hosts: Sequence[str], request: dict[str, Any], foreign: bool) -> Told:
+    """A mesh on hosts: its ranks, what was warned of or raised, and the sum over each tp group."""
+    rank = meshkit.detect().rank
+    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    if foreign:
+        who = meshkit.detect()
+        dist.init_process_group(
+            "gloo", init_method=who.init_method, rank=rank, world_size=who.world_size
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with meshkit.build_mesh(**request) as mesh:
+                told = describe_mesh(mesh)
+        except MeshkitError as error:
+            told = {"error": f"{type(error).__name__}: {error}", "groups": count_groups()}
+    files = [Path(one.filename).name for one in caught]
+    return {**told, "warnings": [str(one.message) for one in caught], "files": files}
+
+
 def built(hosts: list[str], *, foreign: bool = False, **request: Any) -> list[dict[str, Any]]:
-    return meshkit.spawn(jobs.built, len(hosts), (hosts, request, foreign), timeout=60)
+    return meshkit.spawn(build_on_hosts, len(hosts), (hosts, request, foreign), timeout=60)
 
 
 def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
@@ -41,8 +83,23 @@ def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
     assert told[0]["files"] == ["topology_jobs.py"]  # the line that calls build_mesh
 
 
+def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int]:
+    """What is raised where warnings are errors, after how many seconds, and the groups left."""
+    rank = meshkit.detect().rank
+    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    meshkit.init()
+    began = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            meshkit.build_mesh(dp=2, tp=2, arrival_timeout=10)
+        except (RuntimeWarning, MeshkitError) as error:
+            return f"{type(error).__name__}: {error}", time.monotonic() - began, count_groups()
+    return "", 0.0, 0
+
+
 def test_a_warning_that_is_an_error_is_told_to_the_others_as_groups_that_cannot_be_made() -> None:
-    told = meshkit.spawn(jobs.strict, 4, (CYCLIC,), timeout=60)
+    told = meshkit.spawn(build_with_warnings_as_errors, 4, (CYCLIC,), timeout=60)
     assert told[0][0].startswith(
         "RuntimeWarning: build_mesh(dp=2, tp=2, arrival_timeout=10): tp crosses"
     )
@@ -121,10 +178,21 @@ def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
     assert told[1]["ranks"] == [1, 3, 2, 4]
 
 
+def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, Any]]) -> str:
+    """What a rank is told where each asks for something else."""
+    rank = meshkit.detect().rank
+    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    try:
+        meshkit.build_mesh(**requests[rank])
+    except meshkit.MeshkitError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def test_ranks_that_differ_about_place_are_told() -> None:
     plain = {"dp": 2, "tp": 2}
     requests = [{**plain, "place": rank != 1} for rank in range(4)]
-    told = meshkit.spawn(jobs.each_its_own, 4, (CYCLIC, requests), timeout=60)
+    told = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
     assert len(set(told)) == 1
     first, asked, odd, fix = told[0].splitlines()
     assert first == (
@@ -140,16 +208,29 @@ def test_ranks_that_differ_about_a_topology_are_told() -> None:
         {"dp": 2, "tp": 2, "place": meshkit.Topology.of_hosts(BLOCKS if rank else CYCLIC)}
         for rank in range(4)
     ]
-    told = meshkit.spawn(jobs.each_its_own, 4, (CYCLIC, requests), timeout=60)
+    told = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
     assert len(set(told)) == 1
     assert "place=4 ranks on 2 nodes of 2 (" in told[0]
     assert told[0].endswith("Fix: pass equal place and ranks on every rank.")
 
 
+def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
+    """What is raised, and when, where rank 0 takes its time over the nodes."""
+    meshkit.init()
+    began = time.monotonic()
+    if dist.get_rank() == 0:
+        topology._hosts = lambda *_: time.sleep(7) or []  # type: ignore[assignment,func-returns-value]
+    try:
+        meshkit.build_mesh(**request, arrival_timeout=2)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+    return "", 0.0
+
+
 @pytest.mark.parametrize(
     "request_",
     [
-        pytest.param(one, marks=pytest.mark.job(jobs.rank_0_says_nothing, 4, (one,)))
+        pytest.param(one, marks=pytest.mark.job(delay_rank_0, 4, (one,)))
         for one in ({"dp": 2, "tp": 2, "place": True}, {"tp": 4, "crossing": {"tp": "error"}})
     ],
 )

@@ -5,24 +5,39 @@ All jobs run beside each other, as each mostly waits; every test asserts that it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import meshkit
+from meshkit.launch import join
 from meshkit.launch.meet import SILENCE
 from meshkit.launch.together import LEAST, REST
-from meshkit.testing.faults import Played, play
-from tests.live import fault_jobs as jobs
+from meshkit.live import assemble, create, guard, rollcall
+from meshkit.testing.faults import Played, Strike, play
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
+
+
 START = 8.0  # arrival_timeout of init, where the fault comes there
+
+
 POINTS = ("before init", "init, agreed", "before build", "agreed", "creating", "made", "collective")
+
+
+GUARD = 3.0  # seconds of a collective inside the guard
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ class Case:
         """Seconds from the fault to the last survivor's error; see meshkit/live/README.md."""
         creation = LEAST.total_seconds() + REST.total_seconds() + SILENCE
         if self.point == "collective":
-            return 1.0 + (jobs.GUARD + 4.0 if self.how == "stop" else 0.0)
+            return 1.0 + (GUARD + 4.0 if self.how == "stop" else 0.0)
         meetings = {"before init": START + SILENCE, "before build": LIMIT + SILENCE}
         return meetings.get(self.point, creation)
 
@@ -67,6 +82,8 @@ def cases() -> Iterator[Case]:
 
 
 CASES = list(cases())
+
+
 SLOW = [
     *(Case(64, point, how, 40, "file") for point in POINTS for how in ("kill", "stop")),
     *(Case(4, point, "stop", 2, "file") for point in POINTS),
@@ -75,6 +92,8 @@ SLOW = [
 
 
 BARRIERS = [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")]
+
+
 ASKS = {"watched": 2.0, "not watched": None}
 
 
@@ -84,28 +103,164 @@ def free_address() -> str:
         return f"tcp://127.0.0.1:{free.getsockname()[1]}"
 
 
+def strike_before(fault: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        fault()
+        return call(*args, **options)
+
+    return changed
+
+
+def strike_after(fault: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        made = call(*args, **options)
+        fault()
+        return made
+
+    return changed
+
+
+def strike_in_new_group(strike: Strike, fault: Callable[[], None], odd: int, count: int) -> None:
+    """The odd rank is struck while it waits, inside new_group, for one that comes late."""
+    real, late = dist.new_group, (odd + 1) % count
+
+    def changed(*args: Any, **options: Any) -> Any:
+        rank = dist.get_rank()
+        if rank == late:
+            time.sleep(1)
+        elif rank == odd:
+            strike.later(0.4, fault)
+        return real(*args, **options)
+
+    create.dist.new_group = changed
+
+
+def run_and_strike(
+    strike: Strike, point: str, how: str, odd: int, limit: float, method: str | None
+) -> Any:
+    """A job from init to a collective, in which one rank is struck at some point."""
+    who = meshkit.detect()
+    hit: Callable[[], None] = {"kill": strike.kill, "stop": strike.stop}[how]
+    mine = who.rank == odd
+    if mine and point == "before init":
+        hit()
+    if mine and point == "init, agreed":
+        join.together = strike_before(hit, join.together)  # type: ignore[attr-defined]
+    wait = limit if point in ("before init", "init, agreed") else 60
+    meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
+    if mine and point == "before build":
+        time.sleep(1)  # the others have left init
+        hit()
+    if mine and point == "agreed":
+        assemble.on_all = strike_before(hit, assemble.on_all)
+    if mine and point == "made":
+        assemble.create = strike_after(hit, assemble.create)
+    if point == "creating":
+        strike_in_new_group(strike, hit, odd, who.world_size)
+    # a timeout of its own, so that the default group does not stand for it: two groups are made
+    mesh = meshkit.build_mesh(dp=-1, sp=2, timeout=600, arrival_timeout=limit)
+    with mesh, mesh.guard(timeout=GUARD):
+        for step in range(3):
+            if mine and step == 2:
+                hit()
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+    return "through"
+
+
 def run(case: Case) -> Played:
     method = free_address() if case.store == "tcp" else None
     limit = START if "init" in case.point else LIMIT
     args = case.point, case.how, case.odd, limit, method
-    return play(jobs.struck, case.ranks, args, timeout=120)
+    return play(run_and_strike, case.ranks, args, timeout=120)
+
+
+def strike_before_barrier(strike: Strike, how: str, limit: float, method: str | None) -> Any:
+    """Rank 0, which hosts the store if that is tcp, is struck before a barrier."""
+    meshkit.init(arrival_timeout=30, **({"init_method": method} if method else {}))
+    mesh = meshkit.build_mesh(dp=-1)
+    mesh.barrier()
+    if mesh.rank == 0:
+        {"kill": strike.kill, "stop": strike.stop}[how]()
+    time.sleep(0.5)
+    mesh.barrier("dp", timeout=limit)
 
 
 def barriers(how: str, store: str) -> Played:
     method = free_address() if store == "tcp" else None
-    return play(jobs.barriers, 3, (how, 2.0, method), timeout=120)
+    return play(strike_before_barrier, 3, (how, 2.0, method), timeout=120)
+
+
+def wait_until_store_is_gone(site: rollcall.Site) -> None:
+    """Wait until the host of the store has ended."""
+    with contextlib.suppress(RuntimeError):
+        while True:
+            rollcall.calls(site.keys)
+            time.sleep(0.05)
+
+
+def read_report_late(strike: Strike, method: str, limit: float | None) -> Any:
+    """Rank 2 dies. Rank 1 gets its error late: with a thread that watches, as rank 0, the host of
+    the store, has ended; without one it reads the report a second after rank 0.
+    """
+    meshkit.init(init_method=method, arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=3, timeout=60 if limit else 1)
+    if mesh.rank == 1 and limit:
+        guard.report = lambda site, *more: (
+            wait_until_store_is_gone(site),
+            rollcall.report(site, *more),
+        )[1]
+    elif mesh.rank == 1:
+        rollcall._read = strike_before(lambda: time.sleep(1), rollcall._read)
+    with mesh, mesh.guard(timeout=limit):
+        if mesh.rank == 2:
+            strike.kill()
+        dist.all_reduce(torch.ones(1), group=mesh.group())
 
 
 def slow_to_ask(limit: float | None) -> Played:
-    return play(jobs.slow_to_ask, 3, (free_address(), limit), timeout=120)
+    return play(read_report_late, 3, (free_address(), limit), timeout=120)
+
+
+def kill_the_collector(strike: Strike) -> Any:
+    """Rank 0 sleeps; who calls the roll for it dies before the report is written."""
+    mesh = meshkit.build_mesh(dp=-1)
+
+    def dies(*args: Any) -> Any:
+        strike.kill()
+
+    gathered = rollcall._gathered
+    if mesh.rank:
+        rollcall._gathered = lambda site, keys, *more: (
+            dies()
+            if keys.compare_set("first", "", str(site.rank)) == str(site.rank).encode()
+            else gathered(site, keys, *more)
+        )
+    with mesh.guard(timeout=2):
+        if mesh.rank == 0:
+            time.sleep(12)
+        dist.all_reduce(torch.ones(1), group=mesh.group())
+
+
+def stop_in_own_group(strike: Strike) -> Any:
+    """Rank 1 stops while rank 0 is in a collective of a group that is not the mesh's."""
+    mesh = meshkit.build_mesh(dp=-1)
+    own = dist.new_group([0, 1])
+    told: list[float] = []
+    guard.print = lambda text, **_: told.append(time.monotonic())
+    if mesh.rank == 1:
+        strike.later(0.5, strike.stop)
+    with contextlib.suppress(RuntimeError), mesh.guard(timeout=1):
+        if mesh.rank == 1:
+            time.sleep(60)
+        work = dist.all_reduce(torch.ones(1), group=own, async_op=True)
+        work.wait(timedelta(seconds=11))
+    return told
 
 
 # The job of each test, by its name; those that last begin first.
 JOBS: dict[str, Callable[[], Played]] = {
-    "test_the_rank_that_calls_the_roll_dies": lambda: play(jobs.caller_dies, 4, timeout=120),
-    "test_a_stopped_rank_in_a_group_of_ones_own": lambda: play(
-        jobs.hangs_elsewhere, 2, timeout=120
-    ),
+    "test_the_rank_that_calls_the_roll_dies": lambda: play(kill_the_collector, 4, timeout=120),
+    "test_a_stopped_rank_in_a_group_of_ones_own": lambda: play(stop_in_own_group, 2, timeout=120),
     **{
         f"test_the_survivors_raise_in_time_and_name_it[{case}]": partial(run, case)
         for case in CASES
@@ -123,11 +278,15 @@ JOBS: dict[str, Callable[[], Played]] = {
 }
 
 
+def pass_through(strike: Strike) -> str:
+    return "through"
+
+
 @pytest.fixture(scope="module")
 def faults(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]]]:
     """Every job that is asked for, six at a time: half of the machine is another worker's."""
     asked = {item.name for item in request.session.items if item.path == request.path}
-    play(jobs.through, 1, timeout=120)  # the forkserver has imported torch then
+    play(pass_through, 1, timeout=120)  # the forkserver has imported torch then
     with ThreadPoolExecutor(6) as pool:
         yield {name: pool.submit(job) for name, job in JOBS.items() if name in asked}
 

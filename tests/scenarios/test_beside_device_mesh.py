@@ -1,21 +1,30 @@
-"""What the ranks run that compare meshkit with init_device_mesh. No pytest here."""
+"""meshkit beside torch's init_device_mesh: the README's table, on real processes in one run."""
 
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
+from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
 from meshkit.launch.inside import timeout_of
+from meshkit.live import create
+from tests.live.resources import descriptors, live_groups
 
-from .jobs import descriptors, live_groups
+pytestmark = pytest.mark.skipif(
+    not create.KEEPS_ORDER, reason="the README's table speaks of torch 2.13"
+)
 
 
-def timeouts() -> Any:
+def compare_timeouts() -> Any:
     meshkit.init(timeout=60)
     theirs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
     with meshkit.build_mesh(dp=2, sp=2) as ours:
@@ -25,7 +34,13 @@ def timeouts() -> Any:
         )
 
 
-def groups_of_three_axes_of_one() -> tuple[int, int]:
+def test_the_timeout_of_the_job() -> None:
+    for theirs, ours in meshkit.spawn(compare_timeouts, 4, timeout=60):
+        assert theirs == [timedelta(minutes=30)] * 2
+        assert ours == [timedelta(seconds=60)] * 2
+
+
+def count_groups_of_size_one() -> tuple[int, int]:
     meshkit.init()
     start = live_groups()
     init_device_mesh("cpu", (2, 1, 1, 1), mesh_dim_names=("dp", "pp", "sp", "tp"))
@@ -35,10 +50,24 @@ def groups_of_three_axes_of_one() -> tuple[int, int]:
         return after_theirs - start, live_groups() - after_theirs
 
 
-def left_by_ten() -> Any:
+def test_three_axes_of_size_one() -> None:
+    assert set(meshkit.spawn(count_groups_of_size_one, 2, timeout=60)) == {(3, 1)}
+
+
+def build_theirs() -> None:
+    made = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
+    del made
+
+
+def build_ours() -> None:
+    with meshkit.build_mesh(dp=2, sp=2):
+        pass
+
+
+def build_ten_meshes() -> Any:
     meshkit.init()
     found = []
-    for build in (_theirs, _ours):
+    for build in (build_theirs, build_ours):
         build()  # what the first one loads is not counted
         groups, files = live_groups(), descriptors()
         for _ in range(10):
@@ -48,17 +77,15 @@ def left_by_ten() -> Any:
     return found
 
 
-def _theirs() -> None:
-    made = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
-    del made
+def test_what_ten_meshes_leave_behind() -> None:
+    for theirs, ours in meshkit.spawn(build_ten_meshes, 4, timeout=60):
+        groups, descriptors = theirs
+        assert groups == 20
+        assert descriptors > 20
+        assert ours == (0, 0)
 
 
-def _ours() -> None:
-    with meshkit.build_mesh(dp=2, sp=2):
-        pass
-
-
-def permuted() -> Any:
+def permute_ranks() -> Any:
     """Ranks 0 3 2 1 in one row: where am I, and at which place in the group?"""
     meshkit.init()
     ranks = [0, 3, 2, 1]
@@ -72,7 +99,13 @@ def permuted() -> Any:
         )
 
 
-def six_for_eight(method: str) -> Any:
+def test_the_place_in_a_group_and_the_coordinate() -> None:
+    results = meshkit.spawn(permute_ranks, 4, timeout=60)
+    assert any(coordinate != place for (coordinate, place), _ in results)
+    assert all(coordinate == place for _, (coordinate, place) in results)
+
+
+def request_too_many_ranks(method: str) -> Any:
     """The error, and whether the job had been joined by then. Both start from nothing."""
     try:
         meshkit.build_mesh(dp=4, sp=2, tp=1)
@@ -87,7 +120,16 @@ def six_for_eight(method: str) -> Any:
     return theirs, ours
 
 
-def dtensor_after_an_equal_mesh() -> tuple[list[Any], list[Any]]:
+def test_six_ranks_for_a_mesh_of_eight() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        method = f"127.0.0.1:{probe.getsockname()[1]}"
+    for theirs, ours in meshkit.spawn(request_too_many_ranks, 6, (method,), timeout=60):
+        assert theirs == ("RuntimeError", True)  # the job has been joined
+        assert ours == ("SpecError", False)
+
+
+def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
     """DTensor over an axis of a mesh, and over that of an equal one after the first's end."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -111,3 +153,24 @@ def dtensor_after_an_equal_mesh() -> tuple[list[Any], list[Any]]:
     meshkit.init()
     mine = [ours(), ours()]
     return mine, [theirs(), theirs()]
+
+
+def test_dtensor_on_a_mesh_after_an_equal_one_was_closed() -> None:
+    for ours, theirs in meshkit.spawn(rebuild_equal_mesh, 4, timeout=60):
+        assert ours == [4, 4]
+        assert theirs == [4, "Could not resolve the process group registered"]
+
+
+def test_seen_before_the_job_runs() -> None:
+    """A layout needs nothing; init_device_mesh needs the variables of a job."""
+    ours = "import sys, meshkit as m; print(m.factor_world(8, sp=2), 'torch' in sys.modules)"
+    theirs = "from torch.distributed.device_mesh import init_device_mesh as i; i('cpu', (4, 2))"
+    assert alone(ours).stdout.endswith("dp=3     6     7 False\n")
+    done = alone(theirs)
+    assert done.returncode != 0
+    assert "RANK" in done.stderr
+
+
+def alone(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
