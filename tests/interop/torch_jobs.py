@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tests.live.jobs import live_groups
 from torch import Tensor, nn
 
 import meshkit
+from tests.live.resources import live_groups
 
 SAMPLES = 8
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,11 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.launch.record import joined
-from meshkit.live import agree, assemble, create
+from meshkit.live import agree, assemble
 from meshkit.live.limits import Limits
 from meshkit.live.shared import NONE, Shared
 from meshkit.live.terms import Terms
+from tests.live.faults import fail_new_group
 
 SLACK = 5.0  # seconds; a disagreement is told as soon as all have come, here in milliseconds
 
@@ -73,44 +75,45 @@ def time_error(call: Any) -> Refusal | str:
     return "built"
 
 
-def alter_field(field: str) -> Any:
-    """Change what one field of this rank's request says; returns how to undo it."""
-    plain = agree.request
-
-    def altered(*args: Any) -> dict[str, str]:
-        return {**plain(*args), field: "something else"}
-
+def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
+    """Change one field of this rank's request, until the patch is undone."""
     if field == "meshkit":
-        agree.VERSION, version = "9.9", agree.VERSION
-        return lambda: setattr(agree, "VERSION", version)
-    if field == "torch":
-        agree.torch = SimpleNamespace(__version__="9.9")
-        return lambda: setattr(agree, "torch", torch)
-    if field == "history":
+        patch.setattr(agree, "VERSION", "9.9")
+    elif field == "torch":
+        patch.setattr(agree, "torch", SimpleNamespace(__version__="9.9"))
+    elif field == "history":
         count = dist.get_pg_count
-        dist.get_pg_count = lambda: count() + 1
-        return lambda: setattr(dist, "get_pg_count", count)
-    agree.request = altered
-    return lambda: setattr(agree, "request", plain)
+        patch.setattr(dist, "get_pg_count", lambda: count() + 1)
+    else:
+        plain = agree.request
+        patch.setattr(agree, "request", lambda *args: {**plain(*args), field: "something else"})
+
+
+def ask_with_one_field_perturbed(
+    patch: pytest.MonkeyPatch, field: str, odd: int
+) -> Callable[[], meshkit.Mesh]:
+    """Return a call of build_mesh that differs in one field on the odd rank."""
+    size = dist.get_world_size()
+    asked: dict[str, Any] = {"dp": -1, "sp": 2}
+    if dist.get_rank() == odd:
+        asked |= PASSED.get(field, {})
+        if field in ALTERED:
+            alter_field(patch, field)
+    if asked.get("ranks") == "reversed":
+        asked["ranks"] = list(reversed(range(size)))
+    if "place" in asked:
+        asked["place"] = meshkit.Topology.even(size, nodes=1)
+    return lambda: meshkit.build_mesh(**asked)
 
 
 def perturb_each_field(odd_ranks: list[int]) -> Any:
     """Every field perturbed on every rank in turn, in one job; then a mesh that works."""
     meshkit.init(arrival_timeout=60)
-    rank, size = dist.get_rank(), dist.get_world_size()
     groups, told = dist.get_pg_count(), {}
     for field in (*PASSED, *ALTERED):
         for odd in odd_ranks:
-            asked: dict[str, Any] = {"dp": -1, "sp": 2}
-            if rank == odd:
-                asked |= PASSED.get(field, {})
-            if asked.get("ranks") == "reversed":
-                asked["ranks"] = list(reversed(range(size)))
-            if "place" in asked:
-                asked["place"] = meshkit.Topology.even(size, nodes=1)
-            undo = alter_field(field) if rank == odd and field in ALTERED else lambda: None
-            told[field, odd] = time_error(lambda asked=asked: meshkit.build_mesh(**asked))
-            undo()
+            with pytest.MonkeyPatch.context() as patch:
+                told[field, odd] = time_error(ask_with_one_field_perturbed(patch, field, odd))
     left = dist.get_pg_count() - groups
     with meshkit.build_mesh(dp=-1, sp=2) as mesh:
         total = torch.ones(1)
@@ -141,30 +144,19 @@ def skip_each_comparison(odd: int) -> Any:
     Nothing is created, as ranks that disagree would hang in there.
     """
     meshkit.init(arrival_timeout=60)
-    create, plain = assemble.on_all, agree.request
-    assemble.on_all = lambda *args, **options: NONE
     noticed = {}
     for field in (*PASSED, *ALTERED):
-        asked: dict[str, Any] = {"dp": -1, "sp": 2}
-        if dist.get_rank() == odd:
-            asked |= PASSED.get(field, {})
-        if asked.get("ranks") == "reversed":
-            asked["ranks"] = list(reversed(range(dist.get_world_size())))
-        if "place" in asked:
-            asked["place"] = meshkit.Topology.even(dist.get_world_size(), nodes=1)
-        undo = alter_field(field) if dist.get_rank() == odd and field in ALTERED else lambda: None
-        compared = agree.request
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(assemble, "on_all", lambda *args, **options: NONE)
+            build = ask_with_one_field_perturbed(patch, field, odd)
+            compared = agree.request
 
-        def lacking(*args: Any, field: str = field, compared: Any = compared) -> dict[str, str]:
-            return {name: value for name, value in compared(*args).items() if name != field}
+            def lacking(*args: Any, field: str = field, compared: Any = compared) -> dict[str, str]:
+                return {name: value for name, value in compared(*args).items() if name != field}
 
-        agree.request = lacking
-        found = time_error(lambda asked=asked: meshkit.build_mesh(**asked))
-        noticed[field] = found if isinstance(found, str) else found[1]
-        agree.request = plain
-        undo()
-        agree.request = plain
-    assemble.on_all = create
+            patch.setattr(agree, "request", lacking)
+            found = time_error(build)
+            noticed[field] = found if isinstance(found, str) else found[1]
     return noticed
 
 
@@ -225,20 +217,19 @@ def test_a_refused_request_is_quoted_to_the_others_at_once(odd: int, first: bool
 def fail_before_creating(odd: int) -> Any:
     """An exception on one rank between the two meetings of a build."""
     meshkit.init(arrival_timeout=60)
-    plain = assemble.create
 
     def broken(*args: Any, **options: Any) -> Any:
         raise OSError("too many open files")
 
-    if dist.get_rank() == odd:
-        assemble.create = broken
-    began = time.monotonic()
-    try:
-        meshkit.build_mesh(dp=4)  # the default group: nobody waits inside create
-        told: Any = "built"
-    except (OSError, meshkit.DisagreementError) as error:
-        told = type(error).__name__, str(error), time.monotonic() - began
-    assemble.create = plain
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == odd:
+            patch.setattr(assemble, "create", broken)
+        began = time.monotonic()
+        try:
+            meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
+            told: Any = "built"
+        except (OSError, meshkit.DisagreementError) as error:
+            told = type(error).__name__, str(error), time.monotonic() - began
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         total = torch.ones(1)
         dist.all_reduce(total, group=mesh.group())
@@ -258,23 +249,16 @@ def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
 def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
     """The n-th new_group fails on one rank, while the others connect; then all build again."""
     meshkit.init(arrival_timeout=10)
-    real, calls = dist.new_group, []
-
-    def failing(*args: Any, **options: Any) -> Any:
-        calls.append(args)
-        if len(calls) == number:
-            raise error
-        return real(*args, **options)
-
-    if dist.get_rank() == odd:
-        create.dist.new_group = failing
-    began = time.monotonic()
-    try:
-        meshkit.build_mesh(dp=2, sp=2, tp=1)
-        told: Any = "built"
-    except BaseException:
-        told = type(time_error).__name__, str(time_error), time.monotonic() - began
-    create.dist.new_group = real
+    calls: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == odd:
+            calls = fail_new_group(patch, number, error, together=False)
+        began = time.monotonic()
+        try:
+            meshkit.build_mesh(dp=2, sp=2, tp=1)
+            told: Any = "built"
+        except BaseException as caught:
+            told = type(caught).__name__, str(caught), time.monotonic() - began
     with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
         return told, str(mesh.verify().groups[0].axes), len(calls)
 
@@ -356,6 +340,8 @@ def test_different_calls_are_told(calls: tuple[str, str]) -> None:
 SCRIPT = """
 import json, sys, time
 import meshkit
+from tests.live.faults import fail_new_group
+from tests.live.faults import fail_new_group
 rank = meshkit.detect().rank
 began = time.monotonic()
 try:

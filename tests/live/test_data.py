@@ -365,10 +365,8 @@ def collect_refusals() -> Any:
         told.append(str([*mesh.sampler(range(4), plain)]))
         one = mesh.sampler(torch.tensor([1000]), plain)  # a dataset of one sample, not a number
         assert len(one) == one.steps == 1
-        run_with_and_without_workers = mesh.batch(
-            global_batch=4, micro_batch=1, data=()
-        )  # all ranks read the same
-        told.append(str([*mesh.sampler(range(4), run_with_and_without_workers)]))
+        shared = mesh.batch(global_batch=4, micro_batch=1, data=())  # all ranks read the same
+        told.append(str([*mesh.sampler(range(4), shared)]))
     return told
 
 

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 import meshkit
 from meshkit.live import create
 
+WIDTH, LONGEST = 6, 9  # features of a token; tokens of the longest sample
+
 
 class Model(nn.Module):
     """Two layers, each by itself under fully_shard; the loss of every row."""

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.inside import timeout_of
 from meshkit.live import create
+from tests.live.faults import create_every_group, fail_new_group
 from tests.live.membership import all_reduce_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
 
@@ -91,7 +92,7 @@ def test_law_11_a_collective_over_a_group_meets_its_members_and_nobody_else() ->
 def list_group_names(told_of_each: bool) -> Any:
     """The names of a mesh's groups, and what torch counts; a group of the user's own works on."""
     if told_of_each:
-        create.count_on = tell_each
+        create_every_group(pytest.MonkeyPatch())
     with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=["dp tp"]) as mesh:
         groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "tp"))]
         own, ones = dist.new_group([1, 2, 5]), torch.ones(1)
@@ -299,7 +300,7 @@ ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["Spec
 
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: bool) -> None:
-    results = meshkit.spawn(run_refused, 6, (joined,), timeout=60)
+    results = meshkit.spawn(request_bad_meshes, 6, (joined,), timeout=60)
     assert all(told == results[0] for told in results)
     assert [(kind, made) for kind, _, made in results[0]] == [(e, False) for e in ERRORS]
     assert results[0][0][1] == (
@@ -326,12 +327,12 @@ def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: 
     ]
 
 
-def request_bad_meshes(requests: list[Request], *, joined: bool) -> Any:
-    """For each bad request: the error, and whether anything was made for it."""
+def request_bad_meshes(joined: bool) -> Any:
+    """Return for each bad request the error, and whether anything was made for it."""
     if joined:
         meshkit.init()
     told = []
-    for request in requests:
+    for request in BAD:
         before = live_groups()
         sizes = request.pop("sizes", None)
         try:
@@ -343,32 +344,18 @@ def request_bad_meshes(requests: list[Request], *, joined: bool) -> Any:
     return told
 
 
-def run_refused(joined: bool) -> object:
-    return request_bad_meshes(BAD, joined=joined)
-
-
 def fail_while_creating(at: int, told_of_each: bool) -> Any:
-    """new_group fails at its n-th call, on every rank: what is left?"""
+    """Build a mesh while a call of new_group fails on every rank; return what is left."""
     meshkit.init()
-    real, calls = dist.new_group, []
     if told_of_each:
-        create.count_on = tell_each
-
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        if len(calls) == at:
-            dist.barrier()  # the fault comes when nobody is connecting any more
-            raise RuntimeError("planted")
-        return real(*args, **kwargs)
-
+        create_every_group(pytest.MonkeyPatch())
     before = (descriptors(), threads())
-    create.dist.new_group = failing
-    try:
-        meshkit.build_mesh(dp=2, sp=2)
-    except RuntimeError as error:
-        told = str(error)
-    finally:
-        create.dist.new_group = real
+    with pytest.MonkeyPatch.context() as patch:
+        calls = fail_new_group(patch, at, RuntimeError("planted"), together=True)
+        try:
+            meshkit.build_mesh(dp=2, sp=2)
+        except RuntimeError as error:
+            told = str(error)
     left = (descriptors(), threads())
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         return told, len(calls), before, left, all_reduce_members(mesh, "dp")
@@ -401,7 +388,7 @@ def test_groups_have_the_names_that_torch_gives_where_it_is_told_of_each() -> No
 
 def build_on_older_torch(request: Request) -> str:
     """A torch below 2.13, as far as meshkit can tell."""
-    create.KEEPS_ORDER = False
+    pytest.MonkeyPatch().setattr(create, "KEEPS_ORDER", False)
     try:
         meshkit.build_mesh(**request)
     except meshkit.SpecError as error:
@@ -601,13 +588,12 @@ def receive_wrong_group() -> Any:
     meshkit.init()
     before = live_groups()
     real = dist.get_process_group_ranks
-    create.dist.get_process_group_ranks = lambda group: real(group)[::-1]
-    try:
-        meshkit.build_mesh(dp=2, sp=2)
-    except meshkit.MeshkitError as error:
-        return str(error), live_groups() - before
-    finally:
-        create.dist.get_process_group_ranks = real
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(create.dist, "get_process_group_ranks", lambda group: real(group)[::-1])
+        try:
+            meshkit.build_mesh(dp=2, sp=2)
+        except meshkit.MeshkitError as error:
+            return str(error), live_groups() - before
     return "accepted"
 
 

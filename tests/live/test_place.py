@@ -89,15 +89,15 @@ def find_operations() -> Any:
         "none": look,
     }
     c10d = dist.distributed_c10d
-    plain, barrier = c10d._rank_not_in_group, dist.barrier
-    c10d._rank_not_in_group = dist.barrier = look
     found = {}
-    for name, call in calls.items():
-        seen.clear()
-        with contextlib.suppress(ZeroDivisionError):
-            call()
-        found[name] = seen[0]  # torch looks again when it logs the error
-    c10d._rank_not_in_group, dist.barrier = plain, barrier
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(c10d, "_rank_not_in_group", look)
+        patch.setattr(dist, "barrier", look)
+        for name, call in calls.items():
+            seen.clear()
+            with contextlib.suppress(ZeroDivisionError):
+                call()
+            found[name] = seen[0]  # torch calls it again when it logs the error
     return found
 
 

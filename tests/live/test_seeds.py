@@ -542,8 +542,8 @@ def collect_bases() -> Any:
     for seed in (None, "shared", "shared"):
         meshkit.init(seed=seed)
         with meshkit.build_mesh() as mesh, mesh.rng("x"):
-            collect_seeds = mesh.seed(), known().seed
-        found.append((*collect_seeds, stream_seed(torch.initial_seed())))
+            base = mesh.seed(), known().seed
+        found.append((*base, stream_seed(torch.initial_seed())))
         gone = weakref.ref(mesh)
         gc.disable()  # a mesh that has been let go of is gone at once: its store is, too
         del mesh

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from meshkit.live import topology
 from meshkit.live.limits import Limits
 from meshkit.live.terms import Terms
 from meshkit.live.topology import check_crossing
+from tests.live.side_by_side import side_by_side
+from tests.promises import BUSY
 
 CYCLIC = ["a", "b", "a", "b"]
 
@@ -45,10 +48,16 @@ def count_groups() -> int:
     return len(dist.distributed_c10d._world.pg_map) - 1
 
 
+def take_host(hosts: Sequence[str]) -> int:
+    """Give this rank the host of its place in the list; return its rank."""
+    rank = meshkit.detect().rank
+    pytest.MonkeyPatch().setattr(socket, "gethostname", lambda: hosts[rank])
+    return rank
+
+
 def build_on_hosts(hosts: Sequence[str], request: dict[str, Any], foreign: bool) -> Told:
     """A mesh on hosts: its ranks, what was warned of or raised, and the sum over each tp group."""
-    rank = meshkit.detect().rank
-    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    rank = take_host(hosts)
     if foreign:
         who = meshkit.detect()
         dist.init_process_group(
@@ -80,13 +89,12 @@ def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
         "or place=True. Or crossing={'tp': 'allow'}, if it is meant."
     ]
     assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
-    assert told[0]["files"] == ["topology_jobs.py"]  # the line that calls build_mesh
+    assert told[0]["files"] == ["test_topology.py"]  # the line that calls build_mesh
 
 
 def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int]:
     """What is raised where warnings are errors, after how many seconds, and the groups left."""
-    rank = meshkit.detect().rank
-    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    take_host(hosts)
     meshkit.init()
     began = time.monotonic()
     with warnings.catch_warnings():
@@ -180,8 +188,7 @@ def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
 
 def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, Any]]) -> str:
     """What a rank is told where each asks for something else."""
-    rank = meshkit.detect().rank
-    socket.gethostname = lambda: hosts[rank]  # type: ignore[method-assign]
+    rank = take_host(hosts)
     try:
         meshkit.build_mesh(**requests[rank])
     except meshkit.MeshkitError as error:
@@ -219,7 +226,7 @@ def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
     meshkit.init()
     began = time.monotonic()
     if dist.get_rank() == 0:
-        topology._hosts = lambda *_: time.sleep(7) or []  # type: ignore[assignment,func-returns-value]
+        pytest.MonkeyPatch().setattr(topology, "_hosts", lambda *_: time.sleep(7) or [])  # type: ignore[func-returns-value]
     try:
         meshkit.build_mesh(**request, arrival_timeout=2)
     except Exception as error:
@@ -227,19 +234,21 @@ def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
     return "", 0.0
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        pytest.param(one, marks=pytest.mark.job(delay_rank_0, 4, (one,)))
-        for one in ({"dp": 2, "tp": 2, "place": True}, {"tp": 4, "crossing": {"tp": "error"}})
-    ],
-)
-def test_a_rank_0_that_says_nothing_is_named(request_: dict[str, Any], by_rank: list[Any]) -> None:
-    for error, seconds in by_rank[1:]:
-        assert error.startswith("RankTimeoutError: build_mesh("), error
-        assert "did not hear where ranks are." in error
-        assert 2 <= seconds < 2 + 5 + 3  # three for a busy machine
-    assert by_rank[0][0], request_  # it finds nobody any more
+def test_a_silent_rank_0_is_named() -> None:
+    """Both jobs mostly wait, so they run at the same time."""
+    spawn = partial(meshkit.spawn, delay_rank_0, 4, timeout=120)
+    jobs = {
+        "place": partial(spawn, args=({"dp": 2, "tp": 2, "place": True},)),
+        "crossing": partial(spawn, args=({"tp": 4, "crossing": {"tp": "error"}},)),
+    }
+    with side_by_side(jobs, at_once=2) as results:
+        for name, result in results.items():
+            first, *others = result.result()
+            for error, seconds in others:
+                assert error.startswith("RankTimeoutError: build_mesh("), (name, error)
+                assert "did not hear where ranks are." in error
+                assert 2 <= seconds < 2 + 5 + BUSY
+            assert first[0], name  # rank 0 finds no other rank any more
 
 
 def test_an_axis_that_was_said_to_be_on_a_node_is_watched() -> None:

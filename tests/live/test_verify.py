@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 import meshkit
 from meshkit.live import verify as verify_module
 from tests.live.faults import describe_error
@@ -19,7 +21,7 @@ def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
             time.sleep(0.05)
             return real(*args)
 
-        verify_module._timed = late
+        pytest.MonkeyPatch().setattr(verify_module, "_timed", late)
     try:
         found = mesh.verify(timeout=20)
     except meshkit.CoordinateError as error:
@@ -62,11 +64,11 @@ def verify_wrong_group() -> Any:
     mesh = meshkit.build_mesh(dp=2, sp=2)
     if mesh.rank == 3:
         real = verify_module._proved
-        verify_module._proved = lambda members, group, device: (
-            real(members[::-1], group, device)
-            if len(members) == 2
-            else real(members, group, device)
-        )
+
+        def reversed_members(members: list[int], *more: Any) -> Any:
+            return real(members[::-1] if len(members) == 2 else members, *more)
+
+        pytest.MonkeyPatch().setattr(verify_module, "_proved", reversed_members)
     try:
         mesh.verify()
     except meshkit.MeshkitError as error:

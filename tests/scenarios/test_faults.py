@@ -1,16 +1,18 @@
-"""A rank dies or stops at every point of a job: the others raise in time, and name it.
+"""A rank dies or stops at each point of a job: the other ranks raise in time and name it.
 
-All jobs run beside each other, as each mostly waits; every test asserts that its fault fired.
+Every test asserts that its fault fired. The jobs mostly wait, so six of them run at the same time:
+``JOBS`` holds the job of each test by the name of the test.
 """
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -26,6 +28,7 @@ from meshkit.launch.meet import SILENCE
 from meshkit.launch.together import LEAST, REST
 from meshkit.live import assemble, create, guard, rollcall
 from meshkit.testing.faults import Played, Strike, play
+from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
@@ -132,7 +135,7 @@ def strike_in_new_group(strike: Strike, fault: Callable[[], None], odd: int, cou
             strike.later(0.4, fault)
         return real(*args, **options)
 
-    create.dist.new_group = changed
+    pytest.MonkeyPatch().setattr(create.dist, "new_group", changed)
 
 
 def run_and_strike(
@@ -141,20 +144,20 @@ def run_and_strike(
     """A job from init to a collective, in which one rank is struck at some point."""
     who = meshkit.detect()
     hit: Callable[[], None] = {"kill": strike.kill, "stop": strike.stop}[how]
-    mine = who.rank == odd
+    mine, patch = who.rank == odd, pytest.MonkeyPatch()
     if mine and point == "before init":
         hit()
     if mine and point == "init, agreed":
-        join.together = strike_before(hit, join.together)  # type: ignore[attr-defined]
+        patch.setattr(join, "together", strike_before(hit, join.together))  # type: ignore[attr-defined]
     wait = limit if point in ("before init", "init, agreed") else 60
     meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
     if mine and point == "before build":
         time.sleep(1)  # the others have left init
         hit()
     if mine and point == "agreed":
-        assemble.on_all = strike_before(hit, assemble.on_all)
+        patch.setattr(assemble, "on_all", strike_before(hit, assemble.on_all))
     if mine and point == "made":
-        assemble.create = strike_after(hit, assemble.create)
+        patch.setattr(assemble, "create", strike_after(hit, assemble.create))
     if point == "creating":
         strike_in_new_group(strike, hit, odd, who.world_size)
     # a timeout of its own, so that the default group does not stand for it: two groups are made
@@ -199,18 +202,23 @@ def wait_until_store_is_gone(site: rollcall.Site) -> None:
 
 
 def read_report_late(strike: Strike, method: str, limit: float | None) -> Any:
-    """Rank 2 dies. Rank 1 gets its error late: with a thread that watches, as rank 0, the host of
-    the store, has ended; without one it reads the report a second after rank 0.
+    """Kill rank 2, and let rank 1 raise its error late.
+
+    With a limit, the guard of rank 1 reports only when rank 0, which hosts the store, has ended.
+    Without one, rank 1 reads the report a second after rank 0.
     """
     meshkit.init(init_method=method, arrival_timeout=60)
     mesh = meshkit.build_mesh(dp=3, timeout=60 if limit else 1)
+    patch = pytest.MonkeyPatch()
+
+    def report_late(site: rollcall.Site, *more: Any) -> Any:
+        wait_until_store_is_gone(site)
+        return rollcall.report(site, *more)
+
     if mesh.rank == 1 and limit:
-        guard.report = lambda site, *more: (
-            wait_until_store_is_gone(site),
-            rollcall.report(site, *more),
-        )[1]
+        patch.setattr(guard, "report", report_late)
     elif mesh.rank == 1:
-        rollcall._read = strike_before(lambda: time.sleep(1), rollcall._read)
+        patch.setattr(rollcall, "_read", strike_before(lambda: time.sleep(1), rollcall._read))
     with mesh, mesh.guard(timeout=limit):
         if mesh.rank == 2:
             strike.kill()
@@ -222,19 +230,18 @@ def slow_to_ask(limit: float | None) -> Played:
 
 
 def kill_the_collector(strike: Strike) -> Any:
-    """Rank 0 sleeps; who calls the roll for it dies before the report is written."""
+    """Kill the first rank that collects the answers, before it writes the report; rank 0 sleeps."""
     mesh = meshkit.build_mesh(dp=-1)
-
-    def dies(*args: Any) -> Any:
-        strike.kill()
-
     gathered = rollcall._gathered
+
+    def kill_the_first(site: rollcall.Site, keys: Any, *more: Any) -> Any:
+        own = str(site.rank)
+        if keys.compare_set("first", "", own) == own.encode():
+            strike.kill()
+        return gathered(site, keys, *more)
+
     if mesh.rank:
-        rollcall._gathered = lambda site, keys, *more: (
-            dies()
-            if keys.compare_set("first", "", str(site.rank)) == str(site.rank).encode()
-            else gathered(site, keys, *more)
-        )
+        pytest.MonkeyPatch().setattr(rollcall, "_gathered", kill_the_first)
     with mesh.guard(timeout=2):
         if mesh.rank == 0:
             time.sleep(12)
@@ -246,7 +253,8 @@ def stop_in_own_group(strike: Strike) -> Any:
     mesh = meshkit.build_mesh(dp=-1)
     own = dist.new_group([0, 1])
     told: list[float] = []
-    guard.print = lambda text, **_: told.append(time.monotonic())
+    patch = pytest.MonkeyPatch()
+    patch.setattr(builtins, "print", lambda text, **_: told.append(time.monotonic()))
     if mesh.rank == 1:
         strike.later(0.5, strike.stop)
     with contextlib.suppress(RuntimeError), mesh.guard(timeout=1):
@@ -257,7 +265,7 @@ def stop_in_own_group(strike: Strike) -> Any:
     return told
 
 
-# The job of each test, by its name; those that last begin first.
+# The job of each test by the name of the test; the longest jobs start first.
 JOBS: dict[str, Callable[[], Played]] = {
     "test_the_rank_that_calls_the_roll_dies": lambda: play(kill_the_collector, 4, timeout=120),
     "test_a_stopped_rank_in_a_group_of_ones_own": lambda: play(stop_in_own_group, 2, timeout=120),
@@ -284,16 +292,17 @@ def pass_through(strike: Strike) -> str:
 
 @pytest.fixture(scope="module")
 def faults(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]]]:
-    """Every job that is asked for, six at a time: half of the machine is another worker's."""
-    asked = {item.name for item in request.session.items if item.path == request.path}
-    play(pass_through, 1, timeout=120)  # the forkserver has imported torch then
-    with ThreadPoolExecutor(6) as pool:
-        yield {name: pool.submit(job) for name, job in JOBS.items() if name in asked}
+    """Start the jobs of all selected tests, six at a time, and yield their results by test name."""
+    selected = {item.name for item in request.session.items if item.path == request.path}
+    play(pass_through, 1, timeout=120)  # after this the forkserver has imported torch
+    jobs = {name: job for name, job in JOBS.items() if name in selected}
+    with side_by_side(jobs, at_once=6) as results:
+        yield results
 
 
 @pytest.fixture
 def played(request: pytest.FixtureRequest, faults: dict[str, Future[Played]]) -> Played:
-    """What became of the job of this test."""
+    """Wait for the job of this test and return its outcome."""
     return faults[request.node.name].result()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -52,8 +53,9 @@ def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
     """Build a mesh on a default group that splits; what was split, and what the groups meet."""
     meshkit.init(timeout=60)
     played = Splitting()
-    create.dist = played
-    create._bound = lambda: "cuda:0"
+    patch = pytest.MonkeyPatch()
+    patch.setattr(create, "dist", played)
+    patch.setattr(create, "_bound", lambda: "cuda:0")
     with meshkit.build_mesh(sizes, **options) as mesh:
         inside = mesh.rank in mesh.layout
         sums = {axis: gather_ranks(mesh.group(axis)) for axis in sizes} if inside else {}

@@ -13,7 +13,7 @@ from meshkit import Layout
 from meshkit.launch.inside import timeout_of
 from meshkit.live import create
 from meshkit.live import mesh as live_mesh
-from tests.live.faults import error_of
+from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, collect_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads
 
@@ -232,26 +232,17 @@ def test_ranks_that_ask_for_different_views_are_told() -> None:
 
 
 def fail_while_creating(at: int, told_of_each: bool) -> Any:
-    """new_group fails at its n-th call while a view is made: the mesh works on, a view too."""
+    """Take a view while a call of new_group fails; then use the mesh, and take the view again."""
     if told_of_each:
-        create.count_on = tell_each
-    mesh, real, calls = meshkit.build_mesh(dp=4, sp=2), dist.new_group, []
-
-    def failing(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        if len(calls) == at:
-            dist.barrier()
-            raise RuntimeError("planted")
-        return real(*args, **kwargs)
-
+        create_every_group(pytest.MonkeyPatch())
+    mesh = meshkit.build_mesh(dp=4, sp=2)
     before = (descriptors(), threads())
-    create.dist.new_group = failing
-    try:
-        told = error_of(lambda: mesh.view(a=2, b=2, c=2))
-    except RuntimeError as error:
-        told = ("RuntimeError", str(error))
-    finally:
-        create.dist.new_group = real
+    with pytest.MonkeyPatch.context() as patch:
+        calls = fail_new_group(patch, at, RuntimeError("planted"), together=True)
+        try:
+            told = error_of(lambda: mesh.view(a=2, b=2, c=2))
+        except RuntimeError as error:
+            told = ("RuntimeError", str(error))
     left = (descriptors(), threads())
     with mesh.view(a=2, b=2, c=2) as view:
         return (
@@ -358,7 +349,7 @@ def test_the_time_of_a_view_is_that_of_arrival_unless_that_is_said() -> None:
 def close_in_another_order() -> Any:
     """Where closing is a matter of all ranks: they close two views in different orders."""
     meshkit.init(arrival_timeout=20)
-    live_mesh.ends_together = lambda groups: bool([*groups])  # as nccl
+    pytest.MonkeyPatch().setattr(live_mesh, "ends_together", lambda groups: bool([*groups]))
     mesh = meshkit.build_mesh(dp=2, tp=2)
     every = [mesh.view(x=2, y=2, timeout=9), mesh.view(x=2, y=2, timeout=8)]
     return error_of(every[mesh.rank % 2].close)
@@ -408,13 +399,9 @@ def test_a_mesh_over_a_part_of_the_world() -> None:
             assert held == 0
 
 
-def dist_size() -> int:
-    return meshkit.init().world_size
-
-
 def build_three_models() -> Any:
     """Three models side by side in one world."""
-    parts = meshkit.split_world(dist_size(), actor=4, critic=2, reference=-1)
+    parts = meshkit.split_world(meshkit.init().world_size, actor=4, critic=2, reference=-1)
     sizes: dict[str, Sizes] = {"actor": {"tp": 2}, "critic": {}, "reference": {"tp": 2}}
     meshes = {name: meshkit.build_mesh(ranks=parts[name], **sizes[name]) for name in parts}
     (mine,) = [name for name, mesh in meshes.items() if mesh.inside]
