@@ -58,7 +58,8 @@ def fail_new_group(
         if len(calls) == number:
             if together:
                 dist.barrier()
-            raise error
+            # a new object: the traceback of a kept one would keep the groups of the caller alive
+            raise type(error)(*error.args)
         return real(*args, **options)
 
     patch.setattr(create.dist, "new_group", new_group, raising=True)

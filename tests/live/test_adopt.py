@@ -1,4 +1,4 @@
-"""Groups and DeviceMeshes of the user's own: used as they are, checked, and never destroyed."""
+"""Meshes over groups and DeviceMeshes of the user: checked, used, and never destroyed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sorts = pytest.mark.skipif(not create.KEEPS_ORDER, reason="turned groups: torch 
 
 
 def make_groups(names: dict[str, list[list[int]]]) -> dict[str, Any]:
-    """This rank's groups, made by torch, by name."""
+    """Create groups with torch and return those of this rank by name."""
     found: dict[str, Any] = {}
     for name, rows in names.items():
         for row in rows:
@@ -40,7 +40,7 @@ def make_groups(names: dict[str, list[list[int]]]) -> dict[str, Any]:
 
 
 def adopt_groups() -> Any:
-    """A mesh over a user's groups: used, shared with views, and not destroyed."""
+    """Build a mesh over groups of the user, take a view, and close both."""
     meshkit.init()
     layout = meshkit.Layout(dp=4, tp=2)
     groups = make_groups({"dp": layout.groups("dp").tolist(), "tp": layout.groups("tp").tolist()})
@@ -75,7 +75,7 @@ def test_a_mesh_over_groups() -> None:
 
 
 def type_the_fix() -> Any:
-    """What the error of ``mesh.group`` says, typed."""
+    """Run the fix that the error of ``mesh.group`` proposes."""
     meshkit.init()
     layout = meshkit.Layout(dp=2, sp=2, tp=2)
     groups = make_groups({"dp": layout.groups("dp").tolist()})
@@ -87,7 +87,7 @@ def type_the_fix() -> Any:
             return told[1], all_reduce_members(view, "dp", "tp"), view.group("dp") is groups["dp"]
 
 
-def test_a_group_that_was_not_lent_can_be_had_by_a_view() -> None:
+def test_a_view_creates_a_group_that_was_not_passed() -> None:
     for rank, (told, members, same) in enumerate(meshkit.spawn(type_the_fix, 8, timeout=60)):
         assert told == (
             "mesh.group('dp', 'tp'): no group over dp tp was built.\n"
@@ -100,7 +100,7 @@ def test_a_group_that_was_not_lent_can_be_had_by_a_view() -> None:
 
 
 def adopt_wrong_groups() -> Any:
-    """Groups that are not what the layout says, on one rank or on all; then right ones."""
+    """Pass groups that differ from the layout, on one rank or on all; then correct groups."""
     meshkit.init()
     layout = meshkit.Layout(dp=2, tp=2)
     groups = make_groups({"dp": [[0, 2], [1, 3]], "tp": [[0, 1], [2, 3]]})
@@ -122,7 +122,7 @@ def adopt_wrong_groups() -> Any:
 
 
 @sorts
-def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() -> None:
+def test_groups_that_differ_from_the_layout_raise_on_every_rank() -> None:
     for rank, (told, dp, tp) in enumerate(meshkit.spawn(adopt_wrong_groups, 4, timeout=60)):
         assert dp == [rank % 2, rank % 2 + 2]
         assert tp == [rank // 2 * 2, rank // 2 * 2 + 1]
@@ -152,7 +152,7 @@ def test_groups_that_are_not_what_the_layout_says_are_refused_on_every_rank() ->
 
 
 def adopt_unequal_groups() -> Any:
-    """Ranks 0 and 1 lend one group, ranks 2 and 3 another, of the same members."""
+    """Pass one group on ranks 0 and 1, and on ranks 2 and 3 another of the same members."""
     meshkit.init(arrival_timeout=20)
     first = make_groups({"dp": [[0, 2], [1, 3]]})
     second = make_groups({"dp": [[0, 2], [1, 3]]})
@@ -170,7 +170,7 @@ def adopt_unequal_groups() -> Any:
     return told, left, members, held, gone, again
 
 
-def test_other_groups_of_equal_members_are_told_on_every_rank() -> None:
+def test_different_groups_of_equal_members_raise_on_every_rank() -> None:
     for rank, (told, left, members, held, gone, again) in enumerate(
         meshkit.spawn(adopt_unequal_groups, 4, timeout=60)
     ):
@@ -187,7 +187,7 @@ def test_other_groups_of_equal_members_are_told_on_every_rank() -> None:
 
 
 def adopt_axes_of_size_one() -> Any:
-    """A DeviceMesh with two axes of size 1, for each of which torch makes a group."""
+    """Build a mesh over a DeviceMesh with two axes of size 1; torch makes a group for each."""
     meshkit.init()
     theirs = init_device_mesh("cpu", (2, 1, 1, 2), mesh_dim_names=("dp", "cp", "sp", "tp"))
     with meshkit.Mesh.from_device_mesh(theirs) as mesh:
@@ -201,7 +201,7 @@ def test_a_device_mesh_with_several_axes_of_one() -> None:
 
 
 def adopt_device_mesh() -> Any:
-    """A mesh over a DeviceMesh, and back."""
+    """Build a mesh over a DeviceMesh, and a DeviceMesh over that mesh."""
     meshkit.init()
     theirs = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
     bare = init_device_mesh("cpu", (8,))
@@ -245,7 +245,7 @@ def test_a_mesh_over_a_device_mesh_and_back() -> None:
 
 
 def adopt_part_of_device_mesh() -> Any:
-    """A DeviceMesh over ranks 1 to 4 of 6."""
+    """Build a mesh over a DeviceMesh of ranks 1 to 4 of 6."""
     meshkit.init()
     from torch.distributed.device_mesh import DeviceMesh
 

@@ -1,4 +1,4 @@
-"""All ranks compare what they asked for before a group exists."""
+"""All ranks compare their requests before a group exists."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PASSED: dict[str, dict[str, Any]] = {
 ALTERED = ("call", "meshkit", "torch", "history")
 
 
-def test_every_field_of_a_request_is_perturbed_below() -> None:
+def test_the_tests_perturb_every_field_of_a_request() -> None:
     (fields,) = meshkit.spawn(list_compared_fields, 1)
     assert set(fields) == {*PASSED, *ALTERED}
 
@@ -65,7 +65,7 @@ Refusal = tuple[str, str, dict[int, str], float]
 
 
 def time_error(call: Any) -> Refusal | str:
-    """What a call raises, and after how many seconds."""
+    """Return the error that a call raises and the seconds until then, or 'built'."""
     began = time.monotonic()
     try:
         call()
@@ -107,7 +107,7 @@ def ask_with_one_field_perturbed(
 
 
 def perturb_each_field(odd_ranks: list[int]) -> Any:
-    """Every field perturbed on every rank in turn, in one job; then a mesh that works."""
+    """Perturb each field on each odd rank in turn, in one job; then build a mesh."""
     meshkit.init(arrival_timeout=60)
     groups, told = dist.get_pg_count(), {}
     for field in (*PASSED, *ALTERED):
@@ -139,9 +139,9 @@ def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
 
 
 def skip_each_comparison(odd: int) -> Any:
-    """Each field perturbed on one rank, where no rank compares it: who notices?
+    """Perturb each field on one rank while no rank compares it; return which build fails.
 
-    Nothing is created, as ranks that disagree would hang in there.
+    The build creates no group, since ranks that disagree would hang there.
     """
     meshkit.init(arrival_timeout=60)
     noticed = {}
@@ -161,7 +161,7 @@ def skip_each_comparison(odd: int) -> Any:
 
 
 def test_each_comparison_is_needed() -> None:
-    """Where one field is not compared, a rank that differs in it passes unnoticed."""
+    """If the ranks do not compare a field, a rank that differs in it builds without an error."""
     for noticed in meshkit.spawn(skip_each_comparison, 4, (2,), timeout=120):
         assert noticed == dict.fromkeys((*PASSED, *ALTERED), "built")
 
@@ -183,7 +183,7 @@ def test_thirty_two_ranks() -> None:
 
 
 def refuse_on_one_rank(odd: int, first: bool) -> Any:
-    """The odd rank's own request cannot be; then all ask for the same."""
+    """Build an invalid mesh on the odd rank; then the same mesh on all ranks."""
     if first:
         meshkit.init(arrival_timeout=60)
     rank = meshkit.detect().rank
@@ -197,7 +197,7 @@ def refuse_on_one_rank(odd: int, first: bool) -> Any:
 
 @pytest.mark.parametrize("first", [True, False], ids=["joined", "not joined yet"])
 @pytest.mark.parametrize("odd", [0, 2])
-def test_a_refused_request_is_quoted_to_the_others_at_once(odd: int, first: bool) -> None:
+def test_the_other_ranks_quote_an_invalid_request_at_once(odd: int, first: bool) -> None:
     by_rank = meshkit.spawn(refuse_on_one_rank, 4, (odd, first), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
     for rank, (told, _) in enumerate(by_rank):
@@ -215,7 +215,7 @@ def test_a_refused_request_is_quoted_to_the_others_at_once(odd: int, first: bool
 
 
 def fail_before_creating(odd: int) -> Any:
-    """An exception on one rank between the two meetings of a build."""
+    """Raise an error on one rank between the two agreements of a build."""
     meshkit.init(arrival_timeout=60)
 
     def broken(*args: Any, **options: Any) -> Any:
@@ -236,7 +236,7 @@ def fail_before_creating(odd: int) -> Any:
     return told, int(total)
 
 
-def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
+def test_the_other_ranks_quote_a_rank_that_cannot_create_its_groups() -> None:
     by_rank = meshkit.spawn(fail_before_creating, 4, (2,), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
     kinds = [told[0] for told, _ in by_rank]
@@ -247,7 +247,7 @@ def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
 
 
 def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
-    """The n-th new_group fails on one rank, while the others connect; then all build again."""
+    """Let one call of new_group fail on one rank while the others connect; then build again."""
     meshkit.init(arrival_timeout=10)
     calls: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -267,8 +267,8 @@ def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
 @pytest.mark.parametrize(
     "error", [RuntimeError("Gloo: too many open files"), OSError("too many open files")]
 )
-def test_a_group_that_fails_on_one_rank_while_others_connect(number: int, error: Exception) -> None:
-    """They wait for it as long as one try takes, are told who it was, and all can build again."""
+def test_a_group_fails_on_one_rank_while_others_connect(number: int, error: Exception) -> None:
+    """The other ranks wait for one attempt, name the rank, and can build again."""
     by_rank = meshkit.spawn(fail_while_creating, 4, (1, number, error), timeout=120)
     for rank, (told, axes, calls) in enumerate(by_rank):
         kind, text, seconds = told
@@ -283,7 +283,7 @@ def test_a_group_that_fails_on_one_rank_while_others_connect(number: int, error:
 
 
 def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
-    """mesh.agree on values of the caller's own, and what it leaves open."""
+    """Agree on a value of each rank; return the error and the descriptors that stay open."""
     with meshkit.build_mesh(**options) as mesh:
         mesh.agree("learning rate", 3e-4) if mesh.rank in mesh.layout else None
         before = len(os.listdir("/proc/self/fd"))
@@ -295,7 +295,7 @@ def agreed(by_rank: list[Any], **options: Any) -> list[Any]:
     return meshkit.spawn(agree_on_values, 4, (by_rank, options), timeout=120)
 
 
-def test_a_value_of_ones_own() -> None:
+def test_ranks_agree_on_a_value() -> None:
     assert agreed([1e-3] * 4, dp=4) == [("built", 0)] * 4
     told = agreed([1e-3, 1e-3, 2e-3, 1e-3], dp=4)
     for (kind, text, requests, _), left in told:
@@ -311,14 +311,14 @@ def test_a_value_of_ones_own() -> None:
         assert requests[2] == "learning rate=0.002"
 
 
-def test_a_value_over_a_part_of_the_world() -> None:
+def test_ranks_agree_on_a_value_over_a_part_of_the_world() -> None:
     told = agreed([1, 2, 1, 3], dp=2, ranks=[0, 2])
     assert [one[0] for one in told[::2]] == ["built", "built"]
     assert {one[0][0] for one in told[1::2]} == {"CoordinateError"}
 
 
 def make_different_calls(first: str, second: str) -> Any:
-    """Rank 1 makes another call than the others."""
+    """Make another call on rank 1 than on the other ranks."""
     mesh = meshkit.build_mesh(dp=-1, arrival_timeout=20)
     calls = {
         "build": lambda: meshkit.build_mesh(dp=-1, arrival_timeout=20),
@@ -329,7 +329,7 @@ def make_different_calls(first: str, second: str) -> Any:
 
 
 @pytest.mark.parametrize("calls", [("build", "agree"), ("agree", "other")])
-def test_different_calls_are_told(calls: tuple[str, str]) -> None:
+def test_different_calls_raise(calls: tuple[str, str]) -> None:
     told = meshkit.spawn(make_different_calls, 3, calls, timeout=60)
     assert {kind for kind, *_ in told} == {"DisagreementError"}
     assert len({text for _, text, *_ in told}) == 1

@@ -1,4 +1,4 @@
-"""mesh.check_batch on real ranks: the same verdict on each, and nobody is left waiting."""
+"""mesh.check_batch on real ranks: the same result on each, and no rank waits on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Told = dict[str, dict[str, Any]]
 
 
 def make_batch(name: str, rank: int, dp: int) -> Any:
-    """A batch by the name of a case; ``dp`` is the data coordinate."""
+    """Return the batch of a case; ``dp`` is the data coordinate."""
     tokens = torch.arange(8).view(2, 4) + 100 * dp
     cases: dict[str, Any] = {
         "good": {"x": tokens, "m": [tokens.bool(), (1.5, "a", b"b", None, True)], "e": {}},
@@ -66,7 +66,7 @@ def make_batch(name: str, rank: int, dp: int) -> Any:
 
 
 def check_batches(names: list[str], data: tuple[str, ...] = ("dp",), sizes: Any = None) -> Any:
-    """What each batch is told, and that the mesh works afterwards."""
+    """Return the error of each batch, and a sum over the mesh afterwards."""
     report: dict[str, Any] = {}
     with meshkit.build_mesh(**(sizes or {"dp": 2, "sp": 2})) as mesh:
         for name in names:
@@ -82,13 +82,13 @@ def check_batches(names: list[str], data: tuple[str, ...] = ("dp",), sizes: Any 
 
 
 def check_all_cases(cases: list[tuple[Any, ...]]) -> Any:
-    """Several times :func:`checks`."""
+    """Check the batches of all cases."""
     return [check_batches(*case) for case in cases]
 
 
 @pytest.fixture(scope="module")
 def verdicts() -> Told:
-    """What all of four ranks are told alike, by the axes that divide the samples."""
+    """Return the errors, equal on all four ranks, by the axes that divide the samples."""
     by_rank = meshkit.spawn(check_all_cases, 4, ([*ASKED.values()],), timeout=120)
     assert all(reports == by_rank[0] for reports in by_rank)
     assert [report.pop("ranks") for report in by_rank[0]] == [4] * len(ASKED)  # nothing is broken
@@ -147,7 +147,7 @@ def test_one_data_coordinate_need_not_differ(verdicts: Told) -> None:
         (float("nan"), float("nan"), True),
     ],
 )
-def test_what_is_equal(one: Any, other: Any, same: bool) -> None:
+def test_which_values_are_equal(one: Any, other: Any, same: bool) -> None:
     assert not held(one).fault
     assert (held(one).digest() == held(other).digest()) == same
 
@@ -158,7 +158,7 @@ def test_the_path_of_a_leaf() -> None:
     assert held(7).leaves["batch"].startswith("int ")
 
 
-def test_what_cannot_be_read_is_a_fault_and_no_error() -> None:
+def test_an_unreadable_leaf_is_a_fault_and_no_error() -> None:
     assert held([1, {2}]).fault == "batch[1] is a set"
     assert held(torch.ones(1, device="meta")).fault.startswith("batch cannot be read (")
     endless: list[Any] = []

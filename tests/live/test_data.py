@@ -1,4 +1,4 @@
-"""Samplers and streams: by themselves, and under torch's DataLoader on real ranks."""
+"""Samplers and streams: alone, and in torch's DataLoader on real ranks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from meshkit.live.stream import MicroBatchStream
 
 
 def sampler(length: int = 10, tail: str = "keep", **sizes: int) -> MicroBatchSampler:
-    """One data coordinate of two, in steps of 4 unless said otherwise."""
+    """Return the sampler of data coordinate 1 of 2, with a global batch of 4 by default."""
     plan = BatchPlan.solve(dp=2, **{"global_batch": 4, "micro_batch": 1, **sizes}, uneven=True)
     return MicroBatchSampler(Epoch(length, plan, 0, True, 1, tail))
 
 
 class Counting(IterableDataset[int]):
-    """0, 1, 2, ..."""
+    """The stream 0, 1, 2, ..."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -55,7 +55,7 @@ def test_each_pass_is_the_next_epoch() -> None:
     assert [*one] == passes[1]
 
 
-def test_a_pass_is_what_its_steps_are() -> None:
+def test_a_pass_equals_its_steps() -> None:
     one = sampler()
     found = [m.samples.tolist() for step in range(one.steps) for m in one.micro_batches(step)]
     assert [*one] == found
@@ -75,7 +75,7 @@ def test_a_pass_left_early_begins_again() -> None:
     assert (iter(one), one.epoch)[1] == 1  # all was handed out, though not asked for more
 
 
-def test_what_was_handed_out_counts_in_whole_steps() -> None:
+def test_the_consumed_samples_count_in_whole_steps() -> None:
     one, counts = sampler(), []
     for _ in one:
         counts.append(one.state_dict()["consumed"])
@@ -87,7 +87,7 @@ def test_what_was_handed_out_counts_in_whole_steps() -> None:
     assert one.state_dict(steps=1) == {**one.state_dict(), "consumed": 4}
 
 
-def test_a_pass_that_was_left_behind_changes_nothing() -> None:
+def test_an_abandoned_pass_changes_nothing() -> None:
     one = sampler()
     old = iter(one)
     new = iter(one)
@@ -131,7 +131,7 @@ def test_the_end_of_an_epoch_is_the_end_after_loading_too() -> None:
     assert (len([*one]), one.epoch) == (5, 1)
 
 
-def test_what_is_refused_changes_nothing() -> None:
+def test_a_call_that_raises_changes_nothing() -> None:
     one = sampler()
     one.load_state_dict(one.state_dict(steps=1))
     before = one.state_dict()
@@ -147,7 +147,7 @@ def test_what_is_refused_changes_nothing() -> None:
 
 
 class Squares(Dataset[tuple[int, int]]):
-    """A sample and its square, so that a batch tells which samples are in it."""
+    """Each sample with its square, so that a batch shows its samples."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -160,7 +160,7 @@ class Squares(Dataset[tuple[int, int]]):
 
 
 def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = None) -> Any:
-    """A pass as a trainer makes it: per step, each batch with the micro batch it belongs to."""
+    """Read one epoch as a trainer does; return the micro batches of each step."""
     batches, found = iter(loader), []
     for step in range(sampler.steps if steps is None else steps):
         row = []
@@ -174,7 +174,7 @@ def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = Non
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_reads_ahead(workers: int) -> None:
-    """Two workers ask for four micro batches at once: for the end, with a step to go."""
+    """Two workers prefetch four micro batches, so they reach the end one step early."""
     data, one = Squares(10), sampler()
     loader: Any = DataLoader(data, batch_sampler=one, num_workers=workers)
     for epoch in range(2):
@@ -216,13 +216,13 @@ SIZES = {"global_batch": 6, "micro_batch": 1, "uneven": True}
 
 
 def loader_options(workers: int) -> dict[str, Any]:
-    """Workers as torchrun's ranks start them; those of ``spawn`` would import torch again."""
+    """Return options of forked workers, as ranks of torchrun have; others import torch again."""
     context = {"multiprocessing_context": "fork"} if workers else {}
     return {"num_workers": workers, **context}
 
 
 def run_epochs(workers: int, length: int, stop: int) -> Any:
-    """Two epochs and a half on one mesh, the rest of the third on another."""
+    """Run two and a half epochs on one mesh, and the rest of the third on another."""
     data, report = Squares(length), []
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         sampler = mesh.sampler(data, mesh.batch(**SIZES), shuffle=True, seed=5)
@@ -257,7 +257,7 @@ def read_stream(stream: Any, workers: int) -> list[list[int]]:
 
 
 def run_streams(workers: int, length: int) -> Any:
-    """A stream on one mesh, and what is left of it after two steps on another."""
+    """Read a stream on one mesh, and after two steps the rest on another."""
     report = []
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         stream = mesh.sampler(Counting(length), mesh.batch(**SIZES))
@@ -274,19 +274,19 @@ def run_streams(workers: int, length: int) -> Any:
 
 
 def run_with_and_without_workers(name: str, *numbers: int) -> Any:
-    """A job without workers, and with two."""
+    """Run a job without workers, and with two."""
     job = {"epochs": run_epochs, "streams": run_streams}[name]
     return [job(workers, *numbers) for workers in (0, 2)]
 
 
 @pytest.fixture(scope="module")
 def streams() -> list[Any]:
-    """By rank: without workers, and with two."""
+    """Return the streams of each rank, without workers and with two."""
     return meshkit.spawn(run_with_and_without_workers, 4, ("streams", 23), timeout=120)
 
 
 def ownership(rows: list[Any], dp: int, sp: int) -> list[int]:
-    """One global order out of what each rank saw in a step; those of one sp group see the same."""
+    """Return the samples of a step in global order; ranks of one sp group see the same."""
     found = []
     by_index = [rows[d * sp : (d + 1) * sp] for d in range(dp)]
     assert all(row == shared[0] for shared in by_index for row in shared)
@@ -336,7 +336,7 @@ def test_streams_on_real_ranks_and_resumed_on_another_mesh(
 
 
 def collect_refusals() -> Any:
-    """What mesh.sampler says, word for word."""
+    """Return the errors of mesh.sampler."""
     told: list[str] = []
     with meshkit.build_mesh(dp=2) as mesh:
         plan = mesh.batch(global_batch=4, micro_batch=2)
@@ -370,7 +370,7 @@ def collect_refusals() -> Any:
     return told
 
 
-def test_refused_in_words() -> None:
+def test_the_errors_of_mesh_sampler() -> None:
     zero, one = meshkit.spawn(collect_refusals, 2, timeout=60)
     assert zero[:-2] == one[:-2]
     assert zero[:-2] == [

@@ -1,4 +1,4 @@
-"""DeviceMeshes over groups that exist."""
+"""DeviceMeshes over existing groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshkit.live import create
 
 
 def make_device_meshes() -> Any:
-    """Names, shapes and ranks of DeviceMeshes of several patterns, on a pipeline of two."""
+    """Return names, shape and ranks of the DeviceMesh of each pattern, with pp=2."""
     with meshkit.build_mesh(pp=2, dp=2, sp=2, tp=1, groups=["pp dp"]) as mesh:
         found = {}
         for pattern in (None, "(dp sp) tp", "dp sp", "tp", "(pp dp) sp", "(pp dp sp tp)", "pp"):
@@ -55,7 +55,7 @@ def request_patterns(patterns: list[str]) -> list[str]:
     return told
 
 
-def test_patterns_that_cannot_be_are_refused() -> None:
+def test_invalid_patterns_raise() -> None:
     patterns = ["", "(dp", "dp)", "dp ((sp))", "()", "dp dp", "dp tq", "(sp dp)", "dp-sp"]
     for told in meshkit.spawn(request_patterns, 4, (patterns,), timeout=60):
         kinds = [text.partition(":")[0] for text in told]
@@ -68,7 +68,7 @@ def test_patterns_that_cannot_be_are_refused() -> None:
 
 
 def swap_groups() -> str:
-    """Groups of the wrong axis, handed to the room that makes DeviceMeshes."""
+    """Pass groups of the wrong axis to the function that makes a DeviceMesh."""
     from meshkit.live.device_mesh import device_mesh
 
     swap = {("dp",): ("sp",), ("sp",): ("dp",)}
@@ -80,7 +80,7 @@ def swap_groups() -> str:
     return "accepted"
 
 
-def test_a_group_of_another_axis_is_refused_before_torch_sees_it() -> None:
+def test_a_group_of_another_axis_raises_before_torch_gets_it() -> None:
     for rank, told in enumerate(meshkit.spawn(swap_groups, 4, timeout=60)):
         dp, sp = [rank % 2, rank % 2 + 2], [rank // 2 * 2, rank // 2 * 2 + 1]
         assert told == (
@@ -91,7 +91,7 @@ def test_a_group_of_another_axis_is_refused_before_torch_sees_it() -> None:
 
 
 def run_fsdp_and_dtensor() -> list[float]:
-    """FSDP2 over (dp sp), and a DTensor over dp: the forms torch itself asks for."""
+    """Run FSDP2 over (dp sp) and a DTensor over dp, each on a DeviceMesh of the mesh."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard, distribute_tensor
 

@@ -1,4 +1,4 @@
-"""mesh.guard: collectives that fail or hang, told in coordinates."""
+"""mesh.guard reports collectives that fail or hang, with ranks and coordinates."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load_batch(seconds: float) -> None:
 
 
 def sleep_on_one_rank(seconds: float, timeout: float | None, each: float | None) -> Any:
-    """Rank 2 sleeps before its second collective over dp; all have one over sp after it."""
+    """Sleep on rank 2 before its second collective over dp, which one over sp follows."""
     limits = None if each is None else {"dp": each, "sp": each}
     mesh = meshkit.build_mesh(dp=2, sp=2, timeout=limits)
     before = threads()
@@ -70,7 +70,7 @@ def sleep_on_one_rank(seconds: float, timeout: float | None, each: float | None)
     return "through"
 
 
-def test_a_rank_that_hangs_is_behind_and_its_line_is_told(results: Results) -> None:
+def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) -> None:
     by_rank = results["hang with a timeout"].result()
     texts = {told["text"] for told, _, _ in by_rank}
     assert len(texts) == 1
@@ -96,7 +96,7 @@ def test_a_rank_that_hangs_is_behind_and_its_line_is_told(results: Results) -> N
         assert left == 0
 
 
-def test_without_a_timeout_the_groups_own_applies_and_a_rank_that_hangs_is_silent(
+def test_without_a_timeout_that_of_the_group_applies_and_a_rank_that_hangs_is_silent(
     results: Results,
 ) -> None:
     by_rank = results["hang without a timeout"].result()
@@ -109,7 +109,7 @@ def test_without_a_timeout_the_groups_own_applies_and_a_rank_that_hangs_is_silen
 
 
 def raise_on_one_rank() -> Any:
-    """Rank 1 leaves the guard with an error of its own; then all build again."""
+    """Raise an error of the user on rank 1 inside the guard; then build again."""
     mesh = meshkit.build_mesh(dp=2, sp=2)
     found: Any = "through"
     try:
@@ -127,7 +127,7 @@ def raise_on_one_rank() -> Any:
     return found, int(total)
 
 
-def test_a_rank_that_left_with_an_error_of_its_own_is_quoted_and_all_build_again(
+def test_the_error_of_one_rank_is_quoted_and_all_build_again(
     results: Results,
 ) -> None:
     by_rank = results["error on one rank"].result()
@@ -142,7 +142,7 @@ def test_a_rank_that_left_with_an_error_of_its_own_is_quoted_and_all_build_again
 
 
 def hang_after_handled_error() -> Any:
-    """All leave a guard with an error that is caught; much later rank 2 hangs."""
+    """Leave a guard with an error that the user handles; later hang on rank 2."""
     mesh = meshkit.build_mesh(dp=2, sp=2)
     with contextlib.suppress(StopIteration), mesh.guard():
         raise StopIteration
@@ -156,7 +156,7 @@ def hang_after_handled_error() -> Any:
     return "through"
 
 
-def test_an_error_that_was_caught_long_ago_is_forgotten(results: Results) -> None:
+def test_a_handled_error_is_not_reported_later(results: Results) -> None:
     by_rank = results["handled error"].result()
     for told in by_rank:
         assert told["behind"] == [2]
@@ -165,7 +165,7 @@ def test_an_error_that_was_caught_long_ago_is_forgotten(results: Results) -> Non
 
 
 def hang_in_own_group() -> Any:
-    """The collective that hangs is of a group that is not the mesh's: torch would wait for long."""
+    """Hang in a collective of a group of the user, for which torch would wait long."""
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
     own = dist.new_group([0, 1], group_desc="a group of mine")
     seen: list[str] = []
@@ -177,7 +177,7 @@ def hang_in_own_group() -> Any:
     return seen
 
 
-def test_a_hang_in_a_group_of_ones_own_is_reported_too(results: Results) -> None:
+def test_a_hang_in_a_group_of_the_user_is_reported(results: Results) -> None:
     by_rank = results["group of the user"].result()
     seen, _ = by_rank
     assert len(seen) == 1
@@ -188,7 +188,7 @@ def test_a_hang_in_a_group_of_ones_own_is_reported_too(results: Results) -> None
 
 
 def hang_after_false_alarm() -> Any:
-    """Where nothing raises: a long compilation on all ranks is no hang, the next hang is one."""
+    """Wait on all ranks, as for a long compilation; then hang on rank 1. No collective raises."""
     pytest.MonkeyPatch().setattr(guard_module, "_raises", lambda site: False)
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
     with mesh.guard(timeout=1):
@@ -211,7 +211,7 @@ def test_a_false_alarm_does_not_switch_the_guard_off(results: Results) -> None:
 
 
 def run_without_fault() -> Any:
-    """What a guard costs and leaves where nothing fails, and what it does to times."""
+    """Return the timeouts inside and outside guards without a fault, and their threads."""
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
     before = threads()
     group = mesh.group("dp")
@@ -229,7 +229,7 @@ def run_without_fault() -> Any:
     return [int(one.total_seconds()) for one in times if one], inside, threads() - before
 
 
-def test_where_nothing_fails_times_are_put_back_and_no_thread_is_left(results: Results) -> None:
+def test_without_a_fault_timeouts_are_restored_and_no_thread_is_left(results: Results) -> None:
     by_rank = results["no fault"].result()
     for times, inside, left in by_rank:
         assert times == [50, 7, 3, 7, 50, 50]
@@ -237,7 +237,7 @@ def test_where_nothing_fails_times_are_put_back_and_no_thread_is_left(results: R
 
 
 def raise_other_errors() -> Any:
-    """Errors that are none of a collective pass as they are."""
+    """Raise errors inside a guard that no collective raised."""
     found = []
     mesh = meshkit.build_mesh(dp=2)
     for error in (RuntimeError("shape mismatch"), KeyError("x"), SystemExit(3)):
@@ -261,7 +261,7 @@ def test_other_errors_pass_unchanged(results: Results) -> None:
 
 
 def hang_without_error(seconds: float) -> Any:
-    """As on a backend whose calls return at once: the watching thread has to notice the hang."""
+    """Hang on rank 1 while no collective raises, so that the watching thread must see it."""
     pytest.MonkeyPatch().setattr(guard_module, "_raises", lambda site: False)
     aborted: list[str] = []
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
@@ -278,8 +278,8 @@ def hang_without_error(seconds: float) -> Any:
     return "through", group.group_name in aborted
 
 
-def test_a_hang_that_raises_nothing_is_noticed_by_the_thread_beside_it(results: Results) -> None:
-    """The path of nccl, on gloo: the report is out and the groups are aborted before any error."""
+def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results) -> None:
+    """As on NCCL, the guard reports and aborts the groups before a collective raises."""
     by_rank = results["hang without error"].result()
     told, aborted = by_rank[0]
     assert aborted
@@ -290,7 +290,7 @@ def test_a_hang_that_raises_nothing_is_noticed_by_the_thread_beside_it(results: 
 
 
 def close_together(stays_away: bool) -> Any:
-    """As on nccl, whose groups end on all ranks together."""
+    """Close a mesh as on NCCL, whose groups end on all ranks together."""
     from meshkit.live import mesh as mesh_module
 
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
@@ -311,7 +311,7 @@ def test_closing_together_waits_for_all(results: Results) -> None:
         assert (what, shown[-7:]) == ("closed", "closed)")
 
 
-def test_closing_together_names_who_does_not_come(results: Results) -> None:
+def test_closing_together_names_the_missing_rank(results: Results) -> None:
     by_rank = results["one rank does not close"].result()
     assert by_rank[0][0] == "1 of 2 ranks did not arrive at mesh.close() within 2 s."
     assert by_rank[0][1] < 2 + BUSY

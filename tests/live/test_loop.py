@@ -1,4 +1,4 @@
-"""The loop over micro batches: gradients of one process, synchronised once, on every wrapper."""
+"""The loop over micro batches: gradients equal those of one process, for every wrapper."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ WIDTH, LONGEST = 6, 9  # features of a token; tokens of the longest sample
 
 
 class Model(nn.Module):
-    """Two layers, each by itself under fully_shard; the loss of every row."""
+    """Two linear layers, sharded separately by fully_shard; the output is the loss of each row."""
 
     def __init__(self) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., WIDTH) to (...)."""
+        """Return the loss of each row: (..., WIDTH) to (...)."""
         return self.down(self.up(x).relu()).square().mean(-1)
 
 
 def make_model(samples: int) -> tuple[Model, Tensor]:
-    """The same on every rank and in one process, in float64: (samples, LONGEST, WIDTH)."""
+    """Return the model and data (samples, LONGEST, WIDTH), float64, equal on every rank."""
     torch.manual_seed(11)
     data = torch.randn(samples, LONGEST, WIDTH, dtype=torch.float64)
     return Model().double(), data
 
 
 def token_counts(samples: int) -> Tensor:
-    """How many tokens of each sample count: from 0 to LONGEST."""
+    """Return how many tokens of each sample count, from 0 to LONGEST."""
     return torch.arange(samples) * 7 % (LONGEST + 1)
 
 
 def gradients_per_token(samples: int) -> dict[str, Tensor]:
-    """The gradients of one process for the mean over all tokens that count."""
+    """Return the gradients of one process for the mean over all tokens that count."""
     model, data = make_model(samples)
     kept = torch.arange(LONGEST) < token_counts(samples)[:, None]
     model(data)[kept].mean().backward()
@@ -50,7 +50,7 @@ def gradients_per_token(samples: int) -> dict[str, Tensor]:
 
 
 def weigh_by_tokens(samples: int) -> Any:
-    """Sequences of different lengths, split over sp too: the gap, and the weights."""
+    """Train one step on sequences of different lengths, over dp and sp, weighted by tokens."""
     with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh:
         plan = mesh.batch(global_batch=samples, micro_batch=2, uneven=True)
         model, data = make_model(samples)
@@ -83,7 +83,7 @@ def weigh_by_tokens(samples: int) -> Any:
 
 
 def ask_plans() -> Any:
-    """What mesh.batch gives: whose share, and what is refused."""
+    """Return the plans that mesh.batch makes, and the errors that it raises."""
     with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh, mesh.view(shard=4, tp=2) as view:
         plan = mesh.batch(global_batch=16, micro_batch=2)
         told = []
@@ -111,18 +111,18 @@ def ask_plans() -> Any:
 
 
 def run_on_eight_ranks() -> Any:
-    """What is asked of eight ranks, in one job."""
+    """Run the jobs of eight ranks."""
     return {8: weigh_by_tokens(8), 6: weigh_by_tokens(6), "plans": ask_plans()}
 
 
 @pytest.fixture(scope="module")
 def eight() -> list[Any]:
-    """What eight ranks say."""
+    """Return the results of eight ranks."""
     return meshkit.spawn(run_on_eight_ranks, 8, timeout=120)
 
 
 def shard_fully(model: nn.Module) -> nn.Module:
-    """FSDP2 over every part and the whole."""
+    """Apply FSDP2 to each layer and to the model."""
     from torch.distributed.fsdp import fully_shard
 
     for part in model.children():
@@ -131,14 +131,14 @@ def shard_fully(model: nn.Module) -> nn.Module:
 
 
 def average_gradients(mesh: meshkit.Mesh, model: nn.Module) -> None:
-    """What a trainer without a wrapper does after the loop."""
+    """Average the gradients, as a trainer without a wrapper does after the loop."""
     for p in model.parameters():
         dist.all_reduce(p.grad, group=mesh.group("dp"))
         p.grad /= mesh.size("dp")  # type: ignore[operator]
 
 
 def gradient_gap(model: nn.Module, expected: dict[str, Tensor]) -> float:
-    """How far gradients, put together again, are from those of one process."""
+    """Return the largest difference between the full gradients and the expected ones."""
     names = {name: name.removeprefix("_orig_mod.") for name, _ in model.named_parameters()}
     found = {names[name].removeprefix("module."): p.grad for name, p in model.named_parameters()}
     assert found.keys() == expected.keys()
@@ -147,7 +147,7 @@ def gradient_gap(model: nn.Module, expected: dict[str, Tensor]) -> float:
 
 
 def gradients_per_sample(samples: int) -> dict[str, Tensor]:
-    """The gradients of one process for the mean over all samples."""
+    """Return the gradients of one process for the mean over all samples."""
     model, data = make_model(samples)
     model(data).mean().backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -156,7 +156,7 @@ def gradients_per_sample(samples: int) -> dict[str, Tensor]:
 def train_one_step(
     mesh: meshkit.Mesh, plan: Any, wrap: Callable[[Any], Any], samples: int
 ) -> tuple[Any, ...]:
-    """One step by the loop of the docstring: the gap, and what was communicated after which."""
+    """Train one step; return the gradient gap, the reductions of each micro step, and own steps."""
     from torch.distributed.tensor.debug import CommDebugMode
 
     model, data = make_model(samples)
@@ -177,7 +177,7 @@ def train_one_step(
 
 
 def train_with_every_wrapper(samples: int, compiled: bool) -> Any:
-    """DDP, FSDP2 and nothing, over as many ranks as there are; uneven where it must be."""
+    """Train one step with DDP, with FSDP2 and without a wrapper, over all ranks."""
     with meshkit.build_mesh(dp=-1) as mesh:
         plan = mesh.batch(global_batch=samples, micro_batch=2, uneven=True)
         wraps: dict[str, Callable[[Any], Any]] = {
@@ -195,7 +195,7 @@ def train_with_every_wrapper(samples: int, compiled: bool) -> Any:
 def test_gradients_are_those_of_one_process_and_are_synchronised_once(
     ranks: int, samples: int
 ) -> None:
-    """Even; 32 micro batches over 7; and 3 micro batches over 4, one of which only fills."""
+    """4 micro batches over 2 ranks, 32 over 7, and 3 over 4, one rank having a filler."""
     steps = -(-samples // 2 // ranks)
     compiled = ranks == 2  # which takes seconds a rank
     found = meshkit.spawn(train_with_every_wrapper, ranks, (samples, compiled), timeout=120)
@@ -234,7 +234,7 @@ def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(
         assert refused == [bad, bad, mine, mine, none + "  Fix: leave this step out on all ranks."]
 
 
-def test_a_plan_of_a_mesh_knows_whose_share_it_is(eight: list[Any]) -> None:
+def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
     found = [one["plans"] for one in eight]
     for rank, (same, shares, shard, own, grown, resized, told) in enumerate(found):
         dp, sp = rank // 4, rank // 2 % 2

@@ -41,7 +41,7 @@ Request = dict[str, Any]
 
 
 def build_and_collect_members(requests: list[Request], asked: list[list[tuple[str, ...]]]) -> Any:
-    """For each request and each set of axes: coordinate, all-reduced members, members in order."""
+    """Return for each request the coordinate and, for each set of axes, the members."""
     report = []
     for request, axes_sets in zip(requests, asked, strict=True):
         with meshkit.build_mesh(**request) as mesh:
@@ -60,7 +60,7 @@ def build_and_collect_members(requests: list[Request], asked: list[list[tuple[st
     return report
 
 
-def test_law_11_a_collective_over_a_group_meets_its_members_and_nobody_else() -> None:
+def test_law_11_a_collective_over_a_group_reaches_exactly_its_members() -> None:
     worlds = [
         (sizes, groups)
         for sizes, groups in WORLDS
@@ -90,7 +90,7 @@ def test_law_11_a_collective_over_a_group_meets_its_members_and_nobody_else() ->
 
 
 def list_group_names(told_of_each: bool) -> Any:
-    """The names of a mesh's groups, and what torch counts; a group of the user's own works on."""
+    """Return the group names, the number that torch counts, and a sum over a group of the user."""
     if told_of_each:
         create_every_group(pytest.MonkeyPatch())
     with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=["dp tp"]) as mesh:
@@ -102,7 +102,7 @@ def list_group_names(told_of_each: bool) -> Any:
 
 
 def ask_device_mesh_on_fake_backend(sizes: list[tuple[str, int]]) -> list[Any]:
-    """Torch's own answers for every rank of a world, one at a time on its fake backend."""
+    """Return the answers of init_device_mesh for each rank of a world, on the fake backend."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -131,7 +131,7 @@ def test_law_10_equal_to_device_mesh_on_the_fake_backend() -> None:
 
 
 def first_line_of_error(mesh: meshkit.Mesh, axis: Any) -> str:
-    """The first line of what ``mesh.group`` says, or that it said nothing."""
+    """Return the first line of the error that ``mesh.group`` raises."""
     try:
         mesh.group(axis)
     except meshkit.MeshkitError as error:
@@ -140,7 +140,7 @@ def first_line_of_error(mesh: meshkit.Mesh, axis: Any) -> str:
 
 
 def call_getters_on_one_rank(folder: str) -> Any:
-    """Every getter on rank 5 alone, while the others are somewhere else."""
+    """Call every getter on rank 5 alone, while the other ranks take part in no collective."""
     with meshkit.build_mesh(dp=4, sp=2, tp=1) as mesh:
         done = Path(folder) / "done"
         if mesh.rank != 5:
@@ -179,7 +179,7 @@ def call_getters_on_one_rank(folder: str) -> Any:
         return answers, made
 
 
-def test_getters_answer_alone_and_never_make_a_group(tmp_path: Path) -> None:
+def test_getters_answer_on_one_rank_alone_and_never_make_a_group(tmp_path: Path) -> None:
     results = meshkit.spawn(call_getters_on_one_rank, 8, (str(tmp_path),), timeout=60)
     answers, made = results[5]
     assert made == 0
@@ -209,7 +209,7 @@ def test_getters_answer_alone_and_never_make_a_group(tmp_path: Path) -> None:
 
 
 def count_singleton_groups() -> Any:
-    """Axes of size 1 share one group; a world of such groups costs one a rank."""
+    """Return whether axes of size 1 share one group, its members, and the number of new groups."""
     meshkit.init()
     before = live_groups()
     with meshkit.build_mesh(dp=2, sp=1, tp=1, pp=1) as mesh:
@@ -224,7 +224,7 @@ def test_axes_of_size_one_share_one_singleton_and_the_world_is_the_default_group
 
 
 def build_and_close(times: int) -> Any:
-    """Descriptors and threads after each of many builds."""
+    """Build and close many times; return the descriptors and threads after each build."""
     meshkit.init()
     counts = []
     for _ in range(times):
@@ -239,7 +239,7 @@ def build_and_close(times: int) -> Any:
     return inside, counts, repr(mesh)
 
 
-def test_close_gives_back_every_descriptor_and_thread_ten_times() -> None:
+def test_close_releases_every_descriptor_and_thread_ten_times() -> None:
     for inside, counts, text in meshkit.spawn(build_and_close, 4, (10,), timeout=60):
         assert len(counts) == 10
         assert len(set(counts)) == 1, counts
@@ -259,7 +259,7 @@ def use_closed_mesh() -> str:
     return "nothing was raised"
 
 
-def test_a_closed_mesh_says_so() -> None:
+def test_a_closed_mesh_raises() -> None:
     assert set(meshkit.spawn(use_closed_mesh, 2, timeout=60)) == {
         "mesh.group('dp'): the mesh is closed.\n  Fix: build_mesh(dp=2) again."
     }
@@ -299,7 +299,7 @@ ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["Spec
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: bool) -> None:
+def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: bool) -> None:
     results = meshkit.spawn(request_bad_meshes, 6, (joined,), timeout=60)
     assert all(told == results[0] for told in results)
     assert [(kind, made) for kind, _, made in results[0]] == [(e, False) for e in ERRORS]
@@ -362,7 +362,7 @@ def fail_while_creating(at: int, told_of_each: bool) -> Any:
 
 
 @pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (1, True), (3, True), (4, True)])
-def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works(
+def test_after_a_failed_creation_nothing_stays_and_the_next_build_works(
     at: int, each: bool
 ) -> None:
     for told, calls, before, left, members in meshkit.spawn(
@@ -375,7 +375,7 @@ def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works(
         assert len(members) == 2
 
 
-def test_groups_have_the_names_that_torch_gives_where_it_is_told_of_each() -> None:
+def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
     counted, told = (
         meshkit.spawn(list_group_names, 8, (each,), timeout=60) for each in (False, True)
     )
@@ -387,7 +387,7 @@ def test_groups_have_the_names_that_torch_gives_where_it_is_told_of_each() -> No
 
 
 def build_on_older_torch(request: Request) -> str:
-    """A torch below 2.13, as far as meshkit can tell."""
+    """Build a mesh as on a torch below 2.13, which sorts the ranks of a group."""
     pytest.MonkeyPatch().setattr(create, "KEEPS_ORDER", False)
     try:
         meshkit.build_mesh(**request)
@@ -403,7 +403,9 @@ def build_on_older_torch(request: Request) -> str:
         ({"dp": 2, "sp": 1, "tp": 1, "order": "tp sp dp", "groups": ["dp tp"]}, None),
     ],
 )
-def test_a_torch_that_sorts_is_told_in_words(request_: dict[str, object], axes: str) -> None:
+def test_ranks_out_of_order_raise_on_a_torch_that_sorts(
+    request_: dict[str, object], axes: str
+) -> None:
     (told, other) = meshkit.spawn(build_on_older_torch, 2, (request_,), timeout=60)
     assert told == other
     if axes is None:
@@ -418,7 +420,7 @@ def test_a_torch_that_sorts_is_told_in_words(request_: dict[str, object], axes: 
 
 
 def join_foreign_group(path: str) -> Any:
-    """A default group that someone else made, with a timeout of its own."""
+    """Build meshes in a job whose default group the user initialised with a timeout."""
     from datetime import timedelta
 
     who = meshkit.detect()
@@ -444,7 +446,7 @@ def join_foreign_group(path: str) -> Any:
     return world.launcher, world.backend, str(world.device), times, own, members, still
 
 
-def test_a_default_group_of_someone_else_is_respected_and_its_timeout_inherited(
+def test_a_default_group_of_the_user_is_used_and_its_timeout_inherited(
     tmp_path: object,
 ) -> None:
     results = meshkit.spawn(join_foreign_group, 4, (f"{tmp_path}/store",), timeout=60)
@@ -456,7 +458,7 @@ def test_a_default_group_of_someone_else_is_respected_and_its_timeout_inherited(
 
 
 def use_own_timeout() -> Any:
-    """A mesh with a timeout of its own: also where it spans the world, and at its barrier."""
+    """Build a mesh of the whole world with its own timeout, and miss its barrier on rank 1."""
     meshkit.init()
     with meshkit.build_mesh(dp=2, timeout=2, arrival_timeout=20) as mesh:
         times = [timeout_of(mesh.group()), timeout_of(mesh.group("dp"))]
@@ -479,7 +481,7 @@ def test_a_mesh_with_a_timeout_of_its_own_does_not_share_the_default_group() -> 
 
 
 def type_the_fix(request: Request) -> Any:
-    """The fix of a group that was not built, typed as it stands."""
+    """Run the fix that the error of ``mesh.group`` proposes."""
     with meshkit.build_mesh(**request) as mesh:
         try:
             mesh.group("tp", "expert")
@@ -489,7 +491,7 @@ def type_the_fix(request: Request) -> Any:
         return fix, list(mesh.layout.axes), gather_members(mesh, "tp", "expert")
 
 
-def test_the_fix_for_a_group_that_was_not_built_works_when_typed() -> None:
+def test_the_fix_for_a_group_that_was_not_built_works() -> None:
     request = {"order": "tp dp expert", "tp": 2, "expert": 2, "timeout": 50}
     results = meshkit.spawn(type_the_fix, 4, (request,), timeout=60)
     fix, axes, members = results[3]
@@ -512,7 +514,7 @@ def test_groups_inherit_the_timeout_of_init() -> None:
 
 
 def miss_barrier() -> Any:
-    """Rank 1 never comes to the barrier of its sp group."""
+    """Wait at the barrier of the sp groups on all ranks but rank 1."""
     mesh = meshkit.build_mesh(dp=2, sp=2)
     if mesh.rank == 1:
         time.sleep(4)
@@ -538,7 +540,7 @@ def test_a_barrier_ends_at_its_timeout() -> None:
 
 
 def build_on_fake_backend(rank: int, count: int) -> Any:
-    """One rank of a world that is not there, on torch's fake backend."""
+    """Build the mesh of one rank of a larger world, on the fake backend of torch."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
@@ -558,7 +560,7 @@ def test_a_dry_run_on_the_fake_backend() -> None:
 
 
 def use_mesh_after_shutdown() -> list[str]:
-    """What a mesh says when its job has been left, also when another was joined."""
+    """Use a mesh after shutdown, also after a new init; return the errors."""
     mesh = meshkit.build_mesh(dp=2)
     mesh.group("dp")  # what was handed out once is not handed out for ever
     told = []
@@ -574,7 +576,7 @@ def use_mesh_after_shutdown() -> list[str]:
     return [*told, repr(mesh)]
 
 
-def test_a_mesh_whose_job_has_been_left_says_so() -> None:
+def test_a_mesh_raises_after_shutdown() -> None:
     told = (
         "mesh.group('dp'): the job it was built in has been left.\n  Fix: build_mesh(dp=2) again."
     )
@@ -584,7 +586,7 @@ def test_a_mesh_whose_job_has_been_left_says_so() -> None:
 
 
 def receive_wrong_group() -> Any:
-    """torch makes another group than it was asked for."""
+    """Build a mesh while torch reports other ranks than those requested."""
     meshkit.init()
     before = live_groups()
     real = dist.get_process_group_ranks
@@ -597,7 +599,7 @@ def receive_wrong_group() -> Any:
     return "accepted"
 
 
-def test_a_group_that_is_not_what_was_asked_for_is_refused_and_destroyed() -> None:
+def test_a_group_with_other_ranks_than_requested_raises_and_is_destroyed() -> None:
     results = meshkit.spawn(receive_wrong_group, 4, timeout=60)
     assert results[3] == (
         "new_group([1, 3]) returned a group of [3, 1].\n"
@@ -607,7 +609,7 @@ def test_a_group_that_is_not_what_was_asked_for_is_refused_and_destroyed() -> No
 
 
 def arrive_late_on_one_rank(folder: str) -> Any:
-    """Rank 1 comes to build_mesh when the others have given up; then all build."""
+    """Call build_mesh on rank 1 only after the others have raised; then build on all ranks."""
     world, gave_up = meshkit.init(), Path(folder) / "gave_up"
     while world.rank == 1 and not gave_up.exists():
         time.sleep(0.01)
@@ -623,7 +625,7 @@ def arrive_late_on_one_rank(folder: str) -> Any:
         return first, seconds, all_reduce_members(mesh, "sp")
 
 
-def test_a_rank_that_does_not_come_to_build_mesh_is_named_with_its_coordinate(
+def test_a_rank_missing_at_build_mesh_is_named_with_its_coordinate(
     tmp_path: Path,
 ) -> None:
     results = meshkit.spawn(arrive_late_on_one_rank, 4, (str(tmp_path),), timeout=60)

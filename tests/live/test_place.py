@@ -1,4 +1,4 @@
-"""Where a rank is, by the frames of its thread."""
+"""The line and the operation of a rank, read from the frames of its thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshkit.live.place import is_collectives, of_error, of_thread, place
 from meshkit.live.waiting import wait
 
 
-def test_the_line_of_ones_own_code() -> None:
+def test_the_line_of_user_code() -> None:
     try:
         meshkit.Layout(dp=0)
     except meshkit.SpecError as error:
@@ -27,7 +27,7 @@ def test_the_line_of_ones_own_code() -> None:
     assert str(found) == "left with SpecError: x"
 
 
-def test_the_line_of_another_thread_and_of_none() -> None:
+def test_the_line_of_another_thread_and_of_an_ended_one() -> None:
     begun, end = threading.Event(), threading.Event()
 
     def waits() -> None:
@@ -64,12 +64,12 @@ def test_the_line_of_another_thread_and_of_none() -> None:
         (KeyboardInterrupt(), False),
     ],
 )
-def test_which_errors_are_a_collectives(error: BaseException, is_one: bool) -> None:
+def test_which_errors_come_from_a_collective(error: BaseException, is_one: bool) -> None:
     assert is_collectives(error) is is_one
 
 
 def find_operations() -> Any:
-    """The operation that place reads from the frames inside a collective."""
+    """Return the operation that place reads from the frames inside each collective."""
     mesh = meshkit.build_mesh(dp=2)
     mine = dist.new_group([0, 1], group_desc="a group of mine")
     seen: list[str] = []
@@ -102,7 +102,7 @@ def find_operations() -> Any:
 
 
 def test_the_operation_and_the_axes() -> None:
-    """Of a collective, of a barrier of ours, over an axis, over the world, over a foreign group."""
+    """For collectives and barriers over an axis, the world, and a group of the user."""
     told: list[Any] = meshkit.spawn(find_operations, 2, timeout=60)
     for found in told:
         assert found == {

@@ -1,4 +1,4 @@
-"""Seeds and streams: alone on a RandomStreams of one process, and on meshes of real ranks."""
+"""Seeds and random streams: in one process, and on meshes of real ranks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LAYOUT = Layout(dp=2, sp=2, tp=2)
 
 @pytest.fixture
 def rng() -> Iterator[RandomStreams]:
-    """The streams of rank 5, dp=1 sp=0 tp=1, on the cpu; torch's own state comes back."""
+    """Yield the streams of rank 5 (dp=1 sp=0 tp=1) on the CPU; restore torch's state after."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield RandomStreams(LAYOUT, 5, "cpu", lambda: 3)
 
 
 def generator(name: str, **coordinate: int) -> torch.Generator:
-    """What a stream must draw, without the streams."""
+    """Return a generator that draws the same numbers as a stream."""
     return torch.Generator().manual_seed(stream_seed(3, name, **coordinate))
 
 
@@ -52,7 +52,7 @@ VARY = ("dp", "tp")
 # ---------------------------------------------------------------- a stream, and what is outside
 
 
-def test_a_stream_is_the_generator_of_its_seed_and_goes_on(rng: RandomStreams) -> None:
+def test_a_stream_draws_as_the_generator_of_its_seed_and_continues(rng: RandomStreams) -> None:
     expected = torch.rand(8, generator=generator("dropout", dp=1, tp=1)).tolist()
     with rng("dropout", vary=VARY):
         found = numbers(3)
@@ -61,7 +61,7 @@ def test_a_stream_is_the_generator_of_its_seed_and_goes_on(rng: RandomStreams) -
     assert found == expected
 
 
-def test_outside_nothing_has_changed(rng: RandomStreams) -> None:
+def test_a_stream_leaves_the_global_generator_unchanged(rng: RandomStreams) -> None:
     expected = [numbers(), torch.randn(3).tolist(), numbers()]
     torch.manual_seed(0)
     found = [numbers()]
@@ -74,7 +74,7 @@ def test_outside_nothing_has_changed(rng: RandomStreams) -> None:
     assert found == expected
 
 
-def test_python_and_numpy_are_left_alone(rng: RandomStreams) -> None:
+def test_python_and_numpy_generators_stay_unchanged(rng: RandomStreams) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
     mine = torch.Generator().manual_seed(1)
     with rng("dropout"):
@@ -121,8 +121,8 @@ def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
         pass
 
 
-def test_streams_that_are_left_in_another_order_are_told(rng: RandomStreams) -> None:
-    """As two generators that are advanced in turn leave them."""
+def test_streams_left_in_another_order_raise(rng: RandomStreams) -> None:
+    """Two Python generators that are advanced in turn leave their streams in this order."""
     before, first, second = torch.get_rng_state(), rng("a"), rng("b")
     first.__enter__()
     second.__enter__()
@@ -140,7 +140,7 @@ def test_streams_that_are_left_in_another_order_are_told(rng: RandomStreams) -> 
         assert numbers() == torch.rand(4, generator=generator("a")).tolist()
 
 
-def test_the_names_and_axes_of_streams_keep_them_apart(rng: RandomStreams) -> None:
+def test_streams_differ_by_name_and_by_axes(rng: RandomStreams) -> None:
     drawn = []
     for name, vary in (("a", ()), ("a", "dp"), ("a", "tp"), ("a", "dp tp"), ("b", "dp")):
         with rng(name, vary=vary):
@@ -149,7 +149,7 @@ def test_the_names_and_axes_of_streams_keep_them_apart(rng: RandomStreams) -> No
     assert [*rng.state_dict()] == ["a", "a dp=1", "a tp=1", "a dp=1 tp=1", "b dp=1"]
 
 
-def test_a_seed_of_ones_own_begins_a_stream_and_no_other_may_follow(rng: RandomStreams) -> None:
+def test_a_stream_keeps_the_seed_that_it_began_with(rng: RandomStreams) -> None:
     with rng("x", vary="dp", seed=9):
         found = numbers(2)
     with rng("x", vary="dp"):  # goes on
@@ -166,13 +166,13 @@ def test_a_seed_of_ones_own_begins_a_stream_and_no_other_may_follow(rng: RandomS
     )
 
 
-def test_it_decorates_a_function(rng: RandomStreams) -> None:
+def test_a_stream_decorates_a_function(rng: RandomStreams) -> None:
     draw: Callable[[], list[float]] = rng("x")(numbers)  # type: ignore[operator]
     assert draw() + draw() == torch.rand(8, generator=generator("x")).tolist()
 
 
 @pytest.mark.parametrize("name", ["", "a b", " a", "a\n", 3, None])
-def test_names_that_are_none(rng: RandomStreams, name: Any) -> None:
+def test_invalid_names_raise(rng: RandomStreams, name: Any) -> None:
     before = torch.get_rng_state()
     with pytest.raises(SpecError) as caught:
         rng(name)
@@ -205,7 +205,7 @@ def test_a_state_is_a_copy_that_torch_stores(rng: RandomStreams) -> None:
     assert found == torch.rand(8, generator=generator("x", dp=1)).tolist()[4:]
 
 
-def test_inside_streams_a_state_is_where_they_are(rng: RandomStreams) -> None:
+def test_a_state_saved_inside_streams_is_their_current_state(rng: RandomStreams) -> None:
     with rng("a"):
         numbers(1)
         with rng("b"):
@@ -219,7 +219,7 @@ def test_inside_streams_a_state_is_where_they_are(rng: RandomStreams) -> None:
             assert numbers(6 - count) == expected[count:]
 
 
-def test_a_stream_that_is_not_among_the_states_begins_anew(rng: RandomStreams) -> None:
+def test_a_stream_without_a_saved_state_begins_anew(rng: RandomStreams) -> None:
     for name in "ab":
         with rng(name):
             numbers()
@@ -232,7 +232,7 @@ def test_a_stream_that_is_not_among_the_states_begins_anew(rng: RandomStreams) -
     assert found == torch.rand(4, generator=expected).tolist()
 
 
-def test_of_the_states_of_all_ranks_each_takes_its_own(rng: RandomStreams) -> None:
+def test_each_rank_takes_its_own_of_the_states_of_all_ranks(rng: RandomStreams) -> None:
     merged: dict[str, Any] = {}
     for rank in range(8):
         one = RandomStreams(LAYOUT, rank, "cpu", lambda: 3)
@@ -278,7 +278,7 @@ GOOD = torch.get_rng_state()
         ),
     ],
 )
-def test_states_that_are_none(rng: RandomStreams, states: Any, text: str) -> None:
+def test_invalid_states_raise(rng: RandomStreams, states: Any, text: str) -> None:
     with rng("x"):
         numbers()
     before = rng.state_dict()
@@ -312,7 +312,7 @@ def test_a_state_that_torch_refuses_changes_nothing_outside(rng: RandomStreams) 
 
 
 def weighted(rng: RandomStreams, inside: bool, **options: Any) -> tuple[Tensor, Tensor]:
-    """The mask of a dropout and the gradient through it, recomputed; both are the mask if right."""
+    """Return a dropout mask and the gradient through its recomputation, which must be equal."""
     x = torch.ones(64, requires_grad=True)
 
     def drop(x: Tensor) -> Tensor:
@@ -357,13 +357,13 @@ def test_inside_a_checkpointed_function_replay_recomputes_it(rng: RandomStreams)
 
 
 def test_inside_a_checkpointed_function_the_mask_is_another_without_it(rng: RandomStreams) -> None:
-    """What the docstring says, and why replay is there."""
+    """The docstring warns of this; replay prevents it."""
     y, gradient = weighted(rng, inside=True, use_reentrant=False)
     assert not torch.equal(y, gradient)
 
 
 def test_a_recomputation_inside_an_open_stream(rng: RandomStreams) -> None:
-    """Forward outside, backward inside the same stream: it is entered again, in the past."""
+    """Forward outside and backward inside the same stream, which the recomputation enters again."""
     x = torch.ones(64, requires_grad=True)
 
     def drop(x: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ def test_a_recomputation_inside_an_open_stream(rng: RandomStreams) -> None:
 
 
 class Accelerator:
-    """What torch.cuda would be with two devices: a generator each, the current one is used."""
+    """A stand-in for torch.cuda with two devices, each of which has a generator."""
 
     def __init__(self) -> None:
         self.generators = [torch.Generator().manual_seed(device) for device in range(2)]
@@ -456,12 +456,12 @@ Sizes = dict[str, int]
 
 
 def dropout_mask() -> list[int]:
-    """Which of 64 places dropout lets through."""
+    """Return the mask of a dropout over 64 ones."""
     return F.dropout(torch.ones(64), 0.5).ne(0).int().tolist()
 
 
 def draw_streams(sizes: Sizes) -> Any:
-    """What each rank draws: outside, in a stream, outside again, and on coming back."""
+    """Draw outside a stream, inside, outside again, and on entering it again."""
     meshkit.init(seed=5)
     with meshkit.build_mesh(sizes) as mesh:
         outside = [numbers()]
@@ -476,7 +476,7 @@ def draw_streams(sizes: Sizes) -> Any:
 
 
 def collect_seeds(sizes: Sizes) -> Any:
-    """Seeds by what they vary along, and what they are of; before and after another ``init``."""
+    """Return the seeds by their varying axes, before and after another ``init``."""
     meshkit.init(seed=5)
     with meshkit.build_mesh(sizes) as mesh:
         torch.manual_seed(1)
@@ -493,7 +493,7 @@ def collect_seeds(sizes: Sizes) -> Any:
 
 
 def draw_and_seed(sizes: Sizes) -> Any:
-    """What a mesh draws, and its seeds, in one job."""
+    """Return the draws and the seeds of a mesh."""
     return draw_streams(sizes), collect_seeds(sizes)
 
 
@@ -502,7 +502,7 @@ def draw_and_seed(sizes: Sizes) -> Any:
 
 @pytest.fixture(scope="module")
 def ranks() -> list[Any]:
-    """What each rank of a mesh draws, and its seeds."""
+    """Return the draws and the seeds of each rank of a mesh."""
     return meshkit.spawn(draw_and_seed, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
 
 
@@ -537,7 +537,7 @@ def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> Non
 
 
 def collect_bases() -> Any:
-    """What seeds are of where ``init`` was given none, and where it drew one, twice."""
+    """Return the seeds without a seed for ``init``, and with one that it draws, twice."""
     found = []
     for seed in (None, "shared", "shared"):
         meshkit.init(seed=seed)
@@ -553,7 +553,7 @@ def collect_bases() -> Any:
     return found
 
 
-def test_the_base_that_init_drew_and_none_at_all() -> None:
+def test_the_base_seed_is_that_of_init_or_zero() -> None:
     first, second = meshkit.spawn(collect_bases, 2, timeout=60)
     (none, unsaid, *_), *shared = first
     assert (none, unsaid) == (stream_seed(0), None)
@@ -565,7 +565,7 @@ def test_the_base_that_init_drew_and_none_at_all() -> None:
 
 
 def draw_both(mesh: meshkit.Mesh) -> tuple[list[float], list[float]]:
-    """The next numbers of both streams."""
+    """Return the next numbers of both streams."""
     with mesh.rng("dropout", vary=VARY):
         dropout = numbers()
     with mesh.rng("noise", vary="dp"):
@@ -573,7 +573,7 @@ def draw_both(mesh: meshkit.Mesh) -> tuple[list[float], list[float]]:
 
 
 def save_streams(sizes: Sizes, folder: str, way: str) -> Any:
-    """Draw, save the streams, a file a rank or by torch.distributed.checkpoint, then go on."""
+    """Draw; save the streams in a file a rank or by torch.distributed.checkpoint; draw again."""
     meshkit.init(seed=5)
     with meshkit.build_mesh(sizes) as mesh:
         with mesh.rng("dropout", vary=VARY):
@@ -612,7 +612,7 @@ def load_streams(mesh: meshkit.Mesh, folder: str, way: str) -> None:
 
 
 def resume_streams(sizes: Sizes, folder: str, way: str) -> Any:
-    """The streams of a mesh of other sizes, which go on where they stood or begin."""
+    """Load the streams on a mesh of other sizes, and draw."""
     meshkit.init(seed=5)
     with meshkit.build_mesh(sizes) as mesh:
         load_streams(mesh, folder, way)
@@ -620,7 +620,7 @@ def resume_streams(sizes: Sizes, folder: str, way: str) -> Any:
 
 
 def save_and_resume(first: Sizes, later: Sizes, folder: str, way: str) -> Any:
-    """The streams of a mesh, and what becomes of them on another one."""
+    """Save the streams of one mesh, and load them on another."""
     return save_streams(first, folder, way), resume_streams(later, folder, way)
 
 
@@ -658,7 +658,7 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
 
 
 def collect_refusals() -> Any:
-    """What each mistake says, on one rank of two, and on one that is outside the mesh."""
+    """Return the errors on a rank inside the mesh, and on one outside."""
     with meshkit.build_mesh(dp=1, sp=1, ranks=[0]) as mesh:
         told = [error_of(lambda: mesh.seed(vary="dp"))]
         told.append(error_of(lambda: mesh.rng("init", vary="dp")))
@@ -671,7 +671,7 @@ def collect_refusals() -> Any:
         return dist.get_rank(), told, shared, mesh.seed()
 
 
-def test_what_is_refused_on_a_rank_inside_and_on_one_outside() -> None:
+def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
     rows = meshkit.spawn(collect_refusals, 2, timeout=60)
     outside = [
         (

@@ -1,4 +1,4 @@
-"""Sequence shards: cut and put together on real ranks; views, gradients and refusals without."""
+"""Sequence shards: take and gather on real ranks; views, gradients and errors without."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_group() -> Any:
 
 
 def shards(length: int, parts: int, order: Any = "contiguous", pad: bool = False) -> list[Any]:
-    """The shards of all ranks, without any."""
+    """Return the shards of all ranks, in one process."""
     plan = SequencePlan(length, parts, order, pad)
     cpu = torch.device("cpu")
     return [SequenceShard(plan, part, cpu, no_group) for part in range(parts)]
@@ -51,7 +51,7 @@ SHAPES = [(0, 1), (1, 2), (2, 3), (-1, 3), (-2, 4), (-3, 3)]  # dim of the seque
 
 
 def make_sequence(length: int, dim: int, ndim: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """A tensor whose entries are all different, the same on every rank, with strides of its own."""
+    """Return a tensor of distinct entries, equal on every rank, which is not contiguous."""
     shape = [2, 3, 4, 5][:ndim]
     shape[dim] = length
     drawn = torch.randperm(torch.Size(shape).numel(), generator=torch.Generator().manual_seed(1))
@@ -59,7 +59,7 @@ def make_sequence(length: int, dim: int, ndim: int, dtype: torch.dtype = torch.f
 
 
 def select_positions(whole: Tensor, positions: list[int], dim: int) -> Tensor:
-    """The tokens at some positions, one by one; zeros beyond the end."""
+    """Return the tokens at these positions, one by one, with zeros beyond the end."""
     rows = [
         whole.select(dim, at) if at < whole.shape[dim] else torch.zeros_like(whole.select(dim, 0))
         for at in positions
@@ -68,7 +68,7 @@ def select_positions(whole: Tensor, positions: list[int], dim: int) -> Tensor:
 
 
 def cut_and_gather(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> dict[str, Any]:
-    """Cut and gather tensors of all kinds; the faults found, and what this rank holds."""
+    """Take and gather tensors of many shapes; return the differences and the positions held."""
     faults, held = [], []
     with meshkit.build_mesh(**sizes) as mesh:
         parts = mesh.size(*group)
@@ -97,19 +97,19 @@ def cut_and_gather(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> 
 
 
 def cut_on_every_mesh(cuts: list[Cut]) -> list[dict[str, Any]]:
-    """One job for all meshes."""
+    """Take and gather on all meshes."""
     return [cut_and_gather(*cut) for cut in cuts]
 
 
 @pytest.fixture(scope="module")
 def cut() -> list[list[dict[str, Any]]]:
-    """What each rank found, by mesh."""
+    """Return the results of each rank, by mesh."""
     by_rank = meshkit.spawn(cut_on_every_mesh, 4, (CUTS,), timeout=120)
     return [list(one) for one in zip(*by_rank, strict=True)]
 
 
 @pytest.mark.parametrize("number", range(len(CUTS)))
-def test_there_and_back(cut: list[list[dict[str, Any]]], number: int) -> None:
+def test_gather_undoes_take_on_every_mesh(cut: list[list[dict[str, Any]]], number: int) -> None:
     (sizes, _, group), told = CUTS[number], cut[number]
     assert [rank["faults"] for rank in told] == [[]] * 4
     layout = meshkit.Layout(**{axis: size for axis, size in sizes.items() if isinstance(size, int)})
@@ -124,7 +124,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8
 
 
 def gather_every_dtype() -> list[bool]:
-    """Whether every dtype comes back as it was, and gathered tensors carry no gradient."""
+    """Return whether each dtype is kept, and gathered tensors need no gradient."""
     found = []
     with meshkit.build_mesh(dp=1, sp=2) as mesh:
         shard = mesh.sequence(7, order="zigzag", pad=True)
@@ -152,7 +152,7 @@ def test_every_dtype_and_no_gradient() -> None:
 
 
 def use_group_not_built() -> list[Any]:
-    """Axes whose group was not built: all that is local works, gather says which to ask for."""
+    """Use axes without a group: local methods work, gather names the group to request."""
     with meshkit.build_mesh(dp=1, cp=2, sp=2) as mesh:
         shard = mesh.sequence(8, axes="sp cp")
         mine = shard.take(torch.arange(8), dim=0)
@@ -171,7 +171,7 @@ def use_group_not_built() -> list[Any]:
     return [mine.tolist(), told, refused, closed]
 
 
-def test_what_mesh_sequence_refuses() -> None:
+def test_the_errors_of_mesh_sequence() -> None:
     built = "build_mesh(dp=1, cp=2, sp=2"
     told = meshkit.spawn(use_group_not_built, 4, timeout=60)
     for rank, (mine, asked, refused, closed) in enumerate(told):
@@ -231,12 +231,12 @@ def test_what_mesh_sequence_refuses() -> None:
 
 
 def ask_outside() -> Any:
-    """What a rank outside the mesh is told."""
+    """Return the error of a rank outside the mesh."""
     with meshkit.build_mesh(sp=2, ranks=[0, 1]) as mesh:
         return error_of(lambda: mesh.sequence(8))
 
 
-def test_a_rank_outside() -> None:
+def test_a_rank_outside_the_mesh_raises() -> None:
     *inside, out = meshkit.spawn(ask_outside, 3, timeout=60)
     assert inside == [None, None]
     assert out[0] == "CoordinateError"
@@ -276,7 +276,7 @@ def test_one_run_is_a_view_and_two_are_a_copy() -> None:
     assert is_view(alone.take(whole))
 
 
-def test_padding_holds_what_is_asked_for() -> None:
+def test_padding_holds_the_fill_value() -> None:
     early, late = shards(5, 2, pad=True)
     assert late.take(torch.arange(5), dim=0, fill=-100).tolist() == [3, 4, -100]
     assert late.take(torch.arange(5.0), dim=0).tolist() == [3.0, 4.0, 0.0]
@@ -374,14 +374,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("do", "text"), REFUSED)
-def test_what_a_shard_refuses(do: Any, text: str) -> None:
+def test_the_errors_of_a_shard(do: Any, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         do(shards(16, 4, "zigzag")[0])
     assert str(caught.value) == text
 
 
-def test_a_shard_goes_to_another_process_without_its_group() -> None:
-    """To a worker of a DataLoader, say, whose collate_fn cuts the batch."""
+def test_a_pickled_shard_works_without_its_group() -> None:
+    """For example to a worker of a DataLoader whose collate_fn takes the shard."""
     for shard in shards(8, 2, "zigzag", False):
         copy = pickle.loads(pickle.dumps(shard))
         assert torch.equal(copy.take(torch.arange(8), dim=0), shard.positions)

@@ -1,4 +1,4 @@
-"""Ranks on several hosts: what is warned of, what is refused, and where ranks are put."""
+"""Ranks on several hosts: warnings, errors and placement. One machine plays all hosts."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def describe_mesh(mesh: meshkit.Mesh) -> Told:
 
 
 def count_groups() -> int:
-    """How many groups this process has beside the default one."""
+    """Return how many groups this process has beside the default group."""
     return len(dist.distributed_c10d._world.pg_map) - 1
 
 
 def take_host(hosts: Sequence[str]) -> int:
-    """Give this rank the host of its place in the list; return its rank."""
+    """Give this rank its host name from the list, and return the rank."""
     rank = meshkit.detect().rank
     pytest.MonkeyPatch().setattr(socket, "gethostname", lambda: hosts[rank])
     return rank
 
 
 def build_on_hosts(hosts: Sequence[str], request: dict[str, Any], foreign: bool) -> Told:
-    """A mesh on hosts: its ranks, what was warned of or raised, and the sum over each tp group."""
+    """Build a mesh on hosts; return its ranks, warnings or error, and the sum over its tp group."""
     rank = take_host(hosts)
     if foreign:
         who = meshkit.detect()
@@ -78,7 +78,7 @@ def built(hosts: list[str], *, foreign: bool = False, **request: Any) -> list[di
     return meshkit.spawn(build_on_hosts, len(hosts), (hosts, request, foreign), timeout=60)
 
 
-def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
+def test_tp_across_nodes_warns_once_with_a_fix() -> None:
     told = built(CYCLIC, dp=2, tp=2)
     assert [one["warnings"] for one in told[1:]] == [[], [], []]
     assert told[0]["warnings"] == [
@@ -93,7 +93,7 @@ def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
 
 
 def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int]:
-    """What is raised where warnings are errors, after how many seconds, and the groups left."""
+    """Build a mesh while warnings are errors; return the error, its time, and the groups left."""
     take_host(hosts)
     meshkit.init()
     began = time.monotonic()
@@ -106,7 +106,7 @@ def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int
     return "", 0.0, 0
 
 
-def test_a_warning_that_is_an_error_is_told_to_the_others_as_groups_that_cannot_be_made() -> None:
+def test_the_other_ranks_quote_a_warning_that_is_an_error() -> None:
     told = meshkit.spawn(build_with_warnings_as_errors, 4, (CYCLIC,), timeout=60)
     assert told[0][0].startswith(
         "RuntimeWarning: build_mesh(dp=2, tp=2, arrival_timeout=10): tp crosses"
@@ -117,7 +117,7 @@ def test_a_warning_that_is_an_error_is_told_to_the_others_as_groups_that_cannot_
     assert [groups for _, _, groups in told] == [0] * 4
 
 
-def test_nothing_is_said_of_what_stays_inside_or_is_allowed() -> None:
+def test_no_warning_for_axes_inside_a_node_or_allowed_to_cross() -> None:
     for told in (
         built(BLOCKS, dp=2, tp=2),
         built(CYCLIC, dp=4, tp=1),
@@ -140,7 +140,7 @@ def test_an_error_is_the_same_on_every_rank_and_nothing_is_made(foreign: bool) -
     assert [one["groups"] for one in told] == [0] * 4
 
 
-def test_an_error_that_does_not_come_about_is_waited_for_by_all() -> None:
+def test_all_ranks_wait_for_the_check_and_build() -> None:
     told = built(BLOCKS, dp=2, tp=2, crossing={"tp": "error", "dp": "warn"})
     assert "error" not in told[0]
     assert "dp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
@@ -157,7 +157,7 @@ def test_place_puts_tp_on_one_node(foreign: bool) -> None:
     ]
 
 
-def test_a_topology_says_itself_where_ranks_sit() -> None:
+def test_a_given_topology_replaces_the_host_names() -> None:
     topology = meshkit.Topology.of_hosts(CYCLIC)
     told = built(BLOCKS, dp=2, tp=2, place=topology, crossing={"tp": "error"})
     assert [one.get("error") for one in told] == [None] * 4  # by what was said, not by the hosts
@@ -187,7 +187,7 @@ def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
 
 
 def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, Any]]) -> str:
-    """What a rank is told where each asks for something else."""
+    """Build a different mesh on each rank; return the error."""
     rank = take_host(hosts)
     try:
         meshkit.build_mesh(**requests[rank])
@@ -196,7 +196,7 @@ def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, An
     return ""
 
 
-def test_ranks_that_differ_about_place_are_told() -> None:
+def test_ranks_that_differ_in_place_raise() -> None:
     plain = {"dp": 2, "tp": 2}
     requests = [{**plain, "place": rank != 1} for rank in range(4)]
     told = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
@@ -210,7 +210,7 @@ def test_ranks_that_differ_about_place_are_told() -> None:
     assert fix == "  Fix: pass equal place on every rank."
 
 
-def test_ranks_that_differ_about_a_topology_are_told() -> None:
+def test_ranks_that_differ_in_topology_raise() -> None:
     requests = [
         {"dp": 2, "tp": 2, "place": meshkit.Topology.of_hosts(BLOCKS if rank else CYCLIC)}
         for rank in range(4)
@@ -222,7 +222,7 @@ def test_ranks_that_differ_about_a_topology_are_told() -> None:
 
 
 def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
-    """What is raised, and when, where rank 0 takes its time over the nodes."""
+    """Delay rank 0 by 7 s while it looks at the hosts; return the error and the seconds."""
     meshkit.init()
     began = time.monotonic()
     if dist.get_rank() == 0:
@@ -234,7 +234,7 @@ def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
     return "", 0.0
 
 
-def test_a_silent_rank_0_is_named() -> None:
+def test_a_late_rank_0_is_named() -> None:
     """Both jobs mostly wait, so they run at the same time."""
     spawn = partial(meshkit.spawn, delay_rank_0, 4, timeout=120)
     jobs = {
@@ -251,12 +251,12 @@ def test_a_silent_rank_0_is_named() -> None:
             assert first[0], name  # rank 0 finds no other rank any more
 
 
-def test_an_axis_that_was_said_to_be_on_a_node_is_watched() -> None:
+def test_an_axis_given_within_a_node_warns_if_it_crosses() -> None:
     told = built(["a", "b", "c", "d"], within={"sp": 2}, across={"dp": 2})
     assert "sp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
 
 
-def test_where_no_store_tells_hosts_an_error_is_no_promise() -> None:
+def test_without_a_store_crossing_error_raises() -> None:
     record = Joined(meshkit.detect({}), None, None, timedelta(seconds=1), 0, None)
     layout, call = meshkit.Layout(tp=2), Call("build_mesh", kwargs={"tp": 2})
     terms = Terms(None, Limits(None), None, {"tp": "warn"})
@@ -304,7 +304,7 @@ def test_where_no_store_tells_hosts_an_error_is_no_promise() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_job_is_joined(
+def test_invalid_options_raise_before_the_job_is_joined(
     options: dict[str, Any], error: str
 ) -> None:
     with pytest.raises(meshkit.SpecError) as caught:

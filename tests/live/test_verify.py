@@ -1,4 +1,4 @@
-"""mesh.verify: every group proved and timed."""
+"""mesh.verify checks the members of every group and times it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
     return groups, rows, found.slowest_rank, found.waited, str(found)
 
 
-def test_every_group_is_proved_and_the_slow_rank_is_named() -> None:
+def test_every_group_is_verified_and_the_slow_rank_is_named() -> None:
     by_rank = meshkit.spawn(verify_mesh, 8, ({"dp": 2, "sp": 2, "tp": 2}, 5), timeout=120)
     assert len({str(one) for one in by_rank}) == 1  # all know the same
     groups, rows, slowest, waited, text = by_rank[0]
@@ -60,7 +60,7 @@ def test_a_part_of_the_world_and_a_mesh_of_one() -> None:
 
 
 def verify_wrong_group() -> Any:
-    """One rank's gather meets other ranks than the mesh says."""
+    """Verify while the gather of rank 3 expects its members in reverse."""
     mesh = meshkit.build_mesh(dp=2, sp=2)
     if mesh.rank == 3:
         real = verify_module._proved
@@ -76,7 +76,7 @@ def verify_wrong_group() -> Any:
     return "verified"
 
 
-def test_a_group_of_other_ranks_is_told_on_every_rank() -> None:
+def test_a_group_of_other_ranks_raises_on_every_rank() -> None:
     told = meshkit.spawn(verify_wrong_group, 4, timeout=60)
     assert {kind for kind, _ in told} == {"MeshkitError"}
     assert {text for _, text in told} == {
@@ -87,7 +87,7 @@ def test_a_group_of_other_ranks_is_told_on_every_rank() -> None:
 
 
 def miss_verify() -> Any:
-    """Rank 1 never comes to verify."""
+    """Call verify on rank 0 alone."""
     mesh = meshkit.build_mesh(dp=2)
     if mesh.rank == 1:
         time.sleep(9)
@@ -99,7 +99,7 @@ def miss_verify() -> Any:
     return "verified"
 
 
-def test_a_rank_that_never_comes_is_behind() -> None:
+def test_a_rank_missing_at_verify_is_reported() -> None:
     told, _ = meshkit.spawn(miss_verify, 2, timeout=60)
     assert told["kind"] == "CollectiveError"
     assert told["missing"] == [1]

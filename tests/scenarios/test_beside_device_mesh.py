@@ -1,4 +1,4 @@
-"""meshkit beside torch's init_device_mesh: the README's table, on real processes in one run."""
+"""meshkit and torch's init_device_mesh compared on real processes: the table of the README."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def build_ten_meshes() -> Any:
     return found
 
 
-def test_what_ten_meshes_leave_behind() -> None:
+def test_groups_and_descriptors_after_ten_meshes() -> None:
     for theirs, ours in meshkit.spawn(build_ten_meshes, 4, timeout=60):
         groups, descriptors = theirs
         assert groups == 20
@@ -86,7 +86,7 @@ def test_what_ten_meshes_leave_behind() -> None:
 
 
 def permute_ranks() -> Any:
-    """Ranks 0 3 2 1 in one row: where am I, and at which place in the group?"""
+    """Return coordinate and group rank of this rank in a mesh of ranks 0, 3, 2, 1."""
     meshkit.init()
     ranks = [0, 3, 2, 1]
     theirs = DeviceMesh("cpu", torch.tensor(ranks), mesh_dim_names=("dp",))
@@ -99,14 +99,14 @@ def permute_ranks() -> Any:
         )
 
 
-def test_the_place_in_a_group_and_the_coordinate() -> None:
+def test_the_group_rank_is_the_coordinate() -> None:
     results = meshkit.spawn(permute_ranks, 4, timeout=60)
     assert any(coordinate != place for (coordinate, place), _ in results)
     assert all(coordinate == place for _, (coordinate, place) in results)
 
 
 def request_too_many_ranks(method: str) -> Any:
-    """The error, and whether the job had been joined by then. Both start from nothing."""
+    """Return the error of each, and whether it had initialised the job by then."""
     try:
         meshkit.build_mesh(dp=4, sp=2, tp=1)
     except meshkit.SpecError as error:
@@ -130,7 +130,7 @@ def test_six_ranks_for_a_mesh_of_eight() -> None:
 
 
 def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
-    """DTensor over an axis of a mesh, and over that of an equal one after the first's end."""
+    """Sum a DTensor over an axis of a mesh, and of an equal mesh after the first is closed."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     def total(mesh: DeviceMesh) -> Any:
@@ -161,8 +161,8 @@ def test_dtensor_on_a_mesh_after_an_equal_one_was_closed() -> None:
         assert theirs == [4, "Could not resolve the process group registered"]
 
 
-def test_seen_before_the_job_runs() -> None:
-    """A layout needs nothing; init_device_mesh needs the variables of a job."""
+def test_a_layout_without_a_job() -> None:
+    """A layout needs no job; init_device_mesh needs the environment variables of a job."""
     ours = "import sys, meshkit as m; print(m.factor_world(8, sp=2), 'torch' in sys.modules)"
     theirs = "from torch.distributed.device_mesh import init_device_mesh as i; i('cpu', (4, 2))"
     assert alone(ours).stdout.endswith("dp=3     6     7 False\n")

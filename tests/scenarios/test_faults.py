@@ -45,7 +45,7 @@ GUARD = 3.0  # seconds of a collective inside the guard
 
 @dataclass(frozen=True)
 class Case:
-    """A rank is struck."""
+    """A fault of one rank: killed or stopped, at one point of a job."""
 
     ranks: int
     point: str
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def promised(self) -> float:
-        """Seconds from the fault to the last survivor's error; see meshkit/live/README.md."""
+        """The most seconds from the fault to the last error; see meshkit/live/README.md."""
         creation = LEAST.total_seconds() + REST.total_seconds() + SILENCE
         if self.point == "collective":
             return 1.0 + (GUARD + 4.0 if self.how == "stop" else 0.0)
@@ -124,7 +124,7 @@ def strike_after(fault: Callable[[], None], call: Callable[..., Any]) -> Callabl
 
 
 def strike_in_new_group(strike: Strike, fault: Callable[[], None], odd: int, count: int) -> None:
-    """The odd rank is struck while it waits, inside new_group, for one that comes late."""
+    """Strike the odd rank inside new_group, while it waits for a rank that arrives late."""
     real, late = dist.new_group, (odd + 1) % count
 
     def changed(*args: Any, **options: Any) -> Any:
@@ -141,7 +141,7 @@ def strike_in_new_group(strike: Strike, fault: Callable[[], None], odd: int, cou
 def run_and_strike(
     strike: Strike, point: str, how: str, odd: int, limit: float, method: str | None
 ) -> Any:
-    """A job from init to a collective, in which one rank is struck at some point."""
+    """Run a job from init to a collective, and strike one rank at a point of it."""
     who = meshkit.detect()
     hit: Callable[[], None] = {"kill": strike.kill, "stop": strike.stop}[how]
     mine, patch = who.rank == odd, pytest.MonkeyPatch()
@@ -178,7 +178,7 @@ def run(case: Case) -> Played:
 
 
 def strike_before_barrier(strike: Strike, how: str, limit: float, method: str | None) -> Any:
-    """Rank 0, which hosts the store if that is tcp, is struck before a barrier."""
+    """Strike rank 0 before a barrier; it hosts the store if this is a TCPStore."""
     meshkit.init(arrival_timeout=30, **({"init_method": method} if method else {}))
     mesh = meshkit.build_mesh(dp=-1)
     mesh.barrier()
@@ -249,7 +249,7 @@ def kill_the_collector(strike: Strike) -> Any:
 
 
 def stop_in_own_group(strike: Strike) -> Any:
-    """Rank 1 stops while rank 0 is in a collective of a group that is not the mesh's."""
+    """Stop rank 1 while rank 0 is in a collective of a group of the user."""
     mesh = meshkit.build_mesh(dp=-1)
     own = dist.new_group([0, 1])
     told: list[float] = []
@@ -267,10 +267,12 @@ def stop_in_own_group(strike: Strike) -> Any:
 
 # The job of each test by the name of the test; the longest jobs start first.
 JOBS: dict[str, Callable[[], Played]] = {
-    "test_the_rank_that_calls_the_roll_dies": lambda: play(kill_the_collector, 4, timeout=120),
-    "test_a_stopped_rank_in_a_group_of_ones_own": lambda: play(stop_in_own_group, 2, timeout=120),
+    "test_the_rank_that_collects_the_answers_dies": lambda: play(
+        kill_the_collector, 4, timeout=120
+    ),
+    "test_a_stopped_rank_in_a_group_of_the_user": lambda: play(stop_in_own_group, 2, timeout=120),
     **{
-        f"test_the_survivors_raise_in_time_and_name_it[{case}]": partial(run, case)
+        f"test_the_other_ranks_raise_in_time_and_name_it[{case}]": partial(run, case)
         for case in CASES
     },
     **{
@@ -278,7 +280,7 @@ JOBS: dict[str, Callable[[], Played]] = {
         for how, store in BARRIERS
     },
     **{
-        f"test_the_host_of_the_store_leaves_when_all_who_answered_have_read[{name}]": partial(
+        f"test_the_host_of_the_store_leaves_after_all_ranks_have_read[{name}]": partial(
             slow_to_ask, limit
         )
         for name, limit in ASKS.items()
@@ -325,7 +327,7 @@ def check(case: Case, played: Played) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_survivors_raise_in_time_and_name_it(case: Case, played: Played) -> None:
+def test_the_other_ranks_raise_in_time_and_name_it(case: Case, played: Played) -> None:
     check(case, played)
 
 
@@ -339,8 +341,8 @@ def test_a_barrier_whose_rank_0_is_gone(how: str, store: str, played: Played) ->
         assert played.seconds(rank) < 0.5 + 2 + SILENCE + BUSY
 
 
-def test_the_rank_that_calls_the_roll_dies(played: Played) -> None:
-    """Another one does it: torch's own error after 2 s, 5 s for the report, 4 s for the answers."""
+def test_the_rank_that_collects_the_answers_dies(played: Played) -> None:
+    """Another rank collects: torch's error after 2 s, 5 s for the report, 4 s for the answers."""
     assert played.fired in (1, 2, 3)
     assert played.ends[played.fired] == "SIGKILL"
     survivors = {1, 2, 3} - {played.fired}
@@ -352,7 +354,7 @@ def test_the_rank_that_calls_the_roll_dies(played: Played) -> None:
 
 
 @pytest.mark.parametrize("limit", ASKS.values(), ids=ASKS)
-def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(
+def test_the_host_of_the_store_leaves_after_all_ranks_have_read(
     limit: float | None, played: Played
 ) -> None:
     assert (played.fired, sorted(played.outcomes)) == (2, [0, 1])
@@ -363,7 +365,7 @@ def test_the_host_of_the_store_leaves_when_all_who_answered_have_read(
     assert limit is None or played.outcomes[0].at < played.outcomes[1].at
 
 
-def test_a_stopped_rank_in_a_group_of_ones_own(played: Played) -> None:
+def test_a_stopped_rank_in_a_group_of_the_user(played: Played) -> None:
     assert (played.fired, played.ends[1]) == (1, "stopped")
     (told,) = json.loads(played.outcomes[0].text)
     assert 1 < told - played.at < 1 + 9 + BUSY

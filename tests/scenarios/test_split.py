@@ -1,4 +1,4 @@
-"""Groups are split from a bound default group: one call a step, on every rank, with every rank."""
+"""Groups are split from a bound default group: one call a step, with every rank."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from meshkit.live import create
 
 
 class Splitting:
-    """torch.distributed as it is where the default group is NCCL's, bound to a device.
+    """A stand-in for torch.distributed with an NCCL default group that is bound to a device.
 
-    Each split is played by new_group, part after part, and recorded.
+    Each split is recorded, and done by calls of new_group, one for each part.
     """
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class Splitting:
 
 
 def gather_ranks(group: dist.ProcessGroup) -> list[int]:
-    """Which ranks a gather over a group finds, in its order."""
+    """Return the ranks that a gather over a group returns, in its order."""
     found = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
     dist.all_gather(found, torch.tensor([dist.get_rank()]), group=group)
     return [int(rank) for rank in found]
 
 
 def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
-    """Build a mesh on a default group that splits; what was split, and what the groups meet."""
+    """Build a mesh by splitting; return the splits and the members of the groups."""
     meshkit.init(timeout=60)
     played = Splitting()
     patch = pytest.MonkeyPatch()
@@ -81,16 +81,16 @@ def test_one_split_a_step() -> None:
 
 
 def test_axes_of_size_1_are_split_too() -> None:
-    """A group that one rank makes alone would leave the others out of a split."""
+    """All ranks must take part in a split, so a group of one rank is split as well."""
     told = run({"dp": 8, "tp": 1})
     assert [[rank] for rank in range(8)] in told[0][0]
 
 
-def test_ranks_outside_the_mesh_are_a_part_of_each_split() -> None:
+def test_ranks_outside_the_mesh_take_part_in_each_split() -> None:
     told = run({"dp": 2, "sp": 2}, ranks=[1, 2, 5, 6])
     assert all(call[-1] == [0, 3, 4, 7] for call in told[0][0])
 
 
-def test_what_a_split_would_reorder_is_not_split() -> None:
+def test_groups_that_a_split_would_reorder_are_not_split() -> None:
     told = run({"dp": 4, "sp": 2}, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
     assert told[0][0] == []

@@ -1,4 +1,4 @@
-"""One world, many views: which groups are shared, who is met in them, and what is left."""
+"""One world, many views: which groups are shared, their members, and what stays behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAMILIES = [
 
 
 def members_of(layout: Layout, rank: int) -> list[tuple[int, ...]]:
-    """The member lists of the usual groups that hold a rank, from the grid alone."""
+    """Return the members of the default groups of a rank, derived from the grid alone."""
     averaged = [axis for axis in ("dp", "cp", "sp") if axis in layout.axes]
     asked = [list(layout.axes), *([axis] for axis in layout.axes), averaged]
     found = []
@@ -49,7 +49,7 @@ Sizes = dict[str, int]
 
 
 def build_views(sizes: Sizes, others: list[Sizes]) -> Any:
-    """A mesh and views of it: who is met in each group, what is shared, and what is left."""
+    """Take views of a mesh; return members, new groups, reports, and resources before and after."""
     meshkit.init()
     before, made = (descriptors(), threads()), []
     mesh = meshkit.build_mesh(order=" ".join(sizes), **sizes)
@@ -68,7 +68,7 @@ def build_views(sizes: Sizes, others: list[Sizes]) -> Any:
 
 
 @pytest.mark.parametrize(("ranks", "sizes", "others"), FAMILIES)
-def test_groups_are_shared_and_each_meets_its_members(
+def test_groups_are_shared_and_hold_their_members(
     ranks: int, sizes: dict[str, int], others: list[dict[str, int]]
 ) -> None:
     layouts = [Layout(**sizes), *(Layout(**sizes).view(**other) for other in others)]
@@ -86,14 +86,14 @@ def test_groups_are_shared_and_each_meets_its_members(
     assert results[0][1] == results[-1][1]  # as many were made on every rank
 
 
-def test_nothing_is_made_for_a_view_whose_groups_are_all_there() -> None:
+def test_no_group_is_made_for_a_view_whose_groups_exist() -> None:
     others = [{"dp": 4, "sp": 2, "tp": 1}, {"x": 4, "y": 2}, {"z": 8}, {"dp": 4, "one": 1, "b": 2}]
     for result in meshkit.spawn(build_views, 8, ({"dp": 4, "sp": 2, "tp": 1}, others), timeout=60):
         assert result[1] == [0, 0, 0, 0]
 
 
 def compare_groups() -> Any:
-    """Which groups are the same object across views."""
+    """Return which groups are the same object across views."""
     with meshkit.build_mesh(dp=4, sp=2, tp=1, groups=["sp dp"]) as mesh:
         view = mesh.view(outer=2, inner=2, tp=2)
         again = view.view(dp=4, sp=2, tp=1)  # a view of a view is of the same family
@@ -115,7 +115,7 @@ def compare_groups() -> Any:
         }
 
 
-def test_the_same_objects() -> None:
+def test_equal_groups_are_the_same_object() -> None:
     assert (
         meshkit.spawn(compare_groups, 8, timeout=60)
         == [
@@ -133,7 +133,7 @@ def test_the_same_objects() -> None:
 
 
 def close_in_every_order() -> Any:
-    """Three views of one world: what lives on when they are closed, in every order."""
+    """Close three views in every order; return the members of the groups that are still open."""
     meshkit.init()
     before, alive = (descriptors(), threads()), []
     for order in itertools.permutations(range(3)):
@@ -150,7 +150,7 @@ def close_in_every_order() -> Any:
     return alive, before, (descriptors(), threads())
 
 
-def test_a_group_lives_as_long_as_its_last_view_whatever_the_order() -> None:
+def test_a_group_lives_as_long_as_its_last_view_in_every_order() -> None:
     layouts = [Layout(dp=2, sp=2, tp=2), Layout(replicate=2, shard=4), Layout(pair=4, tp=2)]
     for rank, (alive, before, after) in enumerate(
         meshkit.spawn(close_in_every_order, 8, timeout=120)
@@ -168,7 +168,7 @@ def test_a_group_lives_as_long_as_its_last_view_whatever_the_order() -> None:
 
 
 def permute_axes() -> Any:
-    """Groups over several axes in every order: is the position the coordinate?"""
+    """Return for each order of axes whether the group rank is the coordinate, and the members."""
     names = ("dp", "sp", "tp")
     asked = [one for size in (2, 3) for one in itertools.permutations(names, size)]
     with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=[" ".join(one) for one in asked]) as mesh:
@@ -182,7 +182,7 @@ def permute_axes() -> Any:
         return found, mesh.layout.groups("tp", "dp").tolist()
 
 
-def test_the_position_is_the_coordinate_for_every_permutation_of_axes() -> None:
+def test_the_group_rank_is_the_coordinate_for_every_order_of_axes() -> None:
     layout = Layout(dp=2, sp=2, tp=2)
     for rank, (found, turned) in enumerate(meshkit.spawn(permute_axes, 8, timeout=60)):
         assert len(found) == 12
@@ -193,7 +193,7 @@ def test_the_position_is_the_coordinate_for_every_permutation_of_axes() -> None:
 
 
 def request_different_views() -> Any:
-    """Views that differ between ranks, and what works afterwards."""
+    """Request different views on rank 1 than on the others; then the same view on all."""
     mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=20)
     odd = mesh.rank == 1
     told = [
@@ -210,7 +210,7 @@ def request_different_views() -> Any:
         return told, all_reduce_members(last, "z")
 
 
-def test_ranks_that_ask_for_different_views_are_told() -> None:
+def test_ranks_that_request_different_views_raise() -> None:
     for rank, (told, members) in enumerate(meshkit.spawn(request_different_views, 4, timeout=60)):
         assert members == [0, 1, 2, 3]
         kinds = [kind for kind, _ in told]
@@ -256,7 +256,7 @@ def fail_while_creating(at: int, told_of_each: bool) -> Any:
 
 
 @pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (3, True), (6, True)])
-def test_after_a_view_that_failed_the_mesh_works_on(at: int, each: bool) -> None:
+def test_the_mesh_works_after_a_view_that_failed(at: int, each: bool) -> None:
     for told, fired, before, left, dp, b in meshkit.spawn(
         fail_while_creating, 8, (at, each), timeout=90
     ):
@@ -268,7 +268,7 @@ def test_after_a_view_that_failed_the_mesh_works_on(at: int, each: bool) -> None
 
 
 def inherit_timeouts() -> Any:
-    """A view takes the times of its mesh, group by group, unless it says its own."""
+    """Return timeouts of groups of views, with and without a timeout of their own."""
     with meshkit.build_mesh(dp=4, sp=2, timeout={"sp": 30, "dp": 600}) as mesh:
         view = mesh.view(x=2, y=2, tp=2)
         own = mesh.view(x=4, tp=2, timeout={"tp": 77})
@@ -281,7 +281,7 @@ def inherit_timeouts() -> Any:
         return seconds, shared, [timeout_of(whole.group(a)).total_seconds() for a in ("x", "tp")]
 
 
-def test_a_view_takes_the_times_of_its_mesh_unless_it_says_its_own() -> None:
+def test_a_view_takes_the_timeouts_of_its_mesh_unless_given() -> None:
     for seconds, shared, whole in meshkit.spawn(inherit_timeouts, 8, timeout=60):
         assert seconds == [30, 1800, 77, 600]
         assert shared == (True, False)
@@ -289,7 +289,7 @@ def test_a_view_takes_the_times_of_its_mesh_unless_it_says_its_own() -> None:
 
 
 def timeouts_of(mesh: meshkit.Mesh) -> dict[str, float]:
-    """Seconds by axes; "" is the whole mesh."""
+    """Return the timeouts in seconds by axis; "" is the whole mesh."""
     found = {}
     for axes in ("", *mesh.layout.axes):
         limit = timeout_of(mesh.group(*axes.split()))
@@ -299,7 +299,7 @@ def timeouts_of(mesh: meshkit.Mesh) -> dict[str, float]:
 
 
 def repeat_timeouts() -> Any:
-    """Times of axes of size 1, times that equal the usual one, and the backend's own in numbers."""
+    """Take views with timeouts of axes of size 1, and with the default timeout as a number."""
     meshkit.init()
     one = meshkit.build_mesh(dp=4, tp=1, timeout={"tp": 5})
     found = [
@@ -314,7 +314,7 @@ def repeat_timeouts() -> Any:
     return found, live_groups() - count
 
 
-def test_times_that_are_said_twice_or_in_other_words() -> None:
+def test_timeouts_given_twice_or_as_numbers() -> None:
     for found, made in meshkit.spawn(repeat_timeouts, 4, timeout=60):
         assert found == [
             {"": 1800, "dp": 1800},
@@ -326,7 +326,7 @@ def test_times_that_are_said_twice_or_in_other_words() -> None:
 
 
 def wait_for_view() -> Any:
-    """A time for all groups of a view is the time in which ranks arrive, too."""
+    """Miss a view on rank 1, with one timeout for all groups, and with an arrival_timeout."""
     mesh = meshkit.build_mesh(dp=4, arrival_timeout=60)
     told = []
     for given in ({"timeout": 2}, {"timeout": 60, "arrival_timeout": 2}):
@@ -335,7 +335,7 @@ def wait_for_view() -> Any:
     return told
 
 
-def test_the_time_of_a_view_is_that_of_arrival_unless_that_is_said() -> None:
+def test_the_timeout_of_a_view_is_its_arrival_timeout_unless_given() -> None:
     results = meshkit.spawn(wait_for_view, 4, timeout=60)
     for rank in (0, 2, 3):
         for (kind, text), said in zip(
@@ -347,7 +347,7 @@ def test_the_time_of_a_view_is_that_of_arrival_unless_that_is_said() -> None:
 
 
 def close_in_another_order() -> Any:
-    """Where closing is a matter of all ranks: they close two views in different orders."""
+    """Close two views in different orders, as on NCCL, whose groups end on all ranks together."""
     meshkit.init(arrival_timeout=20)
     pytest.MonkeyPatch().setattr(live_mesh, "ends_together", lambda groups: bool([*groups]))
     mesh = meshkit.build_mesh(dp=2, tp=2)
@@ -355,7 +355,7 @@ def close_in_another_order() -> Any:
     return error_of(every[mesh.rank % 2].close)
 
 
-def test_views_closed_in_another_order_where_that_is_a_matter_of_all() -> None:
+def test_closing_views_in_different_orders_raises_if_all_ranks_close_together() -> None:
     for kind, text in meshkit.spawn(close_in_another_order, 4, timeout=60):
         assert kind == "DisagreementError"
         assert "mesh=mesh.view(x=2, y=2, timeout=9), number " in text
@@ -363,7 +363,7 @@ def test_views_closed_in_another_order_where_that_is_a_matter_of_all() -> None:
 
 
 def view_part_of_the_world() -> Any:
-    """A mesh over some ranks, a view of it, and what the others hold."""
+    """Build a mesh and a view over ranks 2 to 5; return the members, or the errors outside."""
     mesh = meshkit.build_mesh(dp=2, tp=2, ranks=range(2, 6))
     view = mesh.view(x=4)
     if mesh.inside:
@@ -400,7 +400,7 @@ def test_a_mesh_over_a_part_of_the_world() -> None:
 
 
 def build_three_models() -> Any:
-    """Three models side by side in one world."""
+    """Build the meshes of three models in one world."""
     parts = meshkit.split_world(meshkit.init().world_size, actor=4, critic=2, reference=-1)
     sizes: dict[str, Sizes] = {"actor": {"tp": 2}, "critic": {}, "reference": {"tp": 2}}
     meshes = {name: meshkit.build_mesh(ranks=parts[name], **sizes[name]) for name in parts}
@@ -425,14 +425,14 @@ def test_several_models_side_by_side() -> None:
 
 
 def miss_view() -> Any:
-    """Rank 1 never comes to a view."""
+    """Take a view on all ranks but rank 1."""
     mesh = meshkit.build_mesh(dp=4, arrival_timeout=2)
     found = None if mesh.rank == 1 else error_of(lambda: mesh.view(a=2, b=2))
     dist.barrier()
     return found
 
 
-def test_a_rank_that_does_not_come_to_a_view_is_named() -> None:
+def test_a_rank_missing_at_a_view_is_named() -> None:
     results = meshkit.spawn(miss_view, 4, timeout=60)
     for rank in (0, 2, 3):
         kind, text = results[rank]
@@ -442,7 +442,7 @@ def test_a_rank_that_does_not_come_to_a_view_is_named() -> None:
 
 
 def use_views() -> Any:
-    """Verify, barrier and guard on a view; a group of the same members under both names."""
+    """Use verify, barrier and guard on a view."""
     with meshkit.build_mesh(dp=2, sp=2) as mesh, mesh.view(x=2, y=2) as view:
         view.barrier("y")
         seen = [group.axes for group in view.verify().groups]
@@ -452,20 +452,20 @@ def use_views() -> Any:
         return seen, members
 
 
-def test_a_view_can_be_verified_waited_in_and_guarded() -> None:
+def test_verify_barrier_and_guard_work_on_a_view() -> None:
     for rank, (seen, members) in enumerate(meshkit.spawn(use_views, 4, timeout=60)):
         assert sorted(seen) == [("x",), ("x", "y"), ("y",)]
         assert members == [rank % 2, rank % 2 + 2]
 
 
 def view_after_shutdown() -> Any:
-    """A mesh whose job has been left: its view says so."""
+    """Take a view after shutdown; return the error."""
     mesh = meshkit.build_mesh(dp=2)
     meshkit.shutdown()
     return error_of(lambda: mesh.view(x=2))
 
 
-def test_a_view_of_a_job_that_was_left() -> None:
+def test_a_view_raises_after_shutdown() -> None:
     assert set(meshkit.spawn(view_after_shutdown, 2, timeout=60)) == {
         (
             "MeshkitError",
