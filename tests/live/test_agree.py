@@ -353,6 +353,7 @@ meshkit.shutdown()
 """
 
 
+@pytest.mark.slow  # a launcher more: test_thirty_two_ranks checks the same report
 def test_under_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
