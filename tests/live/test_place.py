@@ -23,7 +23,7 @@ def test_the_line_of_user_code() -> None:
         found = place(3, {}, of_error(error), "SpecError: x")
     assert (found.rank, found.operation, found.error) == (3, "", "SpecError: x")
     assert found.line.startswith("test_place.py:")
-    assert found.line.endswith("(test_the_line_of_ones_own_code)")
+    assert found.line.endswith("(test_the_line_of_user_code)")
     assert str(found) == "left with SpecError: x"
 
 
