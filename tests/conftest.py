@@ -20,7 +20,16 @@ ROOT = Path(__file__).parents[1]
 # About how many seconds a file of each room takes. The files of one dict keep both cores busy, or
 # theirs; most of the other's wait for each other, and for deadlines.
 COMPUTE = {"launchers": 15, "examples": 15, "interop": 5, "core": 1}
-WAIT = {"cli": 5, "bench": 8, "benchmarks": 4, "tests": 4, "testing": 4, "launch": 6, "live": 9}
+WAIT = {
+    "cli": 5,
+    "bench": 8,
+    "benchmarks": 4,
+    "tests": 4,
+    "testing": 4,
+    "launch": 6,
+    "live": 9,
+    "scenarios": 15,
+}
 
 
 def room(path: Path) -> str:

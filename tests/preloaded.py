@@ -1,6 +1,9 @@
-"""Modules that the forkserver of the tests imports once for all ranks.
+"""Modules that the forkserver of the tests imports last, once for all ranks.
 
-Otherwise each rank imports them at its first optimizer, DDP or DTensor, which takes about 2 s.
+A rank imports the test module of the function that it runs, and with it pytest and hypothesis. This
+takes 0.1 s. A rank that uses an optimizer, DDP or DTensor imports the modules of torch below, which
+takes 2 s. The objects that exist after these imports are frozen. Otherwise the first garbage
+collection of each rank visits all objects of torch and copies their memory pages, for 0.1 s.
 """
 
 from __future__ import annotations

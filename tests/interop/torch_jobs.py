@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import meshkit
-from tests.live.jobs import live_groups
+from tests.live.resources import live_groups
 
 SAMPLES = 8
 

@@ -1,30 +1,129 @@
-"""All ranks compare what they asked for before a group exists."""
+"""All ranks compare their requests before a group exists."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import meshkit
-from tests.live import agree_jobs as jobs
+from meshkit.core.call import Call
+from meshkit.launch.record import joined
+from meshkit.live import agree, assemble
+from meshkit.live.limits import Limits
+from meshkit.live.shared import NONE, Shared
+from meshkit.live.terms import Terms
+from tests.live.faults import fail_new_group
 
 SLACK = 5.0  # seconds; a disagreement is told as soon as all have come, here in milliseconds
+
+
 ABOUT = "ranks disagree about the mesh; no process group was created."
 
 
-def test_every_field_of_a_request_is_perturbed_below() -> None:
-    (fields,) = meshkit.spawn(jobs.fields_compared, 1)
-    assert set(fields) == {*jobs.PASSED, *jobs.ALTERED}
+def list_compared_fields() -> list[str]:
+    meshkit.init()
+    record = joined()
+    assert record is not None
+    plan = meshkit.GroupPlan.of(meshkit.Layout(dp=1))
+    terms = Terms(None, Limits(None), None)
+    return list(agree.request(Call("build_mesh"), plan, record, terms, Shared()))
+
+
+# What the odd rank passes, or what is altered there, so that one field of its request differs.
+PASSED: dict[str, dict[str, Any]] = {
+    "sizes": {"dp": -1, "sp": 1},
+    "ranks": {"ranks": "reversed"},
+    "groups": {"groups": ["sp dp"]},
+    "crossing": {"crossing": {"sp": "warn"}},
+    "place": {"place": "one node"},
+    "backend": {"backend": "cpu:gloo"},
+    "timeout": {"timeout": 77, "arrival_timeout": 60},
+    "arrival_timeout": {"arrival_timeout": 50},
+}
+
+
+ALTERED = ("call", "meshkit", "torch", "history")
+
+
+def test_the_tests_perturb_every_field_of_a_request() -> None:
+    (fields,) = meshkit.spawn(list_compared_fields, 1)
+    assert set(fields) == {*PASSED, *ALTERED}
+
+
+Refusal = tuple[str, str, dict[int, str], float]
+
+
+def time_error(call: Any) -> Refusal | str:
+    """Return the error that a call raises and the seconds until then, or 'built'."""
+    began = time.monotonic()
+    try:
+        call()
+    except meshkit.MeshkitError as error:
+        requests = dict(getattr(error, "requests", {}))
+        return type(error).__name__, str(error), requests, time.monotonic() - began
+    return "built"
+
+
+def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
+    """Change one field of this rank's request, until the patch is undone."""
+    if field == "meshkit":
+        patch.setattr(agree, "VERSION", "9.9")
+    elif field == "torch":
+        patch.setattr(agree, "torch", SimpleNamespace(__version__="9.9"))
+    elif field == "history":
+        count = dist.get_pg_count
+        patch.setattr(dist, "get_pg_count", lambda: count() + 1)
+    else:
+        plain = agree.request
+        patch.setattr(agree, "request", lambda *args: {**plain(*args), field: "something else"})
+
+
+def ask_with_one_field_perturbed(
+    patch: pytest.MonkeyPatch, field: str, odd: int
+) -> Callable[[], meshkit.Mesh]:
+    """Return a call of build_mesh that differs in one field on the odd rank."""
+    size = dist.get_world_size()
+    asked: dict[str, Any] = {"dp": -1, "sp": 2}
+    if dist.get_rank() == odd:
+        asked |= PASSED.get(field, {})
+        if field in ALTERED:
+            alter_field(patch, field)
+    if asked.get("ranks") == "reversed":
+        asked["ranks"] = list(reversed(range(size)))
+    if "place" in asked:
+        asked["place"] = meshkit.Topology.even(size, nodes=1)
+    return lambda: meshkit.build_mesh(**asked)
+
+
+def perturb_each_field(odd_ranks: list[int]) -> Any:
+    """Perturb each field on each odd rank in turn, in one job; then build a mesh."""
+    meshkit.init(arrival_timeout=60)
+    groups, told = dist.get_pg_count(), {}
+    for field in (*PASSED, *ALTERED):
+        for odd in odd_ranks:
+            with pytest.MonkeyPatch.context() as patch:
+                told[field, odd] = time_error(ask_with_one_field_perturbed(patch, field, odd))
+    left = dist.get_pg_count() - groups
+    with meshkit.build_mesh(dp=-1, sp=2) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+    return told, left, int(total)
 
 
 @pytest.mark.parametrize(("ranks", "odd"), [(2, [0, 1]), (4, [0, 1, 2, 3]), (8, [0, 5, 7])])
 def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
-    by_rank = meshkit.spawn(jobs.each_field_on_each_rank, ranks, (odd,), timeout=300)
+    by_rank = meshkit.spawn(perturb_each_field, ranks, (odd,), timeout=300)
     assert [(left, total) for _, left, total in by_rank] == [(0, ranks)] * ranks
     for key in by_rank[0][0]:
         field, one = key
@@ -39,14 +138,43 @@ def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
         assert shown in text, text
 
 
+def skip_each_comparison(odd: int) -> Any:
+    """Perturb each field on one rank while no rank compares it; return which build fails.
+
+    The build creates no group, since ranks that disagree would hang there.
+    """
+    meshkit.init(arrival_timeout=60)
+    noticed = {}
+    for field in (*PASSED, *ALTERED):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(assemble, "on_all", lambda *args, **options: NONE)
+            build = ask_with_one_field_perturbed(patch, field, odd)
+            compared = agree.request
+
+            def lacking(*args: Any, field: str = field, compared: Any = compared) -> dict[str, str]:
+                return {name: value for name, value in compared(*args).items() if name != field}
+
+            patch.setattr(agree, "request", lacking)
+            found = time_error(build)
+            noticed[field] = found if isinstance(found, str) else found[1]
+    return noticed
+
+
 def test_each_comparison_is_needed() -> None:
-    """Where one field is not compared, a rank that differs in it passes unnoticed."""
-    for noticed in meshkit.spawn(jobs.without_each_comparison, 4, (2,), timeout=120):
-        assert noticed == dict.fromkeys((*jobs.PASSED, *jobs.ALTERED), "built")
+    """If the ranks do not compare a field, a rank that differs in it builds without an error."""
+    for noticed in meshkit.spawn(skip_each_comparison, 4, (2,), timeout=120):
+        assert noticed == dict.fromkeys((*PASSED, *ALTERED), "built")
+
+
+def ask_for_other_sizes(odd: int) -> Any:
+    meshkit.init(arrival_timeout=120)
+    size = dist.get_world_size()
+    sizes = {"dp": size // 2, "sp": 2} if dist.get_rank() == odd else {"dp": size}
+    return time_error(lambda: meshkit.build_mesh(sizes))
 
 
 def test_thirty_two_ranks() -> None:
-    told = meshkit.spawn(jobs.refused_sizes, 32, (17,), timeout=300)
+    told = meshkit.spawn(ask_for_other_sizes, 32, (17,), timeout=300)
     assert {kind for kind, *_ in told} == {"DisagreementError"}
     lines = told[0][1].splitlines()
     assert lines[1] == "  ranks 0-16 and 18-31:  dp=32"
@@ -54,10 +182,23 @@ def test_thirty_two_ranks() -> None:
     assert len({text for _, text, *_ in told}) == 1
 
 
+def refuse_on_one_rank(odd: int, first: bool) -> Any:
+    """Build an invalid mesh on the odd rank; then the same mesh on all ranks."""
+    if first:
+        meshkit.init(arrival_timeout=60)
+    rank = meshkit.detect().rank
+    sizes = {"dp": 3} if rank == odd else {"dp": 4}
+    told = time_error(lambda: meshkit.build_mesh(sizes, arrival_timeout=60))
+    with meshkit.build_mesh(dp=4, arrival_timeout=60) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group("dp"))
+    return told, int(total)
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["joined", "not joined yet"])
 @pytest.mark.parametrize("odd", [0, 2])
-def test_a_refused_request_is_quoted_to_the_others_at_once(odd: int, first: bool) -> None:
-    by_rank = meshkit.spawn(jobs.refused_on, 4, (odd, first), timeout=120)
+def test_the_other_ranks_quote_an_invalid_request_at_once(odd: int, first: bool) -> None:
+    by_rank = meshkit.spawn(refuse_on_one_rank, 4, (odd, first), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
     for rank, (told, _) in enumerate(by_rank):
         kind, text, _, seconds = told
@@ -73,8 +214,30 @@ def test_a_refused_request_is_quoted_to_the_others_at_once(odd: int, first: bool
             assert "gave up: SpecError: build_mesh({'dp': 3}, arrival_timeout=60)" in lines[1]
 
 
-def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
-    by_rank = meshkit.spawn(jobs.one_cannot_create, 4, (2,), timeout=120)
+def fail_before_creating(odd: int) -> Any:
+    """Raise an error on one rank between the two agreements of a build."""
+    meshkit.init(arrival_timeout=60)
+
+    def broken(*args: Any, **options: Any) -> Any:
+        raise OSError("too many open files")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == odd:
+            patch.setattr(assemble, "create", broken)
+        began = time.monotonic()
+        try:
+            meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
+            told: Any = "built"
+        except (OSError, meshkit.DisagreementError) as error:
+            told = type(error).__name__, str(error), time.monotonic() - began
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+    return told, int(total)
+
+
+def test_the_other_ranks_quote_a_rank_that_cannot_create_its_groups() -> None:
+    by_rank = meshkit.spawn(fail_before_creating, 4, (2,), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
     kinds = [told[0] for told, _ in by_rank]
     assert kinds == ["DisagreementError", "DisagreementError", "OSError", "DisagreementError"]
@@ -83,13 +246,30 @@ def test_a_rank_that_cannot_create_its_groups_is_told_to_the_others() -> None:
     assert "gave up: OSError: too many open files" in text
 
 
+def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
+    """Let one call of new_group fail on one rank while the others connect; then build again."""
+    meshkit.init(arrival_timeout=10)
+    calls: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == odd:
+            calls = fail_new_group(patch, number, error, together=False)
+        began = time.monotonic()
+        try:
+            meshkit.build_mesh(dp=2, sp=2, tp=1)
+            told: Any = "built"
+        except BaseException as caught:
+            told = type(caught).__name__, str(caught), time.monotonic() - began
+    with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
+        return told, str(mesh.verify().groups[0].axes), len(calls)
+
+
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize(
     "error", [RuntimeError("Gloo: too many open files"), OSError("too many open files")]
 )
-def test_a_group_that_fails_on_one_rank_while_others_connect(number: int, error: Exception) -> None:
-    """They wait for it as long as one try takes, are told who it was, and all can build again."""
-    by_rank = meshkit.spawn(jobs.one_group_fails, 4, (1, number, error), timeout=120)
+def test_a_group_fails_on_one_rank_while_others_connect(number: int, error: Exception) -> None:
+    """The other ranks wait for one attempt, name the rank, and can build again."""
+    by_rank = meshkit.spawn(fail_while_creating, 4, (1, number, error), timeout=120)
     for rank, (told, axes, calls) in enumerate(by_rank):
         kind, text, seconds = told
         assert axes == "('dp', 'sp')"
@@ -102,11 +282,20 @@ def test_a_group_that_fails_on_one_rank_while_others_connect(number: int, error:
         assert seconds < 10 + 3
 
 
+def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
+    """Agree on a value of each rank; return the error and the descriptors that stay open."""
+    with meshkit.build_mesh(**options) as mesh:
+        mesh.agree("learning rate", 3e-4) if mesh.rank in mesh.layout else None
+        before = len(os.listdir("/proc/self/fd"))
+        told = time_error(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
+        return told, len(os.listdir("/proc/self/fd")) - before
+
+
 def agreed(by_rank: list[Any], **options: Any) -> list[Any]:
-    return meshkit.spawn(jobs.values, 4, (by_rank, options), timeout=120)
+    return meshkit.spawn(agree_on_values, 4, (by_rank, options), timeout=120)
 
 
-def test_a_value_of_ones_own() -> None:
+def test_ranks_agree_on_a_value() -> None:
     assert agreed([1e-3] * 4, dp=4) == [("built", 0)] * 4
     told = agreed([1e-3, 1e-3, 2e-3, 1e-3], dp=4)
     for (kind, text, requests, _), left in told:
@@ -122,15 +311,26 @@ def test_a_value_of_ones_own() -> None:
         assert requests[2] == "learning rate=0.002"
 
 
-def test_a_value_over_a_part_of_the_world() -> None:
+def test_ranks_agree_on_a_value_over_a_part_of_the_world() -> None:
     told = agreed([1, 2, 1, 3], dp=2, ranks=[0, 2])
     assert [one[0] for one in told[::2]] == ["built", "built"]
     assert {one[0][0] for one in told[1::2]} == {"CoordinateError"}
 
 
+def make_different_calls(first: str, second: str) -> Any:
+    """Make another call on rank 1 than on the other ranks."""
+    mesh = meshkit.build_mesh(dp=-1, arrival_timeout=20)
+    calls = {
+        "build": lambda: meshkit.build_mesh(dp=-1, arrival_timeout=20),
+        "agree": lambda: mesh.agree("step", 1),
+        "other": lambda: mesh.agree("epoch", 1),
+    }
+    return time_error(calls[second if mesh.rank == 1 else first])
+
+
 @pytest.mark.parametrize("calls", [("build", "agree"), ("agree", "other")])
-def test_different_calls_are_told(calls: tuple[str, str]) -> None:
-    told = meshkit.spawn(jobs.different_calls, 3, calls, timeout=60)
+def test_different_calls_raise(calls: tuple[str, str]) -> None:
+    told = meshkit.spawn(make_different_calls, 3, calls, timeout=60)
     assert {kind for kind, *_ in told} == {"DisagreementError"}
     assert len({text for _, text, *_ in told}) == 1
     assert max(seconds for *_, seconds in told) < SLACK
@@ -140,6 +340,8 @@ def test_different_calls_are_told(calls: tuple[str, str]) -> None:
 SCRIPT = """
 import json, sys, time
 import meshkit
+from tests.live.faults import fail_new_group
+from tests.live.faults import fail_new_group
 rank = meshkit.detect().rank
 began = time.monotonic()
 try:
@@ -151,6 +353,7 @@ meshkit.shutdown()
 """
 
 
+@pytest.mark.slow  # a launcher more: test_thirty_two_ranks checks the same report
 def test_under_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

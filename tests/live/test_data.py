@@ -1,12 +1,16 @@
-"""Samplers and streams: by themselves, and under torch's DataLoader on real ranks."""
+"""Samplers and streams: alone, and in torch's DataLoader on real ranks."""
 
 from __future__ import annotations
 
+import json
 import pickle
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 import meshkit
 from meshkit import BatchError, BatchPlan, CoordinateError
@@ -14,18 +18,26 @@ from meshkit.core.epoch import Epoch
 from meshkit.live.data.sampler import MicroBatchSampler
 from meshkit.live.data.stream import MicroBatchStream
 
-from . import data_jobs as jobs
-
 
 def sampler(length: int = 10, tail: str = "keep", **sizes: int) -> MicroBatchSampler:
-    """One data coordinate of two, in steps of 4 unless said otherwise."""
+    """Return the sampler of data coordinate 1 of 2, with a global batch of 4 by default."""
     plan = BatchPlan.solve(dp=2, **{"global_batch": 4, "micro_batch": 1, **sizes}, uneven=True)
     return MicroBatchSampler(Epoch(length, plan, 0, True, 1, tail))
 
 
+class Counting(IterableDataset[int]):
+    """The stream 0, 1, 2, ..."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.length)
+
+
 def stream(length: int, data_index: int = 0) -> MicroBatchStream[int]:
     plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=2, uneven=True)
-    return MicroBatchStream(jobs.Counting(length), plan, data_index, 0)
+    return MicroBatchStream(Counting(length), plan, data_index, 0)
 
 
 def order_of(one: MicroBatchSampler, epoch: int) -> list[list[int]]:
@@ -43,7 +55,7 @@ def test_each_pass_is_the_next_epoch() -> None:
     assert [*one] == passes[1]
 
 
-def test_a_pass_is_what_its_steps_are() -> None:
+def test_a_pass_equals_its_steps() -> None:
     one = sampler()
     found = [m.samples.tolist() for step in range(one.steps) for m in one.micro_batches(step)]
     assert [*one] == found
@@ -63,7 +75,7 @@ def test_a_pass_left_early_begins_again() -> None:
     assert (iter(one), one.epoch)[1] == 1  # all was handed out, though not asked for more
 
 
-def test_what_was_handed_out_counts_in_whole_steps() -> None:
+def test_the_consumed_samples_count_in_whole_steps() -> None:
     one, counts = sampler(), []
     for _ in one:
         counts.append(one.state_dict()["consumed"])
@@ -75,7 +87,7 @@ def test_what_was_handed_out_counts_in_whole_steps() -> None:
     assert one.state_dict(steps=1) == {**one.state_dict(), "consumed": 4}
 
 
-def test_a_pass_that_was_left_behind_changes_nothing() -> None:
+def test_an_abandoned_pass_changes_nothing() -> None:
     one = sampler()
     old = iter(one)
     new = iter(one)
@@ -119,7 +131,7 @@ def test_the_end_of_an_epoch_is_the_end_after_loading_too() -> None:
     assert (len([*one]), one.epoch) == (5, 1)
 
 
-def test_what_is_refused_changes_nothing() -> None:
+def test_a_call_that_raises_changes_nothing() -> None:
     one = sampler()
     one.load_state_dict(one.state_dict(steps=1))
     before = one.state_dict()
@@ -134,13 +146,39 @@ def test_what_is_refused_changes_nothing() -> None:
     assert one.state_dict() == before
 
 
+class Squares(Dataset[tuple[int, int]]):
+    """Each sample with its square, so that a batch shows its samples."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index * index
+
+
+def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = None) -> Any:
+    """Read one epoch as a trainer does; return the micro batches of each step."""
+    batches, found = iter(loader), []
+    for step in range(sampler.steps if steps is None else steps):
+        row = []
+        for micro, (samples, squares) in zip(sampler.micro_batches(step), batches, strict=False):
+            same = samples.tolist() == micro.samples.tolist()
+            same = same and squares.tolist() == [s * s for s in samples.tolist()]
+            row.append((micro.samples.tolist(), micro.weight, micro.is_filler, same))
+        found.append(row)
+    return found
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_reads_ahead(workers: int) -> None:
-    """Two workers ask for four micro batches at once: for the end, with a step to go."""
-    data, one = jobs.Squares(10), sampler()
+    """Two workers prefetch four micro batches, so they reach the end one step early."""
+    data, one = Squares(10), sampler()
     loader: Any = DataLoader(data, batch_sampler=one, num_workers=workers)
     for epoch in range(2):
-        rows = jobs.steps_of(one, loader)
+        rows = collect_steps(one, loader)
         assert one.epoch == epoch
         assert [len(row) for row in rows] == [2, 2, 1]
         assert all(same for row in rows for *_, same in row)
@@ -174,14 +212,81 @@ def test_a_stream_is_read_on_and_begins_again_with_its_epoch() -> None:
     assert [*copy] == [*one]
 
 
+SIZES = {"global_batch": 6, "micro_batch": 1, "uneven": True}
+
+
+def loader_options(workers: int) -> dict[str, Any]:
+    """Return options of forked workers, as ranks of torchrun have; others import torch again."""
+    context = {"multiprocessing_context": "fork"} if workers else {}
+    return {"num_workers": workers, **context}
+
+
+def run_epochs(workers: int, length: int, stop: int) -> Any:
+    """Run two and a half epochs on one mesh, and the rest of the third on another."""
+    data, report = Squares(length), []
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        sampler = mesh.sampler(data, mesh.batch(**SIZES), shuffle=True, seed=5)
+        loader = DataLoader(data, batch_sampler=sampler, **loader_options(workers))
+        assert len(loader) == len(sampler)
+        for _ in range(2):  # without set_epoch
+            rows = collect_steps(sampler, loader)
+            report.append((sampler.epoch, rows))
+        part = collect_steps(sampler, loader, stop)
+        report.append((sampler.epoch, part))
+        mesh.check_batch([torch.tensor(row[0][0]) for row in part])
+        saved = json.dumps(sampler.state_dict(steps=stop))
+    with meshkit.build_mesh(dp=4) as mesh:
+        sampler = mesh.sampler(
+            data, mesh.batch(**{**SIZES, "global_batch": 4}), shuffle=True, seed=5
+        )
+        sampler.load_state_dict(json.loads(saved))
+        sampler.set_epoch(2)  # what a trainer does at the head of its loop
+        loader = DataLoader(data, batch_sampler=sampler, **loader_options(workers))
+        report.append((sampler.epoch, collect_steps(sampler, loader)))
+        report.append((sampler.epoch, [len(sampler), sampler.state_dict()["consumed"]]))
+        report.append((0, collect_steps(sampler, loader, 1)))
+        report.append((sampler.epoch, None))
+    return report
+
+
+def read_stream(stream: Any, workers: int) -> list[list[int]]:
+    loader: Any = DataLoader(
+        stream, batch_size=None, collate_fn=default_collate, **loader_options(workers)
+    )
+    return [batch.tolist() for batch in loader]
+
+
+def run_streams(workers: int, length: int) -> Any:
+    """Read a stream on one mesh, and after two steps the rest on another."""
+    report = []
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        stream = mesh.sampler(Counting(length), mesh.batch(**SIZES))
+        report.append(read_stream(stream, workers))
+        saved = stream.state_dict(steps=2)
+    with meshkit.build_mesh(dp=4) as mesh:
+        stream = mesh.sampler(Counting(length), mesh.batch(global_batch=4, micro_batch=1))
+        stream.load_state_dict(saved)
+        stream.set_epoch(0)
+        report.append(read_stream(stream, workers))
+        stream.set_epoch(1)
+        report.append(read_stream(stream, workers))
+    return report
+
+
+def run_with_and_without_workers(name: str, *numbers: int) -> Any:
+    """Run a job without workers, and with two."""
+    job = {"epochs": run_epochs, "streams": run_streams}[name]
+    return [job(workers, *numbers) for workers in (0, 2)]
+
+
 @pytest.fixture(scope="module")
 def streams() -> list[Any]:
-    """By rank: without workers, and with two."""
-    return meshkit.spawn(jobs.both, 4, ("streams", 23), timeout=120)
+    """Return the streams of each rank, without workers and with two."""
+    return meshkit.spawn(run_with_and_without_workers, 4, ("streams", 23), timeout=120)
 
 
 def ownership(rows: list[Any], dp: int, sp: int) -> list[int]:
-    """One global order out of what each rank saw in a step; those of one sp group see the same."""
+    """Return the samples of a step in global order; ranks of one sp group see the same."""
     found = []
     by_index = [rows[d * sp : (d + 1) * sp] for d in range(dp)]
     assert all(row == shared[0] for shared in by_index for row in shared)
@@ -191,7 +296,7 @@ def ownership(rows: list[Any], dp: int, sp: int) -> list[int]:
 
 
 def test_epochs_on_real_ranks_and_resumed_on_another_mesh() -> None:
-    both = meshkit.spawn(jobs.both, 4, ("epochs", 20, 2), timeout=120)
+    both = meshkit.spawn(run_with_and_without_workers, 4, ("epochs", 20, 2), timeout=120)
     for workers in (0, 1):
         check_epochs(20, [reports[workers] for reports in both])
 
@@ -230,8 +335,43 @@ def test_streams_on_real_ranks_and_resumed_on_another_mesh(
     assert again == tuple([[s + d] for s in range(0, 20, 4)] for d in range(4))
 
 
-def test_refused_in_words() -> None:
-    zero, one = meshkit.spawn(jobs.refusals, 2, timeout=60)
+def collect_refusals() -> Any:
+    """Return the errors of mesh.sampler."""
+    told: list[str] = []
+    with meshkit.build_mesh(dp=2) as mesh:
+        plan = mesh.batch(global_batch=4, micro_batch=2)
+        other = meshkit.BatchPlan.solve(dp=4, global_batch=8, micro_batch=2)
+        stream: Any = Counting(8)
+        with mesh.view(shard=2) as view:
+            others = view.batch(global_batch=4, micro_batch=2, data="shard")
+        wrong = replace(plan, data_index=1 - mesh.coordinate["dp"])
+        for ask in (
+            lambda: mesh.sampler(8, others),
+            lambda: mesh.sampler(8, wrong),
+            lambda: mesh.sampler(stream, plan, seed=1),
+            lambda: mesh.sampler(iter([1]), plan),
+            lambda: mesh.sampler([1, 2, 3], plan, tail="drop"),
+            lambda: mesh.sampler(8, other, shuffle=True),
+            lambda: mesh.sampler(8, 3),  # type: ignore[call-overload]
+            lambda: mesh.sampler(stream, plan, shuffle=True),
+            lambda: mesh.sampler(stream, plan, tail="keep"),
+            lambda: mesh.sampler(stream, plan).state_dict(steps=-1),
+        ):
+            try:
+                ask()
+            except meshkit.MeshkitError as error:
+                told.append(str(error))
+        plain = meshkit.BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
+        told.append(str([*mesh.sampler(range(4), plain)]))
+        one = mesh.sampler(torch.tensor([1000]), plain)  # a dataset of one sample, not a number
+        assert len(one) == one.steps == 1
+        shared = mesh.batch(global_batch=4, micro_batch=1, data=())  # all ranks read the same
+        told.append(str([*mesh.sampler(range(4), shared)]))
+    return told
+
+
+def test_the_errors_of_mesh_sampler() -> None:
+    zero, one = meshkit.spawn(collect_refusals, 2, timeout=60)
     assert zero[:-2] == one[:-2]
     assert zero[:-2] == [
         "mesh.sampler(8, plan): there is no axis 'shard'.\n"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import socket
+import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.inside import timeout_of
 from meshkit.live import create
-
-from . import jobs
+from tests.live.faults import create_every_group, fail_new_group
+from tests.live.membership import all_reduce_members, gather_members
+from tests.live.resources import descriptors, live_groups, threads
 
 WORLDS = [
     ({"dp": 4, "sp": 2, "tp": 1}, []),
@@ -31,7 +37,30 @@ def asked(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:
     return [(), *((axis,) for axis in sorted(axes)), averaged, *(tuple(g.split()) for g in groups)]
 
 
-def test_law_11_a_collective_over_a_group_meets_its_members_and_nobody_else() -> None:
+Request = dict[str, Any]
+
+
+def build_and_collect_members(requests: list[Request], asked: list[list[tuple[str, ...]]]) -> Any:
+    """Return for each request the coordinate and, for each set of axes, the members."""
+    report = []
+    for request, axes_sets in zip(requests, asked, strict=True):
+        with meshkit.build_mesh(**request) as mesh:
+            if mesh.rank not in mesh.layout:
+                report.append(None)
+                continue
+            rows = {
+                axes: (
+                    all_reduce_members(mesh, *axes),
+                    gather_members(mesh, *axes),
+                    mesh.group(*axes).rank(),
+                )
+                for axes in axes_sets
+            }
+            report.append((mesh.coordinate, rows))
+    return report
+
+
+def test_law_11_a_collective_over_a_group_reaches_exactly_its_members() -> None:
     worlds = [
         (sizes, groups)
         for sizes, groups in WORLDS
@@ -39,7 +68,7 @@ def test_law_11_a_collective_over_a_group_meets_its_members_and_nobody_else() ->
     ]
     requests = [{**sizes, "groups": groups} for sizes, groups in worlds]
     sets = [asked(sizes, groups) for sizes, groups in worlds]
-    reports = meshkit.spawn(jobs.members_of_every_group, 8, (requests, sets), timeout=120)
+    reports = meshkit.spawn(build_and_collect_members, 8, (requests, sets), timeout=120)
     for i, request in enumerate(requests):
         sizes = {k: v for k, v in request.items() if k not in ("groups", "ranks", "order")}
         ranks = list(request.get("ranks", range(8)))
@@ -60,10 +89,39 @@ def test_law_11_a_collective_over_a_group_meets_its_members_and_nobody_else() ->
                 assert ordered[group_rank] == rank
 
 
+def list_group_names(told_of_each: bool) -> Any:
+    """Return the group names, the number that torch counts, and a sum over a group of the user."""
+    if told_of_each:
+        create_every_group(pytest.MonkeyPatch())
+    with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=["dp tp"]) as mesh:
+        groups = [mesh.group(*axes) for axes in ((), ("dp",), ("sp",), ("tp",), ("dp", "tp"))]
+        own, ones = dist.new_group([1, 2, 5]), torch.ones(1)
+        if mesh.rank in (1, 2, 5):
+            dist.all_reduce(ones, group=own)
+        return [group.group_name for group in groups], dist.get_pg_count(), int(ones)
+
+
+def ask_device_mesh_on_fake_backend(sizes: list[tuple[str, int]]) -> list[Any]:
+    """Return the answers of init_device_mesh for each rank of a world, on the fake backend."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    list_group_names, shape = zip(*sizes, strict=True)
+    count = int(torch.tensor(shape).prod())
+    answers = []
+    for rank in range(count):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+        made = init_device_mesh("cpu", shape, mesh_dim_names=list_group_names)
+        groups = {n: dist.get_process_group_ranks(made.get_group(n)) for n in list_group_names}
+        answers.append((made.get_coordinate(), groups, made.mesh.tolist()))
+        dist.destroy_process_group()
+    return answers
+
+
 def test_law_10_equal_to_device_mesh_on_the_fake_backend() -> None:
     for sizes in ([("dp", 4), ("sp", 2), ("tp", 1)], [("pp", 2), ("dp", 3), ("tp", 2)]):
         layout = meshkit.Layout(**dict(sizes))
-        (answers,) = meshkit.spawn(jobs.as_device_mesh_on_fake, 1, (sizes,), timeout=60)
+        (answers,) = meshkit.spawn(ask_device_mesh_on_fake_backend, 1, (sizes,), timeout=60)
         assert len(answers) == layout.num_ranks
         for rank, (coordinate, groups, grid) in enumerate(answers):
             assert list(layout.coordinate(rank).values()) == list(coordinate)
@@ -72,8 +130,57 @@ def test_law_10_equal_to_device_mesh_on_the_fake_backend() -> None:
                 assert layout.peers(rank, axis).tolist() == members
 
 
-def test_getters_answer_alone_and_never_make_a_group(tmp_path: Path) -> None:
-    results = meshkit.spawn(jobs.getters, 8, (str(tmp_path),), timeout=60)
+def first_line_of_error(mesh: meshkit.Mesh, axis: Any) -> str:
+    """Return the first line of the error that ``mesh.group`` raises."""
+    try:
+        mesh.group(axis)
+    except meshkit.MeshkitError as error:
+        return str(error).partition("\n")[0]
+    return "nothing was raised"
+
+
+def call_getters_on_one_rank(folder: str) -> Any:
+    """Call every getter on rank 5 alone, while the other ranks take part in no collective."""
+    with meshkit.build_mesh(dp=4, sp=2, tp=1) as mesh:
+        done = Path(folder) / "done"
+        if mesh.rank != 5:
+            while not done.exists():  # not in a collective: rank 5 must not need us
+                time.sleep(0.01)
+            return None
+        before = live_groups()
+        asked: list[tuple[str, ...]] = [(), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
+        groups = [mesh.group(*axes) for axes in asked]
+        world = dist.group.WORLD
+        answers = {
+            "coordinate": mesh.coordinate,
+            "sizes": [mesh.size(), mesh.size("dp"), mesh.size("dp", "sp"), mesh.size("tp")],
+            "peers": [mesh.peers("dp").tolist(), mesh.ranks("sp").tolist(), mesh.peers().tolist()],
+            "neighbors": [
+                mesh.neighbor("dp"),
+                mesh.neighbor("dp", -1),
+                mesh.neighbor("dp", 3, wrap=False),
+                mesh.neighbor("sp", wrap=False),
+            ],
+            "steps": mesh.batch(global_batch=1024, micro_batch=4).accumulation_steps,
+            "is_world": [group is world for group in groups],
+            "again": [
+                mesh.group(*axes) is group for axes, group in zip(asked, groups, strict=True)
+            ],
+            "own": mesh.coordinate is not mesh.coordinate,
+            "a list": first_line_of_error(mesh, ["dp", "sp"]),
+            "tp_ranks": dist.get_process_group_ranks(mesh.group("tp")),
+            "repr": repr(mesh),
+            "str": str(mesh),
+        }
+        mesh.device_mesh()
+        mesh.device_mesh("(dp sp) tp")
+        made = live_groups() - before
+        done.touch()
+        return answers, made
+
+
+def test_getters_answer_on_one_rank_alone_and_never_make_a_group(tmp_path: Path) -> None:
+    results = meshkit.spawn(call_getters_on_one_rank, 8, (str(tmp_path),), timeout=60)
     answers, made = results[5]
     assert made == 0
     assert answers == {
@@ -101,13 +208,39 @@ def test_getters_answer_alone_and_never_make_a_group(tmp_path: Path) -> None:
     }
 
 
+def count_singleton_groups() -> Any:
+    """Return whether axes of size 1 share one group, its members, and the number of new groups."""
+    meshkit.init()
+    before = live_groups()
+    with meshkit.build_mesh(dp=2, sp=1, tp=1, pp=1) as mesh:
+        alone = mesh.group("tp")
+        shared = all(mesh.group(axis) is alone for axis in ("sp", "tp", "pp"))
+        return shared, all_reduce_members(mesh, "sp"), live_groups() - before
+
+
 def test_axes_of_size_one_share_one_singleton_and_the_world_is_the_default_group() -> None:
-    results = meshkit.spawn(jobs.singletons, 2, timeout=60)
+    results = meshkit.spawn(count_singleton_groups, 2, timeout=60)
     assert results == [(True, [0], 1), (True, [1], 1)]
 
 
-def test_close_gives_back_every_descriptor_and_thread_ten_times() -> None:
-    for inside, counts, text in meshkit.spawn(jobs.closing, 4, (10,), timeout=60):
+def build_and_close(times: int) -> Any:
+    """Build and close many times; return the descriptors and threads after each build."""
+    meshkit.init()
+    counts = []
+    for _ in range(times):
+        more = ["sp dp"] if create.KEEPS_ORDER else []
+        with meshkit.build_mesh(dp=2, sp=2, groups=more) as mesh:
+            for axes in (("dp",), ("sp",), *(tuple(axes.split()) for axes in more), ()):
+                all_reduce_members(mesh, *axes)
+            inside = (descriptors(), threads())
+        mesh.close()
+        counts.append((descriptors(), threads()))
+    dist.barrier()
+    return inside, counts, repr(mesh)
+
+
+def test_close_releases_every_descriptor_and_thread_ten_times() -> None:
+    for inside, counts, text in meshkit.spawn(build_and_close, 4, (10,), timeout=60):
         assert len(counts) == 10
         assert len(set(counts)) == 1, counts
         assert inside[0] > counts[0][0], "the groups cost nothing, so this test sees nothing"
@@ -115,8 +248,19 @@ def test_close_gives_back_every_descriptor_and_thread_ten_times() -> None:
         assert text.endswith("; closed)")
 
 
-def test_a_closed_mesh_says_so() -> None:
-    assert set(meshkit.spawn(jobs.closed_mesh, 2, timeout=60)) == {
+def use_closed_mesh() -> str:
+    mesh = meshkit.build_mesh(dp=2)
+    mesh.group("dp")  # what was handed out once is not handed out for ever
+    mesh.close()
+    try:
+        mesh.group("dp")
+    except meshkit.MeshkitError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_a_closed_mesh_raises() -> None:
+    assert set(meshkit.spawn(use_closed_mesh, 2, timeout=60)) == {
         "mesh.group('dp'): the mesh is closed.\n  Fix: build_mesh(dp=2) again."
     }
 
@@ -143,14 +287,20 @@ BAD = [
     {"dp": 1, "ranks": 5},
     {"sizes": [("dp", 6)]},
 ]
+
+
 SIX = "WORLD_SIZE = 6 (spawn)"
+
+
 ERRORS = ["SpecError"] * 6 + ["SpecError"] * 2 + ["SpecError"] * 2
+
+
 ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["SpecError"] * 6
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: bool) -> None:
-    results = meshkit.spawn(run_refused, 6, (joined,), timeout=60)
+def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: bool) -> None:
+    results = meshkit.spawn(request_bad_meshes, 6, (joined,), timeout=60)
     assert all(told == results[0] for told in results)
     assert [(kind, made) for kind, _, made in results[0]] == [(e, False) for e in ERRORS]
     assert results[0][0][1] == (
@@ -177,16 +327,46 @@ def test_a_bad_request_is_refused_on_every_rank_before_anything_is_made(joined: 
     ]
 
 
-def run_refused(joined: bool) -> object:
-    return jobs.refused(BAD, joined=joined)
+def request_bad_meshes(joined: bool) -> Any:
+    """Return for each bad request the error, and whether anything was made for it."""
+    if joined:
+        meshkit.init()
+    told = []
+    for request in BAD:
+        before = live_groups()
+        sizes = request.pop("sizes", None)
+        try:
+            meshkit.build_mesh(sizes, **request)
+            told.append(("accepted", "", True))
+        except meshkit.MeshkitError as error:
+            made = live_groups() != before or dist.is_initialized() != joined
+            told.append((type(error).__name__, str(error), made))
+    return told
+
+
+def fail_while_creating(at: int, told_of_each: bool) -> Any:
+    """Build a mesh while a call of new_group fails on every rank; return what is left."""
+    meshkit.init()
+    if told_of_each:
+        create_every_group(pytest.MonkeyPatch())
+    before = (descriptors(), threads())
+    with pytest.MonkeyPatch.context() as patch:
+        calls = fail_new_group(patch, at, RuntimeError("planted"), together=True)
+        try:
+            meshkit.build_mesh(dp=2, sp=2)
+        except RuntimeError as error:
+            told = str(error)
+    left = (descriptors(), threads())
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        return told, len(calls), before, left, all_reduce_members(mesh, "dp")
 
 
 @pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (1, True), (3, True), (4, True)])
-def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works(
+def test_after_a_failed_creation_nothing_stays_and_the_next_build_works(
     at: int, each: bool
 ) -> None:
     for told, calls, before, left, members in meshkit.spawn(
-        jobs.failing_creation, 4, (at, each), timeout=60
+        fail_while_creating, 4, (at, each), timeout=60
     ):
         # the first to fail says so; the others quote it, as their own failure may come of that
         assert told == "planted" or "gave up: RuntimeError: planted" in told
@@ -195,13 +375,25 @@ def test_after_a_failed_creation_nothing_is_left_and_the_next_build_works(
         assert len(members) == 2
 
 
-def test_groups_have_the_names_that_torch_gives_where_it_is_told_of_each() -> None:
-    counted, told = (meshkit.spawn(jobs.names, 8, (each,), timeout=60) for each in (False, True))
+def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
+    counted, told = (
+        meshkit.spawn(list_group_names, 8, (each,), timeout=60) for each in (False, True)
+    )
     assert counted == told
     for rank, (groups, count, ones) in enumerate(counted):
         assert len(set(groups)) == 5
         assert count == 1 + 3 * 4 + 2 * 2 + 1  # with the default group and the user's own
         assert ones == (3 if rank in (1, 2, 5) else 1)
+
+
+def build_on_older_torch(request: Request) -> str:
+    """Build a mesh as on a torch below 2.13, which sorts the ranks of a group."""
+    pytest.MonkeyPatch().setattr(create, "KEEPS_ORDER", False)
+    try:
+        meshkit.build_mesh(**request)
+    except meshkit.SpecError as error:
+        return f"{error} {dist.is_initialized()}"
+    return "accepted"
 
 
 @pytest.mark.parametrize(
@@ -211,8 +403,10 @@ def test_groups_have_the_names_that_torch_gives_where_it_is_told_of_each() -> No
         ({"dp": 2, "sp": 1, "tp": 1, "order": "tp sp dp", "groups": ["dp tp"]}, None),
     ],
 )
-def test_a_torch_that_sorts_is_told_in_words(request_: dict[str, object], axes: str) -> None:
-    (told, other) = meshkit.spawn(jobs.on_torch_that_sorts, 2, (request_,), timeout=60)
+def test_ranks_out_of_order_raise_on_a_torch_that_sorts(
+    request_: dict[str, object], axes: str
+) -> None:
+    (told, other) = meshkit.spawn(build_on_older_torch, 2, (request_,), timeout=60)
     assert told == other
     if axes is None:
         assert told == "accepted"  # ascending all the same
@@ -225,10 +419,37 @@ def test_a_torch_that_sorts_is_told_in_words(request_: dict[str, object], axes: 
     )
 
 
-def test_a_default_group_of_someone_else_is_respected_and_its_timeout_inherited(
+def join_foreign_group(path: str) -> Any:
+    """Build meshes in a job whose default group the user initialised with a timeout."""
+    from datetime import timedelta
+
+    who = meshkit.detect()
+    limit = timedelta(seconds=77)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{path}",
+        rank=who.rank,
+        world_size=who.world_size,
+        timeout=limit,
+    )
+    world = meshkit.init()
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        times = [timeout_of(mesh.group(axis)) for axis in ("dp", "sp")]
+        members = all_reduce_members(mesh, "dp")
+    with meshkit.build_mesh(dp=2, sp=2, timeout=33) as mesh:
+        own = timeout_of(mesh.group("dp"))
+        with mesh.guard(timeout=7), meshkit.build_mesh(dp=2, sp=2) as inner:
+            times.append(timeout_of(inner.group("dp")))
+    meshkit.shutdown()
+    still = dist.is_initialized()
+    dist.destroy_process_group()
+    return world.launcher, world.backend, str(world.device), times, own, members, still
+
+
+def test_a_default_group_of_the_user_is_used_and_its_timeout_inherited(
     tmp_path: object,
 ) -> None:
-    results = meshkit.spawn(jobs.foreign_group, 4, (f"{tmp_path}/store",), timeout=60)
+    results = meshkit.spawn(join_foreign_group, 4, (f"{tmp_path}/store",), timeout=60)
     limit, own = timedelta(seconds=77), timedelta(seconds=33)
     for rank, result in enumerate(results):
         members = [rank % 2, rank % 2 + 2]
@@ -236,17 +457,43 @@ def test_a_default_group_of_someone_else_is_respected_and_its_timeout_inherited(
         assert result == expected
 
 
+def use_own_timeout() -> Any:
+    """Build a mesh of the whole world with its own timeout, and miss its barrier on rank 1."""
+    meshkit.init()
+    with meshkit.build_mesh(dp=2, timeout=2, arrival_timeout=20) as mesh:
+        times = [timeout_of(mesh.group()), timeout_of(mesh.group("dp"))]
+        is_world = mesh.group("dp") is dist.group.WORLD
+        if mesh.rank == 0:
+            try:
+                mesh.barrier()
+            except meshkit.RankTimeoutError as error:
+                return times, is_world, str(error).splitlines()[0]
+        time.sleep(5)
+        return times, is_world, None
+
+
 def test_a_mesh_with_a_timeout_of_its_own_does_not_share_the_default_group() -> None:
-    (times, is_world, told), other = meshkit.spawn(jobs.own_times, 2, timeout=60)
+    (times, is_world, told), other = meshkit.spawn(use_own_timeout, 2, timeout=60)
     assert times == [timedelta(seconds=2)] * 2
     assert not is_world
     assert told == "1 of 2 ranks did not arrive at mesh.barrier() within 2 s."
     assert other[2] is None
 
 
-def test_the_fix_for_a_group_that_was_not_built_works_when_typed() -> None:
+def type_the_fix(request: Request) -> Any:
+    """Run the fix that the error of ``mesh.group`` proposes."""
+    with meshkit.build_mesh(**request) as mesh:
+        try:
+            mesh.group("tp", "expert")
+        except meshkit.SpecError as error:
+            fix = str(error).splitlines()[-1].removeprefix("  Fix: ").removesuffix(".")
+    with eval(f"meshkit.{fix}") as mesh:
+        return fix, list(mesh.layout.axes), gather_members(mesh, "tp", "expert")
+
+
+def test_the_fix_for_a_group_that_was_not_built_works() -> None:
     request = {"order": "tp dp expert", "tp": 2, "expert": 2, "timeout": 50}
-    results = meshkit.spawn(jobs.not_built_and_fixed, 4, (request,), timeout=60)
+    results = meshkit.spawn(type_the_fix, 4, (request,), timeout=60)
     fix, axes, members = results[3]
     assert fix == (
         "build_mesh(tp=2, expert=2, order='tp dp expert', timeout=50, groups=['tp expert'])"
@@ -255,13 +502,33 @@ def test_the_fix_for_a_group_that_was_not_built_works_when_typed() -> None:
     assert members == [0, 1, 2, 3]
 
 
+def inherit_timeouts() -> Any:
+    meshkit.init(timeout=44)
+    with meshkit.build_mesh(dp=2) as world_mesh, meshkit.build_mesh(dp=1, sp=2) as mesh:
+        return [timeout_of(world_mesh.group("dp")), timeout_of(mesh.group("dp"))]
+
+
 def test_groups_inherit_the_timeout_of_init() -> None:
     limit = timedelta(seconds=44)
-    assert meshkit.spawn(jobs.inherited_times, 2, timeout=60) == [[limit, limit]] * 2
+    assert meshkit.spawn(inherit_timeouts, 2, timeout=60) == [[limit, limit]] * 2
+
+
+def miss_barrier() -> Any:
+    """Wait at the barrier of the sp groups on all ranks but rank 1."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    if mesh.rank == 1:
+        time.sleep(4)
+        return "absent"
+    began = time.monotonic()
+    try:
+        mesh.barrier("sp", timeout=1)
+    except meshkit.RankTimeoutError as error:
+        return str(error), time.monotonic() - began
+    return "passed"
 
 
 def test_a_barrier_ends_at_its_timeout() -> None:
-    results = meshkit.spawn(jobs.absent_at_barrier, 4, timeout=60)
+    results = meshkit.spawn(miss_barrier, 4, timeout=60)
     assert results[1:] == ["absent", "passed", "passed"]
     text, seconds = results[0]
     assert 1 <= seconds < 3
@@ -272,25 +539,68 @@ def test_a_barrier_ends_at_its_timeout() -> None:
     )
 
 
+def build_on_fake_backend(rank: int, count: int) -> Any:
+    """Build the mesh of one rank of a larger world, on the fake backend of torch."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=count)
+    with meshkit.build_mesh(sp=2, tp=8) as mesh:
+        ranks = {axis: dist.get_process_group_ranks(mesh.group(axis)) for axis in ("sp", "tp")}
+        found = mesh.coordinate, ranks, mesh.size("dp")
+    dist.destroy_process_group()
+    return found
+
+
 def test_a_dry_run_on_the_fake_backend() -> None:
-    ((coordinate, ranks, dp),) = meshkit.spawn(jobs.dry_run, 1, (77, 128), timeout=60)
+    ((coordinate, ranks, dp),) = meshkit.spawn(build_on_fake_backend, 1, (77, 128), timeout=60)
     layout = meshkit.factor_world(128, sp=2, tp=8)
     assert coordinate == layout.coordinate(77)
     assert ranks == {axis: layout.peers(77, axis).tolist() for axis in ("sp", "tp")}
     assert dp == 8
 
 
-def test_a_mesh_whose_job_has_been_left_says_so() -> None:
+def use_mesh_after_shutdown() -> list[str]:
+    """Use a mesh after shutdown, also after a new init; return the errors."""
+    mesh = meshkit.build_mesh(dp=2)
+    mesh.group("dp")  # what was handed out once is not handed out for ever
+    told = []
+    for _ in range(2):
+        meshkit.shutdown()
+        try:
+            mesh.group("dp")
+            told.append("handed out")
+        except meshkit.MeshkitError as error:
+            told.append(str(error))
+        meshkit.init()
+    mesh.close()
+    return [*told, repr(mesh)]
+
+
+def test_a_mesh_raises_after_shutdown() -> None:
     told = (
         "mesh.group('dp'): the job it was built in has been left.\n  Fix: build_mesh(dp=2) again."
     )
-    for results in meshkit.spawn(jobs.after_shutdown, 2, timeout=60):
+    for results in meshkit.spawn(use_mesh_after_shutdown, 2, timeout=60):
         assert results == [told, told, results[2]]
         assert results[2].endswith("; closed)")
 
 
-def test_a_group_that_is_not_what_was_asked_for_is_refused_and_destroyed() -> None:
-    results = meshkit.spawn(jobs.wrong_group, 4, timeout=60)
+def receive_wrong_group() -> Any:
+    """Build a mesh while torch reports other ranks than those requested."""
+    meshkit.init()
+    before = live_groups()
+    real = dist.get_process_group_ranks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(create.dist, "get_process_group_ranks", lambda group: real(group)[::-1])
+        try:
+            meshkit.build_mesh(dp=2, sp=2)
+        except meshkit.MeshkitError as error:
+            return str(error), live_groups() - before
+    return "accepted"
+
+
+def test_a_group_with_other_ranks_than_requested_raises_and_is_destroyed() -> None:
+    results = meshkit.spawn(receive_wrong_group, 4, timeout=60)
     assert results[3] == (
         "new_group([1, 3]) returned a group of [3, 1].\n"
         "  Fix: report this with the version of torch.",
@@ -298,10 +608,27 @@ def test_a_group_that_is_not_what_was_asked_for_is_refused_and_destroyed() -> No
     )
 
 
-def test_a_rank_that_does_not_come_to_build_mesh_is_named_with_its_coordinate(
+def arrive_late_on_one_rank(folder: str) -> Any:
+    """Call build_mesh on rank 1 only after the others have raised; then build on all ranks."""
+    world, gave_up = meshkit.init(), Path(folder) / "gave_up"
+    while world.rank == 1 and not gave_up.exists():
+        time.sleep(0.01)
+    groups, began = live_groups(), time.monotonic()
+    try:
+        meshkit.build_mesh(dp=2, sp=2, arrival_timeout=1)
+        first: Any = "built"
+    except meshkit.RankTimeoutError as error:
+        first = str(error), error.missing_ranks, live_groups() - groups
+        gave_up.touch()
+    seconds = time.monotonic() - began
+    with meshkit.build_mesh(dp=2, sp=2, arrival_timeout=20) as mesh:
+        return first, seconds, all_reduce_members(mesh, "sp")
+
+
+def test_a_rank_missing_at_build_mesh_is_named_with_its_coordinate(
     tmp_path: Path,
 ) -> None:
-    results = meshkit.spawn(jobs.one_never_builds, 4, (str(tmp_path),), timeout=60)
+    results = meshkit.spawn(arrive_late_on_one_rank, 4, (str(tmp_path),), timeout=60)
     for rank, ((text, missing, groups), seconds, members) in enumerate(results):
         first, evidence, *rest = text.splitlines()
         assert first == (

@@ -1,35 +1,39 @@
-"""Where a rank is, by the frames of its thread."""
+"""The line and the operation of a rank, read from the frames of its thread."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.live.guard.barrier import wait
+from meshkit.live.guard.current import tracking
 from meshkit.live.guard.stack import (
     frames_of_error,
     frames_of_thread,
     is_collective_error,
     rank_status,
 )
-from tests.live import guard_jobs as jobs
 
 
-def test_the_line_of_ones_own_code() -> None:
+def test_the_line_of_user_code() -> None:
     try:
         meshkit.Layout(dp=0)
     except meshkit.SpecError as error:
         found = rank_status(3, {}, frames_of_error(error), error="SpecError: x")
     assert (found.rank, found.operation, found.error) == (3, "", "SpecError: x")
     assert found.line.startswith("test_place.py:")
-    assert found.line.endswith("(test_the_line_of_ones_own_code)")
+    assert found.line.endswith("(test_the_line_of_user_code)")
     assert str(found) == "left with SpecError: x"
 
 
-def test_the_line_of_another_thread_and_of_none() -> None:
+def test_the_line_of_another_thread_and_of_an_ended_one() -> None:
     begun, end = threading.Event(), threading.Event()
 
     def waits() -> None:
@@ -66,13 +70,45 @@ def test_the_line_of_another_thread_and_of_none() -> None:
         (KeyboardInterrupt(), False),
     ],
 )
-def test_which_errors_are_a_collectives(error: BaseException, is_one: bool) -> None:
+def test_which_errors_come_from_a_collective(error: BaseException, is_one: bool) -> None:
     assert is_collective_error(error) is is_one
 
 
+def find_operations() -> Any:
+    """Return the operation that place reads from the frames inside each collective."""
+    mesh = meshkit.build_mesh(dp=2)
+    mine = dist.new_group([0, 1], group_desc="a group of mine")
+    seen: list[str] = []
+
+    def look(*_: Any, **__: Any) -> Any:
+        frames, current = frames_of_thread(threading.get_ident()), tracker.current
+        seen.append(rank_status(mesh.rank, mesh._groups.by_key, frames, current).operation)
+        raise ZeroDivisionError
+
+    calls = {
+        "dp": lambda: dist.all_reduce(torch.ones(1), group=mesh.group("dp")),
+        "world": lambda: dist.broadcast(torch.ones(1), 0),
+        "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=mine),
+        "barrier": lambda: mesh.barrier("dp"),
+        "begun": lambda: wait(SimpleNamespace(wait=look), mesh.group("dp")),  # type: ignore[arg-type]
+        "none": look,
+    }
+    c10d = dist.distributed_c10d
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(c10d, "_rank_not_in_group", look)
+        patch.setattr(dist, "barrier", look)
+        for name, call in calls.items():
+            seen.clear()
+            with contextlib.suppress(ZeroDivisionError), tracking() as tracker:
+                call()
+            found[name] = seen[0]  # torch calls it again when it logs the error
+    return found
+
+
 def test_the_operation_and_the_axes() -> None:
-    """Of a collective, of a barrier of ours, over an axis, over the world, over a foreign group."""
-    told: list[Any] = meshkit.spawn(jobs.operations, 2, timeout=60)
+    """For collectives and barriers over an axis, the world, and a group of the user."""
+    told: list[Any] = meshkit.spawn(find_operations, 2, timeout=60)
     for found in told:
         assert found == {
             "dp": "all_reduce over dp",

@@ -1,9 +1,11 @@
-"""Seeds and streams: alone on a RandomStreams of one process, and on meshes of real ranks."""
+"""Seeds and random streams: in one process, and on meshes of real ranks."""
 
 from __future__ import annotations
 
+import gc
 import io
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,30 +14,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import meshkit
 from meshkit import Layout, MeshkitError, SpecError, stream_seed
+from meshkit.launch.record import known
 from meshkit.live.data.rng import RandomStreams
-
-from . import seed_jobs as jobs
+from tests.live.faults import error_of
 
 LAYOUT = Layout(dp=2, sp=2, tp=2)
-VARY = jobs.VARY
 
 
 @pytest.fixture
 def rng() -> Iterator[RandomStreams]:
-    """The streams of rank 5, dp=1 sp=0 tp=1, on the cpu; torch's own state comes back."""
+    """Yield the streams of rank 5 (dp=1 sp=0 tp=1) on the CPU; restore torch's state after."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield RandomStreams(LAYOUT, 5, "cpu", lambda: 3)
 
 
 def generator(name: str, **coordinate: int) -> torch.Generator:
-    """What a stream must draw, without the streams."""
+    """Return a generator that draws the same numbers as a stream."""
     return torch.Generator().manual_seed(stream_seed(3, name, **coordinate))
 
 
@@ -43,10 +45,13 @@ def numbers(count: int = 4) -> list[float]:
     return torch.rand(count).tolist()
 
 
+VARY = ("dp", "tp")
+
+
 # ---------------------------------------------------------------- a stream, and what is outside
 
 
-def test_a_stream_is_the_generator_of_its_seed_and_goes_on(rng: RandomStreams) -> None:
+def test_a_stream_draws_as_the_generator_of_its_seed_and_continues(rng: RandomStreams) -> None:
     expected = torch.rand(8, generator=generator("dropout", dp=1, tp=1)).tolist()
     with rng("dropout", vary=VARY):
         found = numbers(3)
@@ -55,7 +60,7 @@ def test_a_stream_is_the_generator_of_its_seed_and_goes_on(rng: RandomStreams) -
     assert found == expected
 
 
-def test_outside_nothing_has_changed(rng: RandomStreams) -> None:
+def test_a_stream_leaves_the_global_generator_unchanged(rng: RandomStreams) -> None:
     expected = [numbers(), torch.randn(3).tolist(), numbers()]
     torch.manual_seed(0)
     found = [numbers()]
@@ -68,7 +73,7 @@ def test_outside_nothing_has_changed(rng: RandomStreams) -> None:
     assert found == expected
 
 
-def test_python_and_numpy_are_left_alone(rng: RandomStreams) -> None:
+def test_python_and_numpy_generators_stay_unchanged(rng: RandomStreams) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
     mine = torch.Generator().manual_seed(1)
     with rng("dropout"):
@@ -115,8 +120,8 @@ def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
         pass
 
 
-def test_streams_that_are_left_in_another_order_are_told(rng: RandomStreams) -> None:
-    """As two generators that are advanced in turn leave them."""
+def test_streams_left_in_another_order_raise(rng: RandomStreams) -> None:
+    """Two Python generators that are advanced in turn leave their streams in this order."""
     before, first, second = torch.get_rng_state(), rng("a"), rng("b")
     first.__enter__()
     second.__enter__()
@@ -134,7 +139,7 @@ def test_streams_that_are_left_in_another_order_are_told(rng: RandomStreams) -> 
         assert numbers() == torch.rand(4, generator=generator("a")).tolist()
 
 
-def test_the_names_and_axes_of_streams_keep_them_apart(rng: RandomStreams) -> None:
+def test_streams_differ_by_name_and_by_axes(rng: RandomStreams) -> None:
     drawn = []
     for name, vary in (("a", ()), ("a", "dp"), ("a", "tp"), ("a", "dp tp"), ("b", "dp")):
         with rng(name, vary=vary):
@@ -143,7 +148,7 @@ def test_the_names_and_axes_of_streams_keep_them_apart(rng: RandomStreams) -> No
     assert [*rng.state_dict()] == ["a", "a dp=1", "a tp=1", "a dp=1 tp=1", "b dp=1"]
 
 
-def test_a_seed_of_ones_own_begins_a_stream_and_no_other_may_follow(rng: RandomStreams) -> None:
+def test_a_stream_keeps_the_seed_that_it_began_with(rng: RandomStreams) -> None:
     with rng("x", vary="dp", seed=9):
         found = numbers(2)
     with rng("x", vary="dp"):  # goes on
@@ -160,13 +165,13 @@ def test_a_seed_of_ones_own_begins_a_stream_and_no_other_may_follow(rng: RandomS
     )
 
 
-def test_it_decorates_a_function(rng: RandomStreams) -> None:
+def test_a_stream_decorates_a_function(rng: RandomStreams) -> None:
     draw: Callable[[], list[float]] = rng("x")(numbers)  # type: ignore[operator]
     assert draw() + draw() == torch.rand(8, generator=generator("x")).tolist()
 
 
 @pytest.mark.parametrize("name", ["", "a b", " a", "a\n", 3, None])
-def test_names_that_are_none(rng: RandomStreams, name: Any) -> None:
+def test_invalid_names_raise(rng: RandomStreams, name: Any) -> None:
     before = torch.get_rng_state()
     with pytest.raises(SpecError) as caught:
         rng(name)
@@ -199,7 +204,7 @@ def test_a_state_is_a_copy_that_torch_stores(rng: RandomStreams) -> None:
     assert found == torch.rand(8, generator=generator("x", dp=1)).tolist()[4:]
 
 
-def test_inside_streams_a_state_is_where_they_are(rng: RandomStreams) -> None:
+def test_a_state_saved_inside_streams_is_their_current_state(rng: RandomStreams) -> None:
     with rng("a"):
         numbers(1)
         with rng("b"):
@@ -213,7 +218,7 @@ def test_inside_streams_a_state_is_where_they_are(rng: RandomStreams) -> None:
             assert numbers(6 - count) == expected[count:]
 
 
-def test_a_stream_that_is_not_among_the_states_begins_anew(rng: RandomStreams) -> None:
+def test_a_stream_without_a_saved_state_begins_anew(rng: RandomStreams) -> None:
     for name in "ab":
         with rng(name):
             numbers()
@@ -226,7 +231,7 @@ def test_a_stream_that_is_not_among_the_states_begins_anew(rng: RandomStreams) -
     assert found == torch.rand(4, generator=expected).tolist()
 
 
-def test_of_the_states_of_all_ranks_each_takes_its_own(rng: RandomStreams) -> None:
+def test_each_rank_takes_its_own_of_the_states_of_all_ranks(rng: RandomStreams) -> None:
     merged: dict[str, Any] = {}
     for rank in range(8):
         one = RandomStreams(LAYOUT, rank, "cpu", lambda: 3)
@@ -272,7 +277,7 @@ GOOD = torch.get_rng_state()
         ),
     ],
 )
-def test_states_that_are_none(rng: RandomStreams, states: Any, text: str) -> None:
+def test_invalid_states_raise(rng: RandomStreams, states: Any, text: str) -> None:
     with rng("x"):
         numbers()
     before = rng.state_dict()
@@ -306,7 +311,7 @@ def test_a_state_that_torch_refuses_changes_nothing_outside(rng: RandomStreams) 
 
 
 def weighted(rng: RandomStreams, inside: bool, **options: Any) -> tuple[Tensor, Tensor]:
-    """The mask of a dropout and the gradient through it, recomputed; both are the mask if right."""
+    """Return a dropout mask and the gradient through its recomputation, which must be equal."""
     x = torch.ones(64, requires_grad=True)
 
     def drop(x: Tensor) -> Tensor:
@@ -351,13 +356,13 @@ def test_inside_a_checkpointed_function_replay_recomputes_it(rng: RandomStreams)
 
 
 def test_inside_a_checkpointed_function_the_mask_is_another_without_it(rng: RandomStreams) -> None:
-    """What the docstring says, and why replay is there."""
+    """The docstring warns of this; replay prevents it."""
     y, gradient = weighted(rng, inside=True, use_reentrant=False)
     assert not torch.equal(y, gradient)
 
 
 def test_a_recomputation_inside_an_open_stream(rng: RandomStreams) -> None:
-    """Forward outside, backward inside the same stream: it is entered again, in the past."""
+    """Forward outside and backward inside the same stream, which the recomputation enters again."""
     x = torch.ones(64, requires_grad=True)
 
     def drop(x: Tensor) -> Tensor:
@@ -381,7 +386,7 @@ def test_a_recomputation_inside_an_open_stream(rng: RandomStreams) -> None:
 
 
 class Accelerator:
-    """What torch.cuda would be with two devices: a generator each, the current one is used."""
+    """A stand-in for torch.cuda with two devices, each of which has a generator."""
 
     def __init__(self) -> None:
         self.generators = [torch.Generator().manual_seed(device) for device in range(2)]
@@ -446,13 +451,58 @@ def test_a_state_without_the_accelerator_begins_there_anew(
         assert numbers(2) == torch.rand(6, generator=generator("x")).tolist()[4:]
 
 
+Sizes = dict[str, int]
+
+
+def dropout_mask() -> list[int]:
+    """Return the mask of a dropout over 64 ones."""
+    return F.dropout(torch.ones(64), 0.5).ne(0).int().tolist()
+
+
+def draw_streams(sizes: Sizes) -> Any:
+    """Draw outside a stream, inside, outside again, and on entering it again."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        outside = [numbers()]
+        with mesh.rng("dropout", vary=VARY):
+            first, dropped = numbers(), dropout_mask()
+        outside.append(numbers())
+        with mesh.rng("dropout", vary="tp dp"):  # the same stream
+            second = numbers()
+        with mesh.rng("dropout"):
+            alike = numbers()
+        return mesh.coordinate, outside, (first, dropped, second), alike
+
+
+def collect_seeds(sizes: Sizes) -> Any:
+    """Return the seeds by their varying axes, before and after another ``init``."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        found = {vary: mesh.seed(vary=vary) for vary in ("", "dp", "dp tp", "sp")}
+        touched = not torch.equal(before, torch.get_rng_state())
+        more = mesh.seed(7), mesh.seed(7, vary=["tp", "dp"])  # type: ignore[arg-type]
+        meshkit.init(seed=11)
+        later = mesh.seed()
+    meshkit.init(seed=12)
+    kept = mesh.seed()
+    meshkit.shutdown()
+    return mesh.coordinate, found, touched, more, later, kept, mesh.seed()
+
+
+def draw_and_seed(sizes: Sizes) -> Any:
+    """Return the draws and the seeds of a mesh."""
+    return draw_streams(sizes), collect_seeds(sizes)
+
+
 # ---------------------------------------------------------------- real ranks
 
 
 @pytest.fixture(scope="module")
 def ranks() -> list[Any]:
-    """What each rank of a mesh draws, and its seeds."""
-    return meshkit.spawn(jobs.both, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
+    """Return the draws and the seeds of each rank of a mesh."""
+    return meshkit.spawn(draw_and_seed, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
 
 
 def test_seeds_of_a_mesh(ranks: list[Any]) -> None:
@@ -485,8 +535,25 @@ def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> Non
     assert found[0][1] == [torch.rand(4, generator=own).tolist() for _ in range(2)]
 
 
-def test_the_base_that_init_drew_and_none_at_all() -> None:
-    first, second = meshkit.spawn(jobs.bases, 2, timeout=60)
+def collect_bases() -> Any:
+    """Return the seeds without a seed for ``init``, and with one that it draws, twice."""
+    found = []
+    for seed in (None, "shared", "shared"):
+        meshkit.init(seed=seed)
+        with meshkit.build_mesh() as mesh, mesh.rng("x"):
+            base = mesh.seed(), known().seed
+        found.append((*base, stream_seed(torch.initial_seed())))
+        gone = weakref.ref(mesh)
+        gc.disable()  # a mesh that has been let go of is gone at once: its store is, too
+        del mesh
+        found[-1] = (*found[-1], gone() is None)
+        gc.enable()
+        meshkit.shutdown()
+    return found
+
+
+def test_the_base_seed_is_that_of_init_or_zero() -> None:
+    first, second = meshkit.spawn(collect_bases, 2, timeout=60)
     (none, unsaid, *_), *shared = first
     assert (none, unsaid) == (stream_seed(0), None)
     for found, drawn, seeded, _ in shared:
@@ -494,6 +561,66 @@ def test_the_base_that_init_drew_and_none_at_all() -> None:
     assert len({row[0] for row in first}) == 3
     assert all(gone for *_, gone in first)
     assert second[1:] == shared  # one for all ranks
+
+
+def draw_both(mesh: meshkit.Mesh) -> tuple[list[float], list[float]]:
+    """Return the next numbers of both streams."""
+    with mesh.rng("dropout", vary=VARY):
+        dropout = numbers()
+    with mesh.rng("noise", vary="dp"):
+        return dropout, numbers()
+
+
+def save_streams(sizes: Sizes, folder: str, way: str) -> Any:
+    """Draw; save the streams in a file a rank or by torch.distributed.checkpoint; draw again."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        with mesh.rng("dropout", vary=VARY):
+            numbers()
+        with mesh.rng("noise", vary="dp"):
+            numbers(7)
+        state = mesh.rng.state_dict()
+        if way == "dcp":
+            import torch.distributed.checkpoint as dcp  # a second to import, needed here only
+
+            dcp.save({"rng": state}, checkpoint_id=Path(folder) / "dcp")
+        else:
+            torch.save(state, Path(folder) / f"{mesh.rank}.pt")
+            mesh.barrier()
+        return mesh.coordinate, sorted(state), draw_both(mesh)
+
+
+def load_streams(mesh: meshkit.Mesh, folder: str, way: str) -> None:
+    if way == "merged":
+        merged: dict[str, Any] = {}
+        for path in Path(folder).glob("*.pt"):
+            merged |= torch.load(path)
+        mesh.rng.load_state_dict(merged)
+        return
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    draw_both(mesh)  # so that there is something to read into, which is begun anew where it is not
+    state = {"rng": mesh.rng.state_dict()}
+    own = dict(state["rng"])
+    planner = DefaultLoadPlanner(allow_partial_load=True)
+    dcp.load(state, checkpoint_id=Path(folder) / "dcp", planner=planner)
+    keys = dcp.FileSystemReader(Path(folder) / "dcp").read_metadata().state_dict_metadata
+    there = {key for key in own if f"rng.{key}.cpu" in keys}
+    mesh.rng.load_state_dict({key: state["rng"][key] for key in there})
+
+
+def resume_streams(sizes: Sizes, folder: str, way: str) -> Any:
+    """Load the streams on a mesh of other sizes, and draw."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        load_streams(mesh, folder, way)
+        return mesh.coordinate, sorted(mesh.rng.state_dict()), draw_both(mesh)
+
+
+def save_and_resume(first: Sizes, later: Sizes, folder: str, way: str) -> Any:
+    """Save the streams of one mesh, and load them on another."""
+    return save_streams(first, folder, way), resume_streams(later, folder, way)
 
 
 @pytest.mark.parametrize(
@@ -513,7 +640,7 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
     new: set[tuple[int, int]],
 ) -> None:
     folder = str(tmp_path)
-    found = meshkit.spawn(jobs.resumes, ranks, (first, later, folder, way), timeout=60)
+    found = meshkit.spawn(save_and_resume, ranks, (first, later, folder, way), timeout=60)
     there = {(at["dp"], at["tp"]): drawn for (at, _, drawn), _ in found}
     begun = set()
     for _, (at, keys, drawn) in found:
@@ -529,8 +656,22 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
     assert begun == new
 
 
-def test_what_is_refused_on_a_rank_inside_and_on_one_outside() -> None:
-    rows = meshkit.spawn(jobs.refused, 2, timeout=60)
+def collect_refusals() -> Any:
+    """Return the errors on a rank inside the mesh, and on one outside."""
+    with meshkit.build_mesh(dp=1, sp=1, ranks=[0]) as mesh:
+        told = [error_of(lambda: mesh.seed(vary="dp"))]
+        told.append(error_of(lambda: mesh.rng("init", vary="dp")))
+        told.append(error_of(lambda: mesh.seed(vary="ttp")))
+        told.append(error_of(lambda: mesh.rng("init", vary="pp")))
+        told.append(error_of(lambda: mesh.seed(True)))
+        told.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
+        with mesh.rng("init"):  # nothing is varied: a rank outside may
+            shared = numbers()
+        return dist.get_rank(), told, shared, mesh.seed()
+
+
+def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
+    rows = meshkit.spawn(collect_refusals, 2, timeout=60)
     outside = [
         (
             "CoordinateError",

@@ -1,7 +1,8 @@
-"""Sequence shards: cut and put together on real ranks; views, gradients and refusals without."""
+"""Sequence shards: take and gather on real ranks; views, gradients and errors without."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
 
@@ -9,12 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import meshkit
 from meshkit import MeshkitError, SequencePlan, SpecError
 from meshkit.core.sequence import ORDERS
 from meshkit.live.data.sequence import SequenceShard
-from tests.live import sequence_jobs as jobs
+from tests.live.faults import error_of
 
 quick = settings(deadline=None, max_examples=40, database=None)
 
@@ -24,16 +26,19 @@ def no_group() -> Any:
 
 
 def shards(length: int, parts: int, order: Any = "contiguous", pad: bool = False) -> list[Any]:
-    """The shards of all ranks, without any."""
+    """Return the shards of all ranks, in one process."""
     plan = SequencePlan(length, parts, order, pad)
     cpu = torch.device("cpu")
     return [SequenceShard(plan, part, cpu, no_group) for part in range(parts)]
 
 
+Cut = tuple[dict[str, Any], Any, tuple[str, ...]]  # the mesh, the axes as written, the group
+
+
 # ---------------------------------------------------------------- on real ranks
 
 
-CUTS: list[jobs.Cut] = [
+CUTS: list[Cut] = [
     ({"dp": 1, "sp": 4}, "sp", ("sp",)),
     ({"sp": 2, "dp": 2, "order": "sp dp"}, ("sp",), ("sp",)),
     ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, "cp sp", ("cp", "sp")),
@@ -42,15 +47,69 @@ CUTS: list[jobs.Cut] = [
 ]
 
 
+SHAPES = [(0, 1), (1, 2), (2, 3), (-1, 3), (-2, 4), (-3, 3)]  # dim of the sequence, number of dims
+
+
+def make_sequence(length: int, dim: int, ndim: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return a tensor of distinct entries, equal on every rank, which is not contiguous."""
+    shape = [2, 3, 4, 5][:ndim]
+    shape[dim] = length
+    drawn = torch.randperm(torch.Size(shape).numel(), generator=torch.Generator().manual_seed(1))
+    return drawn.reshape(shape[::-1]).permute(*range(ndim - 1, -1, -1)).to(dtype)
+
+
+def select_positions(whole: Tensor, positions: list[int], dim: int) -> Tensor:
+    """Return the tokens at these positions, one by one, with zeros beyond the end."""
+    rows = [
+        whole.select(dim, at) if at < whole.shape[dim] else torch.zeros_like(whole.select(dim, 0))
+        for at in positions
+    ]
+    return torch.stack(rows, dim if dim >= 0 else whole.ndim + dim)
+
+
+def cut_and_gather(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> dict[str, Any]:
+    """Take and gather tensors of many shapes; return the differences and the positions held."""
+    faults, held = [], []
+    with meshkit.build_mesh(**sizes) as mesh:
+        parts = mesh.size(*group)
+        for order, length in itertools.product(("contiguous", "zigzag"), (16, 13, 3, 1)):
+            shard = mesh.sequence(length, axes=axes, order=order, pad=True)
+            mine = shard.positions.tolist()
+            held.append(mine)
+            if (shard.part, shard.plan.parts) != (
+                mesh.peers(*group).tolist().index(mesh.rank),
+                parts,
+            ):
+                faults.append(("part", shard.part))
+            if shard.is_token.tolist() != [at < length for at in mine]:
+                faults.append(("is_token", mine))
+            if shard.num_tokens != int(shard.is_token.sum()):
+                faults.append(("num_tokens", shard.num_tokens))
+            for dim, ndim in SHAPES:
+                whole = make_sequence(length, dim, ndim)
+                slice_ = shard.take(whole, dim)
+                if not torch.equal(slice_, select_positions(whole, mine, dim)):
+                    faults.append(("take", order, length, dim, ndim))
+                again = shard.gather(slice_, dim)
+                if not torch.equal(again, whole):
+                    faults.append(("gather", order, length, dim, ndim))
+    return {"faults": faults, "held": held}
+
+
+def cut_on_every_mesh(cuts: list[Cut]) -> list[dict[str, Any]]:
+    """Take and gather on all meshes."""
+    return [cut_and_gather(*cut) for cut in cuts]
+
+
 @pytest.fixture(scope="module")
 def cut() -> list[list[dict[str, Any]]]:
-    """What each rank found, by mesh."""
-    by_rank = meshkit.spawn(jobs.every_cut, 4, (CUTS,), timeout=120)
+    """Return the results of each rank, by mesh."""
+    by_rank = meshkit.spawn(cut_on_every_mesh, 4, (CUTS,), timeout=120)
     return [list(one) for one in zip(*by_rank, strict=True)]
 
 
 @pytest.mark.parametrize("number", range(len(CUTS)))
-def test_there_and_back(cut: list[list[dict[str, Any]]], number: int) -> None:
+def test_gather_undoes_take_on_every_mesh(cut: list[list[dict[str, Any]]], number: int) -> None:
     (sizes, _, group), told = CUTS[number], cut[number]
     assert [rank["faults"] for rank in told] == [[]] * 4
     layout = meshkit.Layout(**{axis: size for axis, size in sizes.items() if isinstance(size, int)})
@@ -61,13 +120,60 @@ def test_there_and_back(cut: list[list[dict[str, Any]]], number: int) -> None:
             assert together == list(range(plan.padded))
 
 
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def gather_every_dtype() -> list[bool]:
+    """Return whether each dtype is kept, and gathered tensors need no gradient."""
+    found = []
+    with meshkit.build_mesh(dp=1, sp=2) as mesh:
+        shard = mesh.sequence(7, order="zigzag", pad=True)
+        for dtype in DTYPES:
+            whole = make_sequence(7, 1, 2, dtype)
+            again = shard.gather(shard.take(whole))
+            found += [again.dtype == dtype, torch.equal(again, whole)]
+        carrying = shard.take(torch.ones(2, 7, requires_grad=True))
+        found += [carrying.requires_grad, not shard.gather(carrying).requires_grad]
+        alone = mesh.sequence(7, axes="dp", order="zigzag")
+        kept = torch.ones(2, 7, requires_grad=True)
+        gathered = alone.gather(kept)
+        found += [not gathered.requires_grad, gathered.data_ptr() != kept.data_ptr()]
+        none = mesh.sequence(7, axes=())
+        found += [
+            none.take(kept).data_ptr() == kept.data_ptr(),
+            none.positions.tolist() == [*range(7)],
+        ]
+        found += [torch.equal(none.gather(kept), kept)]
+    return found
+
+
 def test_every_dtype_and_no_gradient() -> None:
-    assert meshkit.spawn(jobs.kinds, 2, timeout=60) == [[True] * 19] * 2
+    assert meshkit.spawn(gather_every_dtype, 2, timeout=60) == [[True] * 19] * 2
 
 
-def test_what_mesh_sequence_refuses() -> None:
+def use_group_not_built() -> list[Any]:
+    """Use axes without a group: local methods work, gather names the group to request."""
+    with meshkit.build_mesh(dp=1, cp=2, sp=2) as mesh:
+        shard = mesh.sequence(8, axes="sp cp")
+        mine = shard.take(torch.arange(8), dim=0)
+        told = error_of(lambda: shard.gather(mine, dim=0))
+        cp_sp = mesh.sequence(8, axes="cp sp")
+        refused = [
+            error_of(lambda: mesh.sequence(10, axes=("cp", "sp"), order="zigzag")),
+            error_of(lambda: mesh.sequence(9)),
+            error_of(lambda: mesh.sequence(8, axes="tp")),
+            error_of(lambda: mesh.sequence(8, axes="sp sp")),
+            error_of(lambda: mesh.sequence(8, axes=3)),  # type: ignore[arg-type]
+            error_of(lambda: mesh.sequence(0, pad=True)),
+            error_of(lambda: mesh.sequence(8, order="striped")),  # type: ignore[arg-type]
+        ]
+    closed = [error_of(lambda: mesh.sequence(8)), error_of(lambda: cp_sp.gather(mine, dim=0))]
+    return [mine.tolist(), told, refused, closed]
+
+
+def test_the_errors_of_mesh_sequence() -> None:
     built = "build_mesh(dp=1, cp=2, sp=2"
-    told = meshkit.spawn(jobs.without_its_group, 4, timeout=60)
+    told = meshkit.spawn(use_group_not_built, 4, timeout=60)
     for rank, (mine, asked, refused, closed) in enumerate(told):
         part = rank % 2 * 2 + rank // 2  # cp the fastest
         assert mine == [2 * part, 2 * part + 1]
@@ -124,8 +230,14 @@ def test_what_mesh_sequence_refuses() -> None:
         assert closed[1][0] == "MeshkitError"
 
 
-def test_a_rank_outside() -> None:
-    *inside, out = meshkit.spawn(jobs.outside, 3, timeout=60)
+def ask_outside() -> Any:
+    """Return the error of a rank outside the mesh."""
+    with meshkit.build_mesh(sp=2, ranks=[0, 1]) as mesh:
+        return error_of(lambda: mesh.sequence(8))
+
+
+def test_a_rank_outside_the_mesh_raises() -> None:
+    *inside, out = meshkit.spawn(ask_outside, 3, timeout=60)
     assert inside == [None, None]
     assert out[0] == "CoordinateError"
     assert out[1].startswith("mesh.sequence(8): rank 2 is not in Layout(")
@@ -164,7 +276,7 @@ def test_one_run_is_a_view_and_two_are_a_copy() -> None:
     assert is_view(alone.take(whole))
 
 
-def test_padding_holds_what_is_asked_for() -> None:
+def test_padding_holds_the_fill_value() -> None:
     early, late = shards(5, 2, pad=True)
     assert late.take(torch.arange(5), dim=0, fill=-100).tolist() == [3, 4, -100]
     assert late.take(torch.arange(5.0), dim=0).tolist() == [3.0, 4.0, 0.0]
@@ -202,6 +314,8 @@ def test_the_causal_mask_between_two_shards() -> None:
 
 
 TENSOR = torch.zeros(3, 5, 16)
+
+
 REFUSED = [
     (
         lambda shard: shard.take(TENSOR),
@@ -260,14 +374,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("do", "text"), REFUSED)
-def test_what_a_shard_refuses(do: Any, text: str) -> None:
+def test_the_errors_of_a_shard(do: Any, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         do(shards(16, 4, "zigzag")[0])
     assert str(caught.value) == text
 
 
-def test_a_shard_goes_to_another_process_without_its_group() -> None:
-    """To a worker of a DataLoader, say, whose collate_fn cuts the batch."""
+def test_a_pickled_shard_works_without_its_group() -> None:
+    """For example to a worker of a DataLoader whose collate_fn takes the shard."""
     for shard in shards(8, 2, "zigzag", False):
         copy = pickle.loads(pickle.dumps(shard))
         assert torch.equal(copy.take(torch.arange(8), dim=0), shard.positions)

@@ -1,4 +1,4 @@
-"""The book of groups that views share: who owns what, and what ends when."""
+"""The registry of groups that views share: the users of a group, and when it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALL = Call("build_mesh", kwargs={"dp": 2})
 
 
 def groups(used: set[int], made: set[int]) -> Groups:
-    """Groups that are played by strings; those of odd members are of other ranks."""
+    """Return groups, with strings as process groups; those of odd numbers are of other ranks."""
     new: dict[GroupKey, Any] = {alike(n): None if n % 2 else f"group {n}" for n in sorted(made)}
     return Groups({}, {alike(n): (("dp",),) for n in sorted(used)}, new)
 
@@ -46,7 +46,7 @@ def test_a_group_ends_with_its_last_user_and_only_once(
     assert sorted(ended) == sorted({f"group {n}" for n in there if n % 2 == 0})
 
 
-def test_the_book_in_words() -> None:
+def test_the_registry_as_text() -> None:
     book = Shared(lent={((4, 1),): None})
     first = book.register("dp=4 sp=2", groups({2, 3}, {2, 3}), number=5, call=CALL)
     second = book.register("x=8", groups({2}, set()), number=6, call=Call("mesh.view"))

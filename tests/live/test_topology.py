@@ -1,33 +1,84 @@
-"""Ranks on several hosts: what is warned of, what is refused, and where ranks are put."""
+"""Ranks on several hosts: warnings, errors and placement. One machine plays all hosts."""
 
 from __future__ import annotations
 
 import re
+import socket
+import time
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
+from meshkit.core.errors import MeshkitError
 from meshkit.launch.record import Joined
+from meshkit.live import topology
 from meshkit.live.limits import Limits
 from meshkit.live.terms import Terms
 from meshkit.live.topology import check_crossing
-
-from . import topology_jobs as jobs
+from tests.live.side_by_side import side_by_side
+from tests.promises import BUSY
 
 CYCLIC = ["a", "b", "a", "b"]
+
+
 BLOCKS = ["a", "a", "b", "b"]
 
 
+Told = dict[str, Any]
+
+
+def describe_mesh(mesh: meshkit.Mesh) -> Told:
+    ones = torch.ones(1) * 10**mesh.rank
+    dist.all_reduce(ones, group=mesh.group("tp"))
+    return {"ranks": [int(r) for r in mesh.layout.ranks], "sum": int(ones), "mine": mesh.coordinate}
+
+
+def count_groups() -> int:
+    """Return how many groups this process has beside the default group."""
+    return len(dist.distributed_c10d._world.pg_map) - 1
+
+
+def take_host(hosts: Sequence[str]) -> int:
+    """Give this rank its host name from the list, and return the rank."""
+    rank = meshkit.detect().rank
+    pytest.MonkeyPatch().setattr(socket, "gethostname", lambda: hosts[rank])
+    return rank
+
+
+def build_on_hosts(hosts: Sequence[str], request: dict[str, Any], foreign: bool) -> Told:
+    """Build a mesh on hosts; return its ranks, warnings or error, and the sum over its tp group."""
+    rank = take_host(hosts)
+    if foreign:
+        who = meshkit.detect()
+        dist.init_process_group(
+            "gloo", init_method=who.init_method, rank=rank, world_size=who.world_size
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with meshkit.build_mesh(**request) as mesh:
+                told = describe_mesh(mesh)
+        except MeshkitError as error:
+            told = {"error": f"{type(error).__name__}: {error}", "groups": count_groups()}
+    files = [Path(one.filename).name for one in caught]
+    return {**told, "warnings": [str(one.message) for one in caught], "files": files}
+
+
 def built(hosts: list[str], *, foreign: bool = False, **request: Any) -> list[dict[str, Any]]:
-    return meshkit.spawn(jobs.built, len(hosts), (hosts, request, foreign), timeout=60)
+    return meshkit.spawn(build_on_hosts, len(hosts), (hosts, request, foreign), timeout=60)
 
 
-def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
+def test_tp_across_nodes_warns_once_with_a_fix() -> None:
     told = built(CYCLIC, dp=2, tp=2)
     assert [one["warnings"] for one in told[1:]] == [[], [], []]
     assert told[0]["warnings"] == [
@@ -38,11 +89,25 @@ def test_tp_across_nodes_is_warned_of_once_with_what_mends_it() -> None:
         "or place=True. Or crossing={'tp': 'allow'}, if it is meant."
     ]
     assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
-    assert told[0]["files"] == ["topology_jobs.py"]  # the line that calls build_mesh
+    assert told[0]["files"] == ["test_topology.py"]  # the line that calls build_mesh
 
 
-def test_a_warning_that_is_an_error_is_told_to_the_others_as_groups_that_cannot_be_made() -> None:
-    told = meshkit.spawn(jobs.strict, 4, (CYCLIC,), timeout=60)
+def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int]:
+    """Build a mesh while warnings are errors; return the error, its time, and the groups left."""
+    take_host(hosts)
+    meshkit.init()
+    began = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            meshkit.build_mesh(dp=2, tp=2, arrival_timeout=10)
+        except (RuntimeWarning, MeshkitError) as error:
+            return f"{type(error).__name__}: {error}", time.monotonic() - began, count_groups()
+    return "", 0.0, 0
+
+
+def test_the_other_ranks_quote_a_warning_that_is_an_error() -> None:
+    told = meshkit.spawn(build_with_warnings_as_errors, 4, (CYCLIC,), timeout=60)
     assert told[0][0].startswith(
         "RuntimeWarning: build_mesh(dp=2, tp=2, arrival_timeout=10): tp crosses"
     )
@@ -52,7 +117,7 @@ def test_a_warning_that_is_an_error_is_told_to_the_others_as_groups_that_cannot_
     assert [groups for _, _, groups in told] == [0] * 4
 
 
-def test_nothing_is_said_of_what_stays_inside_or_is_allowed() -> None:
+def test_no_warning_for_axes_inside_a_node_or_allowed_to_cross() -> None:
     for told in (
         built(BLOCKS, dp=2, tp=2),
         built(CYCLIC, dp=4, tp=1),
@@ -75,7 +140,7 @@ def test_an_error_is_the_same_on_every_rank_and_nothing_is_made(foreign: bool) -
     assert [one["groups"] for one in told] == [0] * 4
 
 
-def test_an_error_that_does_not_come_about_is_waited_for_by_all() -> None:
+def test_all_ranks_wait_for_the_check_and_build() -> None:
     told = built(BLOCKS, dp=2, tp=2, crossing={"tp": "error", "dp": "warn"})
     assert "error" not in told[0]
     assert "dp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
@@ -92,7 +157,7 @@ def test_place_puts_tp_on_one_node(foreign: bool) -> None:
     ]
 
 
-def test_a_topology_says_itself_where_ranks_sit() -> None:
+def test_a_given_topology_replaces_the_host_names() -> None:
     topology = meshkit.Topology.of_hosts(CYCLIC)
     told = built(BLOCKS, dp=2, tp=2, place=topology, crossing={"tp": "error"})
     assert [one.get("error") for one in told] == [None] * 4  # by what was said, not by the hosts
@@ -121,10 +186,20 @@ def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
     assert told[1]["ranks"] == [1, 3, 2, 4]
 
 
-def test_ranks_that_differ_about_place_are_told() -> None:
+def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, Any]]) -> str:
+    """Build a different mesh on each rank; return the error."""
+    rank = take_host(hosts)
+    try:
+        meshkit.build_mesh(**requests[rank])
+    except meshkit.MeshkitError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def test_ranks_that_differ_in_place_raise() -> None:
     plain = {"dp": 2, "tp": 2}
     requests = [{**plain, "place": rank != 1} for rank in range(4)]
-    told = meshkit.spawn(jobs.each_its_own, 4, (CYCLIC, requests), timeout=60)
+    told = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
     assert len(set(told)) == 1
     first, asked, odd, fix = told[0].splitlines()
     assert first == (
@@ -135,38 +210,53 @@ def test_ranks_that_differ_about_place_are_told() -> None:
     assert fix == "  Fix: pass equal place on every rank."
 
 
-def test_ranks_that_differ_about_a_topology_are_told() -> None:
+def test_ranks_that_differ_in_topology_raise() -> None:
     requests = [
         {"dp": 2, "tp": 2, "place": meshkit.Topology.of_hosts(BLOCKS if rank else CYCLIC)}
         for rank in range(4)
     ]
-    told = meshkit.spawn(jobs.each_its_own, 4, (CYCLIC, requests), timeout=60)
+    told = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
     assert len(set(told)) == 1
     assert "place=4 ranks on 2 nodes of 2 (" in told[0]
     assert told[0].endswith("Fix: pass equal place and ranks on every rank.")
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        pytest.param(one, marks=pytest.mark.job(jobs.rank_0_says_nothing, 4, (one,)))
-        for one in ({"dp": 2, "tp": 2, "place": True}, {"tp": 4, "crossing": {"tp": "error"}})
-    ],
-)
-def test_a_rank_0_that_says_nothing_is_named(request_: dict[str, Any], by_rank: list[Any]) -> None:
-    for error, seconds in by_rank[1:]:
-        assert error.startswith("RankTimeoutError: build_mesh("), error
-        assert "did not hear where ranks are." in error
-        assert 2 <= seconds < 2 + 5 + 3  # three for a busy machine
-    assert by_rank[0][0], request_  # it finds nobody any more
+def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
+    """Delay rank 0 by 7 s while it looks at the hosts; return the error and the seconds."""
+    meshkit.init()
+    began = time.monotonic()
+    if dist.get_rank() == 0:
+        pytest.MonkeyPatch().setattr(topology, "_hosts", lambda *_: time.sleep(7) or [])  # type: ignore[func-returns-value]
+    try:
+        meshkit.build_mesh(**request, arrival_timeout=2)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+    return "", 0.0
 
 
-def test_an_axis_that_was_said_to_be_on_a_node_is_watched() -> None:
+def test_a_late_rank_0_is_named() -> None:
+    """Both jobs mostly wait, so they run at the same time."""
+    spawn = partial(meshkit.spawn, delay_rank_0, 4, timeout=120)
+    jobs = {
+        "place": partial(spawn, args=({"dp": 2, "tp": 2, "place": True},)),
+        "crossing": partial(spawn, args=({"tp": 4, "crossing": {"tp": "error"}},)),
+    }
+    with side_by_side(jobs, at_once=2) as results:
+        for name, result in results.items():
+            first, *others = result.result()
+            for error, seconds in others:
+                assert error.startswith("RankTimeoutError: build_mesh("), (name, error)
+                assert "did not hear where ranks are." in error
+                assert 2 <= seconds < 2 + 5 + BUSY
+            assert first[0], name  # rank 0 finds no other rank any more
+
+
+def test_an_axis_given_within_a_node_warns_if_it_crosses() -> None:
     told = built(["a", "b", "c", "d"], within={"sp": 2}, across={"dp": 2})
     assert "sp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
 
 
-def test_where_no_store_tells_hosts_an_error_is_no_promise() -> None:
+def test_without_a_store_crossing_error_raises() -> None:
     record = Joined(meshkit.detect({}), None, None, timedelta(seconds=1), 0, None)
     layout, call = meshkit.Layout(tp=2), Call("build_mesh", kwargs={"tp": 2})
     terms = Terms(None, Limits(None), None, {"tp": "warn"})
@@ -214,7 +304,7 @@ def test_where_no_store_tells_hosts_an_error_is_no_promise() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_job_is_joined(
+def test_invalid_options_raise_before_the_job_is_joined(
     options: dict[str, Any], error: str
 ) -> None:
     with pytest.raises(meshkit.SpecError) as caught:

@@ -1,13 +1,38 @@
-"""mesh.verify: every group proved and timed."""
+"""mesh.verify checks the members of every group and times it."""
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+import pytest
+
 import meshkit
-from tests.live import guard_jobs as jobs
+from meshkit.live.guard import verify as verify_module
+from tests.live.faults import describe_error
 
 
-def test_every_group_is_proved_and_the_slow_rank_is_named() -> None:
-    by_rank = meshkit.spawn(jobs.verifies, 8, ({"dp": 2, "sp": 2, "tp": 2}, 5), timeout=120)
+def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
+    mesh = meshkit.build_mesh(**options)
+    if mesh.rank == slow:
+        real = verify_module._time_gather
+
+        def late(*args: Any) -> float:
+            time.sleep(0.05)
+            return real(*args)
+
+        pytest.MonkeyPatch().setattr(verify_module, "_time_gather", late)
+    try:
+        found = mesh.verify(timeout=20)
+    except meshkit.CoordinateError as error:
+        return type(error).__name__
+    groups = [(one.axes, one.num_groups, one.group_size) for one in found.groups]
+    rows = [(one.seconds, one.slowest_seconds, one.slowest) for one in found.groups]
+    return groups, rows, found.slowest_rank, found.waited, str(found)
+
+
+def test_every_group_is_verified_and_the_slow_rank_is_named() -> None:
+    by_rank = meshkit.spawn(verify_mesh, 8, ({"dp": 2, "sp": 2, "tp": 2}, 5), timeout=120)
     assert len({str(one) for one in by_rank}) == 1  # all know the same
     groups, rows, slowest, waited, text = by_rank[0]
     assert sorted(groups) == [
@@ -27,15 +52,32 @@ def test_every_group_is_proved_and_the_slow_rank_is_named() -> None:
 
 def test_a_part_of_the_world_and_a_mesh_of_one() -> None:
     part = {"dp": 2, "ranks": [2, 0]}
-    zero, one, two = meshkit.spawn(jobs.verifies, 3, (part, None), timeout=60)
+    zero, one, two = meshkit.spawn(verify_mesh, 3, (part, None), timeout=60)
     assert one == "CoordinateError"
     assert zero[0] == two[0] == [(("dp",), 1, 2)]
-    ((groups, rows, slowest, waited, _),) = meshkit.spawn(jobs.verifies, 1, ({"dp": 1}, None))
+    ((groups, rows, slowest, waited, _),) = meshkit.spawn(verify_mesh, 1, ({"dp": 1}, None))
     assert (groups, rows, slowest, waited) == ([], [], None, 0.0)
 
 
-def test_a_group_of_other_ranks_is_told_on_every_rank() -> None:
-    told = meshkit.spawn(jobs.verifies_wrong_groups, 4, timeout=60)
+def verify_wrong_group() -> Any:
+    """Verify while the gather of rank 3 expects its members in reverse."""
+    mesh = meshkit.build_mesh(dp=2, sp=2)
+    if mesh.rank == 3:
+        real = verify_module._has_members
+
+        def reversed_members(members: list[int], *more: Any) -> Any:
+            return real(members[::-1] if len(members) == 2 else members, *more)
+
+        pytest.MonkeyPatch().setattr(verify_module, "_has_members", reversed_members)
+    try:
+        mesh.verify()
+    except meshkit.MeshkitError as error:
+        return type(error).__name__, str(error)
+    return "verified"
+
+
+def test_a_group_of_other_ranks_raises_on_every_rank() -> None:
+    told = meshkit.spawn(verify_wrong_group, 4, timeout=60)
     assert {kind for kind, _ in told} == {"MeshkitError"}
     assert {text for _, text in told} == {
         "mesh.verify(): the group over dp is not the one the mesh says.\n"
@@ -44,8 +86,21 @@ def test_a_group_of_other_ranks_is_told_on_every_rank() -> None:
     }
 
 
-def test_a_rank_that_never_comes_is_behind() -> None:
-    told, _ = meshkit.spawn(jobs.verify_hangs, 2, timeout=60)
+def miss_verify() -> Any:
+    """Call verify on rank 0 alone."""
+    mesh = meshkit.build_mesh(dp=2)
+    if mesh.rank == 1:
+        time.sleep(9)
+        return None
+    try:
+        mesh.verify(timeout=1)
+    except meshkit.CollectiveError as error:
+        return describe_error(error)
+    return "verified"
+
+
+def test_a_rank_missing_at_verify_is_reported() -> None:
+    told, _ = meshkit.spawn(miss_verify, 2, timeout=60)
     assert told["kind"] == "CollectiveError"
     assert told["missing"] == [1]
     assert "Silent: rank 1 (dp=1)" in told["text"]

@@ -1,0 +1,176 @@
+"""meshkit and torch's init_device_mesh compared on real processes: the table of the README."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+import meshkit
+from meshkit.launch.inside import timeout_of
+from meshkit.live import create
+from tests.live.resources import descriptors, live_groups
+
+pytestmark = pytest.mark.skipif(
+    not create.KEEPS_ORDER, reason="the README's table speaks of torch 2.13"
+)
+
+
+def compare_timeouts() -> Any:
+    meshkit.init(timeout=60)
+    theirs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
+    with meshkit.build_mesh(dp=2, sp=2) as ours:
+        return (
+            [timeout_of(theirs.get_group(name)) for name in ("dp", "sp")],
+            [timeout_of(ours.group(name)) for name in ("dp", "sp")],
+        )
+
+
+def test_the_timeout_of_the_job() -> None:
+    for theirs, ours in meshkit.spawn(compare_timeouts, 4, timeout=60):
+        assert theirs == [timedelta(minutes=30)] * 2
+        assert ours == [timedelta(seconds=60)] * 2
+
+
+def count_groups_of_size_one() -> tuple[int, int]:
+    meshkit.init()
+    start = live_groups()
+    init_device_mesh("cpu", (2, 1, 1, 1), mesh_dim_names=("dp", "pp", "sp", "tp"))
+    after_theirs = live_groups()
+    with meshkit.build_mesh(dp=2, pp=1, sp=1, tp=1):
+        # dp spans the world: on both sides it is the default group, which was there
+        return after_theirs - start, live_groups() - after_theirs
+
+
+def test_three_axes_of_size_one() -> None:
+    assert set(meshkit.spawn(count_groups_of_size_one, 2, timeout=60)) == {(3, 1)}
+
+
+def build_theirs() -> None:
+    made = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "sp"))
+    del made
+
+
+def build_ours() -> None:
+    with meshkit.build_mesh(dp=2, sp=2):
+        pass
+
+
+def build_ten_meshes() -> Any:
+    meshkit.init()
+    found = []
+    for build in (build_theirs, build_ours):
+        build()  # what the first one loads is not counted
+        groups, files = live_groups(), descriptors()
+        for _ in range(10):
+            build()
+        dist.barrier()
+        found.append((live_groups() - groups, descriptors() - files))
+    return found
+
+
+def test_groups_and_descriptors_after_ten_meshes() -> None:
+    for theirs, ours in meshkit.spawn(build_ten_meshes, 4, timeout=60):
+        groups, descriptors = theirs
+        assert groups == 20
+        assert descriptors > 20
+        assert ours == (0, 0)
+
+
+def permute_ranks() -> Any:
+    """Return coordinate and group rank of this rank in a mesh of ranks 0, 3, 2, 1."""
+    meshkit.init()
+    ranks = [0, 3, 2, 1]
+    theirs = DeviceMesh("cpu", torch.tensor(ranks), mesh_dim_names=("dp",))
+    coordinate = theirs.get_coordinate()
+    assert coordinate is not None
+    with meshkit.build_mesh(dp=4, ranks=ranks) as ours:
+        return (
+            (coordinate[0], theirs.get_group("dp").rank()),
+            (ours.coordinate["dp"], ours.group("dp").rank()),
+        )
+
+
+def test_the_group_rank_is_the_coordinate() -> None:
+    results = meshkit.spawn(permute_ranks, 4, timeout=60)
+    assert any(coordinate != place for (coordinate, place), _ in results)
+    assert all(coordinate == place for _, (coordinate, place) in results)
+
+
+def request_too_many_ranks(method: str) -> Any:
+    """Return the error of each, and whether it had initialised the job by then."""
+    try:
+        meshkit.build_mesh(dp=4, sp=2, tp=1)
+    except meshkit.SpecError as error:
+        ours = (type(error).__name__, dist.is_initialized())
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = method.split(":")  # it joins by env://
+    try:
+        init_device_mesh("cpu", (4, 2, 1), mesh_dim_names=("dp", "sp", "tp"))
+    except RuntimeError as error:
+        theirs = (type(error).__name__, dist.is_initialized())
+    dist.destroy_process_group()
+    return theirs, ours
+
+
+def test_six_ranks_for_a_mesh_of_eight() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        method = f"127.0.0.1:{probe.getsockname()[1]}"
+    for theirs, ours in meshkit.spawn(request_too_many_ranks, 6, (method,), timeout=60):
+        assert theirs == ("RuntimeError", True)  # the job has been joined
+        assert ours == ("SpecError", False)
+
+
+def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
+    """Sum a DTensor over an axis of a mesh, and of an equal mesh after the first is closed."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def total(mesh: DeviceMesh) -> Any:
+        try:
+            return float(distribute_tensor(torch.ones(4), mesh, [Shard(0)]).sum().full_tensor())
+        except RuntimeError as error:
+            return str(error).partition(" under")[0]
+
+    def theirs() -> Any:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        found = total(mesh["tp"])
+        for name in ("dp", "tp"):
+            dist.destroy_process_group(mesh.get_group(name))
+        return found
+
+    def ours() -> Any:
+        with meshkit.build_mesh(dp=2, tp=2) as mesh:
+            return total(mesh.device_mesh("tp"))
+
+    meshkit.init()
+    mine = [ours(), ours()]
+    return mine, [theirs(), theirs()]
+
+
+def test_dtensor_on_a_mesh_after_an_equal_one_was_closed() -> None:
+    for ours, theirs in meshkit.spawn(rebuild_equal_mesh, 4, timeout=60):
+        assert ours == [4, 4]
+        assert theirs == [4, "Could not resolve the process group registered"]
+
+
+def test_a_layout_without_a_job() -> None:
+    """A layout needs no job; init_device_mesh needs the environment variables of a job."""
+    ours = "import sys, meshkit as m; print(m.factor_world(8, sp=2), 'torch' in sys.modules)"
+    theirs = "from torch.distributed.device_mesh import init_device_mesh as i; i('cpu', (4, 2))"
+    assert alone(ours).stdout.endswith("dp=3     6     7 False\n")
+    done = alone(theirs)
+    assert done.returncode != 0
+    assert "RANK" in done.stderr
+
+
+def alone(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,0 +1,96 @@
+"""Groups are split from a bound default group: one call a step, with every rank."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.live import create
+
+
+class Splitting:
+    """A stand-in for torch.distributed with an NCCL default group that is bound to a device.
+
+    Each split is recorded, and done by calls of new_group, one for each part.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[list[list[int]]] = []
+        self.descriptions: list[str] = []
+        self.timeouts: list[timedelta | None] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    def get_backend(self, group: Any = None) -> str:
+        return "nccl"
+
+    def split_group(
+        self, *, split_ranks: list[list[int]], timeout: timedelta | None, group_desc: str
+    ) -> dist.ProcessGroup | None:
+        self.calls.append(split_ranks)
+        self.descriptions.append(group_desc)
+        self.timeouts.append(timeout)
+        groups = [dist.new_group(ranks, timeout=timeout) for ranks in split_ranks]
+        dist.barrier()  # gloo's groups, unlike NCCL's, must not be closed while a peer connects
+        mine = [dist.get_rank() in ranks for ranks in split_ranks]
+        return groups[mine.index(True)] if True in mine else None
+
+
+def gather_ranks(group: dist.ProcessGroup) -> list[int]:
+    """Return the ranks that a gather over a group returns, in its order."""
+    found = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
+    dist.all_gather(found, torch.tensor([dist.get_rank()]), group=group)
+    return [int(rank) for rank in found]
+
+
+def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
+    """Build a mesh by splitting; return the splits and the members of the groups."""
+    meshkit.init(timeout=60)
+    played = Splitting()
+    patch = pytest.MonkeyPatch()
+    patch.setattr(create, "dist", played)
+    patch.setattr(create, "_bound", lambda: "cuda:0")
+    with meshkit.build_mesh(sizes, **options) as mesh:
+        inside = mesh.rank in mesh.layout
+        sums = {axis: gather_ranks(mesh.group(axis)) for axis in sizes} if inside else {}
+        ranks = {axis: mesh.peers(axis).tolist() for axis in sizes} if inside else {}
+    return played.calls, played.descriptions, played.timeouts, sums, ranks
+
+
+def run(sizes: dict[str, int], **options: Any) -> list[Any]:
+    told = meshkit.spawn(build_by_splitting, 8, (sizes, options), timeout=120)
+    for calls, descriptions, timeouts, sums, ranks in told:
+        assert calls == told[0][0]  # the same on every rank
+        assert descriptions == told[0][1]
+        assert all(sorted(r for part in call for r in part) == list(range(8)) for call in calls)
+        assert set(timeouts) <= {timedelta(seconds=60)}
+        assert sums == ranks
+    return told
+
+
+def test_one_split_a_step() -> None:
+    told = run({"dp": 4, "sp": 2})
+    assert told[0][0] == [[[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]
+    assert told[0][1] == ["meshkit dp", "meshkit sp"]
+
+
+def test_axes_of_size_1_are_split_too() -> None:
+    """All ranks must take part in a split, so a group of one rank is split as well."""
+    told = run({"dp": 8, "tp": 1})
+    assert [[rank] for rank in range(8)] in told[0][0]
+
+
+def test_ranks_outside_the_mesh_take_part_in_each_split() -> None:
+    told = run({"dp": 2, "sp": 2}, ranks=[1, 2, 5, 6])
+    assert all(call[-1] == [0, 3, 4, 7] for call in told[0][0])
+
+
+def test_groups_that_a_split_would_reorder_are_not_split() -> None:
+    told = run({"dp": 4, "sp": 2}, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
+    assert told[0][0] == []
