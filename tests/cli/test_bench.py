@@ -20,6 +20,7 @@ import pytest
 from meshkit import SpawnError, SpecError
 from meshkit.bench.bench import Request
 from meshkit.cli import bench
+from meshkit.cli.bench import measured_beside
 from meshkit.cli.bench_asked import (
     RANK,
     SIZES,
@@ -33,10 +34,12 @@ from meshkit.cli.bench_asked import (
 )
 from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
+from meshkit.core.layout import Layout
 from meshkit.core.measured import Measured
 from meshkit.core.operations import OPERATIONS
+from meshkit.launch.environment import detect
 from meshkit.launch.launchers import LAUNCHERS
-from tests.cli import bench_jobs as jobs
+from tests.bench.faulty_calls import return_wrong_elements
 from tests.cli.processes import ended
 from tests.core.reports import CLEAN, EMPTY, REPORT
 
@@ -135,20 +138,33 @@ def test_from_eight_ranks_to_json_to_predictions_and_a_search(
     assert {"inside", "wait_inside"} & told["links"].keys()  # of a line without a slope only one
 
 
+def one_is_wrong(request: Request, layout: Layout) -> tuple[int, Measured] | None:
+    """Measure with two wrong elements of each broadcast on rank 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            return_wrong_elements(patch, "broadcast", 2)
+        return measured_beside(request, layout)
+
+
 def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured_beside", jobs.one_is_wrong)
+    monkeypatch.setattr(bench, "measured_beside", one_is_wrong)
     asked = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
     assert main(["bench", *asked]) == 1
     out, _ = capsys.readouterr()
     assert re.search(r"LOOK HERE: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
 
 
+def one_leaves(request: Request, layout: Layout) -> tuple[int, Measured] | None:
+    """Measure without rank 1."""
+    return None if detect().rank == 1 else measured_beside(request, layout)
+
+
 def test_a_rank_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured_beside", jobs.one_leaves)
+    monkeypatch.setattr(bench, "measured_beside", one_leaves)
     assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
     out, error = capsys.readouterr()
     assert out == ""

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,13 @@ import meshkit
 from examples import fsdp_tp
 from meshkit.live import create
 
-from . import fsdp_tp_jobs as jobs
-
 pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="FSDP2 on the cpu: not in torch 2.6")
+SMALL = ["--dtype=float64", "--seq=32", "--dim=32", "--global-batch=8", "--micro-batch=1"]
+
+
+def trained(rows: Sequence[str]) -> dict[str, list[float]]:
+    """The losses of each row of arguments, each in a job and a mesh of its own."""
+    return {row: fsdp_tp.main([*SMALL, *row.split()]) for row in rows}
 
 
 def test_a_checkpoint_of_one_mesh_is_resumed_on_another_with_the_same_losses(
@@ -27,8 +32,8 @@ def test_a_checkpoint_of_one_mesh_is_resumed_on_another_with_the_same_losses(
         f"--steps=3 --resume={tmp_path}/ckpt {mesh}" for mesh in ("--dp=2 --tp=4", "--dp=2 --sp=4")
     )
     rows = [saved, other, third, "--steps=6 --dp=2 --sp=2 --tp=2"]
-    results = meshkit.spawn(jobs.trained, 8, (rows,), timeout=300)
-    (alone,) = meshkit.spawn(jobs.trained, 1, (["--steps=6"],), timeout=300)
+    results = meshkit.spawn(trained, 8, (rows,), timeout=300)
+    (alone,) = meshkit.spawn(trained, 1, (["--steps=6"],), timeout=300)
     expected = alone["--steps=6"]
     assert len(expected) == 6
     assert expected[-1] < expected[0] - 0.3

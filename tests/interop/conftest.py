@@ -1,4 +1,4 @@
-"""Ranks of a file begin with its library imported, in a forkserver of the file's own."""
+"""Ranks of a test module start with its library imported, from a forkserver of the module's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshkit.launch.processes import PRELOADED
 
 @pytest.fixture(scope="module", autouse=True)
 def _library(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the file names in ``LIBRARY`` is imported once, not by every rank of every test."""
+    """Import the modules in ``LIBRARY`` once, instead of in each rank of each test."""
     library, before = getattr(request.module, "LIBRARY", []), [*PRELOADED]
     server._stop()
     PRELOADED[-1:-1] = library
