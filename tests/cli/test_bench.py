@@ -89,6 +89,7 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     asked = ["dp=-1", "tp=1", "--json", "--ops", "broadcast,send_recv", "--sizes", "1K:4K"]

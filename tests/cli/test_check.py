@@ -88,6 +88,7 @@ def test_eight_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.fullmatch(pattern, line), line
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
     asked = ["sp=2", "dp=-1", "tp=1", "--groups", "sp dp", "--json", *CPU]
@@ -214,6 +215,7 @@ def test_a_rank_that_does_not_come_within_the_timeout(
     )
 
 
+@pytest.mark.slow
 def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
     zero, one = by_hand([*MODULE, "dp=2", *CPU], [*MODULE, "sp=2", *CPU])
     assert (zero[0], zero[1], one[0], one[1]) == (1, "", 1, "")
@@ -226,6 +228,7 @@ def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
         assert error.splitlines()[-1].startswith("  Fix: ")
 
 
+@pytest.mark.slow
 def test_a_rank_of_a_launcher_that_is_killed() -> None:
     asked = ["dp=2", "--timeout", "20", *CPU]
     spoiled = "from meshkit import Mesh\nfrom meshkit.cli.main import main\n"

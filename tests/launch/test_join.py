@@ -134,7 +134,7 @@ def one_never_joins(seconds: float, absent: int, method: str | None = None) -> A
     return "joined"
 
 
-@pytest.mark.parametrize("over", ["file", "tcp"])
+@pytest.mark.parametrize("over", ["file", pytest.param("tcp", marks=pytest.mark.slow)])
 def test_a_rank_that_never_comes_is_named_within_the_deadline(over: str) -> None:
     method = tcp() if over == "tcp" else None
     results = meshkit.spawn(one_never_joins, 4, (1.5, 2, method), timeout=60)

@@ -139,7 +139,7 @@ def test_a_job_that_runs_is_left_alone(method: str) -> None:
     assert played.outcomes[1].text[1:].split(",")[0] in pids(text)  # by name
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_two_jobs_at_one_address(size: int, method: str) -> None:
     """The second job comes while the first waits for its rank 1.
 
