@@ -1,5 +1,5 @@
-"""What the tests add to the seconds that a message is promised within."""
+"""The time that tests add to each promised number of seconds."""
 
 from __future__ import annotations
 
-BUSY = 3.0  # seconds that a machine with other work to do may add to any promise
+BUSY = 3.0  # seconds that other work on the machine may add to any promise

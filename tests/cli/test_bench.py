@@ -20,7 +20,9 @@ import pytest
 from meshkit import SpawnError, SpecError
 from meshkit.bench.results.collectives import OPERATIONS
 from meshkit.bench.results.run import BenchmarkRun
+from meshkit.bench.run import Request
 from meshkit.cli import bench
+from meshkit.cli.bench import measured_beside
 from meshkit.cli.bench_asked import (
     RANK,
     SIZES,
@@ -34,9 +36,11 @@ from meshkit.cli.bench_asked import (
 )
 from meshkit.cli.main import main, parser
 from meshkit.cli.typed import Typed
+from meshkit.core.layout import Layout
+from meshkit.launch.launchers.detect import detect
 from meshkit.launch.launchers.table import LAUNCHERS
+from tests.bench.faulty_calls import return_wrong_elements
 from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
-from tests.cli import bench_jobs as jobs
 from tests.cli.processes import ended
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +89,7 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     asked = ["dp=-1", "tp=1", "--json", "--ops", "broadcast,send_recv", "--sizes", "1K:4K"]
@@ -129,20 +134,33 @@ def test_from_eight_ranks_to_json_and_a_search(
     assert {"inside", "wait_inside"} & told["links"].keys()  # of a line without a slope only one
 
 
+def one_is_wrong(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
+    """Measure with two wrong elements of each broadcast on rank 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            return_wrong_elements(patch, "broadcast", 2)
+        return measured_beside(request, layout)
+
+
 def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured_beside", jobs.one_is_wrong)
+    monkeypatch.setattr(bench, "measured_beside", one_is_wrong)
     asked = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
     assert main(["bench", *asked]) == 1
     out, _ = capsys.readouterr()
     assert re.search(r"FAILED: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
 
 
+def one_leaves(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
+    """Measure without rank 1."""
+    return None if detect().rank == 1 else measured_beside(request, layout)
+
+
 def test_a_rank_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured_beside", jobs.one_leaves)
+    monkeypatch.setattr(bench, "measured_beside", one_leaves)
     assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
     out, error = capsys.readouterr()
     assert out == ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,15 @@ from typing import Any
 
 import pytest
 
+import meshkit
 from meshkit import Layout
 from meshkit.cli import check, plain
+from meshkit.cli.check import checked
 from meshkit.cli.main import main
 from meshkit.core.report.verification import CheckReport
+from meshkit.launch.launchers.detect import detect
 from meshkit.launch.launchers.table import LAUNCHERS
-from tests.cli import check_jobs as jobs
+from meshkit.live.guard import verify as verify_module
 from tests.cli.processes import ended
 from tests.core.report.test_check_report import REPORT
 
@@ -84,6 +88,7 @@ def test_eight_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.fullmatch(pattern, line), line
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
     asked = ["sp=2", "dp=-1", "tp=1", "--groups", "sp dp", "--json", *CPU]
@@ -128,18 +133,35 @@ def fails(
     return error
 
 
+def dies(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def one_dies(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Kill rank 1 when it begins to verify."""
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            patch.setattr(meshkit.Mesh, "verify", dies)
+        return checked(request, device, timeout)
+
+
 def test_a_rank_that_is_killed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, what, *_ = fails(jobs.one_dies, monkeypatch, capsys).splitlines()
+    first, what, *_ = fails(one_dies, monkeypatch, capsys).splitlines()
     assert first.startswith("meshkit check: rank 1 of 4 failed first")
     assert what == "  RuntimeError: the process ended by itself, with signal SIGKILL"
+
+
+def one_differs(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Check, with other sizes on rank 2."""
+    return checked({"dp": 4} if detect().rank == 2 else request, device, timeout)
 
 
 def test_a_rank_with_other_sizes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, *rest = fails(jobs.one_differs, monkeypatch, capsys).splitlines()
+    first, *rest = fails(one_differs, monkeypatch, capsys).splitlines()
     assert re.match(r"meshkit check: rank \d of 4 failed first", first)
     assert rest[0] == (
         "  DisagreementError: ranks disagree about the mesh; no process group was created."
@@ -151,10 +173,19 @@ def test_a_rank_with_other_sizes(
     assert rest[-1].startswith("  Fix: ")
 
 
+def one_is_elsewhere(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Check, with a proof that fails on rank 1."""
+    proved = verify_module._has_members
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            patch.setattr(verify_module, "_has_members", lambda *given: proved(*given) and False)
+        return checked(request, device, timeout)
+
+
 def test_a_group_of_other_ranks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, *rest = fails(jobs.one_is_elsewhere, monkeypatch, capsys).splitlines()
+    _, *rest = fails(one_is_elsewhere, monkeypatch, capsys).splitlines()
     assert rest == [
         "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp is not the one the mesh "
         "says.",
@@ -163,10 +194,17 @@ def test_a_group_of_other_ranks(
     ]
 
 
+def one_leaves(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Check without rank 1."""
+    if detect().rank == 1:
+        raise SystemExit(0)
+    return checked(request, device, timeout)
+
+
 def test_a_rank_that_does_not_come_within_the_timeout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "checked_beside", jobs.one_leaves)
+    monkeypatch.setattr(check, "checked_beside", one_leaves)
     assert main(["check", "dp=2", "-n", "2", "--timeout", "1", *CPU]) == 1
     assert capsys.readouterr() == (
         "",
@@ -177,6 +215,7 @@ def test_a_rank_that_does_not_come_within_the_timeout(
     )
 
 
+@pytest.mark.slow
 def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
     zero, one = by_hand([*MODULE, "dp=2", *CPU], [*MODULE, "sp=2", *CPU])
     assert (zero[0], zero[1], one[0], one[1]) == (1, "", 1, "")
@@ -189,10 +228,12 @@ def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
         assert error.splitlines()[-1].startswith("  Fix: ")
 
 
+@pytest.mark.slow
 def test_a_rank_of_a_launcher_that_is_killed() -> None:
     asked = ["dp=2", "--timeout", "20", *CPU]
     spoiled = "from meshkit import Mesh\nfrom meshkit.cli.main import main\n"
-    spoiled += "from tests.cli.check_jobs import dies\nMesh.verify = dies\n"
+    spoiled += "from tests.cli.test_check import dies\nimport pytest\n"
+    spoiled += "pytest.MonkeyPatch().setattr(Mesh, 'verify', dies)\n"
     spoiled += f"main(['check', *{asked}])"
     zero, one = by_hand([*MODULE, *asked], ["-c", spoiled])
     assert one[0] == -9
@@ -283,7 +324,7 @@ def test_what_is_no_size(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 # ---------------------------------------------------------------- what is said
 
 
-def test_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_time_gather(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Namespace(rank=3, world_size=4, launcher="slurm", device=None, backend="gloo")
     made = nullcontext(Namespace(verify=lambda timeout: REPORT.found, layout=Layout(dp=4)))
     clock = iter([10.0, 11.25, 11.75])

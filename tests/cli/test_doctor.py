@@ -160,7 +160,8 @@ def test_no_torch_is_a_finding_too(tmp_path: Path) -> None:
 
 HANGS = """
 import socket, sys, time
-socket.getaddrinfo = lambda *_, **__: time.sleep(60)
+import pytest
+pytest.MonkeyPatch().setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(60))
 sys.argv[0] = "meshkit"
 from meshkit.cli.main import main
 sys.exit(main())

@@ -59,6 +59,7 @@ def test_an_error_is_told_where_stdout_is_closed() -> None:
     assert err.startswith(MISUSED)
 
 
+@pytest.mark.slow
 def test_ranks_measure_where_stderr_is_closed() -> None:
     quick = "--ops broadcast --sizes 64 --iters 2 --warm-up 0 --device cpu --json"
     code, out, err = shell(f"bench dp=2 -n 2 {quick} 2>&-")

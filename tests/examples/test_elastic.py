@@ -21,17 +21,15 @@ from torch import nn
 
 import meshkit
 from examples import elastic
-from tests.examples import elastic_jobs as jobs
 from tests.launchers.checks import clean
 
-STEPS, BATCH, EVERY = 80, 8, 5  # the latter two as in jobs.SMALL
+SMALL = ["--dtype=float64", "--seq=16", "--dim=16", "--global-batch=8", "--micro-batch=1"]
+SMALL += ["--save-every=5", "--log-every=5", "--timeout=30"]
+STEPS, BATCH, EVERY = 80, 8, 5  # the latter two as in SMALL
 LIVES = [(4, 20), (2, 45), (3, 60), (1, STEPS)]  # ranks, and up to which step
-
 # In seconds. A node is taken for lost after interval x attempts; then the others wait for the last
 # call to pass, as a new node may come.
 TIMES = "join_timeout=60,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
-
-
 # torchrun, once both are there: the first takes a second that is later than the last call for lost.
 AGENT = """
 import os, sys, time
@@ -49,10 +47,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lives")
 
 
+def lives(folder: str, parts: list[tuple[int, int]]) -> list[float] | None:
+    """One life after another, each on so many ranks up to so many steps; the losses at the end."""
+    losses: list[float] | None = None
+    for dp, steps in parts:
+        args = elastic.parse([*SMALL, f"--steps={steps}", f"--save={folder}"])
+        meshkit.init(seed=args.seed)
+        with meshkit.build_mesh(dp=dp, sp=1, ranks=range(dp)) as mesh:
+            losses = elastic.train(mesh, args, torch.device("cpu")) if mesh.inside else None
+    return losses
+
+
+def of_ones_own(folder: str) -> str | None:
+    """Two ranks whose folders are not one: rank 0's holds five steps, and rank 1's nothing."""
+    lives(f"{folder}/0", [(1, 5)])
+    with meshkit.build_mesh(dp=2, sp=1, ranks=range(2)) as mesh:
+        if not mesh.inside:
+            return None
+        args = elastic.parse([*SMALL, "--steps=9", f"--save={folder}/{mesh.rank}"])
+        try:
+            elastic.train(mesh, args, torch.device("cpu"))
+        except meshkit.DisagreementError as error:
+            return str(error)
+    return "nothing was said"
+
+
+def all_of(folder: str, parts: list[tuple[int, int]], steps: int) -> list[object]:
+    """Those lives; one life of one rank, for comparison; and what rank 0's own checkpoint does."""
+    for name in ("job", "alone", "0", "1"):
+        Path(folder, name).mkdir(exist_ok=True)
+    found = [lives(f"{folder}/job", parts), lives(f"{folder}/alone", [(1, steps)])]
+    return [*found, of_ones_own(folder)]
+
+
 @pytest.fixture(scope="module")
 def spawned(folder: Path) -> list[list[Any]]:
     """What each rank says of ``LIVES``, of one life alone, and of a checkpoint of its own."""
-    return meshkit.spawn(jobs.all_of, 4, (str(folder), LIVES, STEPS), timeout=120)
+    return meshkit.spawn(all_of, 4, (str(folder), LIVES, STEPS), timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +191,7 @@ def two_agents(folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
     command = [sys.executable, "-c", AGENT, str(folder), "--nnodes=1:2", "--nproc-per-node=2"]
     command += ["--max-restarts=2", "--monitor-interval=0.1", "--rdzv-backend=c10d"]
     command += [f"--rdzv-endpoint={endpoint}", f"--rdzv-id={folder.name}"]
-    program = [elastic.__file__, *jobs.SMALL, f"--steps={STEPS}", f"--save={folder}"]
+    program = [elastic.__file__, *SMALL, f"--steps={STEPS}", f"--save={folder}"]
     agents = []
     try:
         for node in range(2):  # ordered by address: the first holds ranks 0 and 1

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,32 +15,49 @@ import meshkit
 from examples import fsdp_tp
 from meshkit.live import create
 
-from . import fsdp_tp_jobs as jobs
-
 pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="FSDP2 on the cpu: not in torch 2.6")
+SMALL = ["--dtype=float64", "--seq=32", "--dim=32", "--global-batch=8", "--micro-batch=1"]
 
 
+def train_rows(rows: Sequence[str]) -> dict[str, list[float]]:
+    """Return the losses of each row of arguments, each in a job and a mesh of its own."""
+    return {row: fsdp_tp.main([*SMALL, *row.split()]) for row in rows}
+
+
+@pytest.fixture(scope="module")
+def reference() -> list[float]:
+    """Return the losses of six steps on one process."""
+    (alone,) = meshkit.spawn(train_rows, 1, (["--steps=6"],), timeout=300)
+    return alone["--steps=6"]
+
+
+@pytest.mark.parametrize(
+    "mesh", ["--dp=2 --tp=4", pytest.param("--dp=2 --sp=4", marks=pytest.mark.slow)]
+)
 def test_a_checkpoint_of_one_mesh_is_resumed_on_another_with_the_same_losses(
-    tmp_path: Path,
+    mesh: str, reference: list[float], tmp_path: Path
 ) -> None:
     saved = f"--steps=3 --dp=4 --tp=2 --save={tmp_path}/ckpt"
-    other, third = (
-        f"--steps=3 --resume={tmp_path}/ckpt {mesh}" for mesh in ("--dp=2 --tp=4", "--dp=2 --sp=4")
-    )
-    rows = [saved, other, third, "--steps=6 --dp=2 --sp=2 --tp=2"]
-    results = meshkit.spawn(jobs.trained, 8, (rows,), timeout=300)
-    (alone,) = meshkit.spawn(jobs.trained, 1, (["--steps=6"],), timeout=300)
-    expected = alone["--steps=6"]
-    assert len(expected) == 6
-    assert expected[-1] < expected[0] - 0.3
-    for found in results:
-        assert found == results[0]  # the same number on every rank
-        assert found[saved] == pytest.approx(expected[:3], rel=1e-9, abs=0)
-        for resumed in (other, third):
-            assert found[resumed] == pytest.approx(expected[3:], rel=1e-9, abs=0)
-        assert found[rows[-1]] == pytest.approx(expected, rel=1e-9, abs=0)
+    resumed = f"--steps=3 --resume={tmp_path}/ckpt {mesh}"
+    results = meshkit.spawn(train_rows, 8, ([saved, resumed],), timeout=300)
+    assert len(reference) == 6
+    assert reference[-1] < reference[0] - 0.3
+    for losses in results:
+        assert losses == results[0]  # the same number on every rank
+        assert losses[saved] == pytest.approx(reference[:3], rel=1e-9, abs=0)
+        assert losses[resumed] == pytest.approx(reference[3:], rel=1e-9, abs=0)
 
 
+@pytest.mark.slow
+def test_six_steps_on_three_axes_have_the_losses_of_one_process(reference: list[float]) -> None:
+    row = "--steps=6 --dp=2 --sp=2 --tp=2"
+    results = meshkit.spawn(train_rows, 8, ([row],), timeout=300)
+    for losses in results:
+        assert losses == results[0]
+        assert losses[row] == pytest.approx(reference, rel=1e-9, abs=0)
+
+
+@pytest.mark.slow
 def test_under_torchrun() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += [fsdp_tp.__file__, "--dp=1", "--tp=2", "--steps=2", "--seq=32", "--dim=32"]

@@ -56,13 +56,14 @@ def test_under_spawn() -> None:
 
 
 def deaf() -> int:
-    """The example on an all-reduce that loses everyone else."""
+    """Run the example with an all-reduce that loses all other ranks."""
 
     def nothing(_: torch.Tensor) -> None:
         pass
 
-    dist.all_reduce = nothing
-    return hello.main()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "all_reduce", nothing)
+        return hello.main()
 
 
 def test_a_rank_that_is_not_heard_fails_the_check(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,22 +12,25 @@ import pytest
 import meshkit
 from examples import init_weights
 
-from . import init_weights_jobs as jobs
-
 MESHES = ["--tp=1", "--tp=2 --sp=2", "--tp=4", "--tp=8"]
+
+
+def draw_rows(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what this rank draws for each row of arguments, each in a job and mesh of its own."""
+    return {row: init_weights.main(row.split()) for row in rows}
 
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, list[dict[str, Any]]]:
     """What all ranks of each mesh of eight have drawn."""
-    by_rank = meshkit.spawn(jobs.drawn, 8, (MESHES,), timeout=100)
+    by_rank = meshkit.spawn(draw_rows, 8, (MESHES,), timeout=100)
     return {mesh: [one[mesh] for one in by_rank] for mesh in MESHES}
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """What one process draws by itself."""
-    return meshkit.spawn(jobs.drawn, 1, (["--tp=1"],), timeout=60)[0]["--tp=1"]
+    return meshkit.spawn(draw_rows, 1, (["--tp=1"],), timeout=60)[0]["--tp=1"]
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -8,16 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import meshkit
 from examples import train
-from tests.examples import train_jobs as jobs
 
 TRAIN = Path(train.__file__)
-
 # every micro batch that divides the global batch of 8, over one process
 ALONE = ["--micro-batch 1", "--micro-batch 2", "--micro-batch 4", "--micro-batch 8"]
 OTHER_SEED = "--micro-batch 8 --seed 1"
@@ -25,33 +24,43 @@ TWO_HEADS = "--heads 2 --micro-batch 8"
 TWO_HEADS_IN_A_RING = "--heads 2 --dp 1 --sp 4 --tp 2 --micro-batch 8 --attention ring"
 MESHES = [
     "--dp 8 --micro-batch 1",
-    "--dp 4 --sp 2 --micro-batch 1",
     "--dp 4 --sp 2 --micro-batch 2",
-    "--dp 2 --sp 2 --tp 2 --micro-batch 1",
     "--dp 2 --sp 2 --tp 2 --micro-batch 2",
-    "--dp 2 --sp 2 --tp 2 --micro-batch 4",
-    "--dp 1 --sp 4 --tp 2 --micro-batch 8",
     "--dp 2 --tp 4 --micro-batch 2",
-    "--dp 4 --sp 2 --micro-batch 2 --attention ring",
     "--dp 1 --sp 4 --tp 2 --micro-batch 8 --attention ring",
 ]
+MORE_MESHES = [
+    "--dp 4 --sp 2 --micro-batch 1",
+    "--dp 2 --sp 2 --tp 2 --micro-batch 1",
+    "--dp 2 --sp 2 --tp 2 --micro-batch 4",
+    "--dp 1 --sp 4 --tp 2 --micro-batch 8",
+    "--dp 4 --sp 2 --micro-batch 2 --attention ring",
+]
 Losses = dict[str, list[list[float]]]
+SMALL = ["--dtype=float64", "--steps=12", "--seq=32", "--dim=32", "--global-batch=8"]
+
+
+def train_rows(rows: Sequence[str]) -> dict[str, list[float]]:
+    """Return the losses of each row of arguments, each in a job and a mesh of its own."""
+    return {row: train.main([*SMALL, *row.split()]) for row in rows}
+
+
+def losses_on(ranks: int, rows: Sequence[str]) -> Losses:
+    """Return the losses of each row of arguments, rank by rank."""
+    by_rank = meshkit.spawn(train_rows, ranks, (rows,), timeout=600)
+    return {row: [losses[row] for losses in by_rank] for row in rows}
 
 
 @pytest.fixture(scope="module")
 def losses() -> Losses:
-    """Those of each row, rank by rank."""
-    found: Losses = {}
-    alone, together = [*ALONE, OTHER_SEED, TWO_HEADS], [*MESHES, TWO_HEADS_IN_A_RING]
-    for ranks, rows in ((1, alone), (8, together)):
-        by_rank = meshkit.spawn(jobs.trained, ranks, (rows,), timeout=600)
-        found |= {row: [one[row] for one in by_rank] for row in rows}
-    return found
+    """Train on one process, and on eight with each mesh."""
+    alone = losses_on(1, [*ALONE, OTHER_SEED, TWO_HEADS])
+    return alone | losses_on(8, [*MESHES, TWO_HEADS_IN_A_RING])
 
 
 @pytest.fixture(scope="module")
 def reference(losses: Losses) -> list[float]:
-    """One process alone, one micro batch a step."""
+    """Return the losses of one process with one micro batch a step."""
     (alone,) = losses[ALONE[-1]]
     return alone
 
@@ -60,11 +69,24 @@ def reference(losses: Losses) -> list[float]:
 def test_the_losses_do_not_depend_on_the_mesh(
     losses: Losses, reference: list[float], arguments: str
 ) -> None:
+    check_losses(losses[arguments], reference, 1 if "--dp" not in arguments else 8)
+
+
+@pytest.mark.slow
+def test_the_losses_do_not_depend_on_more_meshes(reference: list[float]) -> None:
+    by_mesh = losses_on(8, MORE_MESHES)
+    assert list(by_mesh) == MORE_MESHES
+    for losses_of_ranks in by_mesh.values():
+        check_losses(losses_of_ranks, reference, 8)
+
+
+def check_losses(by_rank: list[list[float]], reference: list[float], num_ranks: int) -> None:
+    """Check that all ranks report the same losses, and that they are those of one process."""
     assert len(reference) == 12
-    assert len(losses[arguments]) == (1 if "--dp" not in arguments else 8)
-    for mine in losses[arguments]:
-        assert mine == losses[arguments][0]  # the same number on every rank
-        assert mine == pytest.approx(reference, rel=1e-9, abs=0)
+    assert len(by_rank) == num_ranks
+    for losses_of_rank in by_rank:
+        assert losses_of_rank == by_rank[0]
+        assert losses_of_rank == pytest.approx(reference, rel=1e-9, abs=0)
 
 
 def test_a_ring_needs_no_heads_for_sp(losses: Losses) -> None:
@@ -95,6 +117,7 @@ def torchrun(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_under_torchrun_it_prints_the_mesh_the_plan_and_what_it_learnt() -> None:
     job = torchrun("--dp", "1", "--sp", "2", "--steps", "30", "--seq", "32", "--dim", "32")
     printed = job.communicate(timeout=300)[0]

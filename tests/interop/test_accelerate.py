@@ -6,21 +6,23 @@ import ast
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.data import DataLoader
 
 import meshkit
-
-from . import accelerate_jobs as jobs
-from . import example_jobs as example
+from meshkit.interop.accelerate import parallelism_config
+from tests.interop.run_example import run_example
 
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install -e '.[interop]'")
-
 LIBRARY = ["accelerate"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "with_accelerate.py"
-
 CASES: dict[str, tuple[dict[str, int], str | None, dict[str, Any]]] = {
     "fsdp tp": ({"dp": 2, "tp": 2, "sp": 1}, None, {}),
     "hsdp": ({"dp_replicate": 2, "dp": 2}, "dp_replicate dp", {}),
@@ -39,13 +41,80 @@ MADE = {  # groups a rank: by us, by Accelerate
 }
 
 
+def groups_there() -> int:
+    return len(dist.distributed_c10d._world.pg_map)
+
+
+NAMES = ("dp_replicate", "dp_shard", "cp", "tp", "dp", "dp_shard_cp", "dp_cp")
+
+
+def named(device_mesh: DeviceMesh) -> dict[str, tuple[list[int], int]]:
+    """By the names that it has: the ranks of this rank's group, and this rank's place."""
+    found = {}
+    for name in NAMES:
+        try:
+            part = device_mesh[name]
+        except KeyError:
+            continue
+        members = dist.get_process_group_ranks(part.get_group())
+        assert members == part.mesh.tolist()
+        assert device_mesh.get_group(name) is part.get_group()
+        found[name] = (members, part.get_local_rank())
+    return found
+
+
+def sharded(device_mesh: DeviceMesh, names: list[str]) -> tuple[Any, ...]:
+    """What Accelerate hands to FSDP2: the slice by ``fsdp_dim_names``."""
+    part = device_mesh[tuple(names)]
+    sums = []
+    for dim in range(part.ndim):
+        one = torch.tensor(float(dist.get_rank()))
+        dist.all_reduce(one, group=part.get_group(dim))
+        sums.append(one.item())
+    return part.mesh_dim_names, part.mesh.tolist(), sums
+
+
+def beside(sizes: dict[str, int], order: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Our config and Accelerate's own, in one job."""
+    # torch warns of what both slice: a name for several axes
+    warnings.filterwarnings("ignore", "Slicing a flattened dim from root mesh", UserWarning)
+    from accelerate import ParallelismConfig
+
+    with meshkit.build_mesh(sizes, order=order) as mesh:
+        before = groups_there()
+        config, view = parallelism_config(mesh, **options)
+        made = groups_there() - before
+        own = ParallelismConfig(
+            **{f"{n}_size": getattr(config, f"{n}_size") for n in ("dp_replicate", "dp_shard")},
+            **{f"{n}_size": getattr(config, f"{n}_size") for n in ("cp", "tp", "sp")},
+        )
+        theirs = own.build_device_mesh("cpu")
+        made_by_theirs = groups_there() - before - made
+        ours = config.get_device_mesh("cpu")
+        assert ours is config.device_mesh
+        names = config.fsdp_dim_names if config.dp_shard_cp_dim_names else []
+        found = {
+            "ours": (ours.mesh_dim_names, ours.mesh.tolist(), named(ours)),
+            "theirs": (theirs.mesh_dim_names, theirs.mesh.tolist(), named(theirs)),
+            "sharded": names and (sharded(ours, names), sharded(theirs, names)),
+            "made": (made, made_by_theirs),
+        }
+        view.close()
+        return found
+
+
+def besides(cases: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Several cases in one job."""
+    return [beside(*case) for case in cases]
+
+
 @pytest.fixture(scope="module", params=[4, 8])
 def found(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
     """By case, what each rank found; the cases of as many ranks in one job."""
     cases = {
         name: one for name, one in CASES.items() if math.prod(one[0].values()) == request.param
     }
-    by_rank = meshkit.spawn(jobs.besides, request.param, ([*cases.values()],), timeout=200)
+    by_rank = meshkit.spawn(besides, request.param, ([*cases.values()],), timeout=200)
     return {name: [one[place] for one in by_rank] for place, name in enumerate(cases)}
 
 
@@ -84,16 +153,58 @@ def test_groups_are_made_only_for_several_axes_that_are_not_all(
         assert [one["made"] for one in ranks] == [MADE[name]] * len(ranks)
 
 
+def of_one() -> tuple[object, int]:
+    with meshkit.build_mesh(dp=1) as mesh:
+        config, view = parallelism_config(mesh)
+        with view:
+            return config.device_mesh, config.total_size
+
+
 def test_one_rank_has_no_device_mesh() -> None:
-    assert meshkit.spawn(jobs.of_one, 1, timeout=120) == [(None, 1)]
+    assert meshkit.spawn(of_one, 1, timeout=120) == [(None, 1)]
+
+
+def batches(sizes: dict[str, int]) -> tuple[dict[str, int], list[list[int]], list[int]]:
+    """What Accelerate's loader gives this rank, and every rank's sum of it."""
+    from accelerate import Accelerator
+    from accelerate.data_loader import prepare_data_loader
+
+    with meshkit.build_mesh(sizes) as mesh:
+        config, view = parallelism_config(mesh)
+        accelerator = Accelerator(cpu=True)
+        loader = prepare_data_loader(
+            DataLoader(torch.arange(16), batch_size=2),
+            device=accelerator.device,
+            put_on_device=True,
+            torch_device_mesh=config.device_mesh,
+        )
+        got = [batch.tolist() for batch in loader]
+        view.close()
+        return mesh.coordinate, got, [accelerator.num_processes, accelerator.process_index]
 
 
 def test_the_loader_gives_each_data_rank_its_own_and_each_tp_group_the_same() -> None:
-    told = meshkit.spawn(jobs.batches, 4, ({"dp": 2, "tp": 2},), timeout=120)
+    told = meshkit.spawn(batches, 4, ({"dp": 2, "tp": 2},), timeout=120)
     parts = [[[0, 1], [4, 5], [8, 9], [12, 13]], [[2, 3], [6, 7], [10, 11], [14, 15]]]
     for rank, (coordinate, got, seats) in enumerate(told):
         assert got == parts[coordinate["dp"]]
         assert seats == [4, rank]
+
+
+def refused(calls: list[tuple[dict[str, int], dict[str, Any]]]) -> list[str]:
+    """What is told of calls on meshes that cannot be; and that nothing was made."""
+    told = []
+    for sizes, given in calls:
+        options = dict(given)
+        build = {name: options.pop(name) for name in ("ranks", "order") if name in options}
+        with meshkit.build_mesh(sizes, **build) as mesh:
+            before = groups_there()
+            try:
+                parallelism_config(mesh, **options)
+            except meshkit.MeshkitError as error:
+                told.append(f"{type(error).__name__}: {error}")
+            assert groups_there() == before
+    return told
 
 
 def test_what_accelerate_cannot_express_is_refused_before_a_group_is_made() -> None:
@@ -105,7 +216,7 @@ def test_what_accelerate_cannot_express_is_refused_before_a_group_is_made() -> N
         ({"dp": 4}, {"data": "fsdp"}),
         ({"dp": 4}, {"cp_backend": "ring"}),
     ]
-    told, *others = meshkit.spawn(jobs.refused, 4, (calls,), timeout=120)
+    told, *others = meshkit.spawn(refused, 4, (calls,), timeout=120)
     assert others == [told] * 3
     head = "SpecError: parallelism_config(Layout("
     why = "Accelerate's data loader reads a rank's batches off its number."
@@ -130,15 +241,25 @@ def test_what_accelerate_cannot_express_is_refused_before_a_group_is_made() -> N
     ]
 
 
+def of_two_minds() -> str:
+    """One rank asks for what Accelerate refuses."""
+    with meshkit.build_mesh(dp=2) as mesh:
+        try:
+            parallelism_config(mesh, data="dp" if mesh.rank else "dp_shard")
+        except meshkit.MeshkitError as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def test_a_rank_that_is_refused_alone_tells_the_other() -> None:
-    right, wrong = meshkit.spawn(jobs.of_two_minds, 2, timeout=120)
+    right, wrong = meshkit.spawn(of_two_minds, 2, timeout=120)
     assert wrong.startswith("SpecError: parallelism_config(Layout(dp=2), data='dp'): dp cannot be")
     assert right.startswith("DisagreementError: ")
     assert "dp cannot be 'dp'" in right
 
 
 def test_the_example_runs() -> None:
-    saw, said = {}, meshkit.spawn(example.printed, 4, (str(EXAMPLE), {}), timeout=120)
+    saw, said = {}, meshkit.spawn(run_example, 4, (str(EXAMPLE), {}), timeout=120)
     for line in "".join(said).splitlines():
         place, _, rest = line.partition(" saw ")
         samples, _, loss = rest.partition(", last loss ")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import torch
+import torch.distributed as dist
 
 import meshkit
-
-from . import deepspeed_jobs as jobs
-from . import example_jobs as example
+from meshkit.interop.deepspeed import Mpu
+from tests.interop.run_example import run_example
 
 LIBRARY = ["deepspeed"]
 # ninja comes with pip, into a folder that need not be in PATH
@@ -52,14 +56,117 @@ def _on_the_cpu() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def strict() -> Iterator[None]:
+    """Warnings are errors, but for those of DeepSpeed's own calls to torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
+        warnings.filterwarnings("ignore", "`torch.distributed.all_gather_into_", FutureWarning)
+        yield
+
+
+class Trained(NamedTuple):
+    """What a rank saw.
+
+    Attributes:
+        losses: of its own samples, by step.
+        made: how many groups DeepSpeed made.
+        zero: the ranks over which the optimizer is split.
+        batch: what DeepSpeed takes the global batch for.
+    """
+
+    losses: list[float]
+    made: int
+    zero: list[int]
+    batch: int
+
+
+STEPS = 4
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+
+
+def sample(step: int, part: int) -> torch.Tensor:
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + part))
+
+
+def loss_of(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = (network(x) - x).square().mean()
+    return loss
+
+
+def train(mesh: meshkit.Mesh, stage: int, share: bool) -> Trained:
+    import deepspeed
+
+    network = model()
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.0,  # DeepSpeed clips to 1 where nothing is said
+    }
+    before = len(dist.distributed_c10d._world.pg_map)
+    engine, optimizer, *_ = deepspeed.initialize(
+        model=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        mpu=Mpu(mesh),
+        config=config,
+    )
+    sp = mesh.layout.sizes.get("sp", 1)
+    part = mesh.coordinate["dp"] * sp + mesh.coordinate.get("sp", 0)
+    losses = []
+    for step in range(STEPS):
+        loss = loss_of(engine, sample(step, part))
+        engine.backward(loss / sp if share else loss)
+        engine.step()
+        losses.append(float(loss.detach()))
+    made = len(dist.distributed_c10d._world.pg_map) - before
+    group = dist.get_process_group_ranks(optimizer.dp_process_group)
+    return Trained(losses, made, group, engine.train_batch_size())
+
+
+def trained(
+    environ: dict[str, str], sizes: dict[str, int], cases: list[tuple[int, bool]]
+) -> list[Trained]:
+    """Train under ZeRO on a mesh.
+
+    Args:
+        environ: which device DeepSpeed takes, where it compiles and with what.
+        sizes: of the mesh.
+        cases: the stage of ZeRO, and whether the loss is this rank's share of the mean over the
+            sequence, not the mean over its own part.
+    """
+    os.environ.update(environ)
+    with strict(), meshkit.build_mesh(sizes) as mesh:
+        return [train(mesh, stage, share) for stage, share in cases]
+
+
+def train_on_one_process(parts: int, lr: float = 0.1) -> list[list[float]]:
+    """The loss of each part in each step, on one process."""
+    network = model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=lr)
+    found = []
+    for step in range(STEPS):
+        losses = [loss_of(network, sample(step, part)) for part in range(parts)]
+        optimizer.zero_grad()
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+        found.append([float(loss.detach()) for loss in losses])
+    return found
+
+
 @needs_deepspeed
 @pytest.mark.parametrize("sizes", [{"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 1}])
 def test_zero_trains_as_one_process_does(environ: dict[str, str], sizes: dict[str, int]) -> None:
     sp = sizes.get("sp", 1)
     layout = meshkit.Layout(**sizes)
     cases = [(1, True), (2, True)]
-    by_rank = meshkit.spawn(jobs.trained, 4, (environ, sizes, cases), timeout=280)
-    plain = jobs.plain(2 * sp)
+    by_rank = meshkit.spawn(trained, 4, (environ, sizes, cases), timeout=280)
+    plain = train_on_one_process(2 * sp)
     for rank, found in enumerate(by_rank):
         place = layout.coordinate(rank)
         part = place["dp"] * sp + place.get("sp", 0)
@@ -74,8 +181,8 @@ def test_zero_trains_as_one_process_does(environ: dict[str, str], sizes: dict[st
 def test_over_sp_gradients_are_added_up(environ: dict[str, str]) -> None:
     """So a mean over the local part trains with sp times the gradient, as the docstring says."""
     arguments = (environ, {"dp": 2, "sp": 2, "tp": 1}, [(1, False)])
-    losses = [found[0].losses for found in meshkit.spawn(jobs.trained, 4, arguments, timeout=280)]
-    twice = [list(step) for step in zip(*jobs.plain(4, lr=0.2), strict=True)]
+    losses = [found[0].losses for found in meshkit.spawn(trained, 4, arguments, timeout=280)]
+    twice = [list(step) for step in zip(*train_on_one_process(4, lr=0.2), strict=True)]
     for mine, plain in zip(losses, twice, strict=True):
         assert mine == pytest.approx(plain, rel=1e-5)
 
@@ -83,7 +190,7 @@ def test_over_sp_gradients_are_added_up(environ: dict[str, str]) -> None:
 @needs_deepspeed
 def test_the_example_trains(environ: dict[str, str]) -> None:
     given = str(WITH), {**environ, "CUDA_VISIBLE_DEVICES": ""}
-    said = meshkit.spawn(example.printed, 4, given, timeout=280)
+    said = meshkit.spawn(run_example, 4, given, timeout=280)
     assert ["the same weights on 4 ranks\n" in one for one in said] == [True] + [False] * 3
 
 
@@ -97,6 +204,29 @@ WORDS = {
     "sequence_parallel": ("sp",),
     "sequence_data_parallel": ("dp", "sp"),
 }
+
+
+def told(do: Any) -> str:
+    try:
+        do()
+    except meshkit.MeshkitError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def asked(sizes: dict[str, int], groups: list[str], roles: dict[str, str]) -> Any:
+    """What every method of an mpu answers; and that none does once the mesh is closed."""
+    with meshkit.build_mesh(sizes, groups=groups) as mesh:
+        before = len(dist.distributed_c10d._world.pg_map)
+        mpu = Mpu(mesh, **roles)
+        methods = sorted(name for name in vars(mpu) if name.startswith("get_"))
+        answers = {name: getattr(mpu, name)() for name in methods}
+        same = {n: answers.pop(n) for n in methods if n.endswith("_group")}
+        answers["src"] = mpu.get_tensor_model_parallel_src_rank()
+        made = len(dist.distributed_c10d._world.pg_map) - before
+        ranks = {name: dist.get_process_group_ranks(group) for name, group in same.items()}
+    closed = told(mpu.get_data_parallel_group)
+    return answers, ranks, made, closed, hasattr(mpu, "initialize_sequence_parallel")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +256,7 @@ def test_every_method_says_what_the_mesh_says(
     sizes: dict[str, int], groups: list[str], roles: dict[str, str], words: dict[str, tuple[str]]
 ) -> None:
     layout = meshkit.Layout(**sizes)
-    by_rank = meshkit.spawn(jobs.asked, 8, (sizes, groups, roles), timeout=120)
+    by_rank = meshkit.spawn(asked, 8, (sizes, groups, roles), timeout=120)
     for rank, (answers, ranks, made, closed, initialize) in enumerate(by_rank):
         for word, axes in words.items():
             peers = layout.peers(rank, *axes).tolist()
@@ -141,6 +271,15 @@ def test_every_method_says_what_the_mesh_says(
         assert not initialize
 
 
+def refused(cases: list[tuple[dict[str, int], dict[str, str]]]) -> list[str]:
+    """What is said of roles that cannot be."""
+    found = []
+    for sizes, roles in cases:
+        with meshkit.build_mesh(sizes) as mesh:
+            found.append(told(lambda: Mpu(mesh, **roles)))  # noqa: B023
+    return found
+
+
 def test_roles_that_cannot_be_are_refused_before_anything_is_done() -> None:
     cases: list[tuple[dict[str, int], dict[str, str]]] = [
         ({"dp": 4}, {}),
@@ -148,7 +287,7 @@ def test_roles_that_cannot_be_are_refused_before_anything_is_done() -> None:
         ({"pp": 2, "dp": 1, "tp": 2}, {}),
         ({"dp": 2, "tp": 2}, {"sequence": "sq"}),
     ]
-    by_rank = meshkit.spawn(jobs.refused, 4, (cases,), timeout=120)
+    by_rank = meshkit.spawn(refused, 4, (cases,), timeout=120)
     assert by_rank == [by_rank[0]] * 4
     assert by_rank[0] == [
         "SpecError: Mpu(mesh): DeepSpeed asks for a model_parallel group, and the mesh has no axis "

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import meshkit
-
-from . import example_jobs as example
-from . import transformers_jobs as jobs
+from meshkit.interop.transformers import distribute
+from tests.interop.run_example import run_example
 
 pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install -e '.[interop]'"
 )
-
 LIBRARY = ["transformers.models.llama.modeling_llama", "transformers.distributed.utils"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "with_transformers.py"
+
+
+def config() -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+        max_position_embeddings=32,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     path = str(tmp_path_factory.mktemp("llama"))
     torch.manual_seed(0)
-    LlamaForCausalLM(jobs.config()).save_pretrained(path)
+    LlamaForCausalLM(config()).save_pretrained(path)
     return path
 
 
@@ -49,27 +63,136 @@ PARTS |= {
     "hsdp": (4, (16, 32)),
     "tp": (1, (16, 32)),
 }  # data ranks, and this rank's rows of a weight
+WEIGHTS = ("model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight")
+
+
+def groups_there() -> int:
+    return len(dist.distributed_c10d._world.pg_map)
+
+
+def closed() -> int:
+    """How many groups are left when all is closed."""
+    while OPEN:
+        OPEN.pop().close()
+    return groups_there()
+
+
+OPEN: list[meshkit.Mesh] = []  # DTensor of torch 2.13 confuses a mesh with an equal one, now closed
+
+
+def tokens(seed: int) -> torch.Tensor:
+    return torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(seed))
+
+
+def loaded(folder: str) -> Any:
+    from transformers import LlamaForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return LlamaForCausalLM.from_pretrained(folder)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def each(calls: list[tuple[Any, tuple[Any, ...]]]) -> list[Any]:
+    """Several jobs in one, as the import of Transformers takes longest."""
+    return [job(*args) for job, args in calls]
+
+
+def trained(
+    folder: str, sizes: dict[str, int], order: str | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The same, of a model that is split; each data rank has a part of its own."""
+    # torch 2.13 warns of what Transformers' modules return, and Transformers means it
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    mesh = meshkit.build_mesh(sizes, order=order)
+    before = groups_there()
+    model, view = distribute(loaded(folder), mesh, **options)
+    made = groups_there() - before
+    with torch.no_grad():
+        logits = model(tokens(0)).logits
+    part = view.coordinate["dp_replicate"] * view.layout.size("fsdp") + view.coordinate["fsdp"]
+    model(tokens(part), labels=tokens(part)).loss.backward()
+    found = {
+        "logits": whole(logits),
+        "gradient": [whole(model.get_parameter(name).grad) for name in WEIGHTS],
+        "local": tuple(model.get_parameter(WEIGHTS[0]).to_local().shape),
+        "made": made,
+        "later": groups_there() - before,
+    }
+    OPEN.extend((view, mesh))
+    return found
 
 
 @pytest.fixture(scope="module")
 def on_four(folder: str) -> list[list[Any]]:
     """By rank, what each case gives."""
-    calls = [(jobs.trained, (folder, *case)) for case in CASES.values()]
-    return meshkit.spawn(jobs.each, 4, ([*calls, (jobs.closed, ())],), timeout=200)
+    calls = [(trained, (folder, *case)) for case in CASES.values()]
+    return meshkit.spawn(each, 4, ([*calls, (closed, ())],), timeout=200)
+
+
+def of_two_minds() -> str:
+    """One rank asks for an option that Transformers does not have."""
+    from transformers import LlamaForCausalLM
+
+    with meshkit.build_mesh(dp=2) as mesh:
+        options = {"fsdp_plan": "wrong"} if mesh.rank else {}
+        try:
+            distribute(LlamaForCausalLM(config()), mesh, **options)
+        except meshkit.MeshkitError as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def without_plan() -> tuple[str, int]:
+    """Transformers itself raises, after the view is made: what is told, and what stays."""
+    from transformers import LlamaForCausalLM
+
+    with meshkit.build_mesh(tp=2) as mesh:
+        before = groups_there()
+        model = LlamaForCausalLM(config())
+        model.tp_plan = {}
+        try:
+            distribute(model, mesh)
+        except ValueError as error:
+            return str(error).split(". ")[0], groups_there() - before
+    return "", 0
+
+
+def staged(folder: str) -> dict[str, Any]:
+    """Logits over two stages."""
+    with meshkit.build_mesh(pp=2, dp=1) as mesh:
+        model, view = distribute(loaded(folder), mesh)
+        with view, torch.no_grad():
+            return {"logits": model(tokens(0)).logits, "stage": view.coordinate["pp"]}
 
 
 @pytest.fixture(scope="module")
 def on_two(folder: str) -> list[list[Any]]:
     """By rank, in one job, so that each failure is seen to leave the job as it was."""
     tp = (folder, {"dp": 1, "tp": 2, "sp": 1}, None, {})
-    calls = [(jobs.of_two_minds, ()), (jobs.without_plan, ()), (jobs.trained, tp)]
-    calls += [(jobs.staged, (folder,)), (jobs.closed, ())]
-    return meshkit.spawn(jobs.each, 2, (calls,), timeout=200)
+    calls = [(of_two_minds, ()), (without_plan, ()), (trained, tp)]
+    calls += [(staged, (folder,)), (closed, ())]
+    return meshkit.spawn(each, 2, (calls,), timeout=200)
+
+
+def alone(folder: str, parts: int) -> dict[str, Any]:
+    """Logits, and the gradient of the mean loss over the parts, of one process."""
+    model = loaded(folder)
+    with torch.no_grad():
+        logits = model(tokens(0)).logits
+    for seed in range(parts):
+        (model(tokens(seed), labels=tokens(seed)).loss / parts).backward()
+    return {"logits": logits, "gradient": [model.get_parameter(n).grad for n in WEIGHTS]}
 
 
 def check(case: str, folder: str, got: dict[str, Any]) -> None:
     parts, local = PARTS[case]
-    want = jobs.alone(folder, parts)
+    want = alone(folder, parts)
     assert largest(got["logits"], want["logits"]) < 1e-6
     for mine, whole in zip(got["gradient"], want["gradient"], strict=True):
         assert largest(mine, whole) < 1e-7 < float(whole.abs().max())
@@ -98,10 +221,30 @@ def test_closed_views_and_meshes_leave_the_default_group(
 
 
 def test_two_stages_give_the_logits_of_one_process(folder: str, on_two: list[list[Any]]) -> None:
-    want = jobs.alone(folder, 1)["logits"]
+    want = alone(folder, 1)["logits"]
     for rank, found in enumerate(on_two):
         assert found[3]["stage"] == rank
         assert largest(found[3]["logits"], want) < 1e-6
+
+
+def refused(calls: list[tuple[dict[str, int], dict[str, Any]]]) -> list[str]:
+    """What is told of calls on meshes that cannot be; and that nothing was made."""
+    from transformers import LlamaForCausalLM
+
+    told = []
+    for sizes, given in calls:
+        options = dict(given)
+        build = {"ranks": options.pop("ranks", None)}
+        of = torch.nn.Linear(2, 2) if options.pop("foreign", False) else LlamaForCausalLM(config())
+        with meshkit.build_mesh(sizes, **build) as mesh:
+            before = groups_there()
+            try:
+                distribute(of, mesh, **options)
+            except meshkit.MeshkitError as error:
+                told.append(f"{type(error).__name__}: {error}")
+            assert groups_there() == before
+            assert not hasattr(of, "_mesh_manager") or of._mesh_manager is None
+    return told
 
 
 def test_what_transformers_cannot_express_is_refused_before_a_group_is_made() -> None:
@@ -114,7 +257,7 @@ def test_what_transformers_cannot_express_is_refused_before_a_group_is_made() ->
         ({"dp": 4}, {"fsdp_sise": 4}),
         ({"dp": 2, "tp": 2}, {"ep_size": 4}),
     ]
-    for told in meshkit.spawn(jobs.refused, 4, (calls,), timeout=120):
+    for told in meshkit.spawn(refused, 4, (calls,), timeout=120):
         assert told == [
             "SpecError: distribute(model, mesh, data='fsdp'): Transformers"
             " cannot split over sp.\n"
@@ -155,7 +298,7 @@ def test_where_transformers_itself_raises_the_view_is_closed(on_two: list[list[A
 
 
 def test_the_example_trains() -> None:
-    said, *others = meshkit.spawn(example.printed, 4, (str(EXAMPLE), {}), timeout=120)
+    said, *others = meshkit.spawn(run_example, 4, (str(EXAMPLE), {}), timeout=120)
     assert others == [""] * 3
     first, losses, *_ = said.splitlines()
     assert first.startswith("Mesh(pp=1, dp_replicate=1, fsdp=2, tp=2; rank 0: pp=0")

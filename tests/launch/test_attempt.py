@@ -6,8 +6,10 @@ import os
 import socket
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
@@ -15,8 +17,7 @@ from meshkit.core.call import Call
 from meshkit.launch import rendezvous
 from meshkit.launch.attempt import is_past, of_attempt
 from meshkit.launch.seat import sit
-from meshkit.testing.faults import play
-from tests.launch import attempt_jobs as jobs
+from meshkit.testing.faults import Strike, play
 
 CALL = Call("init")
 
@@ -106,12 +107,32 @@ def test_who_takes_a_seat_just_as_the_attempt_ends_comes_again(
     assert answers == []
 
 
+def begins(strike: Strike, port: int, counts: list[int], waits: list[float]) -> Any:
+    """An attempt of a job: each rank is the only worker of an agent, which has so many restarts.
+
+    Agents are numbered from the end, so that a new one is rank 0.
+    """
+    me, size = strike.rank, len(counts)
+    for name in ("MESHKIT_SPAWN", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        del os.environ[name]
+    os.environ.update(RANK=str(me), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1")
+    os.environ.update(MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+    os.environ.update(TORCHELASTIC_RUN_ID="x", TORCHELASTIC_RESTART_COUNT=str(counts[me]))
+    os.environ["TORCHELASTIC_ERROR_FILE"] = f"/tmp/x_{size - me}/attempt_{counts[me]}/0/error.json"
+    time.sleep(waits[me])
+    strike.note()
+    world = meshkit.init(arrival_timeout=20)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return world.launcher, int(total)
+
+
 def test_attempts_in_which_one_agent_alone_counts_a_restart() -> None:
     """It comes after the one who was told of it, then before; then a new agent joins the two."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     attempts = [([0, 0], [0.0, 0.0]), ([1, 0], [0.7, 0.0]), ([2, 0], [0.0, 0.7])]
     for counts, waits in (*attempts, ([0, 2, 0], [0.0, 0.0, 0.0])):
-        played = play(jobs.begins, len(counts), (store.port, counts, waits), timeout=60)
+        played = play(begins, len(counts), (store.port, counts, waits), timeout=60)
         told = {one.text for one in played.outcomes.values()}
         assert told == {str(("torchrun", len(counts)))}, played
         assert max(played.seconds(rank) for rank in range(len(counts))) < 10

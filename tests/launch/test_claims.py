@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
+import time
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import LaunchError, MeshkitError
+from meshkit.launch import device as device_module
+from meshkit.launch import join
 from meshkit.launch.claims import Claim, Claimant, refused
 from meshkit.launch.meet import Matter, Party, arrive
 from meshkit.launch.verdict import as_words, from_words
-from tests.launch import claim_jobs as jobs
 
 HOST = socket.gethostname()
 
@@ -53,8 +58,24 @@ def test_a_word_that_is_no_error_of_ours_makes_no_class() -> None:
     assert type(from_words('{"error": "SystemExit", "text": "x"}')) is MeshkitError
 
 
+def refusal_of_init(arguments: dict[str, Any]) -> Any:
+    """What init raises, in how long, and what is left."""
+    began = time.monotonic()
+    try:
+        meshkit.init(arrival_timeout=30, **arguments)
+    except meshkit.MeshkitError as error:
+        requests = getattr(error, "requests", None)
+        told = type(error).__name__, str(error), requests, time.monotonic() - began
+        return (*told, dist.is_initialized())
+    return "joined"
+
+
+def seeds(by_rank: list[int | str | None]) -> Any:
+    return refusal_of_init({"seed": by_rank[meshkit.detect().rank]})
+
+
 def test_different_seeds_are_told_to_all_ranks_alike() -> None:
-    told = meshkit.spawn(jobs.seeds, 4, ([7, 7, 8, 7],), timeout=60)
+    told = meshkit.spawn(seeds, 4, ([7, 7, 8, 7],), timeout=60)
     kinds, texts, requests, seconds, joined = zip(*told, strict=True)
     assert set(kinds) == {"DisagreementError"}
     assert len(set(texts)) == 1
@@ -71,16 +92,23 @@ def test_different_seeds_are_told_to_all_ranks_alike() -> None:
 
 @pytest.mark.parametrize("by_rank", [[None, 3], [3, "shared"]])
 def test_a_seed_on_some_ranks_only_is_no_agreement(by_rank: list[int | str | None]) -> None:
-    told = meshkit.spawn(jobs.seeds, 2, (by_rank,), timeout=60)
+    told = meshkit.spawn(seeds, 2, (by_rank,), timeout=60)
     assert {one[0] for one in told} == {"DisagreementError"}
 
 
 def test_equal_seeds_join() -> None:
-    assert meshkit.spawn(jobs.seeds, 2, ([3, 3],), timeout=60) == ["joined"] * 2
+    assert meshkit.spawn(seeds, 2, ([3, 3],), timeout=60) == ["joined"] * 2
+
+
+def one_clashes_before_another_comes(seconds: float) -> Any:
+    """Let rank 2 come when the others have already been refused."""
+    rank = meshkit.detect().rank
+    time.sleep(seconds if rank == 2 else 0)
+    return seeds([1, 2, 1])
 
 
 def test_a_rank_that_comes_later_hears_the_refusal() -> None:
-    told = meshkit.spawn(jobs.one_clashes_before_another_comes, 3, (3.0,), timeout=60)
+    told = meshkit.spawn(one_clashes_before_another_comes, 3, (3.0,), timeout=60)
     assert len({one[1] for one in told}) == 1
     assert all(one[3] < 15 for one in told)
 
@@ -103,24 +131,61 @@ def test_a_rank_is_here_only_when_its_claims_are_made(monkeypatch: pytest.Monkey
     assert keys == ["claim/a", "request", "here/0", "verdict"]
 
 
+def draws() -> Any:
+    """The first numbers of every generator, after seed='shared', twice in one job."""
+    found = []
+    for _ in range(2):
+        meshkit.init(seed="shared")
+        numbers = random.random(), float(np.random.rand()), float(torch.rand(()))
+        found.append((*numbers, torch.initial_seed()))
+    return found
+
+
 def test_a_shared_seed_is_one_number_for_all_and_new_each_time() -> None:
-    by_rank = meshkit.spawn(jobs.draws, 3, timeout=60)
+    by_rank = meshkit.spawn(draws, 3, timeout=60)
     assert by_rank[0] == by_rank[1] == by_rank[2]
     assert by_rank[0][0] != by_rank[0][1]
-    assert meshkit.spawn(jobs.draws, 1, timeout=60)[0] != by_rank[0]
+    assert meshkit.spawn(draws, 1, timeout=60)[0] != by_rank[0]
+
+
+def later_seeds_differ() -> Any:
+    """A second init with another seed on one rank; that rank, or the other, is told."""
+    meshkit.init(seed=1)
+    dist.barrier()
+    try:
+        meshkit.init(seed=5 + meshkit.detect().rank)
+        told = "accepted"
+    except meshkit.DisagreementError as error:
+        told = str(error)
+    dist.barrier()
+    return told
 
 
 def test_a_later_seed_that_differs_is_told() -> None:
-    told = meshkit.spawn(jobs.later_seeds_differ, 2, timeout=60)
+    told = meshkit.spawn(later_seeds_differ, 2, timeout=60)
     assert sorted(text == "accepted" for text in told) == [False, True]
     (text,) = (text for text in told if text != "accepted")
     assert "seed=5" in text
     assert "seed=6" in text
 
 
+def share_a_device(uuids: list[str | None], backend: str) -> Any:
+    """Join as if the ranks computed on devices with these UUIDs, through that backend."""
+    uuid = uuids[meshkit.detect().rank]
+    claim = device_module.device_claim
+
+    def claim_of_a_gpu(call: Any, rank: int, device: torch.device, _: str) -> Any:
+        return claim(call, rank, torch.device("cuda", 0), backend)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_module, "device_uuid", lambda device: uuid)
+        patch.setattr(join, "device_claim", claim_of_a_gpu)
+        return refusal_of_init({})
+
+
 def test_two_ranks_on_one_device_are_named_on_all_ranks() -> None:
     uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-b"]
-    told = meshkit.spawn(jobs.share_a_device, 4, (uuids, "nccl"), timeout=60)
+    told = meshkit.spawn(share_a_device, 4, (uuids, "nccl"), timeout=60)
     kinds, texts, _, seconds, joined = zip(*told, strict=True)
     assert set(kinds) == {"LaunchError"}
     assert len(set(texts)) == 1
@@ -151,5 +216,5 @@ def test_nothing_is_refused_that_works(
     uuids: list[str | None], backend: str, shares: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", shares)
-    told = meshkit.spawn(jobs.share_a_device, 2, (uuids, backend), timeout=60)
+    told = meshkit.spawn(share_a_device, 2, (uuids, backend), timeout=60)
     assert told == ["joined"] * 2

@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
+import meshkit
+from meshkit.launch import meet, taken
 from meshkit.launch.seat import Holder, TakenError, sit
-from meshkit.testing.faults import Played, play
-from tests.launch import taken_jobs as jobs
+from meshkit.testing.faults import Played, Strike, play
 
 
 def tcp() -> str:
@@ -26,11 +33,68 @@ def method(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return tcp() if request.param == "tcp" else f"file://{tmp_path}/store"
 
 
+def leave(strike: Strike, mark: str) -> None:
+    Path(strike.folder, f"{strike.rank}.{mark}").touch()
+
+
+def see(strike: Strike, *marks: str) -> None:
+    """Wait for marks, as long as the job may last."""
+    while not all(Path(strike.folder, mark).exists() for mark in marks):
+        time.sleep(0.01)
+
+
+def then(after: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        made = call(*args, **options)
+        after()
+        return made
+
+    return changed
+
+
+def joins(
+    strike: Strike,
+    ranks: list[int],
+    sizes: list[int],
+    after: dict[int, str],
+    method: str,
+    limit: float,
+) -> Any:
+    """Join as the rank that the list gives this process, in a job of that size.
+
+    All processes start at once, except those in ``after``. Each of those starts when a process has
+    left a mark: ``"0.sits"`` (it is about to check in), ``"1.tells"`` (it was refused, and reports
+    it to the waiting ranks) or ``"0.joined"``. A job that has joined runs until all of those
+    processes have ended.
+    """
+    me = strike.rank
+    for name in ("MESHKIT_SPAWN", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        del os.environ[name]
+    os.environ.update(RANK=str(ranks[me]), WORLD_SIZE=str(sizes[me]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meet, "_object", then(lambda: leave(strike, "sits"), meet._object))
+        sleep = then(lambda: leave(strike, "tells"), time.sleep)
+        patch.setattr(taken, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+        if "1.tells" in after.values():  # the last process has to come while the others wait
+            patch.setattr(taken, "PATIENCE", 4.0)
+        leave(strike, "up")
+        see(strike, *(f"{process}.up" for process in range(len(ranks))))
+        see(strike, *([after[me]] if me in after else []))
+        strike.note()
+        world = meshkit.init(init_method=method, arrival_timeout=limit)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    leave(strike, "joined")
+    see(strike, *(f"{process}.json" for process in after if process != me))
+    dist.all_reduce(total)
+    return os.getpid(), world.rank, int(total)
+
+
 def joined(
     ranks: list[int], sizes: list[int], after: dict[int, str], method: str, limit: float = 20
 ) -> Played:
     args = ranks, sizes, after, method, limit
-    return play(jobs.joins, len(ranks), args, timeout=120)
+    return play(joins, len(ranks), args, timeout=120)
 
 
 ORDER = {1: "0.sits", 2: "1.tells"}
@@ -75,7 +139,7 @@ def test_a_job_that_runs_is_left_alone(method: str) -> None:
     assert played.outcomes[1].text[1:].split(",")[0] in pids(text)  # by name
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_two_jobs_at_one_address(size: int, method: str) -> None:
     """The second job comes while the first waits for its rank 1.
 
@@ -91,9 +155,21 @@ def test_two_jobs_at_one_address(size: int, method: str) -> None:
     assert max(played.seconds(rank) for rank in range(3)) < 10
 
 
+def steps(strike: Strike, method: str, names: list[str]) -> None:
+    """This process is a task of that Slurm step."""
+    job, step = names[strike.rank].split(".")
+    for name in ("MESHKIT_SPAWN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        del os.environ[name]
+    task = {"PROCID": str(strike.rank), "NTASKS": "2", "LOCALID": "0", "NNODES": "2"}
+    named = {**task, "JOB_ID": job, "STEP_ID": step, "NODEID": str(strike.rank)}
+    os.environ.update({f"SLURM_{name}": value for name, value in named.items()})
+    os.environ["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)"
+    meshkit.init(init_method=method, arrival_timeout=20)
+
+
 def test_two_jobs_that_their_launcher_names(tmp_path: Path) -> None:
     """Rank 1 of another Slurm step comes first: the steps of a job share its port."""
-    played = play(jobs.steps, 2, (f"file://{tmp_path}/store", ["7.0", "7.1"]), timeout=120)
+    played = play(steps, 2, (f"file://{tmp_path}/store", ["7.0", "7.1"]), timeout=120)
     texts = {one.text for one in played.outcomes.values()}
     assert {one.kind for one in played.outcomes.values()} == {"DisagreementError"}
     (text,) = texts
@@ -111,22 +187,58 @@ def test_a_rank_of_a_larger_job_is_told_with_the_odd_one(tmp_path: Path) -> None
     assert "world_size=4" in played.outcomes[0].text
 
 
+def kill_when_two_wait(strike: Strike, method: str) -> None:
+    """None of them writes to the store then: a file that was cut short would be refused."""
+    store = dist.FileStore(method.removeprefix("file://"), -1)
+    while not store.check([f"meshkit/1/meeting/1/here/{rank}" for rank in (0, 1)]):
+        time.sleep(0.05)
+    strike.kill()
+
+
+def killed_in_init(strike: Strike, method: str, absent: int) -> Any:
+    if strike.rank == absent:
+        return "never came"
+    Thread(target=kill_when_two_wait, args=(strike, method), daemon=True).start()
+    meshkit.init(init_method=method, arrival_timeout=30)
+
+
+def starts_twice(strike: Strike, method: str, seconds: list[float]) -> Any:
+    """The first start is killed in init while a rank is still to come; these are of the second."""
+    time.sleep(seconds[strike.rank])
+    meshkit.init(init_method=method, arrival_timeout=20)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return int(total)
+
+
 @pytest.mark.parametrize("order", [[0, 0, 1], [1, 1, 0]], ids=["2 comes last", "2 comes first"])
 def test_a_start_that_was_killed_is_not_in_the_way_of_the_next(
     order: list[float], tmp_path: Path
 ) -> None:
     method = f"file://{tmp_path}/store"
-    first = play(jobs.killed_in_init, 3, (method, 2), timeout=120)
+    first = play(killed_in_init, 3, (method, 2), timeout=120)
     assert [first.ends[rank] for rank in range(3)] == ["SIGKILL", "SIGKILL", "ended"]
     base = dist.FileStore(f"{tmp_path}/store", -1)
     assert base.check(["meshkit/seat/0", "meshkit/seat/1", "meshkit/1/meeting/1/here/1"])
     del base
-    second = play(jobs.starts_twice, 3, (method, order), timeout=120)
+    second = play(starts_twice, 3, (method, order), timeout=120)
     assert [one.text for one in second.outcomes.values()] == ["3", "3", "3"], second
 
 
+def one_stays_in_its_first_job(strike: Strike, method: str) -> Any:
+    """Ranks 0 and 2 leave and join again; rank 1 is still in the first job."""
+    meshkit.init(init_method=method, arrival_timeout=20)
+    if strike.rank == 1:
+        time.sleep(6)
+        return "stayed"
+    dist.barrier(dist.new_group([0, 2], use_local_synchronization=True))
+    meshkit.shutdown()
+    strike.note()
+    meshkit.init(init_method=method, arrival_timeout=2)
+
+
 def test_a_rank_that_is_still_in_an_earlier_job_is_named_with_it(tmp_path: Path) -> None:
-    played = play(jobs.one_stays_in_its_first_job, 3, (f"file://{tmp_path}/store",), timeout=120)
+    played = play(one_stays_in_its_first_job, 3, (f"file://{tmp_path}/store",), timeout=120)
     outcome = played.outcomes[0]
     assert (outcome.kind, outcome.missing_ranks) == ("RankTimeoutError", (1,))
     where = rf"Last seen: 1 on host {socket.gethostname()}, pid \d+ "

@@ -144,7 +144,10 @@ def test_the_wire_between_two_hosts_is_cut(where: str, told: tuple[float, dict[s
 
 @pytest.mark.parametrize(
     ("where", "kind", "within"),
-    [("agree", "RankTimeoutError", 3 + 2), ("collective", "CollectiveError", 3 + 4)],
+    [
+        pytest.param("agree", "RankTimeoutError", 3 + 2, marks=pytest.mark.slow),
+        ("collective", "CollectiveError", 3 + 4),
+    ],
 )
 def test_a_stopped_worker_of_torchrun(where: str, kind: str, within: float, tmp_path: Path) -> None:
     """The agent hosts the store and notices nothing: a stopped worker has not failed."""

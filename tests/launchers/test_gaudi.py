@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.launchers.checks import PYTHON, ROOT, check, clean, job, need
 
 STAND_IN = str(Path(__file__).with_name("gaudi"))
@@ -14,6 +16,7 @@ PATH = {"PYTHONPATH": f"{STAND_IN}:{ROOT}"}
 MODULES = "4,5,6,7"
 
 
+@pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
     said = job(command, tmp_path / "out", SIZES, **PATH, HABANA_VISIBLE_MODULES=MODULES)

@@ -51,7 +51,7 @@ def test_rank_0_tells_the_others_where_to_meet(
 
 
 @pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
-@pytest.mark.parametrize("where", ["MASTER_ADDR", "file"])
+@pytest.mark.parametrize("where", ["MASTER_ADDR", pytest.param("file", marks=pytest.mark.slow)])
 def test_without_mpi4py(
     name: str, command: list[str], package: str, where: str, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 import meshkit
 from tests.launchers import program as job_program
 from tests.launchers.checks import PYTHON, check, clean, job, program
@@ -33,6 +35,7 @@ def test_variables_by_hand(tmp_path: Path) -> None:
     check(said, sizes, "hand-written")
 
 
+@pytest.mark.slow
 def test_spawn(tmp_path: Path) -> None:
     sizes = {"dp": 4, "sp": 2, "tp": 1}
     meshkit.spawn(job_program.main, 8, (str(tmp_path), *(f"{a}={s}" for a, s in sizes.items())))

@@ -31,7 +31,7 @@ def run(slurm: Slurm, *argv: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("dealt", ["block", "cyclic"])
+@pytest.mark.parametrize("dealt", ["block", pytest.param("cyclic", marks=pytest.mark.slow)])
 def test_two_nodes(slurm: Slurm, dealt: str, tmp_path: Path) -> None:
     srun = slurm.command("srun", "-N2", "--ntasks-per-node=2", f"--distribution={dealt}", *PYTHON)
     said = job(srun, tmp_path / "out", SIZES)
@@ -44,6 +44,7 @@ def test_two_nodes(slurm: Slurm, dealt: str, tmp_path: Path) -> None:
     assert (address[0], address[2]) == ("rack1node1", "SLURM_STEP_NODELIST")
 
 
+@pytest.mark.slow
 def test_nodes_of_different_sizes(slurm: Slurm, tmp_path: Path) -> None:
     srun = slurm.command("srun", "-N2", "-n3", "--distribution=block", *PYTHON)
     said = job(srun, tmp_path / "out", {"dp": 3})

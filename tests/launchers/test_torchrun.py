@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.launchers.checks import check, clean, job, program
 from tests.launchers.two_hosts import two_hosts
 
@@ -13,6 +15,7 @@ SIZES = {"dp": 2, "sp": 2, "tp": 1}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
+@pytest.mark.slow
 def test_one_node(tmp_path: Path) -> None:
     said = job([*TORCHRUN, "--nproc-per-node", "4"], tmp_path / "out", SIZES)
     check(said, SIZES, "torchrun")

@@ -10,13 +10,13 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import meshkit
-
-from .. import jobs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,21 +25,40 @@ def started() -> None:
     meshkit.spawn(os.getpid, 1, timeout=60)
 
 
+def rank_plus(number: int) -> int:
+    return meshkit.detect().rank + number
+
+
 def test_results_by_rank() -> None:
-    assert meshkit.spawn(jobs.rank_plus, 4, (10,), timeout=60) == [10, 11, 12, 13]
+    assert meshkit.spawn(rank_plus, 4, (10,), timeout=60) == [10, 11, 12, 13]
+
+
+def returns_tensor() -> torch.Tensor:
+    return torch.arange(3) + meshkit.detect().rank
 
 
 def test_tensors_come_back() -> None:
-    first, second = meshkit.spawn(jobs.returns_tensor, 2, timeout=60)
+    first, second = meshkit.spawn(returns_tensor, 2, timeout=60)
     assert torch.equal(first + 1, second)
+
+
+def environment_of_child(name: str) -> str | None:
+    return os.environ.get(name)
 
 
 def test_children_see_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("a", "b"):  # the forkserver was started before
         monkeypatch.setenv("MESHKIT_TEST", value)
-        assert meshkit.spawn(jobs.environment_of_child, 1, ("MESHKIT_TEST",)) == [value]
+        assert meshkit.spawn(environment_of_child, 1, ("MESHKIT_TEST",)) == [value]
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "outer")
-    assert meshkit.spawn(jobs.environment_of_child, 1, ("TORCHELASTIC_RUN_ID",)) == [None]
+    assert meshkit.spawn(environment_of_child, 1, ("TORCHELASTIC_RUN_ID",)) == [None]
+
+
+def one_raises() -> None:
+    if meshkit.detect().rank == 1:
+        raise ValueError("boo")
+    meshkit.init()
+    dist.barrier()
 
 
 def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
@@ -49,7 +68,7 @@ def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
     monkeypatch.setattr("meshkit.launch.spawn.spawn.GRACE", timedelta(seconds=2))
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(jobs.one_raises, 3)
+        meshkit.spawn(one_raises, 3)
     assert 2 <= time.monotonic() - began < 12
     error = caught.value
     assert isinstance(error.errors[1], ValueError)
@@ -67,18 +86,30 @@ def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
     assert lines[-1] == "  Fix: look at rank 1 first; the others may have failed because it did."
 
 
+def one_is_killed() -> None:
+    meshkit.init(timeout=60)
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(jobs.one_is_killed, 3, timeout=60)
+        meshkit.spawn(one_is_killed, 3, timeout=60)
     line = str(caught.value).splitlines()[0]
     assert line.startswith("spawn(one_is_killed, 3, timeout=60): rank 1 failed first, with ")
     assert line.endswith("RuntimeError: the process ended by itself, with signal SIGKILL")
     assert sorted(caught.value.errors) == [0, 1, 2]
 
 
+def one_exits() -> None:
+    if meshkit.detect().rank == 0:
+        sys.exit(3)
+
+
 def test_sys_exit_is_an_outcome() -> None:
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(jobs.one_exits, 2, timeout=60)
+        meshkit.spawn(one_exits, 2, timeout=60)
     assert isinstance(caught.value.errors[0], SystemExit)
 
 
@@ -87,7 +118,7 @@ def test_sys_exit_0_is_no_failure() -> None:
 
 
 def test_a_time_of_months_is_a_time() -> None:
-    assert meshkit.spawn(jobs.rank_plus, 1, (1,), timeout=3e6) == [1]
+    assert meshkit.spawn(rank_plus, 1, (1,), timeout=3e6) == [1]
 
 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
@@ -100,10 +131,16 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     )
 
 
+def one_hangs() -> int:
+    if meshkit.detect().rank == 1:
+        time.sleep(600)
+    return 0
+
+
 def test_the_watchdog_ends_a_hang() -> None:
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(jobs.one_hangs, 2, timeout=1.5)
+        meshkit.spawn(one_hangs, 2, timeout=1.5)
     assert 1.5 <= time.monotonic() - began < 6
     assert sorted(caught.value.errors) == [1]
     error = caught.value.errors[1]
@@ -111,11 +148,26 @@ def test_the_watchdog_ends_a_hang() -> None:
     assert error.missing_ranks == (1,)
 
 
+class Odd(Exception):
+    """An exception that pickle cannot rebuild."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def raises_odd() -> None:
+    raise Odd(1, 2)
+
+
+def returns_unpicklable() -> Any:
+    return lambda: None
+
+
 def test_what_cannot_be_pickled_is_told_in_words() -> None:
     with pytest.raises(meshkit.SpawnError, match="RuntimeError: Odd: 1 and 2"):
-        meshkit.spawn(jobs.raises_odd, 1, timeout=60)
+        meshkit.spawn(raises_odd, 1, timeout=60)
     with pytest.raises(meshkit.SpawnError, match="the result of fn, a function, cannot be sent"):
-        meshkit.spawn(jobs.returns_unpicklable, 1, timeout=60)
+        meshkit.spawn(returns_unpicklable, 1, timeout=60)
     with pytest.raises(meshkit.SpecError, match="fn and args cannot be sent"):
         meshkit.spawn(lambda: None, 2)
 
@@ -175,5 +227,12 @@ def wait_until(condition: object, seconds: float) -> None:
         time.sleep(0.05)
 
 
+def read_by_joining() -> list[str]:
+    """The modules of meshkit that init and build_mesh still had to read in this process."""
+    before = set(sys.modules)
+    meshkit.build_mesh(dp=-1, tp=2).close()
+    return sorted(name for name in set(sys.modules) - before if name.startswith("meshkit"))
+
+
 def test_children_find_all_that_a_mesh_needs_imported() -> None:
-    assert meshkit.spawn(jobs.read_by_joining, 2, timeout=60) == [[], []]
+    assert meshkit.spawn(read_by_joining, 2, timeout=60) == [[], []]

@@ -1,4 +1,4 @@
-"""A script of examples/ as each rank of a launcher runs it, in ranks that have its library."""
+"""A script of examples/, run as each rank of a launcher runs it, with its library imported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 
-def printed(script: str, environ: dict[str, str]) -> str:
-    """What the script prints on this rank; where it leaves with a code, that is raised."""
+def run_example(script: str, environ: dict[str, str]) -> str:
+    """Return the output of a script on this rank. A non-zero exit code raises SystemExit."""
     os.environ.update(environ)
     sys.argv, sys.path = [script], [str(Path(script).parent), *sys.path]
     out = io.StringIO()
