@@ -1,5 +1,5 @@
-"""Measurements of meshkit, each against a peer in the same run: ``python -m benchmarks``.
+"""Benchmarks: how long meshkit takes, beside its peers, on the same work in one run.
 
-Some stand by themselves too: ``python -m benchmarks.agreement``, ``.collectives``, ``.placement``,
-``.scale``, ``.startup``.
+``harness`` holds the rows and the timing, ``report`` the tables, the plots and the README section.
+Every other file is one benchmark: a function ``run(quick) -> list[Row]``.
 """

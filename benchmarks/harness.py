@@ -1,0 +1,236 @@
+"""Rows that compare meshkit with a peer, and the timing that fills them.
+
+The ratio of a row is meshkit / peer, taken repetition by repetition, as median and quartiles. Below
+1 meshkit took less. For tokens/s, above 1 meshkit did more.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+INSTALL = "pip install -c constraints.txt -e '.[bench]'"
+ITSELF = "itself on 8 ranks"  # the peer of a figure that must not grow with the ranks
+
+Work = Callable[[], object]
+Clock = Callable[[], float]  # does the work and returns its own figure, usually seconds
+Figures = tuple[list[float], list[float]]  # meshkit's and the peer's, one a repetition
+
+
+def figure_text(value: float | None) -> str:
+    """Format a figure with three significant digits, or as a whole number from 1,000 on.
+
+    Example:
+        >>> figure_text(0.000123456), figure_text(15.0), figure_text(123456.7), figure_text(None)
+        ('0.000123', '15', '123,457', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median of meshkit / peer over repetitions, and its quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Ratio:
+        """Return the quartiles of one or more ratios.
+
+        Example:
+            >>> str(Ratio.of([1.0, 2.0, 3.0, 4.0, 9.0]))
+            '3 (2-4)'
+        """
+        return cls(*np.percentile(values, [25, 50, 75]).tolist())
+
+    def __str__(self) -> str:
+        return f"{figure_text(self.median)} ({figure_text(self.low)}-{figure_text(self.high)})"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound on one figure of a row.
+
+    Attributes:
+        figure: ``"ratio"`` is the median ratio. ``"low"`` is its lower quartile, for two sides that
+            may differ by noise alone. ``"ours"`` is meshkit's figure, in the unit of the row.
+        sense: ``"<="`` or ``">="``.
+        bound: the largest or smallest figure that meets the goal.
+    """
+
+    figure: str
+    sense: str
+    bound: float
+
+    def excess(self, ours: float | None, ratio: Ratio | None) -> float | None:
+        """Return the figure relative to the bound, or None if the row has no such figure.
+
+        At most 1 meets the goal; 1.3 misses it by 30 %.
+
+        Example:
+            >>> Goal("ours", "<=", 10).excess(13, None), Goal("ours", ">=", 4).excess(2, None)
+            (1.3, 2.0)
+        """
+        figures = {"ours": ours}
+        if ratio is not None:
+            figures |= {"ratio": ratio.median, "low": ratio.low}
+        figure = figures.get(self.figure)
+        if figure is None:
+            return None
+        return figure / self.bound if self.sense == "<=" else self.bound / figure
+
+    def __str__(self) -> str:
+        return f"{self.figure} {self.sense} {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of work on one number of ranks, done by meshkit and by one peer.
+
+    Attributes:
+        what: the work, in the words of the README table.
+        scale: the number of ranks; 1 for work of one process.
+        peer: the library or call that does the same work; ``"-"`` if there is none.
+        unit: unit of both figures: ``"s"``, ``"groups"``, ``"tokens/s"``.
+        ours: median figure of meshkit.
+        theirs: median figure of the peer.
+        ratio: meshkit / peer over repetitions.
+        goal: the bound that the row should meet; None for a row without a goal.
+        missing: the reason why there is no figure of the peer, and the command that brings it.
+    """
+
+    what: str
+    scale: int
+    peer: str
+    unit: str
+    ours: float | None = None
+    theirs: float | None = None
+    ratio: Ratio | None = None
+    goal: Goal | None = None
+    missing: str | None = None
+
+    @property
+    def excess(self) -> float | None:
+        """Return the distance from the goal, see :meth:`Goal.excess`; None without a goal."""
+        return None if self.goal is None else self.goal.excess(self.ours, self.ratio)
+
+    @property
+    def met(self) -> bool | None:
+        """Return whether the goal is met; None without a goal or without its figure."""
+        return None if self.excess is None else self.excess <= 1
+
+
+def compare(
+    what: str, scale: int, peer: str, unit: str, figures: Figures, goal: Goal | None = None
+) -> Row:
+    """Return the row of figures that were taken in pairs.
+
+    Args:
+        what: the work.
+        scale: number of ranks.
+        peer: name of the other side.
+        unit: unit of the figures.
+        figures: meshkit's and the peer's figures, equally many, one a repetition.
+        goal: the bound on the row.
+
+    Example:
+        >>> str(compare("a map", 8, "numpy", "s", ([2.0, 3.0], [4.0, 4.0])).ratio)
+        '0.625 (0.562-0.688)'
+    """
+    ours, theirs = figures
+    ratio = Ratio.of([mine / other for mine, other in zip(ours, theirs, strict=True)])
+    return Row(what, scale, peer, unit, median(ours), median(theirs), ratio, goal)
+
+
+def single(
+    what: str, scale: int, unit: str, figures: Sequence[float], goal: Goal | None = None
+) -> Row:
+    """Return the row of work that no peer does."""
+    return Row(what, scale, "-", unit, ours=median(figures), goal=goal)
+
+
+def not_installed(what: str, scale: int, peer: str, package: str) -> Row:
+    """Return the row of a peer whose package is missing, with the command that installs it."""
+    return Row(what, scale, peer, "s", missing=f"{package} is not installed: {INSTALL}")
+
+
+def mesh_sizes(ranks: int) -> dict[str, int]:
+    """Return the sizes of the mesh that jobs of an even number of ranks build.
+
+    Example:
+        >>> mesh_sizes(32), mesh_sizes(2)
+        ({'dp': 8, 'tp': 4}, {'dp': 1, 'tp': 2})
+    """
+    tp = 4 if ranks % 4 == 0 else 2
+    return {"dp": ranks // tp, "tp": tp}
+
+
+# --- timing --------------------------------------------------------------------------------------
+
+
+def time_in_turns(ours: Work, theirs: Work, repeats: int, *, min_seconds: float = 0.005) -> Figures:
+    """Return the seconds of one call of each side, repetition by repetition.
+
+    Each repetition times as many calls in a row as take ``min_seconds``. Garbage is collected
+    before the first repetition, and not again until the last one has ended.
+
+    Args:
+        ours: the work of meshkit.
+        theirs: the same work of a peer.
+        repeats: number of repetitions, 1 or more.
+        min_seconds: seconds that one repetition of one side takes at least.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        calls, their_calls = (_num_calls(work, min_seconds) for work in (ours, theirs))
+        return alternate(
+            lambda: _seconds(ours, calls), lambda: _seconds(theirs, their_calls), repeats, warm_up=0
+        )
+    finally:
+        gc.enable()
+
+
+def alternate(ours: Clock, theirs: Clock, repeats: int, *, warm_up: int = 1) -> Figures:
+    """Return the figures of both sides, repetition by repetition.
+
+    The side that goes first changes with each repetition, so that a machine that slows down slows
+    both sides down.
+
+    Args:
+        ours: does the work of meshkit and returns its figure.
+        theirs: the same of a peer.
+        repeats: number of repetitions that count, 1 or more.
+        warm_up: number of repetitions before them, which do not count.
+    """
+    figures: Figures = ([], [])
+    for repeat in range(warm_up + repeats):
+        for side in turn(repeat):
+            figures[side].append((ours, theirs)[side]())
+    return figures[0][warm_up:], figures[1][warm_up:]
+
+
+def turn(repeat: int) -> tuple[int, int]:
+    """Return the order of the two sides in a repetition."""
+    return (0, 1) if repeat % 2 == 0 else (1, 0)
+
+
+def _num_calls(work: Work, min_seconds: float) -> int:
+    _seconds(work, 1)
+    return max(1, round(min_seconds / max(_seconds(work, 1), 1e-7)))
+
+
+def _seconds(work: Work, calls: int) -> float:
+    began = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return (time.perf_counter() - began) / calls
