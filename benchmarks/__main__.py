@@ -39,12 +39,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def measure(names: Sequence[str], quick: bool) -> str:
-    """Run benchmarks, write the rows after each one, and return the text of the report.
-
-    Args:
-        names: keys of ``BENCHMARKS``.
-        quick: whether to take few repetitions and small scales.
-    """
+    """Run benchmarks, write the rows after each one, and return the text of the report."""
     machine, rows, text = this_machine(), dict[str, list[Row]](), ""
     complete = not quick and {*names} == {*BENCHMARKS}
     for name in names:

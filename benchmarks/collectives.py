@@ -11,15 +11,14 @@ operations, axes and sizes. It comes about in four steps:
    that is measured at one stretch shows the threads' positions at that moment.
 4. The time of a repetition is that of the slowest rank.
 
-A group of meshkit is a plain ``ProcessGroup``. A ratio that stays away from 1 over several runs is a
-bug. ``meshkit bench`` measures the speed of each axis of any mesh.
+A group of meshkit is a plain ``ProcessGroup``. A ratio that stays away from 1 over several runs is
+a bug. ``meshkit bench`` measures the speed of each axis of any mesh.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,35 +34,23 @@ from .harness import Goal, Row, compare, turn
 
 RANKS = 4
 CALLS = {4 * 1024: 50, 1024 * 1024: 5}  # bytes of the whole array -> calls in a row
-WARM_UP = 1  # repetitions that do not count
 WITHIN_NOISE = Goal("low", "<=", 1)
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One collective over one axis, on two groups of the same ranks: meshkit's and torch's.
-
-    Attributes:
-        op: a key of ``OPERATIONS``.
-        axis: of the mesh.
-        members: ranks of torch's group, computed without meshkit.
-        size: bytes of the whole array.
-        groups: functions that return the two groups.
-    """
+    """One collective over one axis, on two groups of the same ranks: meshkit's and torch's."""
 
     op: str
     axis: str
-    members: tuple[int, ...]
-    size: int
+    size: int  # bytes of the whole array
+    members: tuple[int, ...]  # computed without meshkit
     groups: tuple[Callable[[], dist.ProcessGroup], Callable[[], dist.ProcessGroup]]
-
-    def __str__(self) -> str:
-        return f"{self.op} of {self.size // 1024} KiB over {self.axis}"
 
     def prepare(self, make: Callable[..., Prepared], side: int) -> Prepared:
         """Return the call on one of the groups, with its float32 tensors."""
-        return make(self.op, self.members, self.size // 4, self.groups[side](), CPU)
+        group = self.groups[side]()
+        return make(self.op, self.members, self.size // 4, group, torch.device("cpu"))
 
 
 def run(quick: bool) -> list[Row]:
@@ -78,44 +65,32 @@ def measure(repeats: int) -> Row:
         RuntimeError: if an element of a result is wrong, on either group.
     """
     meshkit.init(device="cpu")
-    with meshkit.build_mesh(tp=2) as mesh, pairs_of(mesh) as pairs:
+    with meshkit.build_mesh(tp=2) as mesh:
         barrier_group = dist.new_group()
-        rank = dist.get_rank()
-        supported = [pair for pair in pairs if check(pair, rank)]
-        times = slowest(time_pairs(supported, repeats, barrier_group), barrier_group)
-        dist.destroy_process_group(barrier_group)
+        supported = [pair for pair in pairs_of(mesh) if check(pair, mesh.rank)]
+        times = time_pairs(supported, repeats, barrier_group)
+        dist.all_reduce(times, dist.ReduceOp.MAX, group=barrier_group)
     return mean_row(times)
 
 
 def mean_row(times: torch.Tensor) -> Row:
-    """Return the row of the geometric mean over pairs, which weighs each pair the same.
-
-    Args:
-        times: seconds, (pairs, 2, repeats).
-    """
+    """Return the row of the geometric mean over pairs, from seconds (pairs, 2, repeats)."""
     ours, theirs = times.log().mean(dim=0).exp().tolist()
     what = "collectives over mesh.group, geometric mean"
     return compare(what, RANKS, "torch new_group", "s", (ours, theirs), WITHIN_NOISE)
 
 
-# --- groups --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def pairs_of(mesh: meshkit.Mesh) -> Iterator[list[Pair]]:
-    """Create torch's groups, and yield every pair of this rank. Collective."""
-    axes, shape = mesh.layout.axes, mesh.layout.shape
-    raw = {axis: raw_group(axis_groups(shape, i), mesh.rank) for i, axis in enumerate(axes)}
-
-    def pair(op: str, axis: str, size: int) -> Pair:
-        group, members = raw[axis]
-        return Pair(op, axis, members, size, (lambda: mesh.group(axis), lambda: group))
-
-    try:
-        yield [pair(op, axis, size) for op in OPERATIONS for axis in axes for size in CALLS]
-    finally:
-        for group, _ in raw.values():
-            dist.destroy_process_group(group)
+def pairs_of(mesh: meshkit.Mesh) -> list[Pair]:
+    """Create torch's groups, and return every pair of this rank. Collective."""
+    pairs = []
+    for index, axis in enumerate(mesh.layout.axes):
+        groups = axis_groups(mesh.layout.shape, index)
+        created = [dist.new_group(ranks) for ranks in groups]  # every rank takes part in all
+        mine = next(i for i, ranks in enumerate(groups) if mesh.rank in ranks)
+        sides = (lambda axis=axis: mesh.group(axis)), (lambda group=created[mine]: group)
+        members = tuple(groups[mine])
+        pairs += [Pair(op, axis, size, members, sides) for op in OPERATIONS for size in CALLS]
+    return pairs
 
 
 def axis_groups(shape: Sequence[int], axis: int) -> list[list[int]]:
@@ -124,36 +99,21 @@ def axis_groups(shape: Sequence[int], axis: int) -> list[list[int]]:
     return np.moveaxis(grid, axis, -1).reshape(-1, shape[axis]).tolist()
 
 
-def raw_group(groups: list[list[int]], rank: int) -> tuple[dist.ProcessGroup, tuple[int, ...]]:
-    """Create groups by torch, and return this rank's with its members. Collective."""
-    created = [dist.new_group(ranks) for ranks in groups]  # every rank takes part in all of them
-    index = next(i for i, ranks in enumerate(groups) if rank in ranks)
-    return created[index], tuple(groups[index])
-
-
-# --- calls ---------------------------------------------------------------------------------------
-
-
 def check(pair: Pair, rank: int) -> bool:
     """Return whether the backend supports the operation. Collective.
 
     Raises:
-        RuntimeError: on every rank, if a result is wrong on one of them.
+        RuntimeError: if a result is wrong on this rank.
     """
-    wrong = []
-    for side in (0, 1):
+    for side, owner in enumerate(("meshkit", "torch")):
         ready = pair.prepare(checkable, side)
         try:
             call([ready])
         except RuntimeError as error:
-            lacking(error)  # raises any other error
+            lacking(error)  # raises any other error again
             return False
-        wrong.append(ready.wrong(rank))
-    counts = torch.tensor(wrong)
-    dist.all_reduce(counts)
-    if counts.any():
-        numbers = " and ".join(map(str, counts.tolist()))
-        raise RuntimeError(f"{pair}: {numbers} wrong elements on meshkit's group and torch's")
+        if wrong := ready.wrong(rank):
+            raise RuntimeError(f"{pair.op} over {pair.axis}: {wrong} wrong elements by {owner}")
     return True
 
 
@@ -161,12 +121,12 @@ def time_pairs(
     pairs: Sequence[Pair], repeats: int, barrier_group: dist.ProcessGroup
 ) -> torch.Tensor:
     """Return the seconds of one call on this rank, (pairs, 2, repeats). Collective."""
-    times = torch.zeros(len(pairs), 2, WARM_UP + repeats, dtype=torch.float64)
-    for repeat in range(WARM_UP + repeats):
+    times = torch.zeros(len(pairs), 2, 1 + repeats, dtype=torch.float64)  # the first is a warm-up
+    for repeat in range(1 + repeats):
         for pair, row in zip(pairs, times, strict=True):
             for side in turn(repeat):
                 row[side, repeat] = seconds(pair, side, barrier_group)
-    return times[:, :, WARM_UP:]
+    return times[:, :, 1:].contiguous()
 
 
 def seconds(pair: Pair, side: int, barrier_group: dist.ProcessGroup) -> float:
@@ -178,10 +138,3 @@ def seconds(pair: Pair, side: int, barrier_group: dist.ProcessGroup) -> float:
     for _ in range(calls):
         call([replace(ready, group=group())])
     return (time.perf_counter() - began) / calls
-
-
-def slowest(times: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """Return the largest time over ranks, element by element. Collective."""
-    largest = times.clone()
-    dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
-    return largest

@@ -41,8 +41,8 @@ def count_row(what: str, held: list[tuple[Members, Members]]) -> Row:
     for rank, (ours, theirs) in enumerate(held):
         if set(ours) != set(theirs):
             raise RuntimeError(f"{what}: rank {rank} holds {ours} and {theirs}")
-    ours, theirs = (float(max(map(len, side))) for side in zip(*held, strict=True))
-    return compare(what, len(held), "DeviceMesh", "groups", ([ours], [theirs]), FEWER)
+    counts = [[float(max(map(len, side)))] for side in zip(*held, strict=True)]
+    return compare(what, len(held), "DeviceMesh", "groups", (counts[0], counts[1]), FEWER)
 
 
 def readme_groups() -> tuple[Members, Members]:

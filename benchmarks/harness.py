@@ -60,15 +60,12 @@ class Ratio:
 class Goal:
     """A bound on one figure of a row.
 
-    Attributes:
-        figure: ``"ratio"`` is the median ratio. ``"low"`` is its lower quartile, for two sides that
-            may differ by noise alone. ``"ours"`` is meshkit's figure, in the unit of the row.
-        sense: ``"<="`` or ``">="``.
-        bound: the largest or smallest figure that meets the goal.
+    ``"ratio"`` is the median ratio, and ``"ours"`` the figure of meshkit. ``"low"`` is the lower
+    quartile of the ratio, for two sides that may differ by noise alone.
     """
 
     figure: str
-    sense: str
+    sense: str  # "<=" or ">="
     bound: float
 
     def excess(self, ours: float | None, ratio: Ratio | None) -> float | None:
@@ -94,29 +91,17 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of work on one number of ranks, done by meshkit and by one peer.
+    """One kind of work on one number of ranks, done by meshkit and by one peer."""
 
-    Attributes:
-        what: the work, in the words of the README table.
-        scale: the number of ranks; 1 for work of one process.
-        peer: the library or call that does the same work; ``"-"`` if there is none.
-        unit: unit of both figures: ``"s"``, ``"groups"``, ``"tokens/s"``.
-        ours: median figure of meshkit.
-        theirs: median figure of the peer.
-        ratio: meshkit / peer over repetitions.
-        goal: the bound that the row should meet; None for a row without a goal.
-        missing: the reason why there is no figure of the peer, and the command that brings it.
-    """
-
-    what: str
-    scale: int
-    peer: str
-    unit: str
+    what: str  # the work, in the words of the README table
+    scale: int  # number of ranks; 1 for work of one process
+    peer: str  # the library or call that does the same work; "-" if there is none
+    unit: str  # of both figures
     ours: float | None = None
     theirs: float | None = None
-    ratio: Ratio | None = None
+    ratio: Ratio | None = None  # ours / theirs over repetitions
     goal: Goal | None = None
-    missing: str | None = None
+    missing: str | None = None  # why the peer has no figure, and the command that brings it
 
     @property
     def excess(self) -> float | None:
@@ -132,15 +117,7 @@ class Row:
 def compare(
     what: str, scale: int, peer: str, unit: str, figures: Figures, goal: Goal | None = None
 ) -> Row:
-    """Return the row of figures that were taken in pairs.
-
-    Args:
-        what: the work.
-        scale: number of ranks.
-        peer: name of the other side.
-        unit: unit of the figures.
-        figures: meshkit's and the peer's figures, equally many, one a repetition.
-        goal: the bound on the row.
+    """Return the row of figures of both sides, which were taken in pairs, one a repetition.
 
     Example:
         >>> str(compare("a map", 8, "numpy", "s", ([2.0, 3.0], [4.0, 4.0])).ratio)
@@ -182,12 +159,6 @@ def time_in_turns(ours: Work, theirs: Work, repeats: int, *, min_seconds: float 
 
     Each repetition times as many calls in a row as take ``min_seconds``. Garbage is collected
     before the first repetition, and not again until the last one has ended.
-
-    Args:
-        ours: the work of meshkit.
-        theirs: the same work of a peer.
-        repeats: number of repetitions, 1 or more.
-        min_seconds: seconds that one repetition of one side takes at least.
     """
     gc.collect()
     gc.disable()
@@ -201,16 +172,10 @@ def time_in_turns(ours: Work, theirs: Work, repeats: int, *, min_seconds: float 
 
 
 def alternate(ours: Clock, theirs: Clock, repeats: int, *, warm_up: int = 1) -> Figures:
-    """Return the figures of both sides, repetition by repetition.
+    """Return the figures of both sides, repetition by repetition, after some that do not count.
 
     The side that goes first changes with each repetition, so that a machine that slows down slows
     both sides down.
-
-    Args:
-        ours: does the work of meshkit and returns its figure.
-        theirs: the same of a peer.
-        repeats: number of repetitions that count, 1 or more.
-        warm_up: number of repetitions before them, which do not count.
     """
     figures: Figures = ([], [])
     for repeat in range(warm_up + repeats):

@@ -3,10 +3,7 @@
 The grid is dp x sp=2 x tp=2. In bulk numpy is the floor, and its goal holds from ``BULK`` ranks on:
 below, the checks of a call take longer than its work. The other peers stop at ``BULK`` ranks, since
 beyond that one of their calls takes ten seconds. Both sides must return equal answers before any of
-them is timed.
-
-A question about one rank is compared with the same question on 8 ranks, and so is the memory of a
-layout. Neither may grow.
+them is timed. A question about one rank, and the memory of a layout, must not grow with the ranks.
 
 Megatron calls sp cp, and its ``RankGenerator`` returns groups alone. A ``DeviceMesh`` knows its own
 rank alone and creates its groups in the constructor: here on torch's fake backend, which opens no
@@ -15,13 +12,11 @@ connection.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -38,10 +33,13 @@ QUICK = (8, 64)
 BULK = 65_536
 FLOOR, PEERS, FLAT = Goal("ratio", "<=", 1.5), Goal("ratio", "<=", 0.01), Goal("ratio", "<=", 1.5)
 NUM_ASKED = 16  # ranks that one question is about, spread over all
+NUMPY, MEGATRON = "numpy", "Megatron RankGenerator"
+DEEPSPEED, DEVICE_MESH = "DeepSpeed ProcessTopology", "DeviceMesh (fake backend)"
 
 Sizes = Mapping[str, int]
 Groups = list[Any]  # one entry an axis, (num_groups, group_size)
 Position = tuple[dict[str, int], list[list[int]]]  # coordinate, and the group of each axis
+Peers = Mapping[str, Callable[[Sizes], Work]]  # name -> sizes -> the question
 
 
 def run(quick: bool) -> list[Row]:
@@ -57,32 +55,7 @@ def layout_of(ranks: int) -> meshkit.Layout:
     return meshkit.factor_world(ranks, sp=2, tp=2)
 
 
-# --- peers ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A library that numbers ranks on a grid.
-
-    Attributes:
-        name: its name in the table.
-        package: the package that brings it.
-        groups: sizes -> a call that returns all groups of every axis.
-        coordinate: sizes -> a call that returns the coordinate of a rank.
-        position: sizes and rank -> coordinate and groups of that rank, from nothing.
-    """
-
-    name: str
-    package: str
-    groups: Callable[[Sizes], Callable[[], Groups]] | None = None
-    coordinate: Callable[[Sizes], Callable[[int], Mapping[str, int]]] | None = None
-    position: Callable[[Sizes, int], Position] | None = None
-
-    @property
-    def installed(self) -> bool:
-        """Return whether the package can be imported, without an import."""
-        module = {"megatron-core": "megatron"}.get(self.package, self.package)
-        return importlib.util.find_spec(module) is not None
+# --- the questions to the peers ------------------------------------------------------------------
 
 
 @contextmanager
@@ -99,7 +72,19 @@ def groups_with(groups: Groups, rank: int) -> list[list[int]]:
     return [next(list(group) for group in axis if rank in group) for axis in groups]
 
 
-def numpy_groups(sizes: Sizes) -> Callable[[], Groups]:
+def asked_rank(sizes: Sizes) -> int:
+    """Return the rank whose position is asked for."""
+    return int(np.prod([*sizes.values()])) // 3
+
+
+def numpy_coordinates(sizes: Sizes) -> Work:
+    """Call ``unravel_index`` with all ranks."""
+    shape = tuple(sizes.values())
+    every_rank = np.arange(np.prod(shape))
+    return lambda: np.unravel_index(every_rank, shape)
+
+
+def numpy_groups(sizes: Sizes) -> Work:
     """Move every axis to the end, one after the other."""
     shape = tuple(sizes.values())
 
@@ -119,10 +104,15 @@ def megatron_groups(sizes: Sizes) -> Callable[[], Groups]:
     return lambda: [generator.get_ranks(axis) for axis in ("dp", "cp", "tp")]
 
 
-def megatron_position(sizes: Sizes, rank: int) -> Position:
-    """Look for the rank in all groups; its index in a group is its coordinate."""
-    groups = groups_with(megatron_groups(sizes)(), rank)
-    return dict(zip(sizes, (group.index(rank) for group in groups), strict=True)), groups
+def megatron_position(sizes: Sizes) -> Work:
+    """Search all groups for the rank; its index in a group is its coordinate."""
+    rank = asked_rank(sizes)
+
+    def position() -> Position:
+        groups = groups_with(megatron_groups(sizes)(), rank)
+        return dict(zip(sizes, (group.index(rank) for group in groups), strict=True)), groups
+
+    return position
 
 
 def deepspeed_topology(sizes: Sizes) -> Any:  # noqa: ANN401  (DeepSpeed is untyped)
@@ -132,87 +122,83 @@ def deepspeed_topology(sizes: Sizes) -> Any:  # noqa: ANN401  (DeepSpeed is unty
     return ProcessTopology(axes=list(sizes), dims=list(sizes.values()))
 
 
-def deepspeed_groups(sizes: Sizes) -> Callable[[], Groups]:
+def deepspeed_groups(sizes: Sizes) -> Work:
     """Call ``get_axis_comm_lists`` for every axis."""
     topology = deepspeed_topology(sizes)
     return lambda: [topology.get_axis_comm_lists(axis) for axis in sizes]
 
 
-def deepspeed_coordinate(sizes: Sizes) -> Callable[[int], Mapping[str, int]]:
+def deepspeed_coordinate(sizes: Sizes) -> Work:
     """Call ``get_coord``, which searches all ranks."""
     topology = deepspeed_topology(sizes)
-    return lambda rank: dict(topology.get_coord(rank)._asdict())
+    return for_each(lambda rank: dict(topology.get_coord(rank)._asdict()), sizes)
 
 
-def deepspeed_position(sizes: Sizes, rank: int) -> Position:
-    """Build the topology, the coordinate and all groups, and look for the rank in the groups."""
-    topology = deepspeed_topology(sizes)
-    groups = [topology.get_axis_comm_lists(axis) for axis in sizes]
-    return dict(topology.get_coord(rank)._asdict()), groups_with(groups, rank)
+def deepspeed_position(sizes: Sizes) -> Work:
+    """Build the topology, the coordinate and all groups, and search the groups for the rank."""
+    rank = asked_rank(sizes)
+
+    def position() -> Position:
+        topology = deepspeed_topology(sizes)
+        groups = [topology.get_axis_comm_lists(axis) for axis in sizes]
+        return dict(topology.get_coord(rank)._asdict()), groups_with(groups, rank)
+
+    return position
 
 
-def device_mesh_position(sizes: Sizes, rank: int) -> Position:
+def device_mesh_position(sizes: Sizes) -> Work:
     """Build a ``DeviceMesh`` in a job of one process on the fake backend, then leave the job."""
     from torch.testing._internal.distributed.fake_pg import FakeStore  # torch's way to dry-run
 
-    ranks = int(np.prod(list(sizes.values())))
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
-    try:
-        mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
-        coordinate = dict(zip(sizes, mesh.get_coordinate() or (), strict=True))
-        return coordinate, [dist.get_process_group_ranks(mesh.get_group(axis)) for axis in sizes]
-    finally:
-        dist.destroy_process_group()
+    rank, ranks = asked_rank(sizes), int(np.prod([*sizes.values()]))
+
+    def position() -> Position:
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+        try:
+            mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
+            coordinate = dict(zip(sizes, mesh.get_coordinate() or (), strict=True))
+            groups = [dist.get_process_group_ranks(mesh.get_group(axis)) for axis in sizes]
+            return coordinate, groups
+        finally:
+            dist.destroy_process_group()
+
+    return position
 
 
-NUMPY = Peer("numpy", "numpy", numpy_groups)
-MEGATRON = Peer(
-    "Megatron RankGenerator", "megatron-core", megatron_groups, position=megatron_position
-)
-DEEPSPEED = Peer(
-    "DeepSpeed ProcessTopology",
-    "deepspeed",
-    deepspeed_groups,
-    deepspeed_coordinate,
-    deepspeed_position,
-)
-DEVICE_MESH = Peer("DeviceMesh (fake backend)", "torch", position=device_mesh_position)
-ALL_PEERS = (NUMPY, MEGATRON, DEEPSPEED, DEVICE_MESH)
+COORDINATES: Peers = {NUMPY: numpy_coordinates}
+GROUPS: Peers = {NUMPY: numpy_groups, MEGATRON: megatron_groups, DEEPSPEED: deepspeed_groups}
+COORDINATE: Peers = {DEEPSPEED: deepspeed_coordinate}
+POSITION: Peers = {
+    MEGATRON: megatron_position,
+    DEEPSPEED: deepspeed_position,
+    DEVICE_MESH: device_mesh_position,
+}
 
 
-# --- works ---------------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------
 
 
 def bulk_rows(ranks: int, repeats: int) -> list[Row]:
-    """Compare the coordinates of all ranks with ``unravel_index``."""
-    what, layout, every_rank = "rank -> coordinate, all ranks", layout_of(ranks), np.arange(ranks)
-    theirs = np.stack(np.unravel_index(every_rank, layout.shape), axis=-1)
-    check_same(what, NUMPY, layout.coordinates(every_rank).tolist(), theirs.tolist())
-    return [
-        timed_row(
-            what,
-            ranks,
-            NUMPY,
-            lambda: layout.coordinates(every_rank),
-            lambda: np.unravel_index(every_rank, layout.shape),
-            repeats,
-        )
-    ]
+    """Compare the coordinates of all ranks."""
+    layout, every_rank = layout_of(ranks), np.arange(ranks)
+
+    def lists(answer: object) -> object:
+        array = np.asarray(answer)
+        return (array.T if isinstance(answer, tuple) else array).tolist()
+
+    what = "rank -> coordinate, all ranks"
+    ours = lambda: layout.coordinates(every_rank)  # noqa: E731
+    return peer_rows(what, ranks, repeats, ours, COORDINATES, lists)
 
 
 def group_rows(ranks: int, repeats: int) -> list[Row]:
-    """Compare all groups of every axis with each peer that returns them."""
-    what, layout = "all groups of every axis", layout_of(ranks)
+    """Compare all groups of every axis."""
+    layout = layout_of(ranks)
 
     def ours() -> Groups:
         return [layout.groups(axis) for axis in layout.axes]
 
-    def row(peer: Peer, groups: Callable[[Sizes], Callable[[], Groups]]) -> Row:
-        theirs = groups(layout.sizes)
-        check_same(what, peer, sorted_groups(ours()), sorted_groups(theirs()))
-        return timed_row(what, ranks, peer, ours, theirs, repeats)
-
-    return peer_rows(what, ranks, "groups", row)
+    return peer_rows("all groups of every axis", ranks, repeats, ours, GROUPS, sorted_groups)
 
 
 def sorted_groups(groups: Groups) -> list[list[list[int]]]:
@@ -222,83 +208,63 @@ def sorted_groups(groups: Groups) -> list[list[list[int]]]:
 
 def coordinate_rows(ranks: int, repeats: int) -> list[Row]:
     """Compare the coordinate of one rank, for ranks spread over all."""
-    what, layout, asked = "rank -> coordinate, one rank", layout_of(ranks), asked_ranks(ranks)
-
-    def row(peer: Peer, coordinate: Callable[[Sizes], Callable[[int], object]]) -> Row:
-        theirs = coordinate(layout.sizes)
-        check_same(what, peer, [*map(layout.coordinate, asked)], [*map(theirs, asked)])
-        sides = for_each(layout.coordinate, asked), for_each(theirs, asked)
-        return timed_row(what, ranks, peer, *sides, repeats)
-
-    return peer_rows(what, ranks, "coordinate", row)
+    layout = layout_of(ranks)
+    ours = for_each(layout.coordinate, layout.sizes)
+    return peer_rows("rank -> coordinate, one rank", ranks, repeats, ours, COORDINATE)
 
 
-def asked_ranks(ranks: int) -> list[int]:
-    """Return at most 16 ranks, evenly spread, the first and the last among them."""
-    return sorted({(ranks - 1) * part // (NUM_ASKED - 1) for part in range(NUM_ASKED)})
-
-
-def for_each(question: Callable[[int], object], ranks: Sequence[int]) -> Work:
-    """Return a call that asks about the next rank each time."""
-    ring = cycle(ranks)
+def for_each(question: Callable[[int], object], sizes: Sizes) -> Work:
+    """Return a call that asks about the next of 16 ranks each time, from the first to the last."""
+    last = int(np.prod([*sizes.values()])) - 1
+    ring = cycle([last * part // (NUM_ASKED - 1) for part in range(NUM_ASKED)])
     return lambda: question(next(ring))
 
 
 def position_rows(ranks: int, repeats: int) -> list[Row]:
     """Compare the way from sizes to the coordinate and the groups of one rank."""
-    what, sizes, rank = "sizes -> my coordinate and my groups", layout_of(ranks).sizes, ranks // 3
+    sizes = layout_of(ranks).sizes
+    rank = asked_rank(sizes)
 
     def ours() -> Position:
         layout = meshkit.factor_world(ranks, sp=sizes["sp"], tp=sizes["tp"])
         return layout.coordinate(rank), [layout.peers(rank, axis).tolist() for axis in sizes]
 
-    def row(peer: Peer, position: Callable[[Sizes, int], Position]) -> Row:
-        check_same(what, peer, ours(), position(sizes, rank))
-        return timed_row(what, ranks, peer, ours, lambda: position(sizes, rank), repeats)
-
-    return peer_rows(what, ranks, "position", row)
+    return peer_rows("sizes -> my coordinate and my groups", ranks, repeats, ours, POSITION)
 
 
-def peer_rows(what: str, ranks: int, question: str, row: Callable[[Peer, Any], Row]) -> list[Row]:
-    """Return a row for each peer that answers a question; beyond ``BULK`` ranks for numpy alone.
-
-    Args:
-        what: the work.
-        ranks: of the grid.
-        question: the attribute of :class:`Peer` that holds the question.
-        row: compares the answers of both sides, then times them.
-    """
-    peers = [peer for peer in ALL_PEERS if ranks <= BULK or peer is NUMPY]
-    return [
-        row(peer, getattr(peer, question))
-        if peer.installed
-        else not_installed(what, ranks, peer.name, peer.package)
-        for peer in peers
-        if getattr(peer, question) is not None
-    ]
-
-
-def timed_row(what: str, ranks: int, peer: Peer, ours: Work, theirs: Work, repeats: int) -> Row:
-    """Time both sides in turns and return their row."""
-    times = time_in_turns(ours, theirs, repeats)
-    return compare(what, ranks, peer.name, "s", times, goal(peer, ranks))
-
-
-def check_same(what: str, peer: Peer, ours: object, theirs: object) -> None:
-    """Check that both sides return the same.
+def peer_rows(
+    what: str,
+    ranks: int,
+    repeats: int,
+    ours: Work,
+    peers: Peers,
+    plain: Callable[[Any], object] = lambda answer: answer,
+) -> list[Row]:
+    """Return a row for each peer; beyond ``BULK`` ranks for numpy alone.
 
     Raises:
-        RuntimeError: if they differ.
+        RuntimeError: if the answers of both sides differ, after ``plain`` made lists of them.
     """
-    if ours != theirs:
-        raise RuntimeError(f"{what}: meshkit and {peer.name} differ: {ours!r} and {theirs!r}")
+    rows = []
+    for peer in peers if ranks <= BULK else [name for name in peers if name == NUMPY]:
+        try:
+            theirs = peers[peer](layout_of(ranks).sizes)
+            for _ in range(NUM_ASKED if peers is COORDINATE else 1):
+                if plain(answer := ours()) != plain(other := theirs()):
+                    raise RuntimeError(f"{what}: meshkit and {peer} differ: {answer} and {other}")
+        except ModuleNotFoundError as error:
+            rows.append(not_installed(what, ranks, peer, error.name or peer))
+            continue
+        times = time_in_turns(ours, theirs, repeats)
+        rows.append(compare(what, ranks, peer, "s", times, goal(peer, ranks)))
+    return rows
 
 
-def goal(peer: Peer, ranks: int) -> Goal | None:
+def goal(peer: str, ranks: int) -> Goal | None:
     """Return the goal beside a peer; None below ``BULK`` ranks."""
     if ranks < BULK:
         return None
-    return FLOOR if peer is NUMPY else PEERS
+    return FLOOR if peer == NUMPY else PEERS
 
 
 # --- figures that must not grow ------------------------------------------------------------------

@@ -123,6 +123,19 @@ def time_all_reduce(mesh: meshkit.Mesh) -> float:
 
 # --- two hosts on one machine --------------------------------------------------------------------
 
+# Make two namespaces $1 and $2 with one link. Each end of the link has the name of its host, and is
+# made inside: other programs on this machine would see an interface come and go.
+CONNECT = """
+ip netns add $1 && ip netns add $2
+ip -n $1 link add $1 type veth peer name $2 netns $2
+for i in 1 2; do
+    eval host=\\$$i
+    ip -n $host address add 10.77.0.$i/24 dev $host
+    ip -n $host link set $host up
+    ip -n $host link set lo up
+    [ -z "$3" ] || tc -n $host qdisc add dev $host root tbf rate $3 burst 64kb latency 400ms
+done
+"""
 # In the namespaces of a host: set its host name and its /etc/hosts, then run the command.
 ENTER = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 
@@ -133,14 +146,7 @@ class NoHostsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Host:
-    """A network namespace with an address and a host name.
-
-    Attributes:
-        name: its host name.
-        address: its IPv4 address.
-        namespace: name of the namespace and of the interface in it.
-        hosts_file: its /etc/hosts.
-    """
+    """A network namespace with an address and a host name; its interface has the same name."""
 
     name: str
     address: str
@@ -165,51 +171,20 @@ def two_hosts(folder: Path, *names: str, rate: str | None = None) -> Iterator[li
     Raises:
         NoHostsError: if the machine forbids network namespaces.
     """
-    hosts_file = folder / "hosts"
-    namespaces = [f"mk{os.getpid()}{letter}" for letter in "ab"]
-    hosts = [
-        Host(name, f"10.77.0.{i}", namespace, hosts_file)
-        for i, (name, namespace) in enumerate(zip(names, namespaces, strict=True), start=1)
-    ]
+    file, spaces = folder / "hosts", [f"mk{os.getpid()}{letter}" for letter in "ab"]
+    hosts = [Host(names[i], f"10.77.0.{i + 1}", spaces[i], file) for i in (0, 1)]
     lines = [f"{host.address} {host.name}\n" for host in hosts]
-    hosts_file.write_text("127.0.0.1 localhost\n" + "".join(lines))
+    file.write_text("127.0.0.1 localhost\n" + "".join(lines))
+    steps = [["sh", "-ec", CONNECT, "sh", *spaces, rate or ""], *(h.command("true") for h in hosts)]
     try:
-        for step in _setup_steps(hosts, rate):
-            _run_step(step)
+        for step in steps:
+            process = subprocess.run(step, capture_output=True, text=True)
+            if process.returncode:
+                raise NoHostsError(f"no network namespaces: {process.stderr.strip()}")
         yield hosts
     finally:
-        for namespace in namespaces:
-            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
-
-
-def _setup_steps(hosts: Sequence[Host], rate: str | None) -> Iterator[list[str]]:
-    links = [host.namespace for host in hosts]  # each end of the link has the name of its host
-    for link in links:
-        yield ["ip", "netns", "add", link]
-    # made inside a namespace: other programs on this machine would see an interface come and go
-    pair = ["type", "veth", "peer", "name", links[1], "netns", links[1]]
-    yield ["ip", "-n", links[0], "link", "add", links[0], *pair]
-    for host in hosts:
-        inside = ["ip", "-n", host.namespace]
-        yield [*inside, "address", "add", f"{host.address}/24", "dev", host.namespace]
-        yield [*inside, "link", "set", host.namespace, "up"]
-        yield [*inside, "link", "set", "lo", "up"]
-    if rate is not None:
-        shape = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms"]
-        for link in links:
-            yield ["tc", "-n", link, "qdisc", "add", "dev", link, *shape]
-    for host in hosts:
-        yield host.command("true")
-
-
-def _run_step(step: Sequence[str]) -> None:
-    try:
-        process = subprocess.run(step, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise NoHostsError(f"{error.filename} is not on this machine") from error
-    if process.returncode:
-        reason = process.stderr.strip()
-        raise NoHostsError(f"no network namespaces: {' '.join(step)}: {reason}")
+        for space in spaces:
+            subprocess.run(["sh", "-c", f"ip netns delete {space}"], capture_output=True)
 
 
 if __name__ == "__main__":

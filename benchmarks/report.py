@@ -75,13 +75,7 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def write(rows: Rows, machine: Machine, folder: Path, quick: bool) -> str:
-    """Write ``results.json``, ``results.txt`` and the plots of the rows into a folder.
-
-    Plots of an earlier run are removed.
-
-    Returns:
-        The text of ``results.txt``, and one line about the plots.
-    """
+    """Write ``results.json``, ``results.txt`` and new plots into a folder; return the text."""
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: [asdict(row) | {"met": row.met} for row in rows[name]] for name in rows}
     results = {"quick": quick, "machine": machine, "rows": saved}
@@ -119,11 +113,7 @@ def _text_cells(row: Row) -> list[str]:
 
 
 def draw(rows: Rows, folder: Path) -> str:
-    """Write a plot for each benchmark of ``PLOTS`` that has three numbers of ranks or more.
-
-    Returns:
-        A line with the names of the plots, or with the command that installs matplotlib.
-    """
+    """Write a plot for each benchmark of ``PLOTS`` with enough points; return their names."""
     for name in PLOTS:
         (folder / f"{name}.png").unlink(missing_ok=True)
     try:
@@ -163,12 +153,7 @@ def curves(rows: Sequence[Row], what: str) -> dict[str, dict[int, float]]:
 
 
 def update_readme(readme: Path, folder: Path, benchmarks: Sequence[str]) -> None:
-    """Replace the benchmark section of a README by the results in a folder.
-
-    Args:
-        readme: the file to change.
-        folder: holds ``results.json`` and the plots.
-        benchmarks: names that must have rows.
+    """Replace the benchmark section of a README by the results in a folder, with their plots.
 
     Raises:
         ValueError: if the run was quick or lacks a benchmark, a peer or a plot, or if the README

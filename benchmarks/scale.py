@@ -7,8 +7,8 @@ fingerprint
 all groups
     The members of all groups of the plan, which a rank walks through to create its own.
 check-ins
-    The check-in of every rank at one real TCPStore, by the code of ``build_mesh``. Two processes
-    check in for all ranks, one rank after the other. A rank that would wait for the decision asks
+    The check-in of every rank at one real TCPStore, by the code of ``build_mesh``. One process
+    checks in for all ranks, one after the other. A rank that would wait for the decision asks
     once whether it exists, so the store serves as many operations as in the job. The figure leaves
     out the processes of a real job, and the thread that each of them starts for its deadline.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 from unittest.mock import patch
@@ -32,6 +32,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.launch import store as stores
+from meshkit.launch.deadline import within
 from meshkit.launch.generation import Generation
 from meshkit.launch.meet import Matter, Party, arrive
 from meshkit.launch.verdict import ALL
@@ -40,29 +41,11 @@ from .agreement import count_store_calls
 from .harness import Goal, Row, single
 
 RANKS = (1024, 8192, 65536, 1048576)
-NUM_FEEDERS = 2  # processes that check in for the ranks
 WAIT = timedelta(minutes=10)
 FLAT = Goal("ours", "<=", 0.2)  # O(axes)
 LINEAR = Goal("ours", "<=", 1.2)
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Fed:
-    """The check-ins of one process.
-
-    Attributes:
-        operations: number of store operations.
-        began: seconds on the monotonic clock.
-        ended: the same, at the end.
-        numbers: the numbers of the agreements; all must be 1.
-    """
-
-    operations: int
-    began: float
-    ended: float
-    numbers: frozenset[int]
 
 
 def run(quick: bool) -> list[Row]:
@@ -73,9 +56,7 @@ def run(quick: bool) -> list[Row]:
 
 def scale_rows(ranks: int) -> list[Row]:
     """Return the figures of one number of ranks."""
-    fed = feed(ranks)
-    seconds = max(one.ended for one in fed) - min(one.began for one in fed)
-    operations = sum(one.operations for one in fed)
+    seconds, operations, _ = check_in(ranks)
     return [
         single("scale: plan", ranks, "s", times_of(lambda: plan_of(ranks))),
         single("scale: fingerprint", ranks, "s", times_of(lambda: plan_of(ranks).fingerprint)),
@@ -112,7 +93,8 @@ def growth(ranks: Sequence[int], figures: Sequence[float]) -> float:
 
 def growth_row(what: str, rows: Sequence[Row]) -> Row:
     """Return the row of the growth of one figure."""
-    ranks, figures = zip(*[(row.scale, row.ours or 0.0) for row in rows if row.what == what])
+    same = [row for row in rows if row.what == what]
+    ranks, figures = [row.scale for row in same], [row.ours or 0.0 for row in same]
     goal = FLAT if what in ("scale: plan", "scale: fingerprint") else LINEAR
     return single(f"{what}, growth", ranks[-1], "power", [growth(ranks, figures)], goal)
 
@@ -120,33 +102,22 @@ def growth_row(what: str, rows: Sequence[Row]) -> Row:
 # --- agreement -----------------------------------------------------------------------------------
 
 
-def feed(ranks: int) -> list[Fed]:
-    """Check in for all ranks, from a few processes, at a TCPStore that this process hosts."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return meshkit.spawn(check_in, NUM_FEEDERS, (server.port, ranks), timeout=600)
+def check_in(ranks: int) -> tuple[float, int, set[int]]:
+    """Check in for all ranks at a TCPStore that this process hosts.
 
-
-def check_in(port: int, ranks: int) -> Fed:
-    """Check in for every ``NUM_FEEDERS``-th rank, one after the other. Collective."""
-    feeder = meshkit.detect()
-    world = replace(feeder, world_size=ranks, init_method=None)
-    store = dist.TCPStore("127.0.0.1", port, wait_for_workers=False)
+    Returns:
+        The seconds, the number of store operations, and the numbers of the agreements: all 1.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
     proposal = proposal_of(plan_of(ranks).layout)
-    begin_together(store)
     began = time.monotonic()
     with count_store_calls() as counts, no_waiting():
         numbers = {
             arrive(proposal, Party.of(Generation(1, store), replace(world, rank=rank)), WAIT)
-            for rank in range(feeder.rank, ranks, NUM_FEEDERS)
+            for rank in range(ranks)
         }
-    return Fed(sum(counts.values()), began, time.monotonic(), frozenset(numbers))
-
-
-def begin_together(store: dist.Store) -> None:
-    """Wait for all feeders, so that the start of a process does not count. Collective."""
-    if store.add("feeders", 1) == NUM_FEEDERS:
-        store.set("begin", "")
-    store.wait(["begin"], WAIT)
+    return time.monotonic() - began, sum(counts.values()), numbers
 
 
 def proposal_of(layout: meshkit.Layout) -> Matter:
@@ -174,6 +145,6 @@ def no_waiting() -> Iterator[None]:
         return work()
 
     store = dist.PrefixStore
-    same_thread = patch.object(stores, stores.within.__name__, run_here)
+    same_thread = patch.object(stores, within.__name__, run_here)
     with patch.object(store, "wait", check_once), patch.object(store, "get", decided), same_thread:
         yield

@@ -22,13 +22,12 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -36,6 +35,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
+from meshkit.launch.meet import arrive
 from meshkit.live import agree
 
 from .harness import Goal, Row, compare, mesh_sizes, single
@@ -49,19 +49,12 @@ TIMEOUT = 300  # seconds for one job
 
 @dataclass(frozen=True)
 class Setting:
-    """How the ranks of a job start.
-
-    Attributes:
-        ranks: number of ranks.
-        store: ``"file"`` or ``"tcp"``.
-        lazy: whether gloo connects ranks at their first use.
-        hosts_file_only: whether host names come from /etc/hosts alone.
-    """
+    """How the ranks of a job start."""
 
     ranks: int
-    store: str = "file"
-    lazy: bool = False
-    hosts_file_only: bool = False
+    store: str = "file"  # or "tcp"
+    lazy: bool = False  # gloo connects ranks at their first use
+    hosts_file_only: bool = False  # host names come from /etc/hosts alone
 
     @property
     def variables(self) -> dict[str, str]:
@@ -74,25 +67,13 @@ class Setting:
         return f"{self.store} store{', lazy' if self.lazy else ''}{names}"
 
 
-@dataclass(frozen=True)
-class RankStart:
-    """The start of one rank.
+class RankStart(NamedTuple):
+    """The start of one rank; times are seconds on the monotonic clock of the machine."""
 
-    Times are seconds on the monotonic clock, which all processes of a machine share.
-
-    Attributes:
-        ready: when the process began to wait for the others.
-        finished: when its last all-reduce returned.
-        build: seconds in ``build_mesh``; 0 for torch.
-        agreement: seconds in which ``build_mesh`` compared the requests; 0 for torch.
-        sums: axis -> result of the all-reduce of ones.
-    """
-
-    ready: float
-    finished: float
-    build: float
-    agreement: float
-    sums: dict[str, float]
+    ready: float  # when the process began to wait for the others
+    finished: float  # when its last all-reduce returned
+    share: float  # percent of build_mesh in which it compared the requests; 0 for torch
+    sums: dict[str, float]  # axis -> result of the all-reduce of ones
 
 
 Job = Sequence[RankStart]  # by rank
@@ -104,20 +85,13 @@ def run(quick: bool) -> list[Row]:
     repeats = {8: 1} if quick else REPEATS
     rows = []
     for ranks, times in repeats.items():
-        rows += setting_rows([Setting(ranks), Setting(ranks, lazy=True)], times)
+        settings = [Setting(ranks), Setting(ranks, lazy=True)]
+        *ours, theirs = run_jobs(settings, times)
+        for setting, jobs in zip(settings, ours, strict=True):
+            rows += start_rows(setting, jobs, theirs)
     for ranks in [*repeats][:2]:
         rows += tcp_rows(Setting(ranks, "tcp"), repeats[ranks])
     return rows
-
-
-def setting_rows(settings: Sequence[Setting], repeats: int) -> list[Row]:
-    """Return the rows of settings that stand beside the same jobs of torch."""
-    *ours, theirs = run_jobs(settings, repeats)
-    return [
-        row
-        for setting, jobs in zip(settings, ours, strict=True)
-        for row in start_rows(setting, jobs, theirs)
-    ]
 
 
 def start_rows(setting: Setting, ours: Jobs, theirs: Jobs) -> list[Row]:
@@ -125,7 +99,7 @@ def start_rows(setting: Setting, ours: Jobs, theirs: Jobs) -> list[Row]:
     what, ranks = f"start-up, {setting}", setting.ranks
     half, tenth = (HALF, TENTH) if setting == Setting(GOAL_RANKS) else (None, None)
     times = [*map(start_time, ours)], [*map(start_time, theirs)]
-    shares = [median(100 * rank.agreement / rank.build for rank in job) for job in ours]
+    shares = [median(rank.share for rank in job) for job in ours]
     return [
         compare(what, ranks, PEER, "s", times, half),
         single(f"{what}, agreement in build_mesh", ranks, "%", shares, tenth),
@@ -133,18 +107,15 @@ def start_rows(setting: Setting, ours: Jobs, theirs: Jobs) -> list[Row]:
 
 
 def tcp_rows(setting: Setting, repeats: int) -> list[Row]:
-    """Return the rows of a TCPStore: the start, and the longest wait for a name.
-
-    Each side is compared with one start of its own that reads names from /etc/hosts.
-    """
+    """Return the rows of a TCPStore: the start, and the longest wait for a name."""
     ours, theirs = run_jobs([setting], repeats)
     answered = replace(setting, hosts_file_only=True)
-    waits = [
+    our_wait, their_wait = (
         max(0.0, max(map(start_time, jobs)) - start_time(run_job(side, answered)))
         for side, jobs in (("meshkit", ours), ("torch", theirs))
-    ]
+    )
     what = f"start-up, {setting}, longest wait for a name"
-    wait = Row(what, setting.ranks, PEER, "s", *waits, goal=NO_WAIT)
+    wait = Row(what, setting.ranks, PEER, "s", our_wait, their_wait, goal=NO_WAIT)
     return [*start_rows(setting, ours, theirs), wait]
 
 
@@ -154,11 +125,7 @@ def start_time(job: Job) -> float:
 
 
 def run_jobs(settings: Sequence[Setting], repeats: int) -> list[Jobs]:
-    """Return the jobs of each setting, then those of torch in the first setting.
-
-    The settings differ in variables that only meshkit gets. The side that goes first changes with
-    each repetition.
-    """
+    """Return the jobs of each setting, then those of torch in the first one, run in turns."""
     sides = [*(("meshkit", setting) for setting in settings), ("torch", settings[0])]
     jobs: list[list[Job]] = [[] for _ in sides]
     for repeat in range(repeats):
@@ -197,23 +164,16 @@ def free_tcp_url() -> str:
 
 
 def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
-    """Start one rank, from the wait for the others to the last all-reduce. Collective.
-
-    Args:
-        side: ``"meshkit"`` or ``"torch"``.
-        folder: holds the pipe that starts all ranks at once.
-        url: the store of the job.
-        setting: its variables are set for this job alone.
-    """
+    """Start one rank, from the wait for the others to the last all-reduce. Collective."""
     os.environ.update(setting.variables)
     ready, sizes = time.monotonic(), mesh_sizes(setting.ranks)
     pipe = wait_for_all(Path(folder), setting.ranks)
-    groups, build, agreement = (join_meshkit if side == "meshkit" else join_torch)(sizes, url)
+    groups, share = (join_meshkit if side == "meshkit" else join_torch)(sizes, url)
     sums = {axis: sum_of_ones(groups[axis]) for axis in sizes}
     finished = time.monotonic()
     dist.barrier()  # a rank that left now could keep another rank from connecting
     os.close(pipe)
-    return RankStart(ready, finished, build, agreement, sums)
+    return RankStart(ready, finished, share, sums)
 
 
 def wait_for_all(folder: Path, ranks: int) -> int:
@@ -231,39 +191,30 @@ def wait_for_all(folder: Path, ranks: int) -> int:
 Groups = dict[str, dist.ProcessGroup]
 
 
-def join_meshkit(sizes: dict[str, int], url: str) -> tuple[Groups, float, float]:
-    """Return the groups by meshkit, the seconds of ``build_mesh``, and those of its agreement."""
+def join_meshkit(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
+    """Return the groups by meshkit, and the percentage of agreement in ``build_mesh``."""
     meshkit.init(device="cpu", init_method=url)
+    seconds: list[float] = []
+
+    def timed(*args: Any, **kwargs: Any) -> int:  # noqa: ANN401
+        began = time.monotonic()
+        number = arrive(*args, **kwargs)
+        seconds.append(time.monotonic() - began)
+        return number
+
     began = time.monotonic()
-    with agreement_timed() as seconds:
+    with patch.object(agree, arrive.__name__, timed):
         mesh = meshkit.build_mesh(sizes)
-    return {axis: mesh.group(axis) for axis in sizes}, time.monotonic() - began, sum(seconds)
+    share = 100 * sum(seconds) / (time.monotonic() - began)
+    return {axis: mesh.group(axis) for axis in sizes}, share
 
 
-def join_torch(sizes: dict[str, int], url: str) -> tuple[Groups, float, float]:
-    """Return the groups by torch, and two zeros."""
+def join_torch(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
+    """Return the groups by torch, and 0."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=ranks)
     mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
-    return {axis: mesh.get_group(axis) for axis in sizes}, 0.0, 0.0
-
-
-@contextmanager
-def agreement_timed() -> Iterator[list[float]]:
-    """Collect the seconds of each agreement that ``build_mesh`` reaches before it creates groups."""
-    work: Callable[..., Any] = agree.arrive
-    seconds: list[float] = []
-
-    @wraps(work)
-    def timed(*args: Any, **kwargs: Any) -> object:  # noqa: ANN401
-        began = time.monotonic()
-        try:
-            return work(*args, **kwargs)
-        finally:
-            seconds.append(time.monotonic() - began)
-
-    with patch.object(agree, work.__name__, timed):
-        yield seconds
+    return {axis: mesh.get_group(axis) for axis in sizes}, 0.0
 
 
 def sum_of_ones(group: dist.ProcessGroup) -> float:

@@ -4,9 +4,8 @@ Both sides train the same model from the same weights on the same samples, in on
 some steps of meshkit's, some of torch's, in turns. All ranks begin a turn together, and its time is
 that of the slowest rank. Both sides must report the same losses.
 
-Torch's side is a ``DeviceMesh``, ``nn.Linear``, ``nn.Embedding`` and DDP over all ranks, and Ulysses
-over sp by torch's differentiable all-to-all: its own context parallel attention does not run on a
-CPU.
+Torch's side is a ``DeviceMesh``, ``nn.Linear``, ``nn.Embedding``, DDP over all ranks, and Ulysses
+over sp by torch's differentiable all-to-all: its own context parallel attention does not run on a CPU.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -60,12 +60,7 @@ def check_losses(ours: Losses, theirs: Losses) -> None:
 
 
 def tokens_row(by_rank: list[Figures], steps: int) -> Row:
-    """Return the tokens/s of the slowest rank.
-
-    Args:
-        by_rank: seconds of ``steps`` steps of both sides on each rank, one a repetition.
-        steps: steps of one repetition.
-    """
+    """Return the tokens/s of the slowest rank, from the seconds of ``steps`` steps on each."""
     args = options(SIZES)
     tokens = steps * args.global_batch * args.seq
     ours, theirs = (tokens / np.max(by_rank, axis=0)).tolist()
@@ -108,7 +103,7 @@ def example_step(trainer: example.Trainer, batches: Iterator[list[example.Pair]]
 
 
 def seconds(step: Callable[[], float], steps: int, losses: Losses) -> float:
-    """Return the seconds of steps that all ranks begin together; append their losses. Collective."""
+    """Return the seconds of some steps, and append their losses. Collective."""
     dist.barrier()
     began = time.perf_counter()
     losses += [step() for _ in range(steps)]
@@ -119,14 +114,7 @@ def seconds(step: Callable[[], float], steps: int, losses: Losses) -> float:
 
 
 class TorchTrainer:
-    """The model of the example on torch's own stack, with its weights and its samples.
-
-    Args:
-        args: options of the example.
-        ours: the trainer whose weights and samples this one gets.
-        data: the windows.
-        steps: number of steps to prepare.
-    """
+    """The model of the example on torch's own stack, with the weights and samples of ours."""
 
     def __init__(
         self, args: argparse.Namespace, ours: example.Trainer, data: example.Windows, steps: int
@@ -137,7 +125,7 @@ class TorchTrainer:
             for step in range(steps)
         ]
         self.num_micro_batches, self.seq = len(samples[0]), args.seq
-        model = GPT(args, self.mesh)
+        model = _GPT(args, self.mesh)
         # at tp=1 the example keeps its embeddings and its head as bare parameters
         names = {"bytes": "bytes.weight", "places": "places.weight", "head": "head.weight"}
         weights = {name.removeprefix("module."): w for name, w in ours.model.state_dict().items()}
@@ -169,64 +157,44 @@ class TorchTrainer:
         return float(total) / dist.get_world_size()
 
 
-class GPT(nn.Module):
-    """A model that returns next-byte logits for this rank's slice of the sequence."""
+class _GPT(nn.Module):
+    """Map this rank's tokens, (batch, tokens / sp), to next-byte logits, (..., 256)."""
 
     def __init__(self, args: argparse.Namespace, mesh: DeviceMesh) -> None:
         super().__init__()
-        self.sp_rank, group = mesh.get_local_rank("sp"), mesh.get_group("sp")
-        self.bytes = nn.Embedding(256, args.dim)
-        self.places = nn.Embedding(args.seq, args.dim)
-        self.blocks = nn.Sequential(*(Block(args, group) for _ in range(args.layers)))
-        self.norm = nn.LayerNorm(args.dim)
-        self.head = nn.Linear(args.dim, 256, bias=False)
+        self.sp_rank, self.group = mesh.get_local_rank("sp"), mesh.get_group("sp")
+        self.heads = args.heads
+        self.bytes, self.places = nn.Embedding(256, args.dim), nn.Embedding(args.seq, args.dim)
+        self.blocks = nn.ModuleList([_block(args.dim) for _ in range(args.layers)])
+        self.norm, self.head = nn.LayerNorm(args.dim), nn.Linear(args.dim, 256, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map (batch, tokens / sp) to (batch, tokens / sp, 256)."""
         length = tokens.shape[1]
-        positions = torch.arange(length) + self.sp_rank * length
-        hidden = self.blocks(self.bytes(tokens) + self.places(positions))
-        logits: Tensor = self.head(self.norm(hidden))
+        x = self.bytes(tokens) + self.places(torch.arange(length) + self.sp_rank * length)
+        for block in self.blocks:
+            (norm, norm_2), attention = block["norms"], block["attention"]
+            x = x + attention["out"](self.mix(attention["qkv"](norm(x))))
+            x = x + block["down"](F.gelu(block["up"](norm_2(x))))
+        logits: Tensor = self.head(self.norm(x))
         return logits
 
-
-class Block(nn.Module):
-    """Attention, then two linear layers, each on a normalised residual stream."""
-
-    def __init__(self, args: argparse.Namespace, group: dist.ProcessGroup) -> None:
-        super().__init__()
-        self.attention = Attention(args.dim, args.heads, group)
-        self.up = nn.Linear(args.dim, 4 * args.dim, bias=False)
-        self.down = nn.Linear(4 * args.dim, args.dim, bias=False)
-        self.norms = nn.ModuleList([nn.LayerNorm(args.dim), nn.LayerNorm(args.dim)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, tokens / sp, dim) to the same shape."""
-        x = x + self.attention(self.norms[0](x))
-        hidden: Tensor = self.down(F.gelu(self.up(self.norms[1](x))))
-        return x + hidden
-
-
-class Attention(nn.Module):
-    """Causal attention; the ranks of sp exchange slices of tokens for slices of heads."""
-
-    def __init__(self, dim: int, heads: int, group: dist.ProcessGroup) -> None:
-        super().__init__()
-        self.heads, self.group = heads, group
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.out = nn.Linear(dim, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, tokens / sp, dim) to the same shape."""
-        (b, s, dim), n, h = x.shape, self.group.size(), self.heads
-        d = dim // h
-        qkv = self.qkv(x).view(b, s, n, h // n, 3, d).permute(2, 4, 0, 1, 3, 5)  # n 3 b s h d
+    def mix(self, qkv: Tensor) -> Tensor:
+        """Run causal attention; ranks of sp exchange slices of tokens for slices of heads."""
+        (b, s, width), n, h = qkv.shape, self.group.size(), self.heads
+        d = width // (3 * h)
+        qkv = qkv.view(b, s, n, h // n, 3, d).permute(2, 4, 0, 1, 3, 5)  # n 3 b s h d
         qkv = exchange(qkv, self.group).permute(1, 2, 4, 0, 3, 5).reshape(3, b, h // n, n * s, d)
         mixed = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=True)
         mixed = mixed.view(b, h // n, n, s, d).permute(2, 0, 3, 1, 4)  # n b s h d
-        mixed = exchange(mixed, self.group).permute(1, 2, 0, 3, 4).reshape(b, s, dim)
-        out: Tensor = self.out(mixed)
-        return out
+        return exchange(mixed, self.group).permute(1, 2, 0, 3, 4).reshape(b, s, width // 3)
+
+
+def _block(dim: int) -> nn.ModuleDict:
+    linear = partial(nn.Linear, bias=False)
+    attention = nn.ModuleDict({"qkv": linear(dim, 3 * dim), "out": linear(dim, dim)})
+    norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+    layers = {"up": linear(dim, 4 * dim), "down": linear(4 * dim, dim)}
+    return nn.ModuleDict({"attention": attention, "norms": norms, **layers})
 
 
 def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
