@@ -5,8 +5,7 @@ plots into ``benchmarks/results``. After each benchmark it writes the rows so fa
 ``benchmarks/results/part``, which git ignores. A run with ``--only`` or ``--quick`` writes there
 alone. ``python -m benchmarks --readme`` measures nothing: it puts the results into the README.
 
-``pip install -c constraints.txt -e '.[bench]'`` installs the peers. A missing peer is named in the
-table.
+``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
 """
 
 from __future__ import annotations
@@ -21,18 +20,8 @@ from pathlib import Path
 from .harness import Row
 from .report import this_machine, update_readme, write
 
-BENCHMARKS = {  # name -> module, in the order of the table
-    "maps": "maps",
-    "groups": "groups",
-    "collectives": "collectives",
-    "overhead": "overhead",
-    "agreement": "agreement",
-    "import": "imports",
-    "training": "training",
-    "startup": "startup",
-    "placement": "placement",
-    "scale": "scale",
-}
+NAMES = "maps groups collectives overhead agreement import training startup placement scale"
+BENCHMARKS = {name: name for name in NAMES.split()} | {"import": "imports"}  # name -> module
 RESULTS = Path(__file__).parent / "results"
 PART = RESULTS / "part"
 README = Path(__file__).parents[1] / "README.md"

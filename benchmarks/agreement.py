@@ -1,11 +1,7 @@
 """Agreement: how many store operations a rank needs for each call of meshkit.
 
-The ranks use a FileStore. The count is that of the median rank. In each agreement the last rank
-calls ``check`` and ``compare_set`` where the others call ``wait`` and ``get``: the methods differ
-between ranks, their number does not. Rank 0 of a mesh with a tp axis also reads the hosts of all
-ranks: one operation a rank with a FileStore, one in all with a TCPStore.
-
-``startup`` measures how long agreement takes.
+The ranks use a FileStore. The count is that of the median rank: rank 0 of a mesh with a tp axis
+also reads the hosts of all ranks. ``startup`` measures how long agreement takes.
 """
 
 from __future__ import annotations
@@ -67,21 +63,13 @@ def count_store_calls() -> Iterator[Counter[str]]:
     """Count the calls of every torch store from Python, in all threads of this process. Local.
 
     A call on a ``PrefixStore`` counts once, however many prefixes lie above the store. Calls that
-    torch makes inside C++ do not count: a backend that exchanges addresses, or a ``FileStore`` that
-    counts its users. At the end of the block the methods are restored.
-
-    Example:
-        >>> store = dist.PrefixStore("outer", dist.PrefixStore("inner", dist.HashStore()))
-        >>> with count_store_calls() as counts:
-        ...     store.set("key", "value")
-        >>> counts
-        Counter({'set': 1})
+    torch makes inside C++ do not count. At the end of the block the methods are restored.
     """
     counts: Counter[str] = Counter()
     operations = {name for name in vars(dist.Store) if not name.startswith("_")} - LOCAL
     with ExitStack() as patches:
         for kind in _subclasses(dist.Store):
-            for name in sorted(operations & {*vars(kind)}):
+            for name in operations & {*vars(kind)}:
                 patches.enter_context(patch.object(kind, name, _counting(kind, name, counts)))
         yield counts
 

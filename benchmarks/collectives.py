@@ -1,27 +1,23 @@
 """Collectives: each over ``mesh.group(axis)``, beside the same on a group that torch created.
 
-The job has 4 ranks on the host and the mesh dp=2 tp=2. The row is the geometric mean over all
-operations, axes and sizes. It comes about in four steps:
+The job has 4 ranks and the mesh dp=2 tp=2. The row is the geometric mean over all operations, axes
+and sizes. First each rank makes every call once on each group and compares every element.
 
-1. Each rank makes the call once on each group and compares every element of the result.
-2. A repetition times several calls in a row on meshkit's group, looked up anew each time, and as
-   many on torch's. Both follow a barrier of all ranks. All groups of an axis run at once, as in
-   training. The barrier has a group of its own: a gloo call is slower after a barrier on its group.
-3. The first repetition of all calls comes before the second of any. If ranks share cores, a call
-   that is measured at one stretch shows the threads' positions at that moment.
-4. The time of a repetition is that of the slowest rank.
+A repetition times several calls in a row on meshkit's group, looked up anew each time, and as many
+on torch's. Each begins after a barrier on a third group: a gloo call is slower after a barrier on
+its own group. The first repetition of all calls comes before the second of any, since threads that
+share cores disturb a call for a stretch of time. The time is that of the slowest rank.
 
 A group of meshkit is a plain ``ProcessGroup``. A ratio that stays away from 1 over several runs is
-a bug. ``meshkit bench`` measures the speed of each axis of any mesh.
+a bug.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -31,6 +27,7 @@ from meshkit.bench.calls import run as call
 from meshkit.core.operations import OPERATIONS
 
 from .harness import Goal, Row, compare, turn
+from .maps import numpy_groups
 
 RANKS = 4
 CALLS = {4 * 1024: 50, 1024 * 1024: 5}  # bytes of the whole array -> calls in a row
@@ -84,19 +81,13 @@ def pairs_of(mesh: meshkit.Mesh) -> list[Pair]:
     """Create torch's groups, and return every pair of this rank. Collective."""
     pairs = []
     for index, axis in enumerate(mesh.layout.axes):
-        groups = axis_groups(mesh.layout.shape, index)
+        groups = numpy_groups(mesh.layout.sizes)()[index].tolist()
         created = [dist.new_group(ranks) for ranks in groups]  # every rank takes part in all
         mine = next(i for i, ranks in enumerate(groups) if mesh.rank in ranks)
         sides = (lambda axis=axis: mesh.group(axis)), (lambda group=created[mine]: group)
         members = tuple(groups[mine])
         pairs += [Pair(op, axis, size, members, sides) for op in OPERATIONS for size in CALLS]
     return pairs
-
-
-def axis_groups(shape: Sequence[int], axis: int) -> list[list[int]]:
-    """Return the groups of one axis of a row-major grid, by numpy alone, (num_groups, size)."""
-    grid = np.arange(np.prod(shape)).reshape(shape)
-    return np.moveaxis(grid, axis, -1).reshape(-1, shape[axis]).tolist()
 
 
 def check(pair: Pair, rank: int) -> bool:
@@ -117,9 +108,7 @@ def check(pair: Pair, rank: int) -> bool:
     return True
 
 
-def time_pairs(
-    pairs: Sequence[Pair], repeats: int, barrier_group: dist.ProcessGroup
-) -> torch.Tensor:
+def time_pairs(pairs: list[Pair], repeats: int, barrier_group: dist.ProcessGroup) -> torch.Tensor:
     """Return the seconds of one call on this rank, (pairs, 2, repeats). Collective."""
     times = torch.zeros(len(pairs), 2, 1 + repeats, dtype=torch.float64)  # the first is a warm-up
     for repeat in range(1 + repeats):

@@ -1,15 +1,13 @@
 """Groups: how many process groups a rank holds for the same meshes, with meshkit and with torch.
 
-There are two sets of meshes: the views of the README on 8 ranks, and torchtitan's meshes on 16.
-Both sides hold groups of the same members. Torch makes one group for each axis of each mesh,
-meshkit one for each list of members. The count is that of the rank that holds the most groups, the
-default group included.
+Torch makes one group for each axis of each mesh, meshkit one for each list of members. The count is
+that of the rank that holds the most groups, the default group included.
 """
 
 from __future__ import annotations
 
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
 from examples import torchtitan_meshes as torchtitan
@@ -54,7 +52,7 @@ def readme_groups() -> tuple[Members, Members]:
         for view in views:
             view.close()
     meshes = [init_device_mesh("cpu", (*v.values(),), mesh_dim_names=(*v,)) for v in VIEWS]
-    return ours, [members(group) for group in torchtitan.groups_of(meshes)]
+    return ours, members_of(meshes)
 
 
 def torchtitan_groups() -> tuple[Members, Members]:
@@ -63,10 +61,9 @@ def torchtitan_groups() -> tuple[Members, Members]:
     ours = [group.members for group in loading.groups_report().groups]
     for mesh in (sparse, dense, loading):
         mesh.close()
-    meshes = torchtitan.torchs(**torchtitan.SIZES)
-    return ours, [members(group) for group in torchtitan.groups_of(meshes)]
+    return ours, members_of(torchtitan.torchs(**torchtitan.SIZES))
 
 
-def members(group: dist.ProcessGroup) -> tuple[int, ...]:
-    """Return the global ranks of a group, in order."""
-    return tuple(dist.get_process_group_ranks(group))
+def members_of(meshes: list[DeviceMesh]) -> Members:
+    """Return the global ranks of the groups that this rank holds for some meshes."""
+    return [tuple(dist.get_process_group_ranks(g)) for g in torchtitan.groups_of(meshes)]

@@ -1,7 +1,6 @@
 """Rows that compare meshkit with a peer, and the timing that fills them.
 
-The ratio of a row is meshkit / peer, taken repetition by repetition, as median and quartiles. Below
-1 meshkit took less. For tokens/s, above 1 meshkit did more.
+The ratio of a row is meshkit / peer, taken repetition by repetition, as median and quartiles.
 """
 
 from __future__ import annotations
@@ -23,12 +22,7 @@ Figures = tuple[list[float], list[float]]  # meshkit's and the peer's, one a rep
 
 
 def figure_text(value: float | None) -> str:
-    """Format a figure with three significant digits, or as a whole number from 1,000 on.
-
-    Example:
-        >>> figure_text(0.000123456), figure_text(15.0), figure_text(123456.7), figure_text(None)
-        ('0.000123', '15', '123,457', '')
-    """
+    """Format a figure with three significant digits, or as a whole number from 1,000 on."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
@@ -44,12 +38,7 @@ class Ratio:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Ratio:
-        """Return the quartiles of one or more ratios.
-
-        Example:
-            >>> str(Ratio.of([1.0, 2.0, 3.0, 4.0, 9.0]))
-            '3 (2-4)'
-        """
+        """Return the quartiles of one or more ratios."""
         return cls(*np.percentile(values, [25, 50, 75]).tolist())
 
     def __str__(self) -> str:
@@ -117,12 +106,7 @@ class Row:
 def compare(
     what: str, scale: int, peer: str, unit: str, figures: Figures, goal: Goal | None = None
 ) -> Row:
-    """Return the row of figures of both sides, which were taken in pairs, one a repetition.
-
-    Example:
-        >>> str(compare("a map", 8, "numpy", "s", ([2.0, 3.0], [4.0, 4.0])).ratio)
-        '0.625 (0.562-0.688)'
-    """
+    """Return the row of figures of both sides, which were taken in pairs, one a repetition."""
     ours, theirs = figures
     ratio = Ratio.of([mine / other for mine, other in zip(ours, theirs, strict=True)])
     return Row(what, scale, peer, unit, median(ours), median(theirs), ratio, goal)
@@ -135,23 +119,10 @@ def single(
     return Row(what, scale, "-", unit, ours=median(figures), goal=goal)
 
 
-def not_installed(what: str, scale: int, peer: str, package: str) -> Row:
-    """Return the row of a peer whose package is missing, with the command that installs it."""
-    return Row(what, scale, peer, "s", missing=f"{package} is not installed: {INSTALL}")
-
-
 def mesh_sizes(ranks: int) -> dict[str, int]:
-    """Return the sizes of the mesh that jobs of an even number of ranks build.
-
-    Example:
-        >>> mesh_sizes(32), mesh_sizes(2)
-        ({'dp': 8, 'tp': 4}, {'dp': 1, 'tp': 2})
-    """
+    """Return the sizes of the mesh that jobs of an even number of ranks build."""
     tp = 4 if ranks % 4 == 0 else 2
     return {"dp": ranks // tp, "tp": tp}
-
-
-# --- timing --------------------------------------------------------------------------------------
 
 
 def time_in_turns(ours: Work, theirs: Work, repeats: int, *, min_seconds: float = 0.005) -> Figures:

@@ -23,7 +23,7 @@ def run(quick: bool) -> list[Row]:
     """Return the row of the import and that of the command line."""
     repeats = 3 if quick else 15
     imports = alternate(lambda: import_time("meshkit"), lambda: import_time("torch"), repeats)
-    plans = [process_time("-m", "meshkit", *PLAN.split()) for _ in range(1 + repeats)]
+    plans = [plan_time() for _ in range(1 + repeats)]
     return [
         compare("import", 1, "import torch", "s", imports, TENTH),
         single("meshkit plan, from start to end", RANKS, "s", plans[1:], INSTANT),
@@ -35,10 +35,10 @@ def import_time(module: str) -> float:
     return float(run_python("-c", TIMED.format(module)))
 
 
-def process_time(*arguments: str) -> float:
-    """Return the seconds from the start of a process to its end."""
+def plan_time() -> float:
+    """Return the seconds of ``meshkit plan``, from the start of its process to its end."""
     began = time.perf_counter()
-    run_python(*arguments)
+    run_python("-m", "meshkit", *PLAN.split())
     return time.perf_counter() - began
 
 

@@ -5,18 +5,19 @@ below, the checks of a call take longer than its work. The other peers stop at `
 beyond that one of their calls takes ten seconds. Both sides must return equal answers before any of
 them is timed. A question about one rank, and the memory of a layout, must not grow with the ranks.
 
-Megatron calls sp cp, and its ``RankGenerator`` returns groups alone. A ``DeviceMesh`` knows its own
-rank alone and creates its groups in the constructor: here on torch's fake backend, which opens no
-connection.
+Megatron calls sp cp. A ``DeviceMesh`` creates its groups in the constructor: here on torch's fake
+backend, which opens no connection.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
 
-from .harness import ITSELF, Goal, Row, Work, compare, not_installed, time_in_turns
+from .harness import INSTALL, ITSELF, Goal, Row, Work, compare, time_in_turns
 
 SCALES = (8, 64, 1024, 65_536, 1_048_576)
 QUICK = (8, 64)
@@ -40,6 +41,7 @@ Sizes = Mapping[str, int]
 Groups = list[Any]  # one entry an axis, (num_groups, group_size)
 Position = tuple[dict[str, int], list[list[int]]]  # coordinate, and the group of each axis
 Peers = Mapping[str, Callable[[Sizes], Work]]  # name -> sizes -> the question
+Plain = Callable[[Any], object]  # answer -> a value that is equal for equal answers
 
 
 def run(quick: bool) -> list[Row]:
@@ -55,21 +57,11 @@ def layout_of(ranks: int) -> meshkit.Layout:
     return meshkit.factor_world(ranks, sp=2, tp=2)
 
 
-# --- the questions to the peers ------------------------------------------------------------------
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hide the warnings and the output of an import."""
-    output = io.StringIO()
-    with warnings.catch_warnings(), redirect_stdout(output), redirect_stderr(output):
+def import_quietly(module: str) -> Any:  # noqa: ANN401  (the peers are untyped)
+    """Import a module without its warnings and its output."""
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        yield
-
-
-def groups_with(groups: Groups, rank: int) -> list[list[int]]:
-    """Return, for each axis, the group that has the rank."""
-    return [next(list(group) for group in axis if rank in group) for axis in groups]
+        return importlib.import_module(module)
 
 
 def asked_rank(sizes: Sizes) -> int:
@@ -77,14 +69,7 @@ def asked_rank(sizes: Sizes) -> int:
     return int(np.prod([*sizes.values()])) // 3
 
 
-def numpy_coordinates(sizes: Sizes) -> Work:
-    """Call ``unravel_index`` with all ranks."""
-    shape = tuple(sizes.values())
-    every_rank = np.arange(np.prod(shape))
-    return lambda: np.unravel_index(every_rank, shape)
-
-
-def numpy_groups(sizes: Sizes) -> Work:
+def numpy_groups(sizes: Sizes) -> Callable[[], Groups]:
     """Move every axis to the end, one after the other."""
     shape = tuple(sizes.values())
 
@@ -97,32 +82,19 @@ def numpy_groups(sizes: Sizes) -> Work:
 
 def megatron_groups(sizes: Sizes) -> Callable[[], Groups]:
     """Call ``RankGenerator.get_ranks`` for every axis."""
-    with quiet():
-        from megatron.core.parallel_state import RankGenerator
+    module = import_quietly("megatron.core.parallel_state")
     dp, sp, tp = sizes.values()
-    generator = RankGenerator(tp=tp, ep=1, dp=dp, pp=1, cp=sp, order="tp-cp-ep-dp-pp")
+    generator = module.RankGenerator(tp=tp, ep=1, dp=dp, pp=1, cp=sp, order="tp-cp-ep-dp-pp")
     return lambda: [generator.get_ranks(axis) for axis in ("dp", "cp", "tp")]
 
 
-def megatron_position(sizes: Sizes) -> Work:
-    """Search all groups for the rank; its index in a group is its coordinate."""
-    rank = asked_rank(sizes)
-
-    def position() -> Position:
-        groups = groups_with(megatron_groups(sizes)(), rank)
-        return dict(zip(sizes, (group.index(rank) for group in groups), strict=True)), groups
-
-    return position
-
-
-def deepspeed_topology(sizes: Sizes) -> Any:  # noqa: ANN401  (DeepSpeed is untyped)
+def deepspeed_topology(sizes: Sizes) -> Any:  # noqa: ANN401
     """Return a ``ProcessTopology``: a dict of all coordinates."""
-    with quiet():
-        from deepspeed.runtime.pipe.topology import ProcessTopology
-    return ProcessTopology(axes=list(sizes), dims=list(sizes.values()))
+    module = import_quietly("deepspeed.runtime.pipe.topology")
+    return module.ProcessTopology(axes=list(sizes), dims=list(sizes.values()))
 
 
-def deepspeed_groups(sizes: Sizes) -> Work:
+def deepspeed_groups(sizes: Sizes) -> Callable[[], Groups]:
     """Call ``get_axis_comm_lists`` for every axis."""
     topology = deepspeed_topology(sizes)
     return lambda: [topology.get_axis_comm_lists(axis) for axis in sizes]
@@ -134,16 +106,19 @@ def deepspeed_coordinate(sizes: Sizes) -> Work:
     return for_each(lambda rank: dict(topology.get_coord(rank)._asdict()), sizes)
 
 
-def deepspeed_position(sizes: Sizes) -> Work:
-    """Build the topology, the coordinate and all groups, and search the groups for the rank."""
-    rank = asked_rank(sizes)
+def position_by(groups: Callable[[Sizes], Callable[[], Groups]]) -> Callable[[Sizes], Work]:
+    """Build all groups and search them for a rank; its index in a group is its coordinate."""
 
-    def position() -> Position:
-        topology = deepspeed_topology(sizes)
-        groups = [topology.get_axis_comm_lists(axis) for axis in sizes]
-        return dict(topology.get_coord(rank)._asdict()), groups_with(groups, rank)
+    def question(sizes: Sizes) -> Work:
+        rank = asked_rank(sizes)
 
-    return position
+        def position() -> Position:
+            mine = [next(list(g) for g in axis if rank in g) for axis in groups(sizes)()]
+            return {axis: g.index(rank) for axis, g in zip(sizes, mine, strict=True)}, mine
+
+        return position
+
+    return question
 
 
 def device_mesh_position(sizes: Sizes) -> Work:
@@ -165,30 +140,24 @@ def device_mesh_position(sizes: Sizes) -> Work:
     return position
 
 
-COORDINATES: Peers = {NUMPY: numpy_coordinates}
 GROUPS: Peers = {NUMPY: numpy_groups, MEGATRON: megatron_groups, DEEPSPEED: deepspeed_groups}
 COORDINATE: Peers = {DEEPSPEED: deepspeed_coordinate}
 POSITION: Peers = {
-    MEGATRON: megatron_position,
-    DEEPSPEED: deepspeed_position,
+    MEGATRON: position_by(megatron_groups),
+    DEEPSPEED: position_by(deepspeed_groups),
     DEVICE_MESH: device_mesh_position,
 }
 
 
-# --- rows ----------------------------------------------------------------------------------------
-
-
 def bulk_rows(ranks: int, repeats: int) -> list[Row]:
     """Compare the coordinates of all ranks."""
-    layout, every_rank = layout_of(ranks), np.arange(ranks)
+    what, layout, every_rank = "rank -> coordinate, all ranks", layout_of(ranks), np.arange(ranks)
 
-    def lists(answer: object) -> object:
-        array = np.asarray(answer)
-        return (array.T if isinstance(answer, tuple) else array).tolist()
+    def ours() -> object:
+        return layout.coordinates(every_rank).T  # as unravel_index: an array for each axis
 
-    what = "rank -> coordinate, all ranks"
-    ours = lambda: layout.coordinates(every_rank)  # noqa: E731
-    return peer_rows(what, ranks, repeats, ours, COORDINATES, lists)
+    peers: Peers = {NUMPY: lambda _: partial(np.unravel_index, every_rank, layout.shape)}
+    return peer_rows(what, ranks, repeats, ours, peers, lambda axes: np.asarray(axes).tolist())
 
 
 def group_rows(ranks: int, repeats: int) -> list[Row]:
@@ -198,12 +167,10 @@ def group_rows(ranks: int, repeats: int) -> list[Row]:
     def ours() -> Groups:
         return [layout.groups(axis) for axis in layout.axes]
 
-    return peer_rows("all groups of every axis", ranks, repeats, ours, GROUPS, sorted_groups)
+    def lists(groups: Groups) -> list[list[list[int]]]:
+        return [sorted(np.asarray(axis).tolist()) for axis in groups]
 
-
-def sorted_groups(groups: Groups) -> list[list[list[int]]]:
-    """Return the groups of every axis as sorted lists."""
-    return [sorted(np.asarray(axis).tolist()) for axis in groups]
+    return peer_rows("all groups of every axis", ranks, repeats, ours, GROUPS, lists)
 
 
 def coordinate_rows(ranks: int, repeats: int) -> list[Row]:
@@ -233,12 +200,7 @@ def position_rows(ranks: int, repeats: int) -> list[Row]:
 
 
 def peer_rows(
-    what: str,
-    ranks: int,
-    repeats: int,
-    ours: Work,
-    peers: Peers,
-    plain: Callable[[Any], object] = lambda answer: answer,
+    what: str, ranks: int, repeats: int, ours: Work, peers: Peers, plain: Plain = lambda a: a
 ) -> list[Row]:
     """Return a row for each peer; beyond ``BULK`` ranks for numpy alone.
 
@@ -253,21 +215,13 @@ def peer_rows(
                 if plain(answer := ours()) != plain(other := theirs()):
                     raise RuntimeError(f"{what}: meshkit and {peer} differ: {answer} and {other}")
         except ModuleNotFoundError as error:
-            rows.append(not_installed(what, ranks, peer, error.name or peer))
+            reason = f"{error.name} is not installed: {INSTALL}"
+            rows.append(Row(what, ranks, peer, "s", missing=reason))
             continue
+        goal = (FLOOR if peer == NUMPY else PEERS) if ranks >= BULK else None
         times = time_in_turns(ours, theirs, repeats)
-        rows.append(compare(what, ranks, peer, "s", times, goal(peer, ranks)))
+        rows.append(compare(what, ranks, peer, "s", times, goal))
     return rows
-
-
-def goal(peer: str, ranks: int) -> Goal | None:
-    """Return the goal beside a peer; None below ``BULK`` ranks."""
-    if ranks < BULK:
-        return None
-    return FLOOR if peer == NUMPY else PEERS
-
-
-# --- figures that must not grow ------------------------------------------------------------------
 
 
 def questions(layout: meshkit.Layout) -> dict[str, Work]:

@@ -1,10 +1,11 @@
 """Overhead: the questions that a rank asks at every step, beside those that ``DeviceMesh`` answers.
 
-Rank 0 measures while the others are idle. Collectives over ``mesh.group(axis)`` are in
-``collectives``, and the cost of agreement in ``build_mesh`` is in ``startup``.
+Rank 0 measures while the others are idle.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -53,17 +54,12 @@ def questions(mesh: meshkit.Mesh, theirs: DeviceMesh) -> dict[Names, tuple[Work,
         ranks = dist.get_process_group_ranks(theirs.get_group("dp"))
         return ranks[(theirs.get_local_rank("dp") + 1) % len(ranks)]
 
-    def local_rank() -> int:
-        return theirs.get_local_rank("dp")
-
-    def neighbor() -> int | None:
-        return mesh.neighbor("dp")
-
+    rank, neighbor = partial(theirs.get_local_rank, "dp"), partial(mesh.neighbor, "dp")
     return {
         ("mesh.group", "get_group"): (lambda: mesh.group("dp"), lambda: theirs.get_group("dp")),
         ("mesh.coordinate", "get_coordinate"): (lambda: mesh.coordinate, theirs.get_coordinate),
         ("mesh.coordinate", "get_coordinate, named"): (lambda: mesh.coordinate, named),
-        ("mesh.coordinate[axis]", "get_local_rank"): (lambda: mesh.coordinate["dp"], local_rank),
-        ("mesh.neighbor", "get_local_rank"): (neighbor, local_rank),
+        ("mesh.coordinate[axis]", "get_local_rank"): (lambda: mesh.coordinate["dp"], rank),
+        ("mesh.neighbor", "get_local_rank"): (neighbor, rank),
         ("mesh.neighbor", "the same by hand"): (neighbor, next_rank),
     }

@@ -1,9 +1,8 @@
 """Placement: a tp all-reduce with ``place=True``, beside the same ranks in the launcher's order.
 
-As root on Linux, the benchmark makes two hosts of four ranks each: network namespaces joined by one
-link of 200 Mbit/s. It assigns ranks to them in turn, as Slurm's cyclic distribution does. One job
-builds ``dp=2 tp=4`` twice, without and with ``place=True``. It times a 4 MiB all-reduce over all tp
-groups at once, in turn on both meshes. The time of a repetition is that of the slowest rank.
+As root on Linux, the benchmark makes two hosts: network namespaces joined by a link of 200 Mbit/s.
+It assigns ranks to them in turn, as Slurm's cyclic distribution does. One job builds ``dp=2 tp=4``
+without and with ``place=True``, and times a 4 MiB all-reduce over all tp groups at once.
 """
 
 from __future__ import annotations
@@ -16,34 +15,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import meshkit
 
-from .harness import Goal, Row, compare
+from .harness import Goal, Row, alternate, compare
 
 RANKS, REPEATS = 8, 5
 RATE, ITEMS = "200mbit", 2**20  # of float32: 4 MiB
 TIMEOUT = 300.0  # seconds for the whole job
 PORT = 29778
 FASTER = Goal("ratio", "<=", 0.2)
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of one tp all-reduce, one a repetition, and the tp group of rank 0.
-
-    ``cyclic`` is the launcher's order, ``placed`` the order by ``place=True``.
-    """
-
-    cyclic: list[float]
-    placed: list[float]
-    tp_cyclic: list[int]
-    tp_placed: list[int]
 
 
 def run(quick: bool) -> list[Row]:
@@ -53,11 +40,11 @@ def run(quick: bool) -> list[Row]:
         times = measure(1 if quick else REPEATS)
     except NoHostsError as error:
         return [Row(what, RANKS, peer, "s", missing=str(error))]
-    return [compare(what, RANKS, peer, "s", (times.placed, times.cyclic), FASTER)]
+    return [compare(what, RANKS, peer, "s", (times["placed"], times["cyclic"]), FASTER)]
 
 
-def measure(repeats: int, ranks: int = RANKS) -> Times:
-    """Run a job with half of its ranks on each of two hosts, and return the times of rank 0.
+def measure(repeats: int, ranks: int = RANKS) -> dict[str, Any]:
+    """Run a job on two hosts; return the times and the tp groups of rank 0, in both orders.
 
     Raises:
         NoHostsError: if this machine forbids network namespaces.
@@ -73,7 +60,8 @@ def measure(repeats: int, ranks: int = RANKS) -> Times:
                 process.wait(10)
     if not output:
         raise RuntimeError("the job on two hosts failed; see the errors of its ranks")
-    return Times(**json.loads(output))
+    times: dict[str, Any] = json.loads(output)
+    return times
 
 
 def start_rank(hosts: Sequence[Host], rank: int, ranks: int, repeats: int) -> subprocess.Popen[str]:
@@ -99,12 +87,14 @@ def run_rank(repeats: int) -> None:
     meshkit.init(timeout=TIMEOUT)
     cyclic = meshkit.build_mesh(dp=2, tp=-1, crossing={"tp": "allow"})
     placed = meshkit.build_mesh(dp=2, tp=-1, place=True, crossing={"tp": "error"})
-    for mesh in (cyclic, placed):
-        time_all_reduce(mesh)  # opens connections, fills buffers
-    pairs = [(time_all_reduce(cyclic), time_all_reduce(placed)) for _ in range(repeats)]
+    # the first repetition opens connections and fills buffers
+    times = alternate(lambda: time_all_reduce(cyclic), lambda: time_all_reduce(placed), repeats)
     if cyclic.rank == 0:
-        groups = (mesh.peers("tp").tolist() for mesh in (cyclic, placed))
-        print(json.dumps(asdict(Times([t for t, _ in pairs], [t for _, t in pairs], *groups))))
+        groups = {
+            "tp_cyclic": cyclic.peers("tp").tolist(),
+            "tp_placed": placed.peers("tp").tolist(),
+        }
+        print(json.dumps({"cyclic": times[0], "placed": times[1], **groups}))
     meshkit.shutdown()
 
 
@@ -120,8 +110,6 @@ def time_all_reduce(mesh: meshkit.Mesh) -> float:
         raise RuntimeError("the sum over tp is wrong")
     return float(seconds)
 
-
-# --- two hosts on one machine --------------------------------------------------------------------
 
 # Make two namespaces $1 and $2 with one link. Each end of the link has the name of its host, and is
 # made inside: other programs on this machine would see an interface come and go.
@@ -163,10 +151,7 @@ class Host:
 def two_hosts(folder: Path, *names: str, rate: str | None = None) -> Iterator[list[Host]]:
     """Make two hosts that reach each other and nothing else.
 
-    Args:
-        folder: holds their /etc/hosts.
-        *names: their host names.
-        rate: the speed of the link, as ``tc`` writes it: ``"200mbit"``. None sets no limit.
+    ``rate`` is the speed of the link, as ``tc`` writes it: ``"200mbit"``. None sets no limit.
 
     Raises:
         NoHostsError: if the machine forbids network namespaces.

@@ -1,7 +1,7 @@
 """The report of a run: ``results.json``, the table of all rows, two plots, and the README section.
 
-The README section is made from ``results.json`` alone. It has one line for each goal. If a goal
-holds at several numbers of ranks, the line shows the row that is farthest from the goal.
+The README section has one line for each goal. If a goal holds at several numbers of ranks, the line
+shows the row that is farthest from the goal.
 """
 
 from __future__ import annotations
@@ -37,17 +37,15 @@ Machine = Mapping[str, Any]
 Rows = Mapping[str, Sequence[Row]]  # benchmark -> its rows
 
 
-# --- the machine ---------------------------------------------------------------------------------
-
-
 def this_machine() -> Machine:
     """Return the hardware and the versions that the figures depend on."""
+    installed = {package.name: package.version for package in metadata.distributions()}
     return {
         "cores": os.cpu_count() or 1,
         "processor": _processor(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: installed.get(name, "not installed") for name in PACKAGES},
     }
 
 
@@ -58,20 +56,10 @@ def format_machine(machine: Machine) -> str:
     return f"{hardware}, Python {machine['python']}; {packages}."
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(models, platform.machine())
-
-
-# --- files ---------------------------------------------------------------------------------------
 
 
 def write(rows: Rows, machine: Machine, folder: Path, quick: bool) -> str:
@@ -89,27 +77,17 @@ def write(rows: Rows, machine: Machine, folder: Path, quick: bool) -> str:
 def read(file: Path) -> tuple[Rows, Machine, bool]:
     """Return the rows, the machine and ``quick`` of a ``results.json``."""
     results = json.loads(file.read_text())
-    rows = {name: [_row(saved) for saved in some] for name, some in results["rows"].items()}
+    for row in (row for rows in results["rows"].values() for row in rows):
+        row["ratio"] = row["ratio"] and Ratio(**row["ratio"])
+        row["goal"] = row["goal"] and Goal(**row["goal"])
+        del row["met"]
+    rows = {name: [Row(**row) for row in rows] for name, rows in results["rows"].items()}
     return rows, results["machine"], results["quick"]
 
 
-def _row(saved: Mapping[str, Any]) -> Row:
-    fields = {name: value for name, value in saved.items() if name != "met"}
-    for name, kind in (("ratio", Ratio), ("goal", Goal)):
-        fields[name] = fields[name] and kind(**fields[name])
-    return Row(**fields)
-
-
 def rows_table(rows: Sequence[Row]) -> str:
-    """Return the rows as a text table; a missed goal stands in capitals."""
-    head = ("what", "ranks", "peer", "ours", "theirs", "unit", "ours/theirs", "goal")
-    return table(head, [_text_cells(row) for row in rows], width=200, ascii=True)
-
-
-def _text_cells(row: Row) -> list[str]:
-    goal = "" if row.goal is None else f"{row.goal}: {'met' if row.met else 'MISSED'}"
-    figures = [figure_text(row.ours), figure_text(row.theirs), row.unit, str(row.ratio or "")]
-    return [row.what, f"{row.scale:,}", row.peer, *figures, row.missing or goal]
+    """Return the rows as a text table."""
+    return table(HEAD, [cells(row) for row in rows], width=300, ascii=True)
 
 
 def draw(rows: Rows, folder: Path) -> str:
@@ -149,9 +127,6 @@ def curves(rows: Sequence[Row], what: str) -> dict[str, dict[int, float]]:
     return lines if enough else {}
 
 
-# --- the README section --------------------------------------------------------------------------
-
-
 def update_readme(readme: Path, folder: Path, benchmarks: Sequence[str]) -> None:
     """Replace the benchmark section of a README by the results in a folder, with their plots.
 
@@ -167,26 +142,18 @@ def update_readme(readme: Path, folder: Path, benchmarks: Sequence[str]) -> None
     if quick or lacking:
         reason = f"lacks {', '.join(lacking)}" if lacking else "is a quick run"
         raise ValueError(f"{folder / 'results.json'} {reason}: run python -m benchmarks")
-    readme.write_text(replace_section(readme.read_text(), section(rows, machine)))
-
-
-def replace_section(text: str, section: str) -> str:
-    """Return a README with another benchmark section.
-
-    Raises:
-        ValueError: unless the README has each marker once, in order.
-    """
+    text = readme.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in before + after:
         raise ValueError(f"README.md needs the lines {BEGIN} and {END}, each once, in this order")
-    return f"{before}{section}{after}"
+    readme.write_text(f"{before}{section(rows, machine)}{after}")
 
 
 def section(rows: Rows, machine: Machine) -> str:
     """Return the benchmark section in Markdown, its markers included."""
     every_row = [row for some in rows.values() for row in some]
-    lines = [HEAD, ["---"] * len(HEAD), *map(_markdown_cells, farthest_rows(every_row))]
+    lines = [HEAD, ["---"] * len(HEAD), *map(cells, farthest_rows(every_row))]
     link = f"[`results.txt`]({FOLDER}/results.txt)"
     parts = [
         f"One run of `python -m benchmarks`: medians; all rows are in {link}.",
@@ -207,11 +174,14 @@ def farthest_rows(rows: Sequence[Row]) -> list[Row]:
     return list(farthest.values())
 
 
-def _markdown_cells(row: Row) -> list[str]:
+def cells(row: Row) -> list[str]:
+    """Return the cells of a row in both tables."""
     ours, theirs = (
         f"{figure_text(figure)} {row.unit}" if figure is not None else ""
         for figure in (row.ours, row.theirs)
     )
-    met = "met" if row.met else f"missed by {100 * ((row.excess or 0) - 1):.0f} %"
-    ratio = str(row.ratio or "")
-    return [row.what, f"{row.scale:,}", ours, row.peer, theirs, ratio, str(row.goal), met]
+    result = row.missing or ""
+    if row.excess is not None:
+        result = "met" if row.met else f"missed by {100 * (row.excess - 1):.0f} %"
+    texts = [str(value or "") for value in (row.ratio, row.goal)]
+    return [row.what, f"{row.scale:,}", ours, row.peer, theirs, *texts, result]

@@ -1,16 +1,11 @@
 """Scale: the cost of a plan and of agreement for more ranks than this machine has.
 
-plan
-    The layout and its plan, as every rank computes it before it joins the job.
-fingerprint
-    The digest of the request.
-all groups
-    The members of all groups of the plan, which a rank walks through to create its own.
-check-ins
-    The check-in of every rank at one real TCPStore, by the code of ``build_mesh``. One process
-    checks in for all ranks, one after the other. A rank that would wait for the decision asks
-    once whether it exists, so the store serves as many operations as in the job. The figure leaves
-    out the processes of a real job, and the thread that each of them starts for its deadline.
+Every rank computes the plan and its fingerprint, and walks through all groups to create its own.
+
+All ranks check in at one real TCPStore, by the code of ``build_mesh``. One process checks in for
+all ranks, one after the other. A rank that would wait for the decision asks once whether it exists,
+so the store serves as many operations as in the job. The figure leaves out the processes of a real
+job, and the thread that each of them starts for its deadline.
 
 The growth is the slope of the logarithm of a figure over that of the ranks, by least squares. 0 is
 constant, 1 is proportional to the ranks.
@@ -81,25 +76,13 @@ def plan_of(ranks: int) -> meshkit.GroupPlan:
     return meshkit.GroupPlan.of(meshkit.factor_world(ranks, sp=2, tp=8))
 
 
-def growth(ranks: Sequence[int], figures: Sequence[float]) -> float:
-    """Return the power of the number of ranks with which a figure grows, by least squares.
-
-    Example:
-        >>> round(growth([10, 100, 1000], [2.0, 20.0, 200.0]), 6)
-        1.0
-    """
-    return float(np.polyfit(np.log(ranks), np.log(figures), 1)[0])
-
-
 def growth_row(what: str, rows: Sequence[Row]) -> Row:
-    """Return the row of the growth of one figure."""
+    """Return the row of the power of the number of ranks with which a figure grows."""
     same = [row for row in rows if row.what == what]
     ranks, figures = [row.scale for row in same], [row.ours or 0.0 for row in same]
+    power = float(np.polyfit(np.log(ranks), np.log(figures), 1)[0])
     goal = FLAT if what in ("scale: plan", "scale: fingerprint") else LINEAR
-    return single(f"{what}, growth", ranks[-1], "power", [growth(ranks, figures)], goal)
-
-
-# --- agreement -----------------------------------------------------------------------------------
+    return single(f"{what}, growth", ranks[-1], "power", [power], goal)
 
 
 def check_in(ranks: int) -> tuple[float, int, set[int]]:
@@ -110,7 +93,9 @@ def check_in(ranks: int) -> tuple[float, int, set[int]]:
     """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
-    proposal = proposal_of(plan_of(ranks).layout)
+    sizes = plan_of(ranks).layout.sizes
+    request = {"call": "build_mesh", "sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
+    proposal = Matter(Call("build_mesh", kwargs=sizes), request, "ranks disagree.")
     began = time.monotonic()
     with count_store_calls() as counts, no_waiting():
         numbers = {
@@ -118,13 +103,6 @@ def check_in(ranks: int) -> tuple[float, int, set[int]]:
             for rank in range(ranks)
         }
     return time.monotonic() - began, sum(counts.values()), numbers
-
-
-def proposal_of(layout: meshkit.Layout) -> Matter:
-    """Return a proposal of about the length of that of ``build_mesh``."""
-    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
-    request = {"call": "build_mesh", "sizes": sizes, "ranks": str(layout.ranks), "backend": "gloo"}
-    return Matter(Call("build_mesh", kwargs=layout.sizes), request, "ranks disagree.")
 
 
 @contextmanager

@@ -8,12 +8,11 @@ Processes come from a forkserver that has imported torch, and wait until all of 
 time of a start begins then, and ends with the last all-reduce of the last rank.
 
 A lazy start sets torch's ``TORCH_GLOO_LAZY_INIT=1`` for meshkit: gloo then connects a pair of ranks
-at its first use. It is not the default: a rank that has died is then noticed after five timeouts by
-a rank that first talks to it, and the store must outlive every first use.
+at its first use.
 
-At a TCPStore torch looks up the names of addresses. Without a name server, each lookup takes 5 s or
-10 s. A start with ``hosts_file_only`` sets ``RES_OPTIONS=attempts:0``: names then come from
-/etc/hosts alone. The longest wait for a name is the longest start less such a start.
+At a TCPStore torch looks up the names of addresses, which takes 5 s or 10 s without a name server.
+With ``hosts_file_only`` names come from /etc/hosts alone (``RES_OPTIONS=attempts:0``). The longest
+wait for a name is the longest start less such a start.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -44,7 +42,6 @@ REPEATS = {8: 3, 32: 3, 64: 2, 128: 3, 256: 1}  # a job of 256 takes half a minu
 GOAL_RANKS = 128
 HALF, TENTH, NO_WAIT = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10), Goal("ours", "<=", 1)
 PEER = "init_device_mesh"
-TIMEOUT = 300  # seconds for one job
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,7 @@ class RankStart(NamedTuple):
     sums: dict[str, float]  # axis -> result of the all-reduce of ones
 
 
-Job = Sequence[RankStart]  # by rank
-Jobs = Sequence[Job]  # by repetition
+Job = Sequence[RankStart]
 
 
 def run(quick: bool) -> list[Row]:
@@ -94,7 +90,7 @@ def run(quick: bool) -> list[Row]:
     return rows
 
 
-def start_rows(setting: Setting, ours: Jobs, theirs: Jobs) -> list[Row]:
+def start_rows(setting: Setting, ours: Sequence[Job], theirs: Sequence[Job]) -> list[Row]:
     """Return the row of the whole start and that of the agreement in ``build_mesh``."""
     what, ranks = f"start-up, {setting}", setting.ranks
     half, tenth = (HALF, TENTH) if setting == Setting(GOAL_RANKS) else (None, None)
@@ -124,7 +120,7 @@ def start_time(job: Job) -> float:
     return max(rank.finished for rank in job) - max(rank.ready for rank in job)
 
 
-def run_jobs(settings: Sequence[Setting], repeats: int) -> list[Jobs]:
+def run_jobs(settings: Sequence[Setting], repeats: int) -> list[Sequence[Job]]:
     """Return the jobs of each setting, then those of torch in the first one, run in turns."""
     sides = [*(("meshkit", setting) for setting in settings), ("torch", settings[0])]
     jobs: list[list[Job]] = [[] for _ in sides]
@@ -142,9 +138,11 @@ def run_job(side: str, setting: Setting) -> Job:
     """
     with tempfile.TemporaryDirectory(prefix="startup-") as folder:
         os.mkfifo(Path(folder) / "start")
-        url = free_tcp_url() if setting.store == "tcp" else f"file://{folder}/store"
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"  # a free port
+        url = tcp if setting.store == "tcp" else f"file://{folder}/store"
         arguments = (side, folder, url, setting)
-        job: Job = meshkit.spawn(start_rank, setting.ranks, arguments, timeout=TIMEOUT)
+        job: Job = meshkit.spawn(start_rank, setting.ranks, arguments, timeout=300)
     sizes = mesh_sizes(setting.ranks)
     for number, rank in enumerate(job):
         if rank.sums != sizes:
@@ -153,24 +151,17 @@ def run_job(side: str, setting: Setting) -> Job:
     return job
 
 
-def free_tcp_url() -> str:
-    """Return the URL of a free port on loopback."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-
-# --- one rank ------------------------------------------------------------------------------------
-
-
 def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
     """Start one rank, from the wait for the others to the last all-reduce. Collective."""
     os.environ.update(setting.variables)
     ready, sizes = time.monotonic(), mesh_sizes(setting.ranks)
     pipe = wait_for_all(Path(folder), setting.ranks)
     groups, share = (join_meshkit if side == "meshkit" else join_torch)(sizes, url)
-    sums = {axis: sum_of_ones(groups[axis]) for axis in sizes}
+    ones = {axis: torch.ones(1) for axis in sizes}
+    for axis, group in groups.items():
+        dist.all_reduce(ones[axis], group=group)
     finished = time.monotonic()
+    sums = {axis: float(total) for axis, total in ones.items()}
     dist.barrier()  # a rank that left now could keep another rank from connecting
     os.close(pipe)
     return RankStart(ready, finished, share, sums)
@@ -215,10 +206,3 @@ def join_torch(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=ranks)
     mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
     return {axis: mesh.get_group(axis) for axis in sizes}, 0.0
-
-
-def sum_of_ones(group: dist.ProcessGroup) -> float:
-    """Return the sum of ones over a group: the result of its first collective. Collective."""
-    ones = torch.ones(1)
-    dist.all_reduce(ones, group=group)
-    return float(ones)

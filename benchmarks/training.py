@@ -4,17 +4,18 @@ Both sides train the same model from the same weights on the same samples, in on
 some steps of meshkit's, some of torch's, in turns. All ranks begin a turn together, and its time is
 that of the slowest rank. Both sides must report the same losses.
 
-Torch's side is a ``DeviceMesh``, ``nn.Linear``, ``nn.Embedding``, DDP over all ranks, and Ulysses
-over sp by torch's differentiable all-to-all: its own context parallel attention does not run on a CPU.
+Torch's side is a ``DeviceMesh``, DDP over all ranks, and Ulysses over sp by torch's differentiable
+all-to-all: its own context parallel attention does not run on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,6 @@ AT_LEAST = Goal("ratio", ">=", 1)
 TOLERANCE = 1e-4  # relative, of a loss: float32, summed in another order
 
 Losses = list[float]
-Samples = list[list[list[int]]]  # of this rank, (steps, micro batches, samples)
 
 
 def run(quick: bool) -> list[Row]:
@@ -50,11 +50,7 @@ def run(quick: bool) -> list[Row]:
 
 
 def check_losses(ours: Losses, theirs: Losses) -> None:
-    """Check that both sides trained the same.
-
-    Raises:
-        RuntimeError: if a loss differs.
-    """
+    """Raise RuntimeError if the two sides report different losses."""
     if not np.allclose(ours, theirs, rtol=TOLERANCE, atol=0):
         raise RuntimeError(f"meshkit and {PEER} report different losses: {ours} and {theirs}")
 
@@ -86,7 +82,7 @@ def train_both(sizes: dict[str, int], steps: int, repeats: int) -> tuple[Losses,
         ours = example.Trainer(mesh, args, data)
         theirs = TorchTrainer(args, ours, data, steps * (1 + repeats))
         batches = ours.steps()
-        sides = (lambda: example_step(ours, batches), theirs.step)
+        sides = (lambda: ours.mean(ours.step(next(batches)), stop=False)[0]), theirs.step
         losses: tuple[Losses, Losses] = ([], [])
         times: Figures = ([], [])
         for repeat in range(1 + repeats):
@@ -97,20 +93,12 @@ def train_both(sizes: dict[str, int], steps: int, repeats: int) -> tuple[Losses,
     return *losses, (times[0][1:], times[1][1:])
 
 
-def example_step(trainer: example.Trainer, batches: Iterator[list[example.Pair]]) -> float:
-    """Run one step as the example does, and return the loss of all ranks. Collective."""
-    return trainer.mean(trainer.step(next(batches)), stop=False)[0]
-
-
 def seconds(step: Callable[[], float], steps: int, losses: Losses) -> float:
     """Return the seconds of some steps, and append their losses. Collective."""
     dist.barrier()
     began = time.perf_counter()
     losses += [step() for _ in range(steps)]
     return time.perf_counter() - began
-
-
-# --- torch's own stack, without meshkit ----------------------------------------------------------
 
 
 class TorchTrainer:
@@ -120,11 +108,12 @@ class TorchTrainer:
         self, args: argparse.Namespace, ours: example.Trainer, data: example.Windows, steps: int
     ) -> None:
         self.mesh = init_device_mesh("cpu", (args.dp, args.sp), mesh_dim_names=("dp", "sp"))
-        samples: Samples = [
+        samples = [  # (steps, micro batches, samples)
             [micro.samples.tolist() for micro in ours.sampler.micro_batches(step)]
             for step in range(steps)
         ]
-        self.num_micro_batches, self.seq = len(samples[0]), args.seq
+        self.num_micro_batches, self.length = len(samples[0]), args.seq // args.sp
+        self.begin = self.mesh.get_local_rank("sp") * self.length
         model = _GPT(args, self.mesh)
         # at tp=1 the example keeps its embeddings and its head as bare parameters
         names = {"bytes": "bytes.weight", "places": "places.weight", "head": "head.weight"}
@@ -134,21 +123,16 @@ class TorchTrainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr)
         self.batches = iter(DataLoader(data, batch_sampler=[m for step in samples for m in step]))
 
-    def slices(self, windows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return this rank's tokens of some windows, and the tokens that follow them."""
-        length = self.seq // self.mesh.size(1)
-        begin = self.mesh.get_local_rank("sp") * length
-        return windows[:, begin : begin + length], windows[:, begin + 1 : begin + length + 1]
-
     def step(self) -> float:
         """Run one optimizer step, and return the mean loss of all ranks before it. Collective."""
         total = torch.zeros((), dtype=torch.float64)
         for micro in range(self.num_micro_batches):
             last = micro == self.num_micro_batches - 1
             with nullcontext() if last else self.model.no_sync():
-                tokens, following = self.slices(next(self.batches))
-                logits = self.model(tokens).flatten(0, 1)
-                loss = F.cross_entropy(logits, following.flatten()) / self.num_micro_batches
+                windows = next(self.batches)[:, self.begin :]
+                logits = self.model(windows[:, : self.length]).flatten(0, 1)
+                following = windows[:, 1 : self.length + 1].flatten()
+                loss = F.cross_entropy(logits, following) / self.num_micro_batches
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         self.optimizer.step()
@@ -171,10 +155,11 @@ class _GPT(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
         x = self.bytes(tokens) + self.places(torch.arange(length) + self.sp_rank * length)
+        block: Any  # a ModuleDict
         for block in self.blocks:
-            (norm, norm_2), attention = block["norms"], block["attention"]
-            x = x + attention["out"](self.mix(attention["qkv"](norm(x))))
-            x = x + block["down"](F.gelu(block["up"](norm_2(x))))
+            attention, norms = block.attention, block.norms
+            x = x + attention.out(self.mix(attention.qkv(norms[0](x))))
+            x = x + block.down(F.gelu(block.up(norms[1](x))))
         logits: Tensor = self.head(self.norm(x))
         return logits
 
@@ -199,6 +184,5 @@ def _block(dim: int) -> nn.ModuleDict:
 
 def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Send block i of dim 0 to rank i of the group. Collective, differentiable."""
-    source = x.contiguous()
     all_to_all: Callable[..., Tensor] = collective.all_to_all_single
-    return all_to_all(torch.empty_like(source), source, group=group)
+    return all_to_all(torch.empty(x.shape), x.contiguous(), group=group)
