@@ -24,8 +24,6 @@ RANKS = (8, 32, 128)
 FLAT = Goal("ratio", "<=", 1.25)  # a rank that finds an earlier rank reads three keys more
 LOCAL = {"clone", "has_extended_api", "set_timeout"}  # methods that send nothing to a store
 
-Counts = dict[str, int]  # store method -> calls
-
 
 def run(quick: bool) -> list[Row]:
     """Return a row for each call and number of ranks, beside the same on 8 ranks."""
@@ -38,12 +36,12 @@ def run(quick: bool) -> list[Row]:
     ]
 
 
-def median_rank(counts: Sequence[dict[str, Counts]], call: str) -> list[float]:
+def median_rank(counts: Sequence[dict[str, Counter[str]]], call: str) -> list[float]:
     """Return the store operations of the median rank in a call."""
     return [float(median(sum(rank[call].values()) for rank in counts))]
 
 
-def first_calls(init_method: str | None = None) -> dict[str, Counts]:
+def first_calls(init_method: str | None = None) -> dict[str, Counter[str]]:
     """Make each call once and return its store operations on this rank. Collective."""
     with count_store_calls() as init:
         world = meshkit.init(device="cpu", init_method=init_method)
@@ -54,8 +52,7 @@ def first_calls(init_method: str | None = None) -> dict[str, Counts]:
             mesh.agree("the learning rate", 3e-4)
         with count_store_calls() as barrier:
             mesh.barrier()
-    counters = {"init": init, "build_mesh": build, "mesh.agree": agreed, "mesh.barrier": barrier}
-    return {call: dict(counter) for call, counter in counters.items()}
+    return {"init": init, "build_mesh": build, "mesh.agree": agreed, "mesh.barrier": barrier}
 
 
 @contextmanager

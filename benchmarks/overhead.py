@@ -17,8 +17,6 @@ from .harness import Figures, Goal, Row, Work, compare, time_in_turns
 RANKS, SIZES = 4, {"dp": 2, "tp": 2}
 FASTER = Goal("ratio", "<=", 1)
 
-Names = tuple[str, str]  # the question to meshkit, and the one to the peer
-
 
 def run(quick: bool) -> list[Row]:
     """Return a row for each question."""
@@ -29,7 +27,7 @@ def run(quick: bool) -> list[Row]:
     ]
 
 
-def measure(repeats: int) -> dict[Names, Figures]:
+def measure(repeats: int) -> dict[tuple[str, str], Figures]:
     """Time all questions on rank 0; the other ranks return nothing. Collective."""
     with meshkit.build_mesh(SIZES) as mesh:
         theirs = init_device_mesh("cpu", (*SIZES.values(),), mesh_dim_names=(*SIZES,))
@@ -39,7 +37,7 @@ def measure(repeats: int) -> dict[Names, Figures]:
         return times
 
 
-def questions(mesh: meshkit.Mesh, theirs: DeviceMesh) -> dict[Names, tuple[Work, Work]]:
+def questions(mesh: meshkit.Mesh, theirs: DeviceMesh) -> dict[tuple[str, str], tuple[Work, Work]]:
     """Return the names and the calls of both sides.
 
     ``get_coordinate`` returns the tuple that it keeps. ``mesh.coordinate`` returns a new dict, so

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -39,8 +38,6 @@ RANKS = (1024, 8192, 65536, 1048576)
 WAIT = timedelta(minutes=10)
 FLAT = Goal("ours", "<=", 0.2)  # O(axes)
 LINEAR = Goal("ours", "<=", 1.2)
-
-Result = TypeVar("Result")
 
 
 def run(quick: bool) -> list[Row]:
@@ -119,7 +116,7 @@ def no_waiting() -> Iterator[None]:
         check(store, [key])
         return ALL.encode()
 
-    def run_here(seconds: float, work: Callable[[], Result]) -> Result:
+    def run_here(seconds: float, work: Callable[[], object]) -> object:
         return work()
 
     store = dist.PrefixStore
