@@ -1,5 +1,4 @@
 """Benchmarks: how long meshkit takes, beside its peers, on the same work in one run.
 
-``harness`` holds the rows and the timing, ``report`` the tables, the plots and the README section.
-Every other file is one benchmark: a function ``run(quick) -> list[Row]``.
+Each file but ``harness`` and ``report`` is a benchmark: a function ``run(quick) -> list[Row]``.
 """
