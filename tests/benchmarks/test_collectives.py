@@ -91,7 +91,7 @@ def test_a_wrong_result_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return []
 
     spoil(monkeypatch, "all_to_all", shift)
-    with pytest.raises(RuntimeError, match="^all_to_all over dp: 5 wrong elements by meshkit$"):
+    with pytest.raises(RuntimeError, match=r"^all_to_all over dp: 5 wrong elements by meshkit$"):
         check_all(tmp_path)
 
 
