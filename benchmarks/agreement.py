@@ -22,7 +22,7 @@ from .harness import ITSELF, Goal, Row, compare, mesh_sizes
 
 RANKS = (8, 32, 128)
 FLAT = Goal("ratio", "<=", 1.25)  # a rank that finds an earlier rank reads three keys more
-LOCAL = {"clone", "has_extended_api", "set_timeout"}  # methods that send nothing to a store
+LOCAL = {"clone", "has_extended_api", "set_timeout", "timeout"}  # send nothing to a store
 
 
 def run(quick: bool) -> list[Row]:
