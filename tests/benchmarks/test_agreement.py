@@ -147,7 +147,20 @@ def test_operations_of_a_rank_do_not_depend_on_the_number_of_ranks(
     looked = sum(sum(rank["init"].values()) == init + 3 for rank in counts)
     wanted = expected(ranks, store)
     wanted["init"] += Counter(check=2 * ranks + looked, get=2 * looked)
-    assert together == wanted
+    # at a FileStore several ranks may find that they are the last one; at a TCPStore one counts so
+    num_last = together["mesh.agree"]["compare_set"] - ranks
+    assert 1 <= num_last <= (1 if store == "tcp" else ranks)
+    assert {c: by_role(n) for c, n in together.items()} == {
+        c: by_role(n) for c, n in wanted.items()
+    }
+
+
+def by_role(counts: Counter[str]) -> dict[str, int]:
+    """Add up what the last rank of an agreement and the others call in turn."""
+    sums = Counter(counts)
+    sums["wait or check"] = sums.pop("wait", 0) + sums.pop("check", 0)
+    sums["get or compare_set"] = sums.pop("get", 0) + sums.pop("compare_set", 0)
+    return dict(sums)
 
 
 def test_a_row_is_that_of_the_median_rank_beside_8_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

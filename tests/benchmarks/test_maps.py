@@ -133,7 +133,7 @@ def test_every_answer_of_one_question_is_compared(monkeypatch: pytest.MonkeyPatc
         return maps.for_each(lambda rank: wrong if rank == 7 else layout.coordinate(rank), sizes)
 
     monkeypatch.setattr(maps, "COORDINATE", {"wrong": last_is_wrong})
-    with pytest.raises(RuntimeError, match="differ: .* and {'dp': 9"):
+    with pytest.raises(RuntimeError, match=r"differ: .* and {'dp': 9"):
         maps.coordinate_rows(8, 1)
 
 
