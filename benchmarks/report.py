@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from meshkit.core.table import table
+from meshkit.core.draw.table import format_table
 
 from .harness import INSTALL, Goal, Ratio, Row, figure_text
 
@@ -87,7 +87,7 @@ def read(file: Path) -> tuple[Rows, Machine, bool]:
 
 def rows_table(rows: Sequence[Row]) -> str:
     """Return the rows as a text table."""
-    return table(HEAD, [cells(row) for row in rows], width=300, ascii=True)
+    return format_table(HEAD, [cells(row) for row in rows], width=300, ascii=True)
 
 
 def draw(rows: Rows, folder: Path) -> str:

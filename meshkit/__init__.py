@@ -19,7 +19,6 @@ TYPE_CHECKING = False  # as typing has it, without its import: a Ctrl-C there is
 
 if TYPE_CHECKING:
     from .core.batch import BatchPlan
-    from .core.crossing import crossings, link_bytes
     from .core.errors import (
         BatchError,
         CollectiveError,
@@ -36,13 +35,14 @@ if TYPE_CHECKING:
     from .core.factor import factor_world
     from .core.layout import Layout
     from .core.micro import MicroBatch
-    from .core.placement import Placement, placed
     from .core.plan import GroupPlan
     from .core.schedule import BatchSchedule
     from .core.sequence import SequencePlan
     from .core.split import split_world
     from .core.streams import stream_seed
-    from .core.topology import Topology
+    from .core.topology.crossing import crossings, link_bytes
+    from .core.topology.placement import Placement, placed
+    from .core.topology.topology import Topology
     from .launch.environment import detect
     from .launch.join import init, shutdown
     from .launch.spawn import spawn

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from meshkit.core.topology.crossing_policy import check_crossings
 
 import meshkit
 from meshkit.cli import terminal
 from meshkit.cli.main import main
 from meshkit.core.call import Call
 from meshkit.core.disagree import disagreement
-from meshkit.core.policies import judged
 from meshkit.live.agree import ABOUT
 
 ROOT = Path(__file__).parent.parent
@@ -93,7 +93,7 @@ def test_the_disagreement_shown_is_the_one_raised() -> None:
 
 def test_the_warning_shown_is_the_one_given() -> None:
     call, layout = Call("build_mesh", kwargs={"dp": 2, "tp": 2}), meshkit.Layout(dp=2, tp=2)
-    found = judged(call, layout, meshkit.Topology.of_hosts(["a", "b"] * 2), {"tp": "warn"})
+    found = check_crossings(call, layout, meshkit.Topology.of_hosts(["a", "b"] * 2), {"tp": "warn"})
     assert f"RuntimeWarning: {found.warning}\n" in README
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import MeshkitError, SpecError, told
 from ..core.measured import Measured
 from ..core.measurement import Measurement
-from ..core.words import pairs
+from ..core.words import format_sizes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def plot(report: Measured, path: str) -> None:
     for panel in panels[len(operations) :]:
         panel.set_axis_off()
     figure.suptitle(
-        f"{pairs(report.sizes)}, {report.backend} on {report.device}, torch {report.torch}"
+        f"{format_sizes(report.sizes)}, {report.backend} on {report.device}, torch {report.torch}"
     )
     figure.savefig(path, format="png", dpi=100)
 

@@ -14,7 +14,7 @@ from typing import TextIO
 from ..core.layout import Layout
 from ..core.measured import modes, passes
 from ..core.measurement import Case
-from ..core.words import count
+from ..core.words import count_noun
 
 EMPTY = 2**18  # bytes that a call without any counts as
 EVERY = 10.0  # seconds between lines where they cannot be written again
@@ -38,8 +38,8 @@ def announced(layout: Layout, cases: Sequence[Case], alone: int | None, calls: i
         6 rows in 28 passes, one after the other, each of up to 23 calls
     """
     rows = sum(len(modes(layout, case.target)) for case in cases)
-    runs = count(passes(layout, cases, alone), "pass")
-    return f"{count(rows, 'row')} in {runs}, one after the other, each of up to {calls} calls"
+    runs = count_noun(passes(layout, cases, alone), "pass")
+    return f"{count_noun(rows, 'row')} in {runs}, one after the other, each of up to {calls} calls"
 
 
 def work(layout: Layout, case: Case, alone: int | None) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ..core.bandwidth import sweep_sizes
 from ..core.errors import SpecError, told
 from ..core.operations import OPERATIONS
-from ..core.words import count
+from ..core.words import count_noun
 from ..launch.memory import memory
 from .grid import number
 from .local import on_cpu
@@ -153,13 +153,15 @@ def check_memory(call: Typed, text: str, ranks: int) -> None:
         return
     left = there - ranks * RANK
     if left < SPARE * HELD * ranks:
-        line = f"{call}: {count(ranks, 'rank')} here do not fit into memory."
+        line = f"{call}: {count_noun(ranks, 'rank')} here do not fit into memory."
         each = f"Each holds some {RANK} bytes before an array; there are {there}."
         raise SpecError(told(line, each, fix=_fewer(call, there // (SPARE * RANK))))
     most = 2 ** int(math.log2(left // (SPARE * HELD * ranks)))
     fits = f"{as_size(sizes[0])}:{as_size(most)}" if sizes[0] < most else as_size(most)
     line = f"{call}: {as_size(sizes[-1])} does not fit into memory."
-    holds = f"{count(ranks, 'rank')} here, each with {HELD} of it at the least and {RANK} bytes "
+    holds = (
+        f"{count_noun(ranks, 'rank')} here, each with {HELD} of it at the least and {RANK} bytes "
+    )
     holds += f"beside, hold {needed} bytes; there are {there}."
     raise SpecError(told(line, holds, fix=f"{call.but(bytes=fits)}."))
 
@@ -170,4 +172,4 @@ def _fewer(call: Typed, most: int) -> str:
     known = math.prod(size for size in sizes.values() if size != -1)
     if "n" in call.kwargs and -1 in sizes.values() and max(most, 2) // known:
         return f"{call.but(n=max(most, 2) // known * known)}."
-    return f"a mesh of {count(max(most, 1), 'rank')} or fewer on this machine."
+    return f"a mesh of {count_noun(max(most, 1), 'rank')} or fewer on this machine."

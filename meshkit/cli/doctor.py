@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ..core.words import count
+from ..core.words import count_noun
 from ..launch.finding import Finding
 from . import Answer, Command, seconds
 
@@ -41,9 +41,9 @@ def as_text(findings: Sequence[Finding]) -> str:
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [line for finding in findings for line in _lines(finding, width)]
     wrong = [finding.name for finding in findings if not finding.ok]
-    last = f"All {count(len(findings), 'finding')} OK."
+    last = f"All {count_noun(len(findings), 'finding')} OK."
     if wrong:
-        last = f"{len(wrong)} of {count(len(findings), 'finding')} to look at: {', '.join(wrong)}."
+        last = f"{len(wrong)} of {count_noun(len(findings), 'finding')} to look at: {', '.join(wrong)}."
     return "\n".join([*lines, "", last])
 
 

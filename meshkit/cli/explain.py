@@ -12,7 +12,7 @@ from ..core.errors import CoordinateError, SpecError, told
 from ..core.layout import Layout
 from ..core.sequence import SequencePlan, sequence_plan
 from ..core.sheet import headline
-from ..core.words import count
+from ..core.words import count_noun
 from . import Answer, Command, terminal
 from .grid import (
     INTEGER,
@@ -114,7 +114,7 @@ def _check_numbers(call: Call, layout: Layout, ranks: int, batch: BatchPlan | No
     samples = 0 if batch is None else batch.global_batch // batch.dp
     many = ranks * (sum(layout.shape) + samples)
     if many > MOST:
-        line = f"{call}: {count(ranks, 'rank')} with {many} peers and samples in all."
+        line = f"{call}: {count_noun(ranks, 'rank')} with {many} peers and samples in all."
         raise SpecError(told(line, f"JSON says up to {MOST}.", fix=f"{call.but(json=None)}."))
 
 

@@ -14,11 +14,11 @@ from ..core.call import Call, given
 from ..core.errors import BatchError, SpecError, told
 from ..core.factor import nested_sizes
 from ..core.layout import Layout
-from ..core.level import check_divides
-from ..core.rankfile import rankfile
 from ..core.solve import solved
-from ..core.topology import Topology
-from ..core.words import count
+from ..core.topology.hostfile import parse_hostfile
+from ..core.topology.level import check_divides
+from ..core.topology.topology import Topology
+from ..core.words import count_noun
 from .file import text_of
 from .typed import BATCH, Typed, flagged
 
@@ -167,7 +167,7 @@ def topology_of(call: Call, layout: Layout, asked: Namespace) -> Topology | None
         call: the command, for errors.
         layout: the grid.
         asked: ``nodes``, how many nodes of consecutive ranks there are, alone, or the ranks of
-            each; or ``hosts``, a file as :func:`meshkit.core.rankfile.rankfile` reads it.
+            each; or ``hosts``, a file as :func:`meshkit.core.topology.hostfile.parse_hostfile` reads it.
 
     Raises:
         SpecError: where they do not hold the ranks of the grid, neither more nor fewer; for a file
@@ -193,10 +193,10 @@ def _from_file(call: Call, path: str, ranks: int) -> Topology:
     except ValueError as error:
         line = f"{call}: {shlex.quote(path)} cannot be read: {error}."
         raise SpecError(told(line, fix="a text file with a line for each rank.")) from error
-    topology = rankfile(text, call=call)
+    topology = parse_hostfile(text, call=call)
     if topology.world_size != ranks:
         line = f"{call}: {path} has {topology}, the grid has {ranks}."
-        raise SpecError(told(line, fix=f"{count(ranks, 'line')}, one a rank."))
+        raise SpecError(told(line, fix=f"{count_noun(ranks, 'line')}, one a rank."))
     return topology
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ..core.call import Call
 from ..core.errors import SpecError, told
-from ..core.words import count
+from ..core.words import count_noun
 from ..launch.environment import detect
 from . import seconds
 from .grid import add_order, number
@@ -40,5 +40,5 @@ def check_company(call: Call, sizes: Mapping[str, int]) -> None:
     needed = math.prod(size for size in sizes.values() if size != -1)
     if needed > 1 and detect().launcher == "single":
         fix = f"{call.but(n=needed)}, which starts them; or this under a launcher."
-        line = f"{call} needs {count(needed, 'rank')}, and here is one process."
+        line = f"{call} needs {count_noun(needed, 'rank')}, and here is one process."
         raise SpecError(told(line, fix=fix), sizes=dict(sizes), world_size=1)

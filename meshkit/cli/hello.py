@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ..core.errors import SpawnError
-from ..core.runs import runs
-from ..core.words import count
+from ..core.runs import format_ranks
+from ..core.words import count_noun
 from . import Answer, Command, seconds
 from .grid import number
 from .local import ENDING, failed, in_words, shared_device
@@ -179,8 +179,8 @@ def as_text(greetings: Sequence[Greeting]) -> str:
         for one in greetings
     ]
     wrong = [greeting.rank for greeting in greetings if not greeting.ok]
-    last = f"the all-reduce over {count(len(greetings), 'rank')} on {greetings[0].backend}"
-    end = f"LOOK HERE: {last} was wrong on {runs(wrong)}." if wrong else f"OK: {last}."
+    last = f"the all-reduce over {count_noun(len(greetings), 'rank')} on {greetings[0].backend}"
+    end = f"LOOK HERE: {last} was wrong on {format_ranks(wrong)}." if wrong else f"OK: {last}."
     return "\n".join([*lines, end])
 
 

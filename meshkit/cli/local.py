@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..core.errors import LaunchError, MeshkitError, SpawnError, told
-from ..core.runs import runs
+from ..core.runs import format_ranks
 
 ENDING = 10.0  # seconds beyond --timeout after which ranks that do not end are ended
 
@@ -78,7 +78,7 @@ def failed(n: int, error: SpawnError, device: str | None, less: str = "") -> Spa
     cause = error.__cause__
     first = next((rank for rank, other in error.errors.items() if other is cause), 0)
     others = sorted(error.errors.keys() - {first})
-    also = f"; failed too: {runs(others)}" if others else ""
+    also = f"; failed too: {format_ranks(others)}" if others else ""
     line = f"rank {first} of {n} failed first{also}."
     words = f"{type(cause).__name__}: {cause}".splitlines()
     text = "\n  ".join([line, *(word.strip() for word in words)])

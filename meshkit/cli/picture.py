@@ -6,10 +6,10 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from ..core.call import Call
+from ..core.draw.svg import MAX_RANKS, draw_svg
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
 from ..core.seats import Ints
-from ..core.svg import MOST, svg
 
 
 def add_svg(parser: ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def draw_into(path: str | None, layout: Layout, nodes: Ints | None, call: Call) 
     Args:
         path: as typed, or None.
         layout: the grid.
-        nodes: as for :func:`meshkit.core.svg.svg`.
+        nodes: as for :func:`meshkit.core.draw.svg.draw_svg`.
         call: the command, for errors.
 
     Raises:
@@ -33,13 +33,13 @@ def draw_into(path: str | None, layout: Layout, nodes: Ints | None, call: Call) 
     """
     if path is None:
         return
-    if layout.num_ranks > MOST:
+    if layout.num_ranks > MAX_RANKS:
         line = f"{call}: {layout.num_ranks} ranks are too many for a picture."
-        raise SpecError(told(line, f"Up to {MOST} are drawn.", fix=f"{call.but(svg=None)}."))
+        raise SpecError(told(line, f"Up to {MAX_RANKS} are drawn.", fix=f"{call.but(svg=None)}."))
     if path in ("", "-"):
         line = f"{call}: the picture goes into a file, and there is no name of one."
         raise SpecError(told(line, fix=f"{call.but(svg='grid.svg')}, say."))
-    text = svg(layout, nodes)
+    text = draw_svg(layout, nodes)
     try:
         Path(path).write_text(text, encoding="ascii")
     except (OSError, ValueError) as error:  # ValueError: a zero byte

@@ -11,10 +11,10 @@ from ..core.errors import SpecError, told
 from ..core.integers import divisors
 from ..core.layout import Layout
 from ..core.overview import Overview
-from ..core.placement import Placement, placed
 from ..core.plan import GroupPlan
 from ..core.sheet import sheet
-from ..core.topology import Topology
+from ..core.topology.placement import Placement, placed
+from ..core.topology.topology import Topology
 from . import Answer, Command, terminal
 from .grid import add_batch, add_grid, add_groups, batch_of, layout_of, sizes_of, topology_of
 from .picture import add_svg, draw_into

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..core.call import Call
 from ..core.integers import divisors
-from ..core.words import pairs
+from ..core.words import format_sizes
 
 BATCH = ("global_batch", "micro_batch", "accumulation_steps")
 OPTIONS = (  # in the order in which they are quoted
@@ -45,7 +45,7 @@ class Typed(Call):
         added = {name: size for name, size in self.kwargs.items() if name not in OPTIONS}
         for value in self.args:
             if isinstance(value, Mapping):
-                words = pairs({**value, **added} or {"dp": -1})  # no size at all means that
+                words = format_sizes({**value, **added} or {"dp": -1})  # no size at all means that
                 value = f'"{words}"' if self.quoted else words
             yield from [str(value)] * (value != "")
         for name, value in self.kwargs.items():

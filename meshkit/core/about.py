@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .batch import BatchPlan
+from .draw.table import format_items, format_table
 from .layout import Layout
 from .seats import Ints
 from .sequence import SequencePlan
 from .streams import stream_seed
-from .table import few, items, run, table
-from .topology import Topology
-from .words import pairs
+from .topology.topology import Topology
+from .words import format_range, format_sizes, summarize
 
 SEQUENCE = ("cp", "sp")  # the axes that divide a sequence, those of them that are present
 
@@ -71,7 +71,9 @@ class About:
         axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]
-        tokens = self.tokens and [[run[0], run[-1]] for run in self.tokens]
+        tokens = self.tokens and [
+            [format_range[0], format_range[-1]] for format_range in self.tokens
+        ]
         more = {"axes": axes, "samples": samples, "tokens": tokens}
         said = {**vars(self), "coordinate": dict(self.coordinate), **more}
         del said["micro_batch"]
@@ -160,7 +162,7 @@ def ranks_text(
     place = [unknown, unknown] if topology is None else _places(topology, ranks)
     columns = [_words(ranks), *place, *map(_words, layout.coordinates(ranks).T)]
     header = ["rank", "node", "slot", *layout.axes]
-    return table(header, [*zip(*columns, strict=True)], width=width, ascii=ascii)
+    return format_table(header, [*zip(*columns, strict=True)], width=width, ascii=ascii)
 
 
 def _places(topology: Topology, ranks: Ints) -> list[list[str]]:
@@ -193,8 +195,8 @@ def about_text(
     seeded = about.seed is not None
     header = ["axis", "index", "before", "after", "group", *["seed"] * seeded]
     rows = [_row(axis, layout.sizes[axis.axis]) for axis in about.axes]
-    drawn = table(header, rows, width=width, ascii=ascii)
-    facts = items(list(_facts(about, layout)), width=width)
+    drawn = format_table(header, rows, width=width, ascii=ascii)
+    facts = format_items(list(_facts(about, layout)), width=width)
     return "\n\n".join([f"rank {about.rank} of {job}", facts, drawn])
 
 
@@ -225,21 +227,21 @@ def _axis(layout: Layout, rank: int, axis: str, index: int, seed: int | None) ->
 def _row(axis: AxisOf, size: int) -> list[str]:
     near = ["-" if rank is None else str(rank) for rank in (axis.before, axis.after)]
     seed = [] if axis.seed is None else [str(axis.seed)]
-    return [axis.axis, f"{axis.index} of {size}", *near, few(axis.peers), *seed]
+    return [axis.axis, f"{axis.index} of {size}", *near, summarize(axis.peers), *seed]
 
 
 def _facts(about: About, layout: Layout) -> Iterator[tuple[str, str]]:
     """Where the rank sits and what it reads, by name."""
-    yield "coordinate", pairs(about.coordinate)
+    yield "coordinate", format_sizes(about.coordinate)
     if about.node is not None:
         yield "node", f"{about.node}, slot {about.slot}"
     if about.samples is not None:
         size = about.micro_batch or 0
-        steps = few(about.samples, lambda first: run(first, first + size - 1))
+        steps = summarize(about.samples, lambda first: format_range(first, first + size - 1))
         yield "samples", f"{steps} in step 0, a run for each micro batch"
     if about.tokens is not None:
         over = " ".join(sequence_axes(layout)) or "no axis"
-        held = ", ".join(f"{run[0]}-{run[-1]}" for run in about.tokens)
+        held = ", ".join(f"{run[0]}-{run[-1]}" for format_range in about.tokens)
         yield "tokens", f"{held} of each sequence, which is cut over {over}"
     if about.seed is not None:
         yield "seed", f"{about.seed} on all ranks; by axis below"

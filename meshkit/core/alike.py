@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .call import Call
-from .disagree import NAMED, ranks_named
+from .disagree import NAMED
 from .errors import BatchError, told
 from .layout import Layout
-from .words import count
+from .words import count_noun, name_ranks
 
 SHOWN = 8  # different contents of one leaf, shown one by one
 PLAIN = "int, float, str, bytes, bool and None"
@@ -116,8 +116,8 @@ def _not_shared(
         alike.setdefault(held[rank].leaves.get(paths[0], "not there"), []).append(rank)
     lines = [f"{_named(layout, ranks)}:  {what}" for what, ranks in alike.items()]
     lines[SHOWN:] = [f"and {len(lines) - SHOWN} more."] * (len(lines) > SHOWN)
-    more = [count(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
-    more += [count(len(odd) - 1, "other data coordinate")] * (len(odd) > 1)
+    more = [count_noun(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
+    more += [count_noun(len(odd) - 1, "other data coordinate")] * (len(odd) > 1)
     text = told(
         f"{call}: ranks that share samples hold different ones.",
         f"{paths[0]} differs{f' at {place}' if place else ''}.",
@@ -137,7 +137,7 @@ def _not_divided(
     for place, ranks in shares.items():
         alike.setdefault(held[ranks[0]].digest(), []).append(place)
     equal = [places for places in alike.values() if len(places) > 1]
-    who = [f"{place} ({ranks_named(shares[place])})" for place in equal[0]]
+    who = [f"{place} ({name_ranks(shares[place])})" for place in equal[0]]
     who[NAMED:] = [f"{len(who) - NAMED} more"] * (len(who) > NAMED)
     text = told(
         f"{call}: data coordinates that must differ hold the same samples.",
@@ -157,7 +157,7 @@ def _named(layout: Layout, ranks: Sequence[int]) -> str:
     """``ranks 0-1 (dp=0 sp=0; dp=0 sp=1)``."""
     where = [_place(layout, rank, layout.axes) for rank in ranks[:NAMED]]
     where += [f"and {len(ranks) - NAMED} more"] * (len(ranks) > NAMED)
-    return f"{ranks_named(ranks)} ({'; '.join(where)})"
+    return f"{name_ranks(ranks)} ({'; '.join(where)})"
 
 
 def _place(layout: Layout, rank: int, axes: Sequence[str]) -> str:

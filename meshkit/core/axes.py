@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from .call import Call
 from .errors import SpecError, UnknownAxisError, told
 from .integers import integer
-from .words import article, count
+from .words import article, count_noun
 
 STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
@@ -255,7 +255,7 @@ def infer(
     if not unknown and num_ranks == known:
         return dict(sizes)
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
-    need = f"a multiple of {known} ranks" if unknown else count(known, "rank")
+    need = f"a multiple of {known} ranks" if unknown else count_noun(known, "rank")
     text = told(
         f"{call} needs {need}, {whose} has {num_ranks}.",
         f"{product} = {known}; {evidence}.",

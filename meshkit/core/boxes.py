@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .draw.grid_text import GAP, kept, row_label, table_lines
+from .draw.table import BETWEEN, NARROW
 from .layout import Layout
-from .render import GAP, kept, row_label, table_lines
 from .seats import Ints
-from .table import BETWEEN, NARROW
-from .words import count
+from .words import count_noun
 
 NODES = 16  # nodes drawn one by one; of more, the first and the last ones
 EDGE = 2
@@ -54,7 +54,7 @@ def boxes(layout: Layout, nodes: Ints, *, width: int = 80, ascii: bool = False) 
     many = len(names) > NODES
     first, last = (names[:EDGE], names[-EDGE:]) if many else (names, names[:0])
     lines = drawing.flowed(first, width)
-    lines += [f"{GAP} {count(len(names) - 2 * EDGE, 'node')} more {GAP}"] if many else []
+    lines += [f"{GAP} {count_noun(len(names) - 2 * EDGE, 'node')} more {GAP}"] if many else []
     lines += drawing.flowed(last, width)
     return "\n".join(line.rstrip() for line in lines)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .arrange import Room
+from .draw.svg_layout import Spacing
 
 FEW, MANY = 128, 2048  # ranks up to which coordinates, and numbers, are written
 CHARACTER = 0.61  # width of one to the size of its font, which is monospaced
@@ -43,10 +43,10 @@ class Cells:
     gap: int
     round: int
 
-    def room(self, *, named: bool) -> Room:
+    def room(self, *, named: bool) -> Spacing:
         """What a cell takes in a box, with a line for the name of the node or without."""
         head = self.name + 2 if named else 0
-        return Room(self.width, self.height, self.gap, self.pad, head, 2 * self.pad)
+        return Spacing(self.width, self.height, self.gap, self.pad, head, 2 * self.pad)
 
     def cut(self, label: str) -> str:
         """The end of a label that is too long: that is where the number stands.

@@ -33,11 +33,11 @@ import numpy as np
 from .call import Call
 from .errors import SpecError, told
 from .integers import integer
-from .level import check_divides
 from .links import Links
 from .memory import Choice, stage_layers, stage_weights
 from .model import ModelShape
 from .seats import Floats, Ints
+from .topology.level import check_divides
 
 AXES = Choice._fields[:6]
 LIMITS = {"world": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}

@@ -22,7 +22,7 @@ from .axes import check_known
 from .call import Call
 from .errors import SpecError, told
 from .seats import Floats, Ints
-from .topology import NODE, Topology
+from .topology.topology import NODE, Topology
 from .words import plural
 
 if TYPE_CHECKING:  # Layout has a method of placement, which needs this file

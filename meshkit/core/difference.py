@@ -9,12 +9,12 @@ from fractions import Fraction
 import numpy as np
 
 from .batch import BatchPlan
+from .draw.table import format_items, format_table
 from .layout import Layout
 from .seats import Ints
 from .shards import CUT, Moves, index, moves
 from .sheet import headline
-from .table import items, run, some, table
-from .words import count
+from .words import count_noun, format_range, summarize_ranks
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def difference_text(found: Difference, *, width: int = 80, ascii: bool = False) 
     """
     before, after = found.before.sizes, found.after.sizes
     rows = [
-        [axis, str(before.get(axis, "-")), str(after.get(axis, "-")), some(ranks)]
+        [axis, str(before.get(axis, "-")), str(after.get(axis, "-")), summarize_ranks(ranks)]
         for axis, ranks in found.groups.items()
     ]
     header = ["axis", "before", "after", "whose group changes"]
     heads = [("before", headline(found.before)), ("after", headline(found.after))]
-    drawn = table(header, rows, width=width, ascii=ascii)
+    drawn = format_table(header, rows, width=width, ascii=ascii)
     facts = [*_facts(found), *_moved(found.moves)]
-    return "\n\n".join([items(heads, width=width), drawn, items(facts, width=width)])
+    return "\n\n".join([format_items(heads, width=width), drawn, format_items(facts, width=width)])
 
 
 def _regrouped(before: Layout, after: Layout, axis: str) -> Ints:
@@ -131,22 +131,25 @@ def _facts(found: Difference) -> Iterator[tuple[str, str]]:
     stay, most = _ends(found.before, found.after)
     if most > stay:
         verb = "leave" if found.before.num_ranks == most else "join"
-        yield "ranks", f"{stay} stay, {most - stay} {verb}: {run(stay, most - 1)}"
+        yield "ranks", f"{stay} stay, {most - stay} {verb}: {format_range(stay, most - 1)}"
     sizes = [str(layout.sizes.get("dp", 1)) for layout in (found.before, found.after)]
-    yield "data", f"dp {' -> '.join(sizes)}; {some(found.data)} own other samples of a step"
+    yield (
+        "data",
+        f"dp {' -> '.join(sizes)}; {summarize_ranks(found.data)} own other samples of a step",
+    )
 
 
 def _moved(moved: Moves) -> Iterator[tuple[str, str]]:
     """What a checkpoint must move, with the rule."""
     rule = f"weights are cut by {' and '.join(CUT)}, all other axes hold copies"
-    cut = f"{count(moved.parts_before, 'part')} -> {count(moved.parts_after, 'part')}"
+    cut = f"{count_noun(moved.parts_before, 'part')} -> {count_noun(moved.parts_after, 'part')}"
     yield "weights", f"{cut} ({rule})"
     for share, ranks in moved.held.items():
         what = {0: "none", 1: "all"}.get(share, str(share))  # type: ignore[call-overload]
-        yield "", f"{some(ranks)} hold{'s' * (len(ranks) == 1)} {what} of what they need"
+        yield "", f"{summarize_ranks(ranks)} hold{'s' * (len(ranks) == 1)} {what} of what they need"
     yield "to fetch", _models(moved.total)
     if moved.lost:
-        gone = f"{count(moved.lost, 'part')} of {moved.parts_before}"
+        gone = f"{count_noun(moved.lost, 'part')} of {moved.parts_before}"
         yield "lost", f"{gone} {'is' if moved.lost == 1 else 'are'} on no rank that stays"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .errors import told
-from .runs import runs
+from .runs import format_ranks
 
 Request = Mapping[str, str]  # field to its value in words; equal requests mean equal calls
 
@@ -73,7 +73,7 @@ def _shown(request: Request, fields: Sequence[str]) -> str:
 
 def ranks_named(ranks: Sequence[int]) -> str:
     """``ranks 0-3 and 5-7``."""
-    first, comma, last = runs(ranks).rpartition(", ")
+    first, comma, last = format_ranks(ranks).rpartition(", ")
     text = f"{first} and {last}" if comma else last
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {text}"
 

@@ -21,7 +21,7 @@ from .errors import BatchError, CoordinateError, told
 from .integers import integer
 from .micro import MicroBatch, micro_batches
 from .shuffle import shuffled
-from .words import count
+from .words import count_noun
 
 TAILS = ("keep", "drop", "pad")
 MAX_LENGTH = 2**62  # so that a step that begins inside it ends inside int64
@@ -98,8 +98,8 @@ class Epoch:
 
     def _no_step(self, step: object) -> CoordinateError:
         last = f", 0 to {self.steps - 1}" if self.steps else ""
-        there = f"Epoch {self.number} has {count(self.steps, 'step')}"
-        before = f" after the first {count(self.begin, 'sample')}" if self.begin else ""
+        there = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
+        before = f" after the first {count_noun(self.begin, 'sample')}" if self.begin else ""
         text = told(
             f"{Call('sampler.micro_batches', (step,))}: there is no such step.",
             f"{there}{before}{last}.",
@@ -146,7 +146,7 @@ def _no_order(call: Call, epoch: Epoch) -> BatchError:
 
 def _no_whole_step(call: Call, length: int, plan: BatchPlan) -> BatchError:
     text = told(
-        f"{call}: {count(length, 'sample')} give no whole step of {plan.global_batch}.",
+        f"{call}: {count_noun(length, 'sample')} give no whole step of {plan.global_batch}.",
         fix=f"{call.but(tail='keep')}, or a global batch of at most {length}.",
     )
     return BatchError(text, global_batch=plan.global_batch, below=length)

@@ -23,7 +23,7 @@ from .bandwidth import ITEM, MOST
 from .call import Call
 from .errors import SpecError, told
 from .measurement import Measurement
-from .words import pairs
+from .words import format_sizes
 
 BEYOND = "Algorithms and protocols change with the size: the line says nothing beyond."
 FACTOR = 4  # from one size to the next, in a command that measures more of them
@@ -115,7 +115,11 @@ def wider(fits: Sequence[Fit], sizes: Sequence[float], *, here: bool = True) -> 
     while last < max(*(fit.sizes[-1] for fit in fits), *sizes) + step:
         last *= FACTOR
     standard = [axis for axis in STANDARD if axis in mesh] == list(mesh)
-    words = ["meshkit bench", pairs(mesh), *([f"-n {math.prod(mesh.values())}"] if here else [])]
+    words = [
+        "meshkit bench",
+        format_sizes(mesh),
+        *([f"-n {math.prod(mesh.values())}"] if here else []),
+    ]
     words += [] if standard else [f"--order {_word(' '.join(mesh))}"]
     words.append(f"--ops {','.join(dict.fromkeys(fit.op for fit in fits))}")
     words.append(f"--axes {_word(','.join(dict.fromkeys(fit.target for fit in fits)))}")

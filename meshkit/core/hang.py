@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from .call import Call
 from .errors import CollectiveError, told
 from .layout import Layout
-from .runs import runs
+from .runs import format_ranks
 
 # The default group may stand for an axis, so it is made again too.
 AGAIN = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -107,7 +107,9 @@ def hang(
         for rank in order
     ]
     lines += _others(places, late)
-    looks = f"look at rank{'' if len(first) == 1 else 's'} {runs(first)} first" if first else ""
+    looks = (
+        f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
+    )
     text = told(
         f"{call}: {error}",
         *_cut(lines),
@@ -130,7 +132,10 @@ def _others(places: Mapping[int, Place], late: Iterable[int]) -> list[str]:
     alike: dict[str, list[int]] = {}
     for rank in sorted(places.keys() - set(late)):
         alike.setdefault(str(places[rank]), []).append(rank)
-    return [f"Rank{'' if len(r) == 1 else 's'} {runs(r)}: {place}." for place, r in alike.items()]
+    return [
+        f"Rank{'' if len(r) == 1 else 's'} {format_ranks(r)}: {place}."
+        for place, r in alike.items()
+    ]
 
 
 def _first(

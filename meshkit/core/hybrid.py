@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from .assignment import dealt
 from .axes import check_names, infer
 from .call import Call
 from .errors import SpecError, told
 from .integers import integer
 from .layout import Layout
 from .order import nest
+from .topology.axis_assignment import permuted_positions
 from .words import article
 
 
@@ -53,7 +53,7 @@ def hybrid(
     total = {name: a * b for name, a, b in zip(names, far, near, strict=True)}
     ranks = np.empty(num_ranks, dtype=np.int64)
     chain = tuple(itertools.chain(enumerate(far), enumerate(near)))
-    ranks[dealt(tuple(total.values()), chain)] = np.arange(num_ranks)
+    ranks[permuted_positions(tuple(total.values()), chain)] = np.arange(num_ranks)
     return Layout(ranks=ranks, **total)
 
 

@@ -11,7 +11,7 @@ from .call import Call
 from .errors import CoordinateError, told
 from .integers import integer
 from .seats import Ints, Seats
-from .words import article, count
+from .words import article, count_noun
 
 
 def check_integer(call: Call | str, what: str, value: object, *, axis: str | None = None) -> int:
@@ -75,7 +75,7 @@ def not_inside(name: str, rank: int, layout: object, seats: Seats) -> Coordinate
     """The error of a rank that has no place in a layout."""
     text = told(
         f"{name}: rank {rank} is not in {layout!r}.",
-        f"It has {count(len(seats), 'rank')}, {seats}.",
+        f"It has {count_noun(len(seats), 'rank')}, {seats}.",
         fix=f"a rank {seats}.",
     )
     return CoordinateError(text, index=rank, size=len(seats))

@@ -20,14 +20,14 @@ from numpy.typing import ArrayLike
 
 from .axes import check_complete, check_known, check_sizes, infer
 from .call import Call, given
+from .draw.grid_text import draw_positions
+from .draw.svg import notebook_html
 from .indices import check_index, check_integer, check_integers, check_none_left_out, not_inside
 from .integers import integer
 from .pattern import rearranged
-from .placement import placed_layout
-from .render import draw_at
 from .seats import Ints, Seats
 from .strides import Strides, first, indices, merged, moved, offsets, picked, strided
-from .svg import shown
+from .topology.placement import placed_layout
 
 
 class Layout:
@@ -280,12 +280,12 @@ class Layout:
         return self.draw()
 
     placed = placed_layout
-    _repr_html_ = shown  # in a notebook
+    _repr_html_ = notebook_html  # in a notebook
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
-        """The grid as text, one rank in brackets; see :mod:`meshkit.core.render`."""
+        """The grid as text, one rank in brackets; see :mod:`meshkit.core.draw.grid_text`."""
         here = None if mark is None else self._seats.find(mark)
-        return draw_at(self.axes, self.shape, self._seats.at, here=here, width=width)
+        return draw_positions(self.axes, self.shape, self._seats.at, here=here, width=width)
 
     def _check(self, name: str, axes: tuple[str, ...]) -> None:
         if len(axes) != 1 or axes[0] not in self._axes:  # a call in words takes its time

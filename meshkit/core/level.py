@@ -11,7 +11,7 @@ from .call import Call
 from .errors import SpecError, told
 from .integers import divisors, integer
 from .seats import Ints
-from .words import count
+from .words import count_noun
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,8 @@ def check_divides(call: Call, ranks: int, nodes: int) -> None:
     each = divisors(ranks)
     near = [max(n for n in each if n < nodes), *(n for n in each if n > nodes)][:2]
     verb = "does" if ranks == 1 else "do"
-    line = f"{call}: {count(ranks, 'rank')} {verb} not divide over {count(nodes, 'node')}."
+    line = (
+        f"{call}: {count_noun(ranks, 'rank')} {verb} not divide over {count_noun(nodes, 'node')}."
+    )
     fix = f"{', or '.join(str(call.but(nodes=n)) for n in near)}."
     raise SpecError(told(line, fix=fix), world_size=ranks)

@@ -21,7 +21,7 @@ from .measured import Measured
 from .measurement import ALONE, CONCURRENT
 from .operations import OPERATIONS
 from .reach import ACROSS, INSIDE, reach
-from .words import pairs
+from .words import format_sizes
 
 RING = ("all_reduce", "all_gather", "reduce_scatter")
 
@@ -69,4 +69,4 @@ def _steps(fit: Fit) -> int:
 def _source(report: Measured, names: list[str]) -> str:
     """Where the figures are from; the others are those of a data sheet."""
     what = f"{report.backend} on {report.device}, torch {report.torch}"
-    return f"meshkit bench {pairs(report.sizes)}, {what}: {', '.join(names)}"
+    return f"meshkit bench {format_sizes(report.sizes)}, {what}: {', '.join(names)}"

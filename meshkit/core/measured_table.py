@@ -18,9 +18,8 @@ from itertools import groupby
 from .fit import Fit
 from .measured import Measured, Slowest, ratios, slowest
 from .measurement import GroupTime, Measurement
-from .table import few
 from .timing import Spread
-from .words import count, pairs
+from .words import count_noun, format_sizes, summarize
 
 Row = tuple[Measurement, float | None]
 LEGEND = (
@@ -49,13 +48,13 @@ def table(report: Measured, width: int = 80) -> str:
 
 
 def _machine(report: Measured) -> str:
-    ranks = count(math.prod(report.sizes.values()), "rank")
-    hosts = count(len(set(report.hosts.values())), "host")
+    ranks = count_noun(math.prod(report.sizes.values()), "rank")
+    hosts = count_noun(len(set(report.hosts.values())), "host")
     where = f"{ranks} on {hosts}, launcher {report.launcher}"
     kind = f"{report.backend} on {report.device}, torch {report.torch}"
     calls = f"up to {report.iters} calls a row after {report.warm_up} to warm up, float32"
     graph = ", in a CUDA graph: each replay counts once, by the mean" if report.graph else ""
-    return f"{pairs(report.sizes)}: {where}; {kind}; {calls}{graph}"
+    return f"{format_sizes(report.sizes)}: {where}; {kind}; {calls}{graph}"
 
 
 Column = tuple[str, int, Callable[[Row], str]]
@@ -98,7 +97,7 @@ def _rows(report: Measured, width: int) -> Iterator[str]:
 def _sample(one: Measurement) -> str:
     """How many groups were measured alone, where it was not all of them."""
     fewer = one.groups < one.num_groups
-    return f"; {one.mode}: {one.groups} of {count(one.num_groups, 'group')}" if fewer else ""
+    return f"; {one.mode}: {one.groups} of {count_noun(one.num_groups, 'group')}" if fewer else ""
 
 
 def _wide(last: int) -> int:
@@ -138,8 +137,8 @@ def _who(one: Measurement) -> str:
 def _slow(one: Slowest, report: Measured) -> str:
     """Who was slow, in a line; of a single group nothing, as it is the fastest too."""
     where = f"rank {one.rank.rank} ({one.rank.where}, host {report.hosts[one.rank.rank]})"
-    rank = f"{where} in {one.rank_rows} of {count(one.rows, 'row')}"
-    group = f"group {one.group.where} (ranks {few(one.group.ranks)}) in {one.group_rows}, "
+    rank = f"{where} in {one.rank_rows} of {count_noun(one.rows, 'row')}"
+    group = f"group {one.group.where} (ranks {summarize(one.group.ranks)}) in {one.group_rows}, "
     group += f"{one.factor:.2f}x the fastest in the middle row"
     single = len(one.group.ranks) == len(report.hosts)
     return f"Slowest, {one.target} {one.mode}: {rank}{'' if single else f'; {group}'}."
@@ -148,16 +147,16 @@ def _slow(one: Slowest, report: Measured) -> str:
 def _fitted(fit: Fit) -> str:
     """A line through times, in a line."""
     rate = f"bytes at {1e-9 / fit.beta:.4f} GB/s" if fit.beta else "nothing by the byte"
-    head = f"fit, {fit.mode}, {count(len(fit.sizes), 'size')}"
+    head = f"fit, {fit.mode}, {count_noun(len(fit.sizes), 'size')}"
     return f"{head}: {_us(fit.alpha)} us + {rate}, within {100 * fit.worst:.0f} %"
 
 
 def _end(report: Measured) -> str:
     """The verdict."""
-    rows = f"{len(report.found)} of " * report.interrupted + count(report.planned, "row")
+    rows = f"{len(report.found)} of " * report.interrupted + count_noun(report.planned, "row")
     head = "Interrupted" if report.interrupted else "LOOK HERE" if report.wrong else "OK"
     took = f"{rows} in {report.seconds:.1f} s"
-    return f"{head}: {took}; {count(report.wrong, 'wrong element')}."
+    return f"{head}: {took}; {count_noun(report.wrong, 'wrong element')}."
 
 
 def _hung(text: str, width: int) -> list[str]:

@@ -19,7 +19,7 @@ from .layout import Layout
 from .targets import Target
 from .timing import Timing
 from .verification import Seconds
-from .words import pairs
+from .words import format_sizes
 
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 
@@ -172,11 +172,11 @@ def _group(layout: Layout, target: Target, row: Sequence[int], seconds: float) -
         return GroupTime(ranks, "all", seconds)
     here = layout.coordinate(ranks[0])
     shared = {axis: at for axis, at in here.items() if axis not in target.span}
-    return GroupTime(ranks, pairs(shared), seconds)
+    return GroupTime(ranks, format_sizes(shared), seconds)
 
 
 def _slowest_rank(layout: Layout, seconds: Seconds) -> RankTime:
     middles = np.median(seconds, axis=1)
     index = int(middles.argmax())
     rank = int(layout.grid.flat[index])
-    return RankTime(rank, pairs(layout.coordinate(rank)), float(middles[index]))
+    return RankTime(rank, format_sizes(layout.coordinate(rank)), float(middles[index]))

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from .batch import BatchPlan
 from .call import Call
-from .crossing import Crossing, crossings
 from .errors import told
 from .layout import Layout
-from .placement import Placement
 from .plan import GroupPlan
-from .remedy import remedy
 from .seats import Ints
-from .topology import Topology
+from .topology.crossing import Crossing, crossings
+from .topology.crossing_policy import suggest_fix
+from .topology.placement import Placement
+from .topology.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -159,4 +159,4 @@ def _warnings(
     """Whether tp leaves a node, though it talks in every layer, with what keeps it inside."""
     if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
-        yield told(f"{crossing['tp']}.", why, fix=remedy(layout, topology, "tp", call=call))
+        yield told(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp", call=call))

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .assignment import Assignment, Chain, Sizes, assignments
 from .call import Call
-from .crossing import checked_traffic
-from .problem import Cost, Problem
 from .seats import Ints
-from .topology import Topology
+from .topology.axis_assignment import Assignment, Chain, Sizes, assignments
+from .topology.crossing import traffic_per_axis
+from .topology.placement_cost import Cost, PlacementProblem
+from .topology.topology import Topology
 
 if TYPE_CHECKING:  # Layout has a method of this file
     from .layout import Layout
@@ -70,10 +70,10 @@ def placed(
 ) -> Placement:
     """The rank at each position chosen so that least is sent over the farthest wires. Pure.
 
-    The cost is :func:`~meshkit.core.crossing.link_bytes` of the busiest domain, level by level: of
+    The cost is :func:`~meshkit.core.topology.crossing.link_bytes` of the busiest domain, level by level: of
     two arrangements that is better which sends less over the outermost wires; where that is equal,
     the next level decides. Looked at are, where all domains of a level hold equally many ranks,
-    all assignments of axes to levels (:func:`~meshkit.core.assignment.assignments`); and orders of
+    all assignments of axes to levels (:func:`~meshkit.core.topology.axis_assignment.assignments`); and orders of
     the axes in which the ranks, node by node, fill the grid: all of them for up to five axes longer
     than 1, else one axis moved at a time. On even nodes of one level and up
     to 8 ranks, no permutation of ranks costs less. Where nodes differ in size, few do: in 24 of 464
@@ -86,7 +86,7 @@ def placed(
         layout: the axes, and the ranks that are to be placed, in whatever order.
         topology: where they sit.
         traffic: the bytes that a rank sends to its next along the ring of each axis in a step, as
-            in :func:`~meshkit.core.crossing.link_bytes`; None means each axis 64 times what the
+            in :func:`~meshkit.core.topology.crossing.link_bytes`; None means each axis 64 times what the
             axis outside it sends.
 
     Raises:
@@ -103,8 +103,8 @@ def placed(
         a node holds tp=4; a step sends 4 x dp out of the busiest node, 256 x dp as it was
           next best: a node holds dp=2 tp=2; a step sends 128 x dp out of the busiest node
     """
-    sent = checked_traffic(Call("placed"), layout, traffic)
-    problem = Problem.of(layout, topology, sent)
+    sent = traffic_per_axis(Call("placed"), layout, traffic)
+    problem = PlacementProblem.of(layout, topology, sent)
     unit = "bytes" if traffic is not None else f"x {layout.axes[0]}"
     before = problem.cost(problem.given(layout))
     best, following = _two_best(problem)
@@ -143,7 +143,7 @@ def placed_layout(
     return placed(layout, topology, traffic).layout
 
 
-def _two_best(problem: Problem) -> tuple[Candidate, Candidate | None]:
+def _two_best(problem: PlacementProblem) -> tuple[Candidate, Candidate | None]:
     """The arrangement that costs least, and the next one that costs more."""
     found = [*_boxes(problem), *_orders(problem)]
     best = found[0]
@@ -153,7 +153,7 @@ def _two_best(problem: Problem) -> tuple[Candidate, Candidate | None]:
     return best, min(rest, key=lambda other: other.cost, default=None)
 
 
-def _boxes(problem: Problem) -> Iterator[Candidate]:
+def _boxes(problem: PlacementProblem) -> Iterator[Candidate]:
     """The assignment that costs least, and the next one that costs more."""
     if problem.fanouts is None:
         return
@@ -167,7 +167,7 @@ def _boxes(problem: Problem) -> Iterator[Candidate]:
             best = found
 
 
-def _orders(problem: Problem) -> Iterator[Candidate]:
+def _orders(problem: PlacementProblem) -> Iterator[Candidate]:
     """The orders of axes in which domains hold no box, so that no assignment stands for them.
 
     Those that stay closest to the axes sorted by what they send come first, and where there are
@@ -217,7 +217,7 @@ def _less(left: Cost, right: Cost) -> bool:
     return False
 
 
-def _box_words(problem: Problem, found: Assignment) -> str:
+def _box_words(problem: PlacementProblem, found: Assignment) -> str:
     """``a node holds sp=2 tp=4``."""
     said = []
     for level, held in zip(problem.levels, found.held, strict=True):

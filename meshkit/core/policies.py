@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from .axes import check_known
 from .call import Call
-from .crossing import Crossing, crossings
 from .errors import SpecError, told
 from .layout import Layout
-from .remedy import remedy
-from .runs import runs
-from .topology import Topology
+from .runs import format_ranks
+from .topology.crossing import Crossing, crossings
+from .topology.crossing_policy import suggest_fix
+from .topology.topology import Topology
 from .words import article
 
 POLICIES = ("error", "warn", "allow")
@@ -99,12 +99,12 @@ def _where(layout: Layout, topology: Topology, axis: str) -> str:
     first = int((nodes != nodes[:, :1]).any(axis=1).argmax())
     names = [topology.names[node] for node in dict.fromkeys(nodes[first].tolist())]
     shown = ", ".join(map(str, names[:4])) + (", ..." if len(names) > 4 else "")
-    return f"ranks {runs(groups[first].tolist())} are on {shown}"
+    return f"ranks {format_ranks(groups[first].tolist())} are on {shown}"
 
 
 def _fix(layout: Layout, topology: Topology, axes: list[str]) -> str:
     """What mends it, or to say that it is meant."""
-    ways = [remedy(layout, topology, axis) for axis in axes]
+    ways = [suggest_fix(layout, topology, axis) for axis in axes]
     named = [f"{axis}: {way}" for axis, way in zip(axes, ways, strict=True)]
     meant = f"crossing={dict.fromkeys(axes, 'allow')}, if it is meant."
     return f"{' '.join(named if len(axes) > 1 else ways)} Or {meant}"

@@ -9,7 +9,7 @@ from .call import Call
 from .errors import CoordinateError, told
 from .layout import Layout
 from .seats import Ints
-from .words import count
+from .words import count_noun
 
 
 def check_inside(call: Call, layout: Layout, rank: int) -> None:
@@ -19,7 +19,7 @@ def check_inside(call: Call, layout: Layout, rank: int) -> None:
         CoordinateError: where ``rank`` has no place in it.
     """
     if rank not in layout:
-        held = f"It holds {count(layout.num_ranks, 'rank')}; mesh.inside is False here."
+        held = f"It holds {count_noun(layout.num_ranks, 'rank')}; mesh.inside is False here."
         line = f"{call}: rank {rank} is not in {layout!r}."
         text = told(line, held, fix="ask only where mesh.inside.")
         raise CoordinateError(text, index=rank, size=layout.num_ranks)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .bandwidth import busbw_factor, gigabytes_per_second
+from .draw.table import format_table
 from .fit import Fit
-from .table import table
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def prediction_table(found: Sequence[Prediction], *, width: int = 80, ascii: boo
         wide = max(map(len, columns[place]))
         columns[place] = [cell.rjust(wide) for cell in columns[place]]
     head, *rows = zip(*columns, strict=True)
-    return table(head, rows, width=width, ascii=ascii)
+    return format_table(head, rows, width=width, ascii=ascii)
 
 
 def _row(one: Prediction) -> list[str]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .assignment import Chain, Sizes, dealt
-from .crossing import leaving
 from .seats import Floats, Ints
-from .topology import Topology
+from .topology.axis_assignment import Chain, Sizes, permuted_positions
+from .topology.crossing import count_leaving
+from .topology.topology import Topology
 
 if TYPE_CHECKING:  # Layout has a method of placement, which needs this file
     from .layout import Layout
@@ -73,7 +73,7 @@ class Problem:
         keys = [(part[level], level) for part, level in zip(whole, self.domains, strict=True)]
         order = np.lexsort([key for pair in reversed(keys) for key in reversed(pair)])
         seats = np.empty_like(order)
-        seats[dealt(self.shape, chain)] = order
+        seats[permuted_positions(self.shape, chain)] = order
         return seats
 
     def seated(self, chain: Chain) -> Ints:
@@ -84,4 +84,4 @@ class Problem:
         """What leaves the busiest domain of each level."""
         levels = zip(self.domains, self.counts, strict=True)
         grids = ((level[seats].reshape(self.shape), len(count)) for level, count in levels)
-        return tuple(float((leaving(grid, count) @ self.sent).max()) for grid, count in grids)
+        return tuple(float((count_leaving(grid, count) @ self.sent).max()) for grid, count in grids)

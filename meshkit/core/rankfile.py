@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from .call import Call, Word
 from .errors import SpecError, told
-from .topology import Topology
-from .words import count
+from .topology.topology import Topology
+from .words import count_noun
 
 LEVELS = ("host", "rack", "row", "hall")  # what the columns are called
 READ = Call("rankfile", (Word("text"),))
@@ -75,7 +75,7 @@ def _check_columns(call: Call, rows: Sequence[Row]) -> None:
     """Refuse lines of different lengths, and too long ones. Raises SpecError."""
     (first, words), most = rows[0], len(LEVELS)
     for number, others in rows:
-        line = f"{call}: line {number} has {count(len(others), 'word')}"
+        line = f"{call}: line {number} has {count_noun(len(others), 'word')}"
         if len(others) > most:
             raise SpecError(told(f"{line}.", fix=f"{most} words at most: {', '.join(LEVELS)}."))
         if len(others) != len(words):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .call import Call
 from .cost import Job
 from .search import Found, Ranked
-from .words import count, pairs
+from .words import count_noun, format_sizes
 
 HEADER = "     step s     GB  layout; sharding, micro batches x samples; axes across nodes"
 PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
@@ -26,7 +26,7 @@ def ranking(
         assumed: figures of the links that were not measured, in words, where others were.
     """
     links, total = job.links, found.fits + sum(one.count for one in found.excluded)
-    ranks, nodes = count(job.world, "rank"), count(job.nodes, "node")
+    ranks, nodes = count_noun(job.world, "rank"), count_noun(job.nodes, "node")
     rows = [_row(place, one, width) for place, one in enumerate(found.best, 1)]
     lines = [
         f"{title}; {ranks} on {nodes}.",
@@ -36,8 +36,11 @@ def ranking(
         *(f"  {one}" for one in assumed),
         *(["", HEADER, *rows] if rows else []),
         "",
-        f"{found.fits} of {count(total, 'layout')} fit.",
-        *(f"{one.count:7} out: {one.reason}: {pairs(one.example)}" for one in found.excluded),
+        f"{found.fits} of {count_noun(total, 'layout')} fit.",
+        *(
+            f"{one.count:7} out: {one.reason}: {format_sizes(one.example)}"
+            for one in found.excluded
+        ),
     ]
     return "\n".join([*lines, "", *typed(found.best[0], job), PROMISE] if rows else lines)
 
@@ -48,7 +51,9 @@ def _row(place: int, one: Ranked, width: int) -> str:
     again = " recompute" if one.recompute else ""
     run = f"{one.shard}{parts}{again}, {one.accumulation_steps} x {one.micro_batch}"
     crossing = " ".join(one.crossing) or "none"
-    head = f"{place:3} {one.step:7.4g} {one.held:6.1f}  {pairs(one.sizes)}; {run}; {crossing}"
+    head = (
+        f"{place:3} {one.step:7.4g} {one.held:6.1f}  {format_sizes(one.sizes)}; {run}; {crossing}"
+    )
     shares = sorted(((value / one.step, name) for name, value in one.terms.items()), reverse=True)
     terms = ", ".join(f"{name} {share:.0%}" for share, name in shares[:6] if share >= 0.005)
     fits = len(head) + 2 + len(terms) <= width
@@ -71,5 +76,5 @@ def typed(one: Ranked, job: Job) -> list[str]:
     return [
         f"mesh = {Call('meshkit.build_mesh', kwargs=one.sizes)}",
         f"plan = {Call('mesh.batch', kwargs=batch)}",
-        f"meshkit plan {pairs(one.sizes)} --nodes {job.nodes}",
+        f"meshkit plan {format_sizes(one.sizes)} --nodes {job.nodes}",
     ]

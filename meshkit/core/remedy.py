@@ -9,12 +9,12 @@ import numpy as np
 
 from .axes import check_known
 from .call import Call
-from .crossing import crossings
 from .layout import Layout
-from .placement import placed
 from .seats import Ints
-from .topology import NODE, Topology
-from .words import count
+from .topology.crossing import crossings
+from .topology.placement import placed
+from .topology.topology import NODE, Topology
+from .words import count_noun
 
 Changes = dict[str, object]  # arguments of a call and what they become
 
@@ -26,7 +26,7 @@ def remedy(
 ) -> str:
     """What to do about an axis that crosses nodes: the changes that were tried and work. Pure.
 
-    Costs as much as a few of :func:`~meshkit.core.placement.placed`.
+    Costs as much as a few of :func:`~meshkit.core.topology.placement.placed`.
 
     Args:
         layout: whose axis.
@@ -66,7 +66,7 @@ def remedy(
     if call is not None:
         return f"{_written(changes, call)}."
     even = set(held[held > 0].tolist()) == {fits}
-    holds = f"a {level} holds {count(fits, 'rank')}"
+    holds = f"a {level} holds {count_noun(fits, 'rank')}"
     why = holds if even else f"{fits} divides the ranks of every {level}"
     return f"{_written(changes, call)}, as {why}."
 

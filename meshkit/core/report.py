@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .call import written
-from .words import count
+from .words import count_noun
 
 WIDTH = 36  # columns for the members
 
@@ -32,7 +32,7 @@ class Held:
 
     def __str__(self) -> str:
         wait = "" if self.seconds is None else f" {self.seconds:g} s"
-        who = count(len(self.members), "rank") + f" {written(list(self.members))}"
+        who = count_noun(len(self.members), "rank") + f" {written(list(self.members))}"
         uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
         return f"{who:<{WIDTH}} {self.origin:<7} {self.backend}{wait}  {uses}"
 
@@ -58,6 +58,6 @@ class GroupsReport:
 
     def __str__(self) -> str:
         made = sum(group.origin == "made" for group in self.groups)
-        head = f"rank {self.rank} holds {count(self.communicators, 'process group')}, {made} made."
+        head = f"rank {self.rank} holds {count_noun(self.communicators, 'process group')}, {made} made."
         views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
         return "\n  ".join([head, *views, *map(str, self.groups)])

@@ -9,7 +9,7 @@ from .call import Call
 from .epoch import Epoch
 from .errors import BatchError, CoordinateError, told
 from .integers import integer
-from .words import article, count
+from .words import article, count_noun
 
 State = dict[str, int | bool | str]
 
@@ -49,7 +49,7 @@ def resumed(call: Call, epoch: Epoch, said: object) -> Epoch:
             told(f"{call}: the state is of another order of samples.", *lines, fix=fix)
         )
     if consumed > epoch.length:
-        raise _unreadable(call, f"consumed is {consumed}, of {count(epoch.length, 'sample')}")
+        raise _unreadable(call, f"consumed is {consumed}, of {count_noun(epoch.length, 'sample')}")
     return replace(epoch, number=number, begin=consumed)
 
 

@@ -22,7 +22,7 @@ from .call import Call, Word, given
 from .errors import BatchError, CoordinateError, told
 from .integers import integer
 from .solve import solved
-from .words import count
+from .words import count_noun
 
 Stage = tuple[int, int]
 MOST = 2**16  # stages that a ramp may have
@@ -107,7 +107,7 @@ class BatchSchedule:
             fix = f"increment={gap}, or what divides it." if gap > 0 else "start with less."
             raise BatchError(told(f"{call}: the ramp does not lead to the plan.", line, fix=fix))
         if steps > samples:
-            line = f"{call}: {steps} increments do not fit into {count(samples, 'sample')}."
+            line = f"{call}: {steps} increments do not fit into {count_noun(samples, 'sample')}."
             raise BatchError(told(line, fix=f"samples={steps}, or more."))
         if steps > MOST:
             line = f"{call}: {steps} increments; a schedule has {MOST} stages at most."
@@ -279,7 +279,7 @@ def _unfit(
     (first, size), near = stage, [n for n in (error.below, error.above) if n is not None]
     helps = [] if uneven or size % plan.micro_batch else ["uneven=True"]
     text = told(
-        f"{call}: the stage from {count(first, 'sample')} on cannot be run.",
+        f"{call}: the stage from {count_noun(first, 'sample')} on cannot be run.",
         f"{size} does not divide into micro batches of {plan.micro_batch} over dp {plan.dp}.",
         fix=f"{', or '.join([*(f'a global batch of {n}' for n in near), *helps])}.",
     )

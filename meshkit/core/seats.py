@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .call import Call, written
 from .errors import SpecError, told
 from .integers import integer
-from .words import count
+from .words import count_noun
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Seats:
             raise _refused(call, "ranks is empty")
         if num_positions is not None and len(ranks) != num_positions:
             text = told(
-                f"{call} has {count(num_positions, 'position')} and {count(len(ranks), 'rank')}.",
+                f"{call} has {count_noun(num_positions, 'position')} and {count_noun(len(ranks), 'rank')}.",
                 "Each position of the grid holds one rank.",
                 fix=f"ranks=range({num_positions}), say, or other sizes.",
             )

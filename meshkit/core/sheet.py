@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .boxes import boxes
+from .draw.node_boxes import draw_node_boxes
+from .draw.table import format_items, format_table
 from .layout import Layout
 from .overview import AxisRow, Overview
-from .table import few, items, table
-from .topology import Topology
-from .words import count, pairs
+from .topology.topology import Topology
+from .words import count_noun, format_sizes, summarize
 
 HEADER = ("axis", "size", "stride", "groups", "first group")
 
@@ -25,9 +25,9 @@ def sheet(overview: Overview, *, width: int = 80, ascii: bool = False) -> str:
     """
     placed = overview.topology is not None
     header = [*HEADER, *["crosses nodes"] * placed]
-    axes = table(header, [_row(row) for row in overview.axes], width=width, ascii=ascii)
+    axes = format_table(header, [_row(row) for row in overview.axes], width=width, ascii=ascii)
     parts = [headline(overview.layout, overview.topology), axes, _grid(overview, width, ascii)]
-    return "\n\n".join([*parts, items(_facts(overview), width=width)])
+    return "\n\n".join([*parts, format_items(_facts(overview), width=width)])
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
@@ -37,21 +37,21 @@ def headline(layout: Layout, topology: Topology | None = None) -> str:
         >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
         ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
     """
-    where = count(layout.num_ranks, "rank") if topology is None else topology
-    return f"{pairs(layout.sizes)}: {where}"
+    where = count_noun(layout.num_ranks, "rank") if topology is None else topology
+    return f"{format_sizes(layout.sizes)}: {where}"
 
 
 def _row(row: AxisRow) -> list[str]:
     numbers = [str(row.size), str(row.stride), str(row.groups)]
     crosses = [] if row.crossing is None else ["yes" if row.crossing else "no"]
-    return [row.axis, *numbers, few(row.first_group), *crosses]
+    return [row.axis, *numbers, summarize(row.first_group), *crosses]
 
 
 def _grid(overview: Overview, width: int, ascii: bool) -> str:
     nodes = overview.nodes
     if nodes is None:
         return overview.layout.draw(width=width).partition("\n")[2]  # the sizes stand above
-    return boxes(overview.layout, nodes, width=width, ascii=ascii)
+    return draw_node_boxes(overview.layout, nodes, width=width, ascii=ascii)
 
 
 def _facts(overview: Overview) -> list[tuple[str, str]]:

@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .arrange import Arrangement, arranged
 from .call import Call, Word
-from .cells import CHARACTER, Cells, detail
+from .draw.colors import shade, text_color, to_hex
+from .draw.svg_layout import CHARACTER_WIDTH, Arrangement, CellStyle, arrange, cell_style
 from .errors import SpecError, told
 from .indices import check_integers
-from .palette import ink, shade, written
 from .seats import Ints
-from .words import count, pairs
+from .words import count_noun, format_sizes
 
 if TYPE_CHECKING:
     from .layout import Layout
@@ -85,11 +84,13 @@ def svg(layout: Layout, nodes: Ints | None = None) -> str:
     ranks = layout.grid.ravel()
     known = np.zeros_like(ranks) if nodes is None else check_integers(call, "nodes", nodes)
     if known.shape != ranks.shape:
-        line = f"{call}: nodes has shape {known.shape}, the layout {count(len(ranks), 'rank')}."
+        line = (
+            f"{call}: nodes has shape {known.shape}, the layout {count_noun(len(ranks), 'rank')}."
+        )
         raise SpecError(told(line, fix="a node for the rank at each position, in one row."))
     axes = [(axis, size) for axis, size in layout.sizes.items() if size > 1]
-    cells = detail(axes, len(ranks), int(ranks.max()))
-    where = arranged(known, cells.room(named=nodes is not None), axes[-1][1] if axes else 1)
+    cells = cell_style(axes, len(ranks), int(ranks.max()))
+    where = arrange(known, cells.room(named=nodes is not None), axes[-1][1] if axes else 1)
     indices = layout.coordinates(ranks)
     drawn = [
         *_boxes(where, cells, named=nodes is not None),
@@ -97,8 +98,8 @@ def svg(layout: Layout, nodes: Ints | None = None) -> str:
         *_bands(axes, indices[:, [size > 1 for size in layout.shape]], where, cells),
         *_numbers(ranks, where, cells),
     ]
-    on = "" if nodes is None else f" on {count(len(where.nodes), 'node')}"
-    title = f"{pairs(layout.sizes)}: {count(len(ranks), 'rank')}{on}"
+    on = "" if nodes is None else f" on {count_noun(len(where.nodes), 'node')}"
+    title = f"{format_sizes(layout.sizes)}: {count_noun(len(ranks), 'rank')}{on}"
     return _page(title, axes, where, drawn)
 
 
@@ -144,7 +145,7 @@ def _too_many(call: Call, layout: Layout) -> SpecError:
 def _page(title: str, axes: list[tuple[str, int]], where: Arrangement, drawn: list[str]) -> str:
     """All of it: the page, what it is, the legend, and the drawing below."""
     wide = max(LEGEND, where.size[0])
-    lines = textwrap.wrap(title, int(wide / (16 * CHARACTER)), break_long_words=True)
+    lines = textwrap.wrap(title, int(wide / (16 * CHARACTER_WIDTH)), break_long_words=True)
     head = [
         f'<text class="ink" x="0" y="{24 * row + 16}" font-size="16" font-weight="bold">'
         f"{escaped(line)}</text>"
@@ -180,7 +181,7 @@ def _key(row: int, axis: str, size: int, top: int, beside: int) -> Iterator[str]
     shades = min(size, ENDS)
     y = top + row * LINE
     for i in range(shades):
-        colour = written(shade(row, i * (size - 1) // (shades - 1), size))
+        colour = to_hex(shade(row, i * (size - 1) // (shades - 1), size))
         yield f'<path d="M{i * SWATCH} {y}h{SWATCH}v{SWATCH}h-{SWATCH}z" fill="{colour}"/>'
     words = f"{axis}=0" + (" ... " if size > 2 else ", ") + f"{axis}={size - 1}"
     yield (
@@ -189,7 +190,7 @@ def _key(row: int, axis: str, size: int, top: int, beside: int) -> Iterator[str]
     )
 
 
-def _boxes(where: Arrangement, cells: Cells, *, named: bool) -> Iterator[str]:
+def _boxes(where: Arrangement, cells: CellStyle, *, named: bool) -> Iterator[str]:
     """A box a node, with its name where that fits."""
     width, height = where.box
     yield '<g class="box">'
@@ -209,7 +210,7 @@ def _ranks(
     ranks: Ints,
     indices: Ints,
     where: Arrangement,
-    cells: Cells,
+    cells: CellStyle,
     nodes: Ints | None,
 ) -> Iterator[str]:
     """A cell a rank, each once, with what a pointer over it shows."""
@@ -225,7 +226,7 @@ def _ranks(
 
 
 def _bands(
-    axes: list[tuple[str, int]], indices: Ints, where: Arrangement, cells: Cells
+    axes: list[tuple[str, int]], indices: Ints, where: Arrangement, cells: CellStyle
 ) -> Iterator[str]:
     """The bands of all cells, one path a shade; their names where there is room."""
     yield f'<g pointer-events="none" {MIDDLE}>'
@@ -234,9 +235,9 @@ def _bands(
         for first, last in _shared(size):
             of = (indices[:, band] >= first) & (indices[:, band] < last)
             colour = shade(band, first, size)
-            yield f'<path fill="{written(colour)}" d="{_bars(left[of], cells)}"/>'
+            yield f'<path fill="{to_hex(colour)}" d="{_bars(left[of], cells)}"/>'
             if cells.label and of.any():
-                yield f'<g fill="{ink(colour)}" font-size="{cells.label}">'
+                yield f'<g fill="{text_color(colour)}" font-size="{cells.label}">'
                 middle = left[of] + np.array((cells.width // 2 - cells.inset, cells.band - 5))
                 names = [cells.cut(f"{axis}={i}") for i in indices[of, band].tolist()]
                 yield from _texts(middle, names)
@@ -256,12 +257,12 @@ def _texts(places: Ints, words: Iterable[object]) -> Iterator[str]:
         yield f'<text x="{x}" y="{y}">{word}</text>'
 
 
-def _bars(corners: Ints, cells: Cells) -> str:
+def _bars(corners: Ints, cells: CellStyle) -> str:
     wide, tall = cells.width - 2 * cells.inset, cells.band
     return "".join(f"M{x} {y}h{wide}v{tall}h-{wide}z" for x, y in corners.tolist())
 
 
-def _numbers(ranks: Ints, where: Arrangement, cells: Cells) -> Iterator[str]:
+def _numbers(ranks: Ints, where: Arrangement, cells: CellStyle) -> Iterator[str]:
     """The number of each rank, where there is room for it."""
     if cells.number:
         yield f'<g class="ink" pointer-events="none" {MIDDLE} font-size="{cells.number}">'

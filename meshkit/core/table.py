@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from .seats import Ints
-from .words import count
+from .words import count_noun
 
 Value = TypeVar("Value")
 
@@ -105,13 +105,13 @@ def some(ranks: Ints, noun: str = "rank") -> str:
         ('5 ranks: 0-3, 9', '0 ranks')
     """
     if not len(ranks):
-        return count(0, noun)
+        return count_noun(0, noun)
     cuts = np.flatnonzero(np.diff(ranks) != 1)
     firsts, lasts = ranks[np.append(0, cuts + 1)], ranks[np.append(cuts, -1)]
     shown = range(len(firsts)) if len(firsts) <= FEW else (0, 1, 2, -1)
     said = [run(int(firsts[i]), int(lasts[i])) for i in shown]
     said[3:3] = ["..."] * (len(firsts) > FEW)
-    return f"{count(len(ranks), noun)}: {', '.join(said)}"
+    return f"{count_noun(len(ranks), noun)}: {', '.join(said)}"
 
 
 def run(first: int, last: int) -> str:

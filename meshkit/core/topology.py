@@ -22,9 +22,9 @@ from .call import Call, given
 from .errors import CoordinateError, SpecError, told
 from .indices import check_integers
 from .integers import integer
-from .level import Level, check_divides, check_nested, first_met, numbered
 from .seats import MAX_RANK, Ints
-from .words import article, count
+from .topology.level import Level, check_divides, check_nested, name_domains, number_labels
+from .words import article, count_noun
 
 NODE = "node"
 
@@ -81,7 +81,9 @@ class Topology:
         topology = cls.of_sizes(np.full(num_nodes, ranks // num_nodes))
         for num_racks in rest:
             if num_nodes % num_racks:
-                line = f"{call}: {num_nodes} nodes do not divide over {count(num_racks, 'rack')}."
+                line = (
+                    f"{call}: {num_nodes} nodes do not divide over {count_noun(num_racks, 'rack')}."
+                )
                 fix = (
                     f"{call.but(racks=None)}, and its .inside('rack', [...]), a rack for each node."
                 )
@@ -112,7 +114,7 @@ class Topology:
             raise SpecError(
                 told(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
             )
-        return cls(np.array(held, dtype=np.int64), numbered(NODE, range(len(held))))
+        return cls(np.array(held, dtype=np.int64), name_domains(NODE, range(len(held))))
 
     @classmethod
     def of_hosts(cls, hosts: Iterable[Hashable]) -> Topology:
@@ -129,7 +131,7 @@ class Topology:
             >>> print(Topology.of_hosts(["node1", "node10", "node1", "node10"]))
             4 ranks on 2 nodes of 2, not in blocks: node 0 has ranks 0, 2
         """
-        by_rank, names = first_met(NODE, () if isinstance(hosts, str) else hosts)
+        by_rank, names = number_labels(NODE, () if isinstance(hosts, str) else hosts)
         if not names:
             fix = "Topology.of_hosts(['a', 'a', 'b', 'b']), say: the host of each rank."
             raise SpecError(told(f"Topology.of_hosts({hosts!r}) is no list of hosts.", fix=fix))
@@ -155,11 +157,9 @@ class Topology:
         if name in (*self.levels, "device"):
             fix = "another name."
             raise SpecError(told(f"{call}: there is a level {name!r} already.", fix=fix))
-        of_node, names = first_met(name, domains)
+        of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
-            line = (
-                f"{call} has {count(len(of_node), 'domain')} for {count(self.num_nodes, 'node')}."
-            )
+            line = f"{call} has {count_noun(len(of_node), 'domain')} for {count_noun(self.num_nodes, 'node')}."
             raise SpecError(told(line, fix="a domain for each node."))
         level = Level(name, of_node, names)
         check_nested(call, level, self.outer[:1])
@@ -264,9 +264,9 @@ class Topology:
     def __str__(self) -> str:
         found = sorted(set(self.sizes.tolist()))
         sizes = " and ".join(map(str, found)) if len(found) < 3 else f"{found[0]} to {found[-1]}"
-        nodes = f"{count(self.num_nodes, 'node')} of {sizes}"
-        outer = [count(len(level.names), level.name) for level in reversed(self.outer)]
-        text = ", in ".join((f"{count(self.world_size, 'rank')} on {nodes}", *outer))
+        nodes = f"{count_noun(self.num_nodes, 'node')} of {sizes}"
+        outer = [count_noun(len(level.names), level.name) for level in reversed(self.outer)]
+        text = ", in ".join((f"{count_noun(self.world_size, 'rank')} on {nodes}", *outer))
         if self._by_rank is None:
             return text
         first = self.ranks_of(0).tolist()

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from .layout import Layout
-from .level import first_met
 from .measurement import ALONE
 from .seats import Ints
 from .targets import Target
+from .topology.level import number_labels
 
 USUAL = 16  # groups that are measured alone at the most, where nothing is said
 
@@ -59,7 +59,7 @@ def sampled(rows: Ints, hosts: Mapping[int, str], alone: int | None) -> list[int
     last, most = len(rows) - 1, len(rows) if alone is None else alone
     if most > last:
         return [*range(len(rows))]
-    nodes, _ = first_met("node", (hosts[int(rank)] for rank in rows.flat))
+    nodes, _ = number_labels("node", (hosts[int(rank)] for rank in rows.flat))
     order = np.lexsort(nodes.reshape(rows.shape).T[::-1]).tolist()
     order = [0, *(group for group in order if 0 < group < last), last]
     return sorted(order[turn * last // max(most - 1, 1)] for turn in range(most))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .layout import Layout
 from .plan import Axes
-from .runs import runs
+from .runs import format_ranks
 
 Seconds = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ class Verification:
             name = " ".join(one.axes)
             ms = f"{one.seconds * 1e3:>12.3f}{one.slowest_seconds * 1e3:>12.3f}"
             lines.append(
-                f"{name:<12}{one.num_groups:>8}{one.group_size:>8}{ms}  {runs(sorted(one.slowest))}"
+                f"{name:<12}{one.num_groups:>8}{one.group_size:>8}{ms}  {format_ranks(sorted(one.slowest))}"
             )
         if self.slowest_rank is not None:
             waited = f"its peers wait {self.waited * 1e3:.3f} ms for it"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .runs import runs
+from .runs import format_ranks
 from .verification import Checked, Verification
-from .words import count, pairs
+from .words import count_noun, format_sizes
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,22 @@ class Verified:
             OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
         """
         found, total = self.found, math.prod(self.sizes.values())
-        head = f"{pairs(self.sizes)}: {count(total, 'rank')}, launcher {self.launcher}, "
+        head = (
+            f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
+        )
         head += f"device {self.device}, backend {self.backend}; "
         head += f"joined and built in {self.built:.2f} s"
         rows = [
             (" ".join(one.axes), one.num_groups, one.group_size, _met(one)) for one in found.groups
         ]
         rows += [(a, total, 1, "nothing to meet") for a, size in self.sizes.items() if size == 1]
-        cells = [(name, f"{count(n, 'group')} of {size}", said) for name, n, size, said in rows]
+        cells = [
+            (name, f"{count_noun(n, 'group')} of {size}", said) for name, n, size, said in rows
+        ]
         wide = [max((len(cell[i]) for cell in cells), default=0) for i in (0, 1)]
         lines = [f"OK  {name:{wide[0]}}  {what:{wide[1]}}  {said}" for name, what, said in cells]
         groups = sum(one.num_groups for one in found.groups)
-        last = f"OK: {count(groups, 'group')} checked in {self.checked:.2f} s"
+        last = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
         if found.slowest_rank is not None:
             slowest = f"rank {found.slowest_rank} ({found.coordinate})"
             last += f"; {slowest} came last, by {found.waited * 1e3:.3f} ms"
@@ -79,6 +83,6 @@ class Verified:
 
 def _met(one: Checked) -> str:
     """How the members of the groups over some axes met."""
-    members = count(one.num_groups * one.group_size, "member")
+    members = count_noun(one.num_groups * one.group_size, "member")
     took = f"{one.seconds * 1e3:.3f} ms, at most {one.slowest_seconds * 1e3:.3f} ms"
-    return f"{members} met in {took} on ranks {runs(sorted(one.slowest))}"
+    return f"{members} met in {took} on ranks {format_ranks(sorted(one.slowest))}"

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import LaunchError, told
-from ..core.words import count
+from ..core.words import count_noun
 from .accelerators import EXCLUSIVE, installed, load_bridge, may_share, row_of
 from .claims import Claim, Claimant
 
@@ -59,10 +59,10 @@ def choose_device(call: Call, asked: str | torch.device | None, local_rank: int)
     alone = seen == 1 or row_of(device.type).module is not None
     index = device.index if device.index is not None else (0 if alone else local_rank)
     if index >= seen:
-        ways = [f"start {count(seen, 'rank')} on this node"] if seen else []
+        ways = [f"start {count_noun(seen, 'rank')} on this node"] if seen else []
         text = told(
             f"{call}: there is no {device.type}:{index} for local_rank {local_rank}.",
-            f"This process sees {count(seen, device.type + ' device')}.",
+            f"This process sees {count_noun(seen, device.type + ' device')}.",
             fix=f"{', or '.join([*ways, 'init(device=' + repr('cpu') + ')'])}.",
         )
         raise LaunchError(text)

@@ -25,7 +25,7 @@ from typing import TypeVar
 from ..core.call import Call, given
 from ..core.errors import RankTimeoutError, SpawnError, SpecError, told
 from ..core.integers import integer
-from ..core.runs import runs
+from ..core.runs import format_ranks
 from .child import Failure, Outcome, Success, environment, run
 from .processes import Context, begin, context_for, inherited
 from .times import Time, duration
@@ -202,7 +202,7 @@ def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
     for rank in failures.keys() - {first}:
         alike.setdefault(failures[rank].summary, []).append(rank)
     lines = [
-        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {runs(sorted(ranks))}: {summary}"
+        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(sorted(ranks))}: {summary}"
         for summary, ranks in alike.items()
     ]
     text = told(

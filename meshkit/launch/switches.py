@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from ..core.call import Call, Word
 from ..core.errors import SpecError, told
-from ..core.topology import Topology
+from ..core.topology.topology import Topology
 from .hosts import host_names
 
 TIERS = ("switch", "spine", "superspine")

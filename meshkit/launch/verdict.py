@@ -25,7 +25,7 @@ from ..core.errors import (
     RankTimeoutError,
     told,
 )
-from ..core.runs import runs
+from ..core.runs import format_ranks
 
 ALL = "all"
 ELSEWHERE = "elsewhere"  # the key of a meeting to which ranks have come from several hosts
@@ -119,10 +119,10 @@ def absent(
     text = told(
         f"{len(missing)} of {len(came) + len(missing)} ranks did not arrive at {what} within "
         f"{seconds:g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {runs(sorted(came))}"
+        f"Missing: {', '.join(names)}. Arrived: {format_ranks(sorted(came))}"
         f"{f' on host{plural(hosts)} ' if hosts else ''}{', '.join(hosts)}.",
         *more,
-        fix=f"look at the logs of rank{plural(missing)} {runs(missing)} first.",
+        fix=f"look at the logs of rank{plural(missing)} {format_ranks(missing)} first.",
     )
     return RankTimeoutError(text, missing_ranks=tuple(missing))
 

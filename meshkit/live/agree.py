@@ -19,9 +19,9 @@ from ..core.call import Call, written
 from ..core.errors import MeshkitError
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
-from ..core.topology import Topology
+from ..core.topology.topology import Topology
 from ..core.version import VERSION
-from ..core.words import pairs
+from ..core.words import format_sizes
 from ..launch.meet import Matter, Party, arrive, refuse
 from ..launch.record import Joined, joined
 from ..launch.rendezvous import give_up as give_up_joining
@@ -138,11 +138,11 @@ def request(
     layout = plan.layout
     return {
         "call": call.name,
-        "sizes": pairs(layout.sizes),
+        "sizes": format_sizes(layout.sizes),
         "place": _place(terms.place),
         "ranks": _seats(layout),
         "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
-        "crossing": pairs(terms.crossing),
+        "crossing": format_sizes(terms.crossing),
         "backend": terms.backend or str(record.world.backend),
         "timeout": str(terms.limits),
         "arrival_timeout": in_words(record.arrival_timeout),
@@ -181,7 +181,7 @@ def coordinates_of(layout: Layout) -> Callable[[int], str]:
     def place(rank: int) -> str:
         if rank not in layout:
             return "outside"
-        return pairs(layout.coordinate(rank))
+        return format_sizes(layout.coordinate(rank))
 
     return place
 

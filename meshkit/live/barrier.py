@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import CollectiveError, RankTimeoutError, told
 from ..core.hang import AGAIN
-from ..core.runs import runs
+from ..core.runs import format_ranks
 from ..launch.deadline import OverdueError, within
 from ..launch.meet import Party
 from ..launch.seat import Holder, holders
@@ -91,7 +91,11 @@ def _broken(
     gone = [rank for rank in ended if rank not in came] or ended
     lines = [f"Rank {rank} ({place(rank)}) has ended: {known[rank]}." for rank in gone]
     where = "rank" if len(gone) == 1 else "ranks"
-    look = f"look at the logs of {where} {runs(gone)} first" if gone else "look at all ranks' logs"
+    look = (
+        f"look at the logs of {where} {format_ranks(gone)} first"
+        if gone
+        else "look at all ranks' logs"
+    )
     text = told(f"{call} broke: {line}", *lines, fix=f"{look}; then {AGAIN}.")
     return CollectiveError(text, missing_ranks=tuple(gone))
 

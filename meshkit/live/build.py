@@ -13,9 +13,9 @@ from ..core.factor import merged_sizes, nested_sizes
 from ..core.hybrid import check_alone, hybrid
 from ..core.layout import Layout
 from ..core.plan import GroupPlan
-from ..core.policies import check_policies
 from ..core.seats import Ints, Seats
-from ..core.topology import Topology
+from ..core.topology.crossing_policy import check_policies
+from ..core.topology.topology import Topology
 from ..launch.device import check_backend
 from ..launch.join import enter, peek
 from ..launch.record import Joined, joined

@@ -16,7 +16,7 @@ from ..core.call import Call
 from ..core.errors import CoordinateError, SpecError, told
 from ..core.micro import MicroBatch
 from ..core.seats import Ints
-from ..core.words import count
+from ..core.words import count_noun
 
 MOST = 2**40  # tokens of a micro batch, so that their sum over any job is an int64
 
@@ -131,7 +131,10 @@ def _no_weights(call: Call, whole: bool, refused: int) -> SpecError:
     why = f"{call}: counts are whole numbers of 0 or more, one a micro batch."
     fix = "[int(mask.sum()) for mask in masks]."
     if whole and refused:
-        why, fix = f"{call}: {count(refused, 'rank')} refused its own counts.", "see their logs."
+        why, fix = (
+            f"{call}: {count_noun(refused, 'rank')} refused its own counts.",
+            "see their logs.",
+        )
     elif whole:
         why, fix = f"{call}: no rank has a token.", "leave this step out on all ranks."
     return SpecError(told(why, fix=fix))

@@ -18,7 +18,7 @@ from ..core.integers import integer
 from ..core.layout import Layout
 from ..core.named import named
 from ..core.sequence import Order, SequencePlan, changed, sequence_plan
-from ..core.words import count
+from ..core.words import count_noun
 
 SP = ("sp",)
 
@@ -212,7 +212,7 @@ def _check_parts(
     call: Call, parts: Sequence[Tensor], dim: object, plan: SequencePlan, fix: str
 ) -> None:
     if len(parts) != plan.parts:
-        line = f"{call}: {count(len(parts), 'slice')} for {count(plan.parts, 'part')}."
+        line = f"{call}: {count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
         raise SpecError(told(line, fix=fix))
     for part in parts:
         _check(call, part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ..core.call import Call
 from ..core.errors import SpecError, told
 from ..core.plan import Axes
-from ..core.topology import Topology
+from ..core.topology.topology import Topology
 from ..launch.inside import connects_apart, default_timeout
 from ..launch.world import World
 from .limits import Limits

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from ..core.call import Call, Word
 from ..core.errors import SpecError, told
 from ..core.layout import Layout
-from ..core.placement import placed
 from ..core.plan import GroupPlan
-from ..core.policies import Finding, judged
-from ..core.topology import Topology
+from ..core.topology.crossing_policy import CrossingVerdict, check_crossings
+from ..core.topology.placement import placed
+from ..core.topology.topology import Topology
 from ..launch.heard import heard
 from ..launch.meet import Matter, Party, arrive
 from ..launch.record import Joined
@@ -105,12 +105,12 @@ def check_crossing(
         raise SpecError(told(f"{call}: no store tells where ranks are.", fix=fix))
     if store is None or not watched:
         return None
-    found, fatal = Finding(), None
+    found, fatal = CrossingVerdict(), None
     if world.rank == 0:
         topology = terms.place
         if not isinstance(topology, Topology):
             topology = Topology.of_hosts(_hosts(call, record, store, number))
-        found = judged(call, layout, topology, policies)
+        found = check_crossings(call, layout, topology, policies)
         try:
             if found.warning:  # told of the line that calls build_mesh
                 warnings.warn(found.warning, RuntimeWarning, stacklevel=5)

@@ -14,7 +14,7 @@ from ..core.call import Call
 from ..core.errors import MeshkitError, told
 from ..core.layout import Layout
 from ..core.plan import Axes
-from ..core.runs import runs
+from ..core.runs import format_ranks
 from ..core.verification import Seconds, Verification, verification
 
 REPEATS = 5
@@ -89,7 +89,7 @@ def _check(call: Call, layout: Layout, keys: list[Axes], seconds: Seconds) -> No
         if wrong:
             text = told(
                 f"{call}: the group over {' '.join(key)} is not the one the mesh says.",
-                f"A gather over it met other ranks, or in another order, on ranks {runs(wrong)}.",
+                f"A gather over it met other ranks, or in another order, on ranks {format_ranks(wrong)}.",
                 fix="close the mesh and build it again; report this with the version of torch.",
             )
             raise MeshkitError(text)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from meshkit.core.draw.svg import MAX_RANKS, draw_svg
 
 from meshkit import Layout, SpecError
 from meshkit.cli.picture import add_svg, draw_into
 from meshkit.cli.typed import Typed
-from meshkit.core.svg import MOST, svg
 
 Answers = Callable[[str], tuple[int, str, str]]
 
@@ -24,7 +24,7 @@ def test_the_picture_is_in_the_file_and_replaces_what_was_there(tmp_path: Path) 
     path = tmp_path / "grid.svg"
     path.write_text("x" * 100_000)
     draw_into(str(path), LAYOUT, NODES, CALL)
-    assert path.read_text() == svg(LAYOUT, NODES) != svg(LAYOUT)
+    assert path.read_text() == draw_svg(LAYOUT, NODES) != draw_svg(LAYOUT)
 
 
 def test_no_path_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,9 +54,9 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -
 def test_a_grid_that_is_too_large_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
     path.write_text("before")
-    call = Typed("meshkit plan", ({"dp": MOST + 1},), {"svg": str(path)})
+    call = Typed("meshkit plan", ({"dp": MAX_RANKS + 1},), {"svg": str(path)})
     with pytest.raises(SpecError) as error:
-        draw_into(str(path), Layout(dp=MOST + 1), None, call)
+        draw_into(str(path), Layout(dp=MAX_RANKS + 1), None, call)
     assert str(error.value) == (
         f"meshkit plan dp=16385 --svg {path}: 16385 ranks are too many for a picture.\n"
         "  Up to 16384 are drawn.\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.topology.topology import Topology
 
 from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, stream_seed
 from meshkit.core.about import about_text, abouts, part_of, ranks_text
-from meshkit.core.topology import Topology
 from meshkit.testing import batch_plans, layouts
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)

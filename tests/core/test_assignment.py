@@ -10,9 +10,8 @@ import einops
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from meshkit.core.assignment import assignments, dealt, splits
-from meshkit.core.crossing import leaving
+from meshkit.core.topology.axis_assignment import assignments, factorizations, permuted_positions
+from meshkit.core.topology.crossing import count_leaving
 
 law = settings(deadline=None, max_examples=60, database=None)
 ROOMS = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3).map(tuple)
@@ -34,7 +33,7 @@ def grounds(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], list[int
 def test_splits_are_all_that_multiply_to_the_number(number: int, room: tuple[int, ...]) -> None:
     ranges = [[n for n in range(1, size + 1) if size % n == 0] for size in room]
     wanted = [found for found in itertools.product(*ranges) if math.prod(found) == number]
-    assert [*splits(number, room)] == wanted
+    assert [*factorizations(number, room)] == wanted
 
 
 @law
@@ -66,12 +65,12 @@ def test_the_cost_is_what_leaves_a_domain_counted_on_the_grid(
     sizes, fanouts, sent = ground
     numbers = [*itertools.accumulate(fanouts, lambda a, b: a * b)]
     for way in itertools.islice(assignments(sizes, fanouts, sent), 8):
-        positions = dealt(sizes, way.chain)
+        positions = permuted_positions(sizes, way.chain)
         for cost, held, count in zip(way.cost, way.held, numbers, strict=True):
             each = math.prod(sizes) // count
             domains = np.empty(math.prod(sizes), dtype=np.int64)
             domains[positions] = np.arange(math.prod(sizes)) // each
-            out = leaving(domains.reshape(sizes), count) @ np.array(sent)
+            out = count_leaving(domains.reshape(sizes), count) @ np.array(sent)
             assert set(out.tolist()) == {cost}
             first = np.argwhere(domains.reshape(sizes) == 0)
             assert tuple(first.max(axis=0) - first.min(axis=0) + 1) == held
@@ -82,9 +81,9 @@ def test_positions_along_a_chain_are_those_of_einops() -> None:
     chain = ((0, 2), (1, 3), (0, 2), (1, 1), (1, 2))
     grid = np.arange(24).reshape(4, 6)
     wanted = einops.rearrange(grid, "(a c) (b d e) -> (a b c d e)", a=2, c=2, b=3, d=1, e=2)
-    assert dealt((4, 6), chain).tolist() == wanted.tolist()
-    assert dealt((4, 6), ((0, 4), (1, 6))).tolist() == [*range(24)]
-    assert dealt((1,), ((0, 1),)).tolist() == [0]
+    assert permuted_positions((4, 6), chain).tolist() == wanted.tolist()
+    assert permuted_positions((4, 6), ((0, 4), (1, 6))).tolist() == [*range(24)]
+    assert permuted_positions((1,), ((0, 1),)).tolist() == [0]
 
 
 def test_the_first_of_very_many_comes_at_once() -> None:
@@ -97,4 +96,4 @@ def test_the_first_of_very_many_comes_at_once() -> None:
 def test_axes_beyond_the_dims_of_numpy() -> None:
     sizes = (1,) * 30 + (4, 2)
     best = next(assignments(sizes, (2, 2), [1.0] * 32))
-    assert sorted(dealt(sizes, best.chain).tolist()) == [*range(8)]
+    assert sorted(permuted_positions(sizes, best.chain).tolist()) == [*range(8)]

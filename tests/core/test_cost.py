@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import crossings
+from meshkit.core.topology.topology import Topology
 
 from meshkit import Layout
 from meshkit.core.cost import AXES, Job, near, predicted, sent
-from meshkit.core.crossing import crossings
 from meshkit.core.integers import divisors
 from meshkit.core.links import LINKS
 from meshkit.core.memory import Choice, stage_layers
 from meshkit.core.model import ModelShape
-from meshkit.core.topology import Topology
 
 law = settings(deadline=None, max_examples=60, database=None)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import Crossing, count_leaving, crossings, link_bytes
 
 from meshkit import CoordinateError, Layout, SpecError, Topology, UnknownAxisError
-from meshkit.core.crossing import Crossing, crossings, leaving, link_bytes
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)
@@ -115,7 +115,7 @@ def test_the_formula_on_a_grid_by_hand() -> None:
     # 3 and 5: the ring of dp=0 is cut once each way, rank 3 is alone of its ring
     uneven = Topology.of_sizes([3, 5])
     assert link_bytes(layout, uneven, {"tp": 7}).tolist() == [7, 7]
-    assert leaving(np.array([[0, 0, 1]]), 3).tolist() == [[0, 1], [0, 1], [0, 0]]
+    assert count_leaving(np.array([[0, 0, 1]]), 3).tolist() == [[0, 1], [0, 1], [0, 0]]
 
 
 @pytest.mark.parametrize(

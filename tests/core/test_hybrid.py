@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import crossings
 
 from meshkit import Layout, SpecError, Topology, UnplacedAxisError, factor_world
 from meshkit.core.axes import STANDARD
-from meshkit.core.crossing import crossings
 
 law = settings(deadline=None, max_examples=60, database=None)
 

@@ -19,10 +19,10 @@ import einops
 import numpy as np
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
+from meshkit.core.draw.grid_text import draw_grid as picture
 
 from meshkit import BatchPlan, GroupPlan, Layout, factor_world
 from meshkit.core.axes import STANDARD
-from meshkit.core.render import draw as picture
 from meshkit.testing import (
     axes_of,
     axis_names,

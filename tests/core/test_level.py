@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.level import Level, check_nested, name_domains, number_labels
 
 from meshkit import SpecError
 from meshkit.core.call import Call
-from meshkit.core.level import Level, check_nested, first_met, numbered
 
 law = settings(deadline=None, max_examples=60, database=None)
 LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
 
 def level(name: str, of_node: list[int]) -> Level:
-    return Level(name, np.array(of_node), numbered(name, range(max(of_node) + 1)))
+    return Level(name, np.array(of_node), name_domains(name, range(max(of_node) + 1)))
 
 
 @law
 @given(LABELS)
 def test_labels_are_numbered_as_they_come(labels: list[int]) -> None:
-    numbers, names = first_met("rack", labels)
+    numbers, names = number_labels("rack", labels)
     order = [*dict.fromkeys(labels)]
     assert [order[number] for number in numbers] == labels
     assert numbers.dtype == np.int64
@@ -44,13 +44,13 @@ def test_labels_are_numbered_as_they_come(labels: list[int]) -> None:
 def test_numbers_are_named_by_their_level_and_names_are_kept(
     labels: list[Hashable], names: tuple[str, ...]
 ) -> None:
-    assert first_met("rack", labels)[1] == names
+    assert number_labels("rack", labels)[1] == names
 
 
 @law
 @given(LABELS, st.data())
 def test_levels_nest_where_no_domain_is_torn(inner: list[int], data: st.DataObject) -> None:
-    numbers = first_met("rack", inner)[0].tolist()
+    numbers = number_labels("rack", inner)[0].tolist()
     outer = data.draw(st.lists(st.integers(0, 2), min_size=len(inner), max_size=len(inner)))
     torn = any(
         a == b and x != y

@@ -17,6 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from meshkit.core.draw.svg import draw_svg
+from meshkit.core.topology.crossing import link_bytes
+from meshkit.core.topology.crossing_policy import check_policies
+from meshkit.core.topology.hostfile import parse_hostfile
 
 import meshkit
 from meshkit import (
@@ -40,7 +44,6 @@ from meshkit.core.axes import STANDARD
 from meshkit.core.bandwidth import sweep_sizes
 from meshkit.core.call import Call, Word
 from meshkit.core.cost import Job
-from meshkit.core.crossing import link_bytes
 from meshkit.core.epoch import Epoch, checked_epoch
 from meshkit.core.factor import merged_sizes
 from meshkit.core.fit import Fit
@@ -50,13 +53,10 @@ from meshkit.core.model import ModelShape
 from meshkit.core.named import named
 from meshkit.core.order import view_sizes
 from meshkit.core.pattern import joined_axes
-from meshkit.core.policies import check_policies
-from meshkit.core.rankfile import rankfile
 from meshkit.core.resume import checked_count, resumed, state
 from meshkit.core.sequence import sequence_plan
 from meshkit.core.shuffle import shuffled
 from meshkit.core.streams import varied
-from meshkit.core.svg import svg
 from meshkit.core.targets import typed_targets
 
 CORE = Path(meshkit.__file__).parent / "core"
@@ -1249,7 +1249,7 @@ the ramp does not lead to the plan.
     ),
     # ------------------------------------------------------------ rankfile.py
     "a file of hosts without a host": Said(
-        lambda: rankfile("# nothing\n"),
+        lambda: parse_hostfile("# nothing\n"),
         SpecError,
         """
         rankfile(text): the file has no line that names a host.
@@ -1258,7 +1258,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a file of hosts with a line too short": Said(
-        lambda: rankfile("a r1\n\nb\n"),
+        lambda: parse_hostfile("a r1\n\nb\n"),
         SpecError,
         """
         rankfile(text): line 3 has 1 word, line 1 has 2.
@@ -1267,7 +1267,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a file of hosts with too many words": Said(
-        lambda: rankfile("a b c d e\n"),
+        lambda: parse_hostfile("a b c d e\n"),
         SpecError,
         """
         rankfile(text): line 1 has 5 words.
@@ -1276,7 +1276,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a hostfile of MPI": Said(
-        lambda: rankfile("# mpirun\na slots=8\n"),
+        lambda: parse_hostfile("# mpirun\na slots=8\n"),
         SpecError,
         """
         rankfile(text): line 2 has 'slots=8', which is no host and no rack.
@@ -1286,7 +1286,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a rack in two rows": Said(
-        lambda: rankfile("a r1 x\nb r2 x\nc r1 y\n"),
+        lambda: parse_hostfile("a r1 x\nb r2 x\nc r1 y\n"),
         SpecError,
         """
         rankfile(text): r1 is in x in line 1, in y in line 3.
@@ -1295,7 +1295,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a host in two racks": Said(
-        lambda: rankfile("a r1\nb r1\na r2\n"),
+        lambda: parse_hostfile("a r1\nb r1\na r2\n"),
         SpecError,
         """
         rankfile(text): a is in r1 in line 1, in r2 in line 3.
@@ -1499,7 +1499,7 @@ the ramp does not lead to the plan.
     ),
     # ------------------------------------------------------------ svg.py
     "a picture of too many ranks": Said(
-        lambda: svg(Layout(pp=4, dp=12_500, tp=8)),
+        lambda: draw_svg(Layout(pp=4, dp=12_500, tp=8)),
         SpecError,
         """
         svg(Layout(pp=4, dp=12500, tp=8)): 400000 ranks are too many for a picture.
@@ -1509,7 +1509,7 @@ the ramp does not lead to the plan.
         {"sizes": {"pp": 4, "dp": 12_500, "tp": 8}},
     ),
     "nodes of another number of ranks": Said(
-        lambda: svg(Layout(dp=4), np.array([0, 0, 1])),
+        lambda: draw_svg(Layout(dp=4), np.array([0, 0, 1])),
         SpecError,
         """
         svg(Layout(dp=4), [0, 0, 1]): nodes has shape (3,), the layout 4 ranks.

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.topology.topology import Topology
 
 from meshkit import BatchPlan, GroupPlan, Layout
 from meshkit.core.overview import Overview
-from meshkit.core.topology import Topology
 from meshkit.testing import layouts
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from meshkit.core.palette import HUES, SHADES, Rgb, ink, luminance, shade, written
+from meshkit.core.draw.colors import HUES, SHADES, Rgb, luminance, shade, text_color, to_hex
 
 quick = settings(deadline=None, max_examples=60, database=None)
 
@@ -62,7 +61,7 @@ def test_the_middle_of_an_odd_axis_is_the_hue() -> None:
 def test_ink_is_read_on_every_shade(axis: int, size: int, data: st.DataObject) -> None:
     """Contrast as WCAG 2.1 has it; 4.5 is its level AA."""
     colour = shade(axis, data.draw(st.integers(0, size - 1)), size)
-    on = {"#000": 0.0, "#fff": 1.0}[ink(colour)]
+    on = {"#000": 0.0, "#fff": 1.0}[text_color(colour)]
     low, high = sorted((luminance(colour), on))
     assert (high + 0.05) / (low + 0.05) >= 4.5
 
@@ -72,8 +71,8 @@ def test_luminance_at_its_ends_and_where_ink_changes() -> None:
     assert luminance((255, 255, 255)) == pytest.approx(1)
     assert luminance((255, 0, 0)) == pytest.approx(0.2126)
     assert luminance((118, 118, 118)) == pytest.approx(0.1812, abs=1e-4)
-    assert (ink((117, 117, 117)), ink((118, 118, 118))) == ("#fff", "#000")
+    assert (text_color((117, 117, 117)), text_color((118, 118, 118))) == ("#fff", "#000")
 
 
 def test_written_has_six_digits() -> None:
-    assert written((1, 2, 255)) == "#0102ff"
+    assert to_hex((1, 2, 255)) == "#0102ff"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import FARTHER, crossings, link_bytes
+from meshkit.core.topology.placement import _turned, placed
 
 from meshkit import CoordinateError, Layout, SpecError, Topology, UnknownAxisError
-from meshkit.core.crossing import FARTHER, crossings, link_bytes
-from meshkit.core.placement import _turned, placed
 from meshkit.testing import layouts
 
 law = settings(deadline=None, max_examples=60, database=None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import crossings
+from meshkit.core.topology.crossing_policy import CrossingVerdict, check_crossings, check_policies
 
 from meshkit import Layout, Topology, UnknownAxisError
 from meshkit.core.call import Call
-from meshkit.core.crossing import crossings
-from meshkit.core.policies import Finding, check_policies, judged
 from meshkit.testing import layouts
 
 CALL = Call("build_mesh", kwargs={"dp": 2, "tp": 4})
@@ -42,12 +42,14 @@ def test_an_axis_that_is_not_there() -> None:
     ],
 )
 def test_the_fix_is_one_that_helps(topology: Topology, fix: str) -> None:
-    said = judged(CALL, LAYOUT, topology, {"tp": "error"}).error
+    said = check_crossings(CALL, LAYOUT, topology, {"tp": "error"}).error
     assert said.splitlines()[-1] == (f"  Fix: {fix} Or crossing={{'tp': 'allow'}}, if it is meant.")
 
 
 def test_several_axes_are_told_together() -> None:
-    said = judged(CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}).error
+    said = check_crossings(
+        CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}
+    ).error
     assert said.splitlines()[0] == "build_mesh(dp=2, tp=4): dp, tp cross nodes."
     assert said.splitlines()[-1] == (
         "  Fix: dp: dp=1, tp=8, as a node holds 1 rank. tp: dp=8, tp=1, as a node holds 1 rank. "
@@ -56,7 +58,7 @@ def test_several_axes_are_told_together() -> None:
 
 
 def test_each_policy_has_its_own_words() -> None:
-    found = judged(CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "warn"})
+    found = check_crossings(CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "warn"})
     assert found.error.splitlines()[:2] == [
         "build_mesh(dp=2, tp=4): dp crosses nodes.",
         "  dp crosses nodes: 4 of 4 groups span 2 nodes; ranks 0, 4 are on node 0, node 4.",
@@ -72,7 +74,7 @@ def test_what_is_said_is_what_crosses(layout: Layout, data: st.DataObject) -> No
     hosts = data.draw(st.lists(st.sampled_from("abc"), min_size=24, max_size=24))
     topology = Topology.of_hosts([*hosts, *["d"] * (max(layout.ranks) + 1)])
     policies = {axis: data.draw(st.sampled_from(["error", "warn"])) for axis in layout.axes}
-    found = judged(Call("build_mesh"), layout, topology, policies)
+    found = check_crossings(Call("build_mesh"), layout, topology, policies)
     crossing = {axis for axis, one in crossings(layout, topology).items() if one.crosses}
     for policy, said in (("error", found.error), ("warn", found.warning)):
         named = {line.split()[0] for line in said.splitlines() if " crosses nodes: " in line}
@@ -80,5 +82,5 @@ def test_what_is_said_is_what_crosses(layout: Layout, data: st.DataObject) -> No
 
 
 def test_nothing_is_computed_where_nothing_is_watched() -> None:
-    assert judged(CALL, LAYOUT, CYCLIC, {}) == Finding()
-    assert judged(CALL, Layout(dp=8, tp=1), CYCLIC, {"tp": "error"}) == Finding()
+    assert check_crossings(CALL, LAYOUT, CYCLIC, {}) == CrossingVerdict()
+    assert check_crossings(CALL, Layout(dp=8, tp=1), CYCLIC, {"tp": "error"}) == CrossingVerdict()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.topology.hostfile import LEVELS, parse_hostfile
 
 from meshkit import Topology
-from meshkit.core.rankfile import LEVELS, rankfile
 
 NAMES = st.text("abcxyz019-.", min_size=1, max_size=6)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=20))
 def test_hosts_alone_are_those_of_the_list(hosts: list[str]) -> None:
-    assert rankfile("\n".join(hosts)) == Topology.of_hosts(hosts)
+    assert parse_hostfile("\n".join(hosts)) == Topology.of_hosts(hosts)
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=20), st.integers(1, 3))
@@ -22,7 +22,7 @@ def test_every_level_is_read(nodes: list[int], levels: int) -> None:
     text = "\n".join(
         " ".join([f"n{n}", *(f"{'rwh'[i]}{n >> (i + 1)}" for i in range(levels))]) for n in nodes
     )
-    found = rankfile(text)
+    found = parse_hostfile(text)
     assert found.levels == (*reversed(LEVELS[1:][:levels]), "node")
     for i in range(levels):
         domains = found.domain_of(LEVELS[1:][i], range(len(nodes)))
@@ -32,4 +32,4 @@ def test_every_level_is_read(nodes: list[int], levels: int) -> None:
 
 def test_comments_and_empty_lines_are_passed_over() -> None:
     text = "# rank by rank\n\n a  r1 # the first\nb r1\n"
-    assert rankfile(text) == rankfile("a r1\nb r1")
+    assert parse_hostfile(text) == parse_hostfile("a r1\nb r1")

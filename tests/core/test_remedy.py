@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.topology.crossing import crossings
+from meshkit.core.topology.crossing_policy import suggest_fix
+from meshkit.core.topology.placement import placed
 
 from meshkit import Layout, Topology, UnknownAxisError
 from meshkit.core.call import Call
-from meshkit.core.crossing import crossings
-from meshkit.core.placement import placed
-from meshkit.core.remedy import remedy
 
 law = settings(deadline=None, max_examples=60, database=None)
 BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
@@ -58,21 +58,23 @@ BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
     ],
 )
 def test_advised(layout: Layout, topology: Topology, text: str) -> None:
-    assert remedy(layout, topology, "tp") == text
+    assert suggest_fix(layout, topology, "tp") == text
 
 
 def test_advised_for_racks() -> None:
     names = sorted(f"node{i}" for i in range(16))
     topology = Topology.of_hosts([name for name in names for _ in range(2)])
     topology = topology.inside("rack", [int(name[4:]) // 4 for name in names])
-    assert remedy(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
+    assert (
+        suggest_fix(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
+    )
     text = "dp=4, tp=8, place=True, as a rack holds 8 ranks."
-    assert remedy(Layout(dp=2, tp=16), topology, "tp", level="rack") == text
+    assert suggest_fix(Layout(dp=2, tp=16), topology, "tp", level="rack") == text
 
 
 def test_an_axis_that_is_not_there() -> None:
     with pytest.raises(UnknownAxisError):
-        remedy(Layout(dp=8), Topology.even(8, nodes=2), "tp")
+        suggest_fix(Layout(dp=8), Topology.even(8, nodes=2), "tp")
 
 
 @st.composite
@@ -90,7 +92,7 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
 def test_what_is_advised_works(ground: tuple[Layout, Topology], axis: str, written: bool) -> None:
     layout, topology = ground
     call = Call("build_mesh", kwargs=layout.sizes) if written else None
-    text = remedy(layout, topology, axis, call=call)
+    text = suggest_fix(layout, topology, axis, call=call)
     assert (text != "") == crossings(layout, topology)[axis].crosses
     for way in filter(None, text.removesuffix(".").split("; or ")):
         if way == BLOCKS:
@@ -112,7 +114,7 @@ def test_a_size_is_cut_where_nothing_else_keeps_it(
     ground: tuple[Layout, Topology], axis: str
 ) -> None:
     layout, topology = ground
-    text = remedy(layout, topology, axis)
+    text = suggest_fix(layout, topology, axis)
     outer = [name for name in layout.axes if name != axis]
     inner = Layout(**{name: layout.sizes[name] for name in (*outer, axis)})
     divides = all(held % layout.sizes[axis] == 0 for held in topology.sizes.tolist())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from meshkit.core.draw.grid_text import draw_grid
 
 from meshkit import Layout
-from meshkit.core.render import draw
 
 
 def show(layout: Layout, *, mark: int | None = None, width: int = 80) -> str:
-    return draw(layout.axes, layout.grid, mark=mark, width=width)
+    return draw_grid(layout.axes, layout.grid, mark=mark, width=width)
 
 
 def text(*lines: str) -> str:
@@ -164,14 +164,14 @@ def test_a_long_label_keeps_its_end() -> None:
 
 def test_the_grid_is_not_touched() -> None:
     grid = np.arange(4).reshape(2, 2)
-    draw(("dp", "tp"), grid, mark=1)
+    draw_grid(("dp", "tp"), grid, mark=1)
     assert grid.tolist() == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("length", range(10, 50))
 def test_a_label_never_takes_more_than_half(length: int) -> None:
     axis = "x" * length
-    lines = draw((axis, "tp"), np.arange(200).reshape(2, 100), width=40).splitlines()
+    lines = draw_grid((axis, "tp"), np.arange(200).reshape(2, 100), width=40).splitlines()
     assert max(map(len, lines)) <= 40
     labels = [line.split()[0] for line in lines if line.split()[0].endswith(("x=0", "x=1"))]
     assert labels == [f"{axis}={i}" if length <= 18 else f"~{'x' * 17}={i}" for i in (0, 1)]
@@ -179,7 +179,7 @@ def test_a_label_never_takes_more_than_half(length: int) -> None:
 
 @pytest.mark.parametrize("length", [37, 38, 39, 40, 41, 77, 100])
 def test_a_title_with_a_long_name_fits_and_leaves_no_number_alone(length: int) -> None:
-    lines = draw(("x" * length, "tp"), np.arange(100).reshape(50, 2), width=40).splitlines()
+    lines = draw_grid(("x" * length, "tp"), np.arange(100).reshape(50, 2), width=40).splitlines()
     assert max(map(len, lines)) <= 40
     alone = [token for line in lines for token in line.split() if token.isdigit()]
     assert alone == [str(rank) for rank in range(100)]

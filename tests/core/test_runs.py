@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.core.runs import runs
+from meshkit.core.runs import format_ranks
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ from meshkit.core.runs import runs
     ],
 )
 def test_as_a_person_writes_them(ranks: list[int], text: str) -> None:
-    assert runs(ranks) == text
+    assert format_ranks(ranks) == text
 
 
 @settings(deadline=None, max_examples=60, database=None)
 @given(st.sets(st.integers(0, 40)))
 def test_every_rank_can_be_read_back(ranks: set[int]) -> None:
-    text = runs(sorted(ranks))
+    text = format_ranks(sorted(ranks))
     read: list[int] = []
     for part in re.findall(r"\d+(?:-\d+)?", text):
         first, _, last = part.partition("-")

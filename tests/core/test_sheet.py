@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from meshkit.core.topology.topology import Topology
 
 from meshkit import BatchPlan, GroupPlan, Layout
 from meshkit.core.overview import Overview
 from meshkit.core.sheet import headline, sheet
-from meshkit.core.topology import Topology
 
 
 def test_a_narrow_sheet_and_its_twin() -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshkit.core.draw import draw_svg as module
+from meshkit.core.draw.colors import shade, to_hex
+from meshkit.core.draw.svg import MAX_NOTEBOOK_RANKS, MAX_RANKS, draw_svg, escape, notebook_html
 
 from meshkit import CoordinateError, Layout, SpecError
-from meshkit.core import svg as module
-from meshkit.core.palette import shade, written
-from meshkit.core.svg import MOST, NOTEBOOK, escaped, shown, svg
 from meshkit.testing import layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)
@@ -84,7 +84,7 @@ def test_each_rank_once_with_its_coordinate_and_node(layout: Layout, data: st.Da
         at = " ".join(f"{axis}={index}" for axis, index in layout.coordinate(rank).items())
         home = "" if nodes is None else f"\nnode {nodes[position]}"
         wanted.append(f"rank {rank}\n{at}{home}")
-    assert titles(parsed(svg(layout, known))) == wanted
+    assert titles(parsed(draw_svg(layout, known))) == wanted
 
 
 @quick
@@ -92,7 +92,7 @@ def test_each_rank_once_with_its_coordinate_and_node(layout: Layout, data: st.Da
 def test_cells_stand_apart_in_the_box_of_their_node(layout: Layout, data: st.DataObject) -> None:
     many = st.lists(st.integers(0, 5), min_size=layout.num_ranks, max_size=layout.num_ranks)
     nodes = np.array(data.draw(many))
-    picture = parsed(svg(layout, nodes))
+    picture = parsed(draw_svg(layout, nodes))
     placed, drawn = cells(picture), boxes(picture)
     home = dict(zip(sorted(set(nodes.tolist())), drawn, strict=True))
     for position, rank in enumerate(layout.grid.ravel().tolist()):
@@ -106,7 +106,7 @@ def test_cells_stand_apart_in_the_box_of_their_node(layout: Layout, data: st.Dat
 @quick
 @given(layouts(max_ranks=40))
 def test_a_cell_has_the_shade_of_each_of_its_indices_from_the_outside_in(layout: Layout) -> None:
-    picture = parsed(svg(layout))
+    picture = parsed(draw_svg(layout))
     long_axes = [axis for axis, size in layout.sizes.items() if size > 1]
     drawn = bands(picture)
     assert len(drawn) == layout.num_ranks * len(long_axes)
@@ -114,7 +114,7 @@ def test_a_cell_has_the_shade_of_each_of_its_indices_from_the_outside_in(layout:
         held = sorted((edges[1], colour) for colour, edges in drawn if inside(edges, cell))
         at = layout.coordinate(rank)
         assert [colour for _, colour in held] == [
-            written(shade(i, at[axis], layout.size(axis))) for i, axis in enumerate(long_axes)
+            to_hex(shade(i, at[axis], layout.size(axis))) for i, axis in enumerate(long_axes)
         ]
 
 
@@ -126,7 +126,7 @@ def words(picture: ElementTree.Element) -> list[str]:
 
 
 def test_the_words_of_a_small_picture() -> None:
-    picture = parsed(svg(Layout(dp=2, sp=2, tp=1), np.array([0, 0, 1, 1])))
+    picture = parsed(draw_svg(Layout(dp=2, sp=2, tp=1), np.array([0, 0, 1, 1])))
     assert words(picture) == [
         "dp=2 sp=2 tp=1: 4 ranks on 2 nodes",
         "dp=0, dp=1",
@@ -141,7 +141,7 @@ def test_the_words_of_a_small_picture() -> None:
 
 
 def test_a_picture_character_by_character() -> None:
-    head, _, rest = svg(Layout(dp=2, ranks=[7, 5]), np.array([3, 3])).partition("<style>")
+    head, _, rest = draw_svg(Layout(dp=2, ranks=[7, 5]), np.array([3, 3])).partition("<style>")
     assert head == (
         '<svg xmlns="http://www.w3.org/2000/svg" class="meshkit" width="512" height="180"'
         ' viewBox="0 0 512 180" role="img"'
@@ -196,33 +196,33 @@ def test_a_picture_character_by_character() -> None:
     ("size", "numbers", "labels"), [(128, 128, 128), (129, 129, 0), (2048, 2048, 0), (2049, 0, 0)]
 )
 def test_the_more_ranks_the_less_is_written(size: int, numbers: int, labels: int) -> None:
-    found = words(parsed(svg(Layout(dp=size))))
+    found = words(parsed(draw_svg(Layout(dp=size))))
     assert sum(word.isdigit() for word in found) == numbers
     assert sum(re.fullmatch(r"dp=\d+", word) is not None for word in found) == labels
 
 
 def test_the_name_of_a_node_is_written_as_far_as_it_fits() -> None:
     layout = Layout(dp=4096)
-    by_eight = words(parsed(svg(layout, np.arange(4096) // 8)))
+    by_eight = words(parsed(draw_svg(layout, np.arange(4096) // 8)))
     assert "node 511" in by_eight
-    by_two = words(parsed(svg(layout, np.arange(4096) // 2 % 100)))
+    by_two = words(parsed(draw_svg(layout, np.arange(4096) // 2 % 100)))
     assert "node 99" in by_two
-    alone = words(parsed(svg(layout, np.arange(4096))))
+    alone = words(parsed(draw_svg(layout, np.arange(4096))))
     assert not any(word == "4095" or word.startswith("node") for word in alone)
 
 
 def test_the_ends_of_an_axis_are_in_the_legend() -> None:
-    picture = parsed(svg(Layout(pp=2, dp=100, tp=1)))
+    picture = parsed(draw_svg(Layout(pp=2, dp=100, tp=1)))
     assert words(picture)[1:3] == ["pp=0, pp=1", "dp=0 ... dp=99"]
     fills = [path.get("fill") for path in picture.iter(f"{NS}path") if path.get("fill")]
-    assert fills[:2] == [written(shade(0, i, 2)) for i in (0, 1)]
-    assert fills[2] == written(shade(1, 0, 100))
-    assert fills[9] == written(shade(1, 99, 100))
+    assert fills[:2] == [to_hex(shade(0, i, 2)) for i in (0, 1)]
+    assert fills[2] == to_hex(shade(1, 0, 100))
+    assert fills[9] == to_hex(shade(1, 99, 100))
 
 
 def test_a_long_name_is_cut_at_its_beginning_and_the_title_wrapped() -> None:
     sizes = {f"a_rather_long_name{i}": 2 for i in range(5)}
-    found = words(parsed(svg(Layout(**sizes))))
+    found = words(parsed(draw_svg(Layout(**sizes))))
     assert len([word for word in found if re.fullmatch(r"~\w+=[01]", word)]) == 5 * 32
     assert " ".join(found[: found.index("a_rather_long_name0=0, a_rather_long_name0=1")]) == (
         f"{' '.join(f'{axis}=2' for axis in sizes)}: 32 ranks"
@@ -230,7 +230,7 @@ def test_a_long_name_is_cut_at_its_beginning_and_the_title_wrapped() -> None:
 
 
 def test_the_longest_number_widens_all_cells() -> None:
-    edges = cells(parsed(svg(Layout(dp=2, ranks=[3, 10**12]))))
+    edges = cells(parsed(draw_svg(Layout(dp=2, ranks=[3, 10**12]))))
     widths = {right - left for left, _, right, _ in edges.values()}
     assert len(widths) == 1
     assert widths.pop() > 13 * 15 * 0.6
@@ -238,7 +238,7 @@ def test_the_longest_number_widens_all_cells() -> None:
 
 def test_rows_of_one_box_hold_the_innermost_axis_whole() -> None:
     layout = Layout(dp=8, tp=9)  # as near a square, rows of 12 would cut it
-    edges = cells(parsed(svg(layout)))
+    edges = cells(parsed(draw_svg(layout)))
     left = min(edge[0] for edge in edges.values())
     starts = [rank for rank, edge in edges.items() if edge[0] == left]
     assert len(starts) > 1
@@ -249,7 +249,7 @@ def test_rows_of_one_box_hold_the_innermost_axis_whole() -> None:
 
 
 def test_no_script_no_reference_and_plain_ascii() -> None:
-    text = svg(Layout(dp=4, tp=2), np.arange(8) // 4)
+    text = draw_svg(Layout(dp=4, tp=2), np.arange(8) // 4)
     assert text.isascii()
     tags = {one.tag.removeprefix(NS) for one in parsed(text).iter()}
     assert tags == {"svg", "style", "rect", "g", "text", "path", "title"}
@@ -273,12 +273,12 @@ def test_light_and_dark_colour_the_same_things() -> None:
 
 def test_text_is_escaped() -> None:
     text = 'a & b < c > d " e'
-    assert parsed(f'<t x="{escaped(text)}">{escaped(text)}</t>').text == text
-    assert parsed(f'<t x="{escaped(text)}"/>').get("x") == text
+    assert parsed(f'<t x="{escape(text)}">{escape(text)}</t>').text == text
+    assert parsed(f'<t x="{escape(text)}"/>').get("x") == text
 
 
 def test_equal_layouts_are_drawn_alike_and_others_are_not() -> None:
-    drawn = [svg(one) for one in (Layout(dp=4), Layout(dp=4, ranks=range(4)), Layout(sp=4))]
+    drawn = [draw_svg(one) for one in (Layout(dp=4), Layout(dp=4, ranks=range(4)), Layout(sp=4))]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -287,31 +287,31 @@ def test_equal_layouts_are_drawn_alike_and_others_are_not() -> None:
 
 def test_16384_ranks_are_a_second_and_5_megabytes_at_most() -> None:
     layout = Layout(pp=8, dp=32, cp=2, ep=2, sp=2, tp=8)
-    assert layout.num_ranks == MOST
+    assert layout.num_ranks == MAX_RANKS
     times = []
     for _ in range(3):
         began = time.process_time()
-        text = svg(layout, np.arange(MOST) // 8)
+        text = draw_svg(layout, np.arange(MAX_RANKS) // 8)
         times.append(time.process_time() - began)
     assert min(times) < 1
     assert len(text) < 5e6
     ranks = re.findall(r"<title>rank (\d+)$", text, re.MULTILINE)
-    assert Counter(map(int, ranks)) == Counter(range(MOST))
+    assert Counter(map(int, ranks)) == Counter(range(MAX_RANKS))
 
 
 def test_a_notebook_shows_the_picture_and_of_a_large_grid_its_edges() -> None:
-    layout = Layout(dp=NOTEBOOK)
-    assert layout._repr_html_() == shown(layout)
-    assert parsed(shown(layout)).get("style") == "overflow-x:auto"
-    assert svg(layout) in shown(layout)
-    large = Layout(dp=NOTEBOOK + 1)
+    layout = Layout(dp=MAX_NOTEBOOK_RANKS)
+    assert layout._repr_html_() == notebook_html(layout)
+    assert parsed(notebook_html(layout)).get("style") == "overflow-x:auto"
+    assert draw_svg(layout) in notebook_html(layout)
+    large = Layout(dp=MAX_NOTEBOOK_RANKS + 1)
     assert large._repr_html_() == f"<pre>{large}</pre>"
     assert len(Layout(dp=10**15, tp=8)._repr_html_()) < 10_000
 
 
 def test_a_file_that_tools_can_read(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
-    path.write_text(svg(Layout(dp=4)), encoding="ascii")
+    path.write_text(draw_svg(Layout(dp=4)), encoding="ascii")
     assert ElementTree.parse(path).getroot().tag == f"{NS}svg"
 
 
@@ -327,16 +327,16 @@ def test_a_file_that_tools_can_read(tmp_path: Path) -> None:
 )
 def test_the_part_that_a_refusal_proposes_is_drawn(layout: Layout, part: Layout) -> None:
     with pytest.raises(SpecError) as error:
-        svg(layout)
+        draw_svg(layout)
     typed = str(error.value).partition("Fix: ")[2].partition(", the first")[0]
     assert typed == f"svg({part!r})"
-    assert len(titles(parsed(eval(typed, {"svg": svg, "Layout": Layout})))) == part.num_ranks
+    assert len(titles(parsed(eval(typed, {"svg": draw_svg, "Layout": Layout})))) == part.num_ranks
     assert all(layout.coordinate(int(rank)) == part.coordinate(int(rank)) for rank in part.ranks)
 
 
 def test_nodes_that_are_no_integers() -> None:
     with pytest.raises(CoordinateError) as error:
-        svg(Layout(dp=2), np.array([0.5, 1]))  # type: ignore[arg-type]
+        draw_svg(Layout(dp=2), np.array([0.5, 1]))  # type: ignore[arg-type]
     assert str(error.value) == (
         "svg(Layout(dp=2), [0.5, 1.0]): nodes are float64, not integers.\n  Fix: nodes.astype(int)."
     )

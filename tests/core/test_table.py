@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshkit.core.draw.table import format_items, format_table
 
-from meshkit.core.table import few, items, some, table
+from meshkit.core.words import summarize, summarize_ranks
 
 HEADER = ["axis", "size", "first group", "crosses"]
 ROWS = [["dp", "4", "0, 2, 4, 6", "yes"], ["sequence", "-", "0, 1", "no"]]
@@ -24,17 +25,17 @@ def test_a_table_and_its_twin() -> None:
         "dp           4  0, 2, 4, 6   yes",
         "sequence     -  0, 1         no",
     )
-    assert table(HEADER, ROWS) == expected
-    assert table(HEADER, ROWS, ascii=True) == expected.replace("─", "-")
+    assert format_table(HEADER, ROWS) == expected
+    assert format_table(HEADER, ROWS, ascii=True) == expected.replace("─", "-")
 
 
 def test_no_rows() -> None:
-    assert table(["axis", "size"], [], ascii=True) == "axis  size\n----  ----"
+    assert format_table(["axis", "size"], [], ascii=True) == "axis  size\n----  ----"
 
 
 def test_the_widest_column_of_words_is_broken() -> None:
     rows = [["dp", "16", ", ".join(map(str, range(12))), "yes"], ["tp", "1", "0", "no"]]
-    assert table(HEADER, rows, width=40) == text(
+    assert format_table(HEADER, rows, width=40) == text(
         "axis  size  first group          crosses",
         "────  ────  ───────────────────  ───────",
         "dp      16  0, 1, 2, 3, 4, 5,    yes",
@@ -42,16 +43,16 @@ def test_the_widest_column_of_words_is_broken() -> None:
         "              11",
         "tp       1  0                    no",
     )
-    assert table(HEADER, rows, width=1) == table(HEADER, rows, width=40)
-    assert table(HEADER, rows, width=200).count("\n") == 3
+    assert format_table(HEADER, rows, width=1) == format_table(HEADER, rows, width=40)
+    assert format_table(HEADER, rows, width=200).count("\n") == 3
 
 
 def test_numbers_stand_at_the_right_and_words_at_the_left() -> None:
-    assert table(["n", "what"], [["10", "ten"], ["", "nothing"]]).splitlines()[2:] == [
+    assert format_table(["n", "what"], [["10", "ten"], ["", "nothing"]]).splitlines()[2:] == [
         "10  ten",
         "    nothing",
     ]
-    assert table(["what", "n"], [["a", "1"], ["b", "x"]]).splitlines()[2] == "a     1"
+    assert format_table(["what", "n"], [["a", "1"], ["b", "x"]]).splitlines()[2] == "a     1"
 
 
 @given(
@@ -64,20 +65,20 @@ def test_numbers_stand_at_the_right_and_words_at_the_left() -> None:
 )
 def test_a_table_fits_and_loses_no_word(rows: list[tuple[str, str]], width: int) -> None:
     clean = [(number, " ".join(part[:9] for part in words.split())) for number, words in rows]
-    drawn = table(["n", "words"], clean, width=width)
+    drawn = format_table(["n", "words"], clean, width=width)
     assert max(map(len, drawn.splitlines())) <= width
     assert drawn.split()[4:] == " ".join(" ".join(row) for row in clean).split()
 
 
 def test_items_go_on_below_themselves() -> None:
     pairs = [("node", "1"), ("warning", "tp crosses.\n  Fix: " + "dp " * 14)]
-    assert items(pairs, width=40) == text(
+    assert format_items(pairs, width=40) == text(
         "node     1",
         "warning  tp crosses.",
         "           Fix: dp dp dp dp dp dp dp dp",
         "             dp dp dp dp dp dp",
     )
-    assert items([]) == ""
+    assert format_items([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -91,14 +92,14 @@ def test_items_go_on_below_themselves() -> None:
     ],
 )
 def test_a_list_is_shortened(number: int, said: str) -> None:
-    assert few(range(number)) == said
+    assert summarize(range(number)) == said
 
 
 def test_runs_are_shortened() -> None:
-    assert some(np.arange(0, 12, 2)) == "6 ranks: 0, 2, 4, 6, 8, 10"
-    assert some(np.arange(0, 14, 2)) == "7 ranks: 0, 2, 4, ..., 12"
-    assert some(np.array([0, 1, 4, 7, 8, 9, 12, 14, 16, 18, 19])) == (
+    assert summarize_ranks(np.arange(0, 12, 2)) == "6 ranks: 0, 2, 4, 6, 8, 10"
+    assert summarize_ranks(np.arange(0, 14, 2)) == "7 ranks: 0, 2, 4, ..., 12"
+    assert summarize_ranks(np.array([0, 1, 4, 7, 8, 9, 12, 14, 16, 18, 19])) == (
         "11 ranks: 0-1, 4, 7-9, ..., 18-19"
     )
-    assert some(np.array([3])) == "1 rank: 3"
-    assert some(np.arange(0), "sample") == "0 samples"
+    assert summarize_ranks(np.array([3])) == "1 rank: 3"
+    assert summarize_ranks(np.arange(0), "sample") == "0 samples"
