@@ -1,5 +1,4 @@
-"""Measurements of meshkit, each against a peer in the same run: ``python -m benchmarks``.
+"""Benchmarks: how long meshkit takes, beside its peers, on the same work in one run.
 
-Some stand by themselves too: ``python -m benchmarks.agreement``, ``.collectives``, ``.placement``,
-``.scale``, ``.startup``.
+Each file but ``harness`` and ``report`` is a benchmark: a function ``run(quick) -> list[Row]``.
 """

@@ -1,32 +1,23 @@
-"""What more ranks than this machine has would cost: plan and agreement, on paper.
+"""Scale: the cost of a plan and of agreement for more ranks than this machine has.
 
-``python -m benchmarks.scale -n 1024 65536`` runs the code that a rank of such a job runs:
+Every rank computes the plan, and walks through all groups to create its own.
 
-plan
-    The layout and its plan, as every rank computes it before the job is joined.
-groups
-    The members of all groups of the plan: what a rank walks through to make its own.
-agreement
-    The check-in of every rank at one real TCP store, by the code of ``build_mesh``, from a few
-    processes, each of which plays its part of the ranks one after another. A rank that would wait
-    for the verdict asks once whether it is there instead, so the store has as many operations to
-    serve as in the job. How long ranks wait for a processor of their own is not in it, nor is the
-    thread that each starts to keep its deadline: they are many processes in the job, and two here.
+All ranks check in at one real TCPStore, by the code of ``build_mesh``. One process checks in for
+all ranks, one after the other. A rank that would wait for the decision asks once whether it exists,
+so the store serves as many operations as in the job. The figure leaves out the processes of a real
+job, and the thread that each of them starts for its deadline.
 
-The growth is the slope of the logarithm of the time over that of the ranks, by least squares: 0 is
+The growth is the slope of the logarithm of a figure over that of the ranks, by least squares. 0 is
 constant, 1 is proportional to the ranks.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
 from unittest.mock import patch
 
 import numpy as np
@@ -34,173 +25,100 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.core.layout import Layout
-from meshkit.core.plan import GroupPlan
 from meshkit.launch import store as stores
+from meshkit.launch.deadline import within
 from meshkit.launch.generation import Generation
 from meshkit.launch.meet import Matter, Party, arrive
 from meshkit.launch.verdict import ALL
 
-from .jobs import positive
-from .rows import Goal, Row, alone
-from .store_calls import counted
+from .agreement import count_store_calls
+from .harness import Goal, Row, single
 
 RANKS = (1024, 8192, 65536, 1048576)
-FEEDERS = 2  # processes that play the ranks
 WAIT = timedelta(minutes=10)
-Result = TypeVar("Result")
-FLAT = Goal("ours", "<=", 0.2)  # an answer in O(axes)
+FLAT = Goal("ours", "<=", 0.2)  # O(axes)
 LINEAR = Goal("ours", "<=", 1.2)
 
 
-@dataclass(frozen=True)
-class Fed:
-    """What one process fed into the store: how many operations, and when it began and ended.
-
-    ``numbers`` are those of the meeting that its ranks were told; all should be 1.
-    """
-
-    operations: int
-    began: float
-    ended: float
-    numbers: frozenset[int]
-
-
 def run(quick: bool) -> list[Row]:
-    """A row a figure and number of ranks, then one for the growth of each."""
-    worlds = RANKS[:2] if quick else RANKS
-    rows = [row for ranks in worlds for row in rows_of(ranks)]
-    return rows + [grown(what, rows) for what in dict.fromkeys(row.what for row in rows)]
+    """Return a row for each figure and number of ranks, then one for the growth of each figure."""
+    rows = [row for ranks in (RANKS[:2] if quick else RANKS) for row in scale_rows(ranks)]
+    return rows + [growth_row(what, rows) for what in dict.fromkeys(row.what for row in rows)]
 
 
-def rows_of(ranks: int) -> list[Row]:
-    """The figures of one number of ranks."""
-    fed = feed(ranks)
-    seconds = max(one.ended for one in fed) - min(one.began for one in fed)
-    operations = sum(one.operations for one in fed)
+def scale_rows(ranks: int) -> list[Row]:
+    """Return the figures of one number of ranks."""
+    seconds, operations, _ = check_in(ranks)
     return [
-        alone("scale: plan", ranks, "s", timed(lambda: plan_of(ranks))),
-        alone("scale: all groups", ranks, "s", timed(lambda: plan_of(ranks).steps, 3)),
-        alone("scale: check-ins at one store", ranks, "s", [seconds]),
-        alone("scale: store operations", ranks, "calls", [float(operations)]),
+        single("scale: plan", ranks, "s", times_of(lambda: plan_of(ranks))),
+        single("scale: all groups", ranks, "s", times_of(lambda: plan_of(ranks).steps, 3)),
+        single("scale: check-ins at one store", ranks, "s", [seconds]),
+        single("scale: store operations", ranks, "calls", [float(operations)]),
     ]
 
 
-def timed(work: Callable[[], object], repeats: int = 9) -> list[float]:
-    """Seconds of each of several calls, after one that is not counted."""
-    work()
-    found = []
-    for _ in range(repeats):
+def times_of(work: Callable[[], object], repeats: int = 9) -> list[float]:
+    """Return the seconds of several calls, after one that does not count."""
+    times = []
+    for _ in range(1 + repeats):
         began = time.perf_counter()
         work()
-        found.append(time.perf_counter() - began)
-    return found
+        times.append(time.perf_counter() - began)
+    return times[1:]
 
 
-def plan_of(ranks: int) -> GroupPlan:
-    """The plan of dp=-1 sp=2 tp=8."""
-    return GroupPlan.of(meshkit.factor_world(ranks, sp=2, tp=8))
+def plan_of(ranks: int) -> meshkit.GroupPlan:
+    """Return the plan of dp=-1 sp=2 tp=8."""
+    return meshkit.GroupPlan.of(meshkit.factor_world(ranks, sp=2, tp=8))
 
 
-def growth(ranks: Sequence[int], figures: Sequence[float]) -> float:
-    """The power of the number of ranks with which a figure grows, by least squares.
+def growth_row(what: str, rows: Sequence[Row]) -> Row:
+    """Return the row of the power of the number of ranks with which a figure grows."""
+    same = [row for row in rows if row.what == what]
+    ranks, figures = [row.scale for row in same], [row.ours or 0.0 for row in same]
+    power = float(np.polyfit(np.log(ranks), np.log(figures), 1)[0])
+    goal = FLAT if what == "scale: plan" else LINEAR
+    return single(f"{what}, growth", ranks[-1], "power", [power], goal)
 
-    Example:
-        >>> round(growth([10, 100, 1000], [2.0, 20.0, 200.0]), 6)
-        1.0
+
+def check_in(ranks: int) -> tuple[float, int, set[int]]:
+    """Check in for all ranks at a TCPStore that this process hosts.
+
+    Returns:
+        The seconds, the number of store operations, and the numbers of the agreements: all 1.
     """
-    return float(np.polyfit(np.log(ranks), np.log(figures), 1)[0])
-
-
-def grown(what: str, rows: Sequence[Row]) -> Row:
-    """The row of the growth of one figure."""
-    found = [(row.scale, row.ours) for row in rows if row.what == what and row.ours]
-    ranks, figures = zip(*found, strict=True)
-    flat = what == "scale: plan"
-    name = f"{what}, growth"
-    return alone(name, ranks[-1], "power", [growth(ranks, figures)], FLAT if flat else LINEAR)
-
-
-# --- agreement -----------------------------------------------------------------------------------
-
-
-def feed(ranks: int) -> list[Fed]:
-    """The check-ins of all ranks at a real store, which this process hosts, from a few others."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return meshkit.spawn(feeding, FEEDERS, (server.port, ranks), timeout=600)
-
-
-def feeding(port: int, ranks: int) -> Fed:
-    """Play every ``FEEDERS``-th rank, one after another. Collective over the feeders."""
-    me = meshkit.detect()
-    world = replace(me, world_size=ranks, init_method=None)
-    store = dist.TCPStore("127.0.0.1", port, wait_for_workers=False)
-    matter = matter_of(plan_of(ranks).layout)
-    begin_together(store)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
+    sizes = plan_of(ranks).layout.sizes
+    request = {"call": "build_mesh", "sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
+    proposal = Matter(Call("build_mesh", kwargs=sizes), request, "ranks disagree.")
     began = time.monotonic()
-    with counted() as found, never_waiting():
+    with count_store_calls() as counts, no_waiting():
         numbers = {
-            arrive(matter, Party.of(Generation(1, store), replace(world, rank=rank)), WAIT)
-            for rank in range(me.rank, ranks, FEEDERS)
+            arrive(proposal, Party.of(Generation(1, store), replace(world, rank=rank)), WAIT)
+            for rank in range(ranks)
         }
-    return Fed(sum(found.values()), began, time.monotonic(), frozenset(numbers))
-
-
-def begin_together(store: dist.Store) -> None:
-    """Wait for all feeders: one that comes into being later would be counted. Collective."""
-    if store.add("feeders", 1) == FEEDERS:
-        store.set("begin", "")
-    store.wait(["begin"], WAIT)
-
-
-def matter_of(layout: Layout) -> Matter:
-    """What ranks of such a mesh would compare, as many words as in ``build_mesh``."""
-    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
-    request = {"call": "build_mesh", "sizes": sizes, "ranks": str(layout.ranks), "backend": "gloo"}
-    return Matter(Call("build_mesh", kwargs=layout.sizes), request, "ranks disagree.")
+    return time.monotonic() - began, sum(counts.values()), numbers
 
 
 @contextmanager
-def never_waiting() -> Iterator[None]:
-    """In the block a rank that would wait for the verdict asks once whether it is there instead.
-
-    And it asks from the thread that it is in.
-    """
+def no_waiting() -> Iterator[None]:
+    """Let a rank that would wait for the decision ask once instead, in the thread it is in."""
     check, get = dist.PrefixStore.check, dist.PrefixStore.get
 
-    def look(store: dist.Store, keys: list[str], *_: object) -> None:
+    def check_once(store: dist.Store, keys: list[str], *_: object) -> None:
         check(store, keys)
 
-    def told(store: dist.Store, key: str) -> bytes:
+    def decided(store: dist.Store, key: str) -> bytes:
         if key != "verdict":
             return bytes(get(store, key))
         check(store, [key])
         return ALL.encode()
 
-    def here(seconds: float, work: Callable[[], Result]) -> Result:
+    def run_here(seconds: float, work: Callable[[], object]) -> object:
         return work()
 
     store = dist.PrefixStore
-    alone = patch.object(stores, "within", here)
-    with patch.object(store, "wait", look), patch.object(store, "get", told), alone:
+    same_thread = patch.object(stores, within.__name__, run_here)
+    with patch.object(store, "wait", check_once), patch.object(store, "get", decided), same_thread:
         yield
-
-
-# --- by itself -----------------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print."""
-    about = (__doc__ or "").partition("\n")[0]
-    options = argparse.ArgumentParser("python -m benchmarks.scale", description=about)
-    options.add_argument("-n", type=positive, nargs="+", default=RANKS, help="numbers of ranks")
-    asked = options.parse_args(arguments)
-    rows = [row for ranks in asked.n for row in rows_of(ranks)]
-    grows = [grown(what, rows) for what in dict.fromkeys(row.what for row in rows)]
-    for row in [*rows, *(grows if len(asked.n) > 1 else [])]:
-        print(f"{row.what:<40} {row.scale:>9,} ranks  {row.ours:.6g} {row.unit}", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

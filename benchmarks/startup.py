@@ -1,207 +1,208 @@
-"""What a start costs: from process start to the first all-reduce on every axis, beside torch.
+"""Start-up: from the start of a job to the first all-reduce on every axis, beside torch.
 
-``python -m benchmarks.startup -n 8 32 128`` starts gloo ranks on this machine, a job a side and
-repetition, and prints a ledger for each: see :mod:`benchmarks.ledger`. The mesh is that of
-:mod:`benchmarks.jobs`, dp=-1 tp=4, of which both make the same groups. Torch does
-``init_process_group``, ``init_device_mesh`` and the same all-reduces. Meshkit does more: ranks
-check in, compare what they ask for, and meet again when all is made. (Beside sp or cp it makes one
-set of groups more, over which gradients are averaged.)
+Both sides create the same groups on the same gloo ranks. Torch runs ``init_process_group``,
+``init_device_mesh`` and the same all-reduces. meshkit does more: ranks check in, compare their
+requests, and agree again when all groups exist.
 
-Processes come from a forkserver that has imported torch, and wait until all are there: how long a
-process takes to come into being is in the ledger, not in the ratio. ``--lazy`` sets torch's
-``TORCH_GLOO_LAZY_INIT=1`` for meshkit: gloo then connects a pair at its first use. It is not the
-default, as a rank that has died is then noticed only after five timeouts by whoever has not talked
-to it before, and as the store must outlive every first use.
+Processes come from a forkserver that has imported torch, and wait until all of them are there. The
+time of a start begins then, and ends with the last all-reduce of the last rank.
 
-In the runner eager and lazy starts stand beside the same jobs of torch, ``REPEATS`` times.
+A lazy start sets torch's ``TORCH_GLOO_LAZY_INIT=1`` for meshkit: gloo then connects a pair of ranks
+at its first use.
 
-At a TCP store torch looks up the names of addresses. Where no name server answers, that takes 5 s
-or 10 s a time; ``--store tcp`` starts a job once more with ``RES_OPTIONS=attempts:0``, in which
-names come from /etc/hosts alone, and the ledger names the phase and the rank that stalled.
+At a TCPStore torch looks up the names of addresses, which takes 5 s or 10 s without a name server.
+With ``hosts_file_only`` names come from /etc/hosts alone (``RES_OPTIONS=attempts:0``). The longest
+wait for a name is the longest start less such a start.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
+import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
+from meshkit.launch.meet import arrive
+from meshkit.live import agree
 
-from .clock import told_in_turns
-from .imports import importing
-from .jobs import STORES, even, positive, sizes_of, where
-from .ledger import Ledger, joining, ledger_table, processor, share, stall, stalled, whole
-from .phases import over
-from .rows import Goal, Row, alone, compared
-from .starting import start
+from .harness import Goal, Row, compare, mesh_sizes, single
 
 REPEATS = {8: 3, 32: 3, 64: 2, 128: 3, 256: 1}  # a job of 256 takes half a minute on two cores
-RANKS = (*REPEATS,)
-SIDES = ("meshkit", "torch")
+GOAL_RANKS = 128
+HALF, TENTH, NO_WAIT = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10), Goal("ours", "<=", 1)
 PEER = "init_device_mesh"
-OURS, THEIRS = "torch, meshkit.live.build", "torch.distributed.device_mesh"  # imported by a rank
-LAZY = {"TORCH_GLOO_LAZY_INIT": "1"}
-NAMELESS = {"RES_OPTIONS": "attempts:0"}
-BUILDING = ("agreement", "groups", "all made")
-LIMIT = 300  # seconds for one job
-Jobs = Sequence[Sequence[Ledger]]  # repetition by repetition, rank by rank
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How ranks start: how many, where they meet, and whether gloo connects at first use."""
+    """How the ranks of a job start."""
 
     ranks: int
-    store: str = "file"
-    lazy: bool = False
+    store: str = "file"  # or "tcp"
+    lazy: bool = False  # gloo connects ranks at their first use
+    hosts_file_only: bool = False  # host names come from /etc/hosts alone
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables that every rank sets."""
+        lazy = {"TORCH_GLOO_LAZY_INIT": "1"} if self.lazy else {}
+        return lazy | ({"RES_OPTIONS": "attempts:0"} if self.hosts_file_only else {})
 
     def __str__(self) -> str:
-        return f"{self.store} store{', lazy' if self.lazy else ''}"
+        names = ", names answered" if self.hosts_file_only else ""
+        return f"{self.store} store{', lazy' if self.lazy else ''}{names}"
 
 
-AT = Setting(128)  # where there are goals
-HALF, TENTH, NO_STALL = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10), Goal("ours", "<=", 1)
+class RankStart(NamedTuple):
+    """The start of one rank; times are seconds on the monotonic clock of the machine."""
+
+    ready: float  # when the process began to wait for the others
+    finished: float  # when its last all-reduce returned
+    share: float  # percent of build_mesh in which it compared the requests; 0 for torch
+    sums: dict[str, float]  # axis -> result of the all-reduce of ones
+
+
+Job = Sequence[RankStart]
 
 
 def run(quick: bool) -> list[Row]:
-    """The rows of every number of ranks with a file store, and of some with a TCP store."""
+    """Return the rows of FileStores of all sizes, then those of TCPStores of the smallest two."""
     repeats = {8: 1} if quick else REPEATS
-    rows = [import_row(repeats[8])]
-    for n, often in repeats.items():
-        rows += rows_of((Setting(n), Setting(n, lazy=True)), often)
-    for n in [*repeats][:2]:
-        tcp = Setting(n, "tcp")
-        ours, theirs = jobs_of((tcp,), repeats[n])
-        rows += [*setting_rows(tcp, ours, theirs), stall_row(tcp, ours, theirs)]
+    rows = []
+    for ranks, times in repeats.items():
+        settings = [Setting(ranks), Setting(ranks, lazy=True)]
+        *ours, theirs = run_jobs(settings, times)
+        for setting, jobs in zip(settings, ours, strict=True):
+            rows += start_rows(setting, jobs, theirs)
+    for ranks in [*repeats][:2]:
+        rows += tcp_rows(Setting(ranks, "tcp"), repeats[ranks])
     return rows
 
 
-def import_row(repeats: int) -> Row:
-    """What a rank that is started by hand imports before all else, each time in a fresh process."""
-    sides = told_in_turns(lambda: importing(OURS), lambda: importing(THEIRS), repeats)
-    return compared("start-up, import in a fresh process", 1, PEER, "s", sides)
-
-
-def stall_row(setting: Setting, ours: Jobs, theirs: Jobs) -> Row:
-    """The longest that a rank of any job waited for a name that nobody answered.
-
-    Each side is compared to one start of its own without names.
-    """
-    seconds = []
-    for side, jobs in zip(SIDES, (ours, theirs), strict=True):
-        answered = joining(job(side, setting, NAMELESS))
-        found = [stalled(ledgers, answered) for ledgers in jobs]
-        seconds.append(max((one.slowest for one in found if one), default=0.0))
-    what = f"start-up, {setting}, longest wait for a name"
-    return Row(what, setting.ranks, PEER, "s", seconds[0], seconds[1], goal=NO_STALL)
-
-
-def rows_of(settings: Sequence[Setting], repeats: int) -> list[Row]:
-    """All sides in turns, so many times; each setting beside the same jobs of torch."""
-    *ours, theirs = jobs_of(settings, repeats)
-    pairs = zip(settings, ours, strict=True)
-    return [row for setting, mine in pairs for row in setting_rows(setting, mine, theirs)]
-
-
-def jobs_of(settings: Sequence[Setting], repeats: int) -> list[Jobs]:
-    """The jobs of each setting, then torch's, run in turns."""
-    return [*zip(*(turn(settings, repeat) for repeat in range(repeats)), strict=True)]
-
-
-def setting_rows(setting: Setting, ours: Jobs, theirs: Jobs) -> list[Row]:
-    """The rows of one setting, of jobs that were run in turns."""
-    what, n, peer = f"start-up, {setting}", setting.ranks, PEER
-    half, tenth = (HALF, TENTH) if setting == AT else (None, None)
-    met = [share(job, "agreement", BUILDING) for job in ours]
-    start = compared(what, n, peer, "s", (each(joining, ours), each(joining, theirs)), half)
-    rows = [
-        replace(start, phases=over(ours), their_phases=over(theirs)),
-        compared(f"{what}, whole", n, peer, "s", (each(whole, ours), each(whole, theirs))),
-        alone(f"{what}, agreement in build_mesh", n, "%", met, tenth),
+def start_rows(setting: Setting, ours: Sequence[Job], theirs: Sequence[Job]) -> list[Row]:
+    """Return the row of the whole start and that of the agreement in ``build_mesh``."""
+    what, ranks = f"start-up, {setting}", setting.ranks
+    half, tenth = (HALF, TENTH) if setting == Setting(GOAL_RANKS) else (None, None)
+    times = [*map(start_time, ours)], [*map(start_time, theirs)]
+    shares = [median(rank.share for rank in job) for job in ours]
+    return [
+        compare(what, ranks, PEER, "s", times, half),
+        single(f"{what}, agreement in build_mesh", ranks, "%", shares, tenth),
     ]
-    for name in ("descriptors", "threads", "kib"):
-        figures = [[float(max(getattr(o, name) for o in job)) for job in s] for s in (ours, theirs)]
-        rows.append(compared(f"{what}, {name} a rank", n, peer, name, (figures[0], figures[1])))
-    used = [each(processor, jobs) for jobs in (ours, theirs)]
-    return [*rows, compared(f"{what}, processor", n, peer, "s", (used[0], used[1]))]
 
 
-def each(figure: Callable[[Sequence[Ledger]], float], jobs: Jobs) -> list[float]:
-    """A figure of every job."""
-    return [figure(job) for job in jobs]
+def tcp_rows(setting: Setting, repeats: int) -> list[Row]:
+    """Return the rows of a TCPStore: the start, and the longest wait for a name."""
+    ours, theirs = run_jobs([setting], repeats)
+    answered = replace(setting, hosts_file_only=True)
+    our_wait, their_wait = (
+        max(0.0, max(map(start_time, jobs)) - start_time(run_job(side, answered)))
+        for side, jobs in (("meshkit", ours), ("torch", theirs))
+    )
+    what = f"start-up, {setting}, longest wait for a name"
+    wait = Row(what, setting.ranks, PEER, "s", our_wait, their_wait, goal=NO_WAIT)
+    return [*start_rows(setting, ours, theirs), wait]
 
 
-def turn(settings: Sequence[Setting], repeat: int = 0) -> list[list[Ledger]]:
-    """The ledgers of a job of meshkit's in each setting, then of torch's; who begins changes.
-
-    The settings differ in what only meshkit is given.
-    """
-    sides = [("meshkit", setting, LAZY if setting.lazy else {}) for setting in settings]
-    sides.append(("torch", settings[0], {}))
-    order = range(len(sides))[:: 1 if repeat % 2 == 0 else -1]
-    found = {place: job(*sides[place]) for place in order}
-    return [found[place] for place in sorted(found)]
+def start_time(job: Job) -> float:
+    """Return the seconds from the last process's arrival to the last rank's last all-reduce."""
+    return max(rank.finished for rank in job) - max(rank.ready for rank in job)
 
 
-def job(side: str, setting: Setting, variables: Mapping[str, str]) -> list[Ledger]:
-    """Start the ranks of one side in a job of their own; the ledger of each.
+def run_jobs(settings: Sequence[Setting], repeats: int) -> list[Sequence[Job]]:
+    """Return the jobs of each setting, then those of torch in the first one, run in turns."""
+    sides = [*(("meshkit", setting) for setting in settings), ("torch", settings[0])]
+    jobs: list[list[Job]] = [[] for _ in sides]
+    for repeat in range(repeats):
+        for index in range(len(sides))[:: 1 if repeat % 2 == 0 else -1]:
+            jobs[index].append(run_job(*sides[index]))
+    return [*jobs]
+
+
+def run_job(side: str, setting: Setting) -> Job:
+    """Start the ranks of one side in a job of their own.
 
     Raises:
-        RuntimeError: where an all-reduce of ones over an axis was not the size of that axis.
+        RuntimeError: if an all-reduce of ones over an axis does not return the size of the axis.
     """
     with tempfile.TemporaryDirectory(prefix="startup-") as folder:
-        os.mkfifo(Path(folder) / "gate")
-        url = where(setting.store) or f"file://{folder}/store"
-        given = (side, time.monotonic(), folder, url, variables)
-        found = meshkit.spawn(start, setting.ranks, given, timeout=LIMIT)
-    sizes = sizes_of(setting.ranks)
-    for one in found:
-        if one.sums != sizes:
-            raise RuntimeError(f"{side}: ones over {sizes} sum up to {one.sums} on rank {one.rank}")
-    return found
+        os.mkfifo(Path(folder) / "start")
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            tcp = f"tcp://127.0.0.1:{probe.getsockname()[1]}"  # a free port
+        url = tcp if setting.store == "tcp" else f"file://{folder}/store"
+        arguments = (side, folder, url, setting)
+        job: Job = meshkit.spawn(start_rank, setting.ranks, arguments, timeout=300)
+    sizes = mesh_sizes(setting.ranks)
+    for number, rank in enumerate(job):
+        if rank.sums != sizes:
+            sums = f"ones over {sizes} sum up to {rank.sums}"
+            raise RuntimeError(f"{side}: {sums} on rank {number}")
+    return job
 
 
-# --- by itself -----------------------------------------------------------------------------------
+def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
+    """Start one rank, from the wait for the others to the last all-reduce. Collective."""
+    os.environ.update(setting.variables)
+    ready, sizes = time.monotonic(), mesh_sizes(setting.ranks)
+    pipe = wait_for_all(Path(folder), setting.ranks)
+    groups, share = (join_meshkit if side == "meshkit" else join_torch)(sizes, url)
+    ones = {axis: torch.ones(1) for axis in sizes}
+    for axis, group in groups.items():
+        dist.all_reduce(ones[axis], group=group)
+    finished = time.monotonic()
+    sums = {axis: float(total) for axis, total in ones.items()}
+    dist.barrier()  # a rank that left now could keep another rank from connecting
+    os.close(pipe)
+    return RankStart(ready, finished, share, sums)
 
 
-def told(setting: Setting) -> str:
-    """The ledgers of both sides in one setting, as text."""
-    ours, theirs = turn((setting,))
-    ratio = joining(ours) / joining(theirs)
-    lines = [f"{setting.ranks} ranks, {setting}: {ratio:.2f} of the time of torch"]
-    for side, ledgers in zip(SIDES, (ours, theirs), strict=True):
-        lines += [f" {side}: {joining(ledgers):.3f} s", ledger_table(ledgers)]
-        if setting.store == "tcp":
-            quiet = joining(job(side, setting, NAMELESS))
-            lines += [f"  stall: {stall(ledgers, quiet)}"]
-    return "\n".join(lines)
+def wait_for_all(folder: Path, ranks: int) -> int:
+    """Wait until all ranks are here, without using the processor; return a descriptor to hold.
+
+    The last rank opens the pipe for writing, and so lets all others open it.
+    """
+    here = os.open(folder / "here", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(here, b".")
+    last = os.fstat(here).st_size == ranks
+    os.close(here)
+    return os.open(folder / "start", os.O_RDWR if last else os.O_RDONLY)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    about = (__doc__ or "").partition("\n")[0]
-    options = argparse.ArgumentParser("python -m benchmarks.startup", description=about)
-    options.add_argument("-n", type=even, nargs="+", default=RANKS, help="local ranks of each job")
-    options.add_argument("--store", choices=STORES, default="file", help="where the ranks meet")
-    options.add_argument("--lazy", action="store_true", help="meshkit's pairs connect at first use")
-    options.add_argument("--repeats", type=positive, default=1, help="how often")
-    return options
+Groups = dict[str, dist.ProcessGroup]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run and print."""
-    asked = parser().parse_args(arguments)
-    for ranks in asked.n:
-        for _ in range(asked.repeats):
-            print(told(Setting(ranks, asked.store, asked.lazy)), flush=True)
-    return 0
+def join_meshkit(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
+    """Return the groups by meshkit, and the percentage of agreement in ``build_mesh``."""
+    meshkit.init(device="cpu", init_method=url)
+    seconds: list[float] = []
+
+    def timed(*args: Any, **kwargs: Any) -> int:  # noqa: ANN401
+        began = time.monotonic()
+        number = arrive(*args, **kwargs)
+        seconds.append(time.monotonic() - began)
+        return number
+
+    began = time.monotonic()
+    with patch.object(agree, arrive.__name__, timed):
+        mesh = meshkit.build_mesh(sizes)
+    share = 100 * sum(seconds) / (time.monotonic() - began)
+    return {axis: mesh.group(axis) for axis in sizes}, share
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def join_torch(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
+    """Return the groups by torch, and 0."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=url, rank=rank, world_size=ranks)
+    mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
+    return {axis: mesh.get_group(axis) for axis in sizes}, 0.0

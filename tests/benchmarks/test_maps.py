@@ -1,154 +1,142 @@
-"""Maps: which rows there are, that both sides say the same, and who is missing."""
+"""Maps: the rows, equal answers of both sides, and peers that are missing."""
 
 from __future__ import annotations
 
-import doctest
-import importlib.util
 from collections.abc import Callable
+from importlib.util import find_spec
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import maps, peers
-from benchmarks.peers import DEEPSPEED, DEVICE_MESH, EVERY, MEGATRON, NUMPY, Peer
-from benchmarks.rows import ITSELF, Row
+from benchmarks import maps
+from benchmarks.harness import ITSELF
+from benchmarks.maps import COORDINATE, DEEPSPEED, DEVICE_MESH, GROUPS, MEGATRON, NUMPY, POSITION
 
 SIZES = {"dp": 3, "sp": 2, "tp": 4}  # unequal, so that no two axes can be mistaken
 GRID = np.arange(24).reshape(3, 2, 4)
-PLACE = ({"dp": 1, "sp": 0, "tp": 3}, [[3, 11, 19], [11, 15], [8, 9, 10, 11]])  # of rank 11
+PACKAGES = {MEGATRON: "megatron", DEEPSPEED: "deepspeed"}
 
 
-def needs(peer: Peer) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(
-        not peer.installed, reason=f"{peer.package} is not installed: pip install -e '.[bench]'"
-    )
-
-
-WITH = [pytest.param(peer, marks=needs(peer), id=peer.package) for peer in EVERY]
+def peers(questions: maps.Peers) -> Any:
+    return [
+        pytest.param(
+            question,
+            id=peer,
+            marks=pytest.mark.skipif(
+                find_spec(PACKAGES.get(peer, "torch")) is None,
+                reason=f"{peer} is not installed: pip install -e '.[bench]'",
+            ),
+        )
+        for peer, question in questions.items()
+    ]
 
 
 @pytest.fixture
-def one_scale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight ranks alone, hardly timed."""
-    monkeypatch.setattr(maps, "QUICK", (8,))
-    timed = maps.in_turns
-    monkeypatch.setattr(maps, "in_turns", lambda *args: timed(*args, least=0.0))
+def barely_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = maps.time_in_turns
+    monkeypatch.setattr(maps, "SCALES", (8,))
+    monkeypatch.setattr(maps, "time_in_turns", lambda *args: timed(*args, min_seconds=0.0))
 
 
-def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(peers).failed == doctest.testmod(maps).failed == 0
+@pytest.mark.parametrize("groups", peers(GROUPS))
+def test_a_peer_returns_the_groups_of_the_same_grid(groups: Callable[..., Any]) -> None:
+    expected = [np.moveaxis(GRID, i, -1).reshape(-1, n) for i, n in enumerate(GRID.shape)]
+    answer = [sorted(np.asarray(axis).tolist()) for axis in groups(SIZES)()]
+    assert answer == [sorted(axis.tolist()) for axis in expected]
 
 
-@pytest.mark.parametrize("peer", WITH)
-def test_a_peer_answers_for_the_same_grid(peer: Peer) -> None:
-    if peer.groups is not None:
-        every = [maps.rows_of(axis) for axis in peer.groups(SIZES)()]
-        expected = [np.moveaxis(GRID, i, -1).reshape(-1, n) for i, n in enumerate(GRID.shape)]
-        assert every == [sorted(axis.tolist()) for axis in expected]
-    if peer.coordinate is not None:
-        assert peer.coordinate(SIZES)(11) == PLACE[0]
-    if peer.rank is not None:
-        assert peer.rank(SIZES)(PLACE[0]) == 11
-    if peer.place is not None:
-        at, groups = peer.place(SIZES, 11)
-        assert (at, groups) == PLACE
+@pytest.mark.parametrize("coordinate", peers(COORDINATE))
+def test_a_peer_returns_the_coordinates_of_the_same_grid(coordinate: Callable[..., Any]) -> None:
+    question = coordinate(SIZES)
+    answers = [tuple(question().values()) for _ in range(maps.NUM_ASKED)]
+    assert answers[0] == (0, 0, 0)
+    assert answers[-1] == (2, 1, 3)
+    assert {*answers} <= {*product(range(3), range(2), range(4))}
 
 
-def test_who_can_answer_what() -> None:
-    answers = {
-        peer.package: [
-            name for name in ("groups", "coordinate", "rank", "place") if has(peer, name)
-        ]
-        for peer in EVERY
-    }
-    assert answers == {
-        "numpy": ["groups", "coordinate", "rank"],
-        "megatron-core": ["groups", "place"],
-        "deepspeed": ["groups", "coordinate", "rank", "place"],
-        "torch": ["place"],
-    }
+@pytest.mark.parametrize("position", peers(POSITION))
+def test_a_peer_returns_the_position_on_the_same_grid(position: Callable[..., Any]) -> None:
+    coordinate, groups = position(SIZES)()  # of rank 8
+    assert coordinate == {"dp": 1, "sp": 0, "tp": 0}
+    assert groups == [[0, 8, 16], [8, 12], [8, 9, 10, 11]]
 
 
-def has(peer: Peer, name: str) -> bool:
-    return getattr(peer, name) is not None
-
-
-@pytest.mark.usefixtures("one_scale")
+@pytest.mark.usefixtures("barely_timed")
 def test_every_work_has_a_row_for_every_peer() -> None:
-    found = maps.run(quick=True)
-    assert len(set(found)) == len(found)
-    named = {(row.what, row.peer) for row in found}
-    assert named == {
-        ("rank -> coordinate, all ranks", NUMPY.name),
-        *(("all groups of every axis", peer.name) for peer in (NUMPY, MEGATRON, DEEPSPEED)),
-        *(("rank -> coordinate, one rank", peer.name) for peer in (NUMPY, DEEPSPEED)),
-        *(("coordinate -> rank, one rank", peer.name) for peer in (NUMPY, DEEPSPEED)),
+    rows = maps.run(quick=True)
+    assert len(set(rows)) == len(rows)
+    assert {(row.what, row.peer) for row in rows} == {
+        ("rank -> coordinate, all ranks", NUMPY),
+        *(("all groups of every axis", peer) for peer in (NUMPY, MEGATRON, DEEPSPEED)),
+        ("rank -> coordinate, one rank", DEEPSPEED),
         *(
-            ("sizes -> my coordinate and my groups", p.name)
-            for p in (MEGATRON, DEEPSPEED, DEVICE_MESH)
+            ("sizes -> my coordinate and my groups", peer)
+            for peer in (MEGATRON, DEEPSPEED, DEVICE_MESH)
         ),
         *((what, ITSELF) for what in maps.questions(maps.layout_of(8))),
         ("memory of a layout that has answered", ITSELF),
     }
-    for row in found:
-        assert (row.ratio is None) == (row.lacks is not None)
+    for row in rows:
+        assert (row.ratio is None) == (row.missing is not None)
         assert row.ratio is None or row.ratio.low > 0
 
 
-def test_a_peer_that_is_not_installed_is_named_once_a_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    asked = [maps.group_rows(ranks, 1) for ranks in (8, 64)]
-    found = maps.named_once([row for some in asked for row in some])
-    assert {row.peer for row in found} == {NUMPY.name, MEGATRON.name, DEEPSPEED.name}
-    assert [row.scale for row in found] == [64, 64, 64]  # the most that were asked about
-    assert found[1].lacks == (
-        "megatron-core is not installed: pip install -c constraints.txt -e '.[bench]'"
+def test_a_missing_peer_is_named() -> None:
+    def missing(sizes: maps.Sizes) -> Any:
+        return maps.import_quietly("no_such_package")
+
+    (row,) = maps.peer_rows("work", 8, 1, list, {"absent": missing})
+    assert row.missing == (
+        "no_such_package is not installed: pip install -c constraints.txt -e '.[bench]'"
     )
 
 
-def test_goals_hold_from_the_scale_they_were_set_for() -> None:
-    assert [maps.goal(NUMPY, n) for n in (8, 65_536, 1_048_576)] == [None, maps.FLOOR, maps.FLOOR]
-    assert [maps.goal(MEGATRON, n) for n in (1024, 65_536)] == [None, maps.PEERS]
-    assert maps.row_of_peer("w", 1_048_576, MEGATRON, len, not_asked) == []
-    assert maps.row_of_peer("w", 8, MEGATRON, None, not_asked) == []
+@pytest.mark.usefixtures("barely_timed")
+@pytest.mark.parametrize(
+    ("ranks", "goals"),
+    [
+        (8, {"numpy": None, "peer": None}),
+        (65_536, {"numpy": maps.FLOOR, "peer": maps.PEERS}),
+        (1_048_576, {"numpy": maps.FLOOR}),  # other peers are not asked: they are too slow
+    ],
+)
+def test_goals_hold_from_the_scale_they_were_set_for(ranks: int, goals: dict[str, Any]) -> None:
+    rows = maps.peer_rows(
+        "work", ranks, 1, list, {name: lambda _: list for name in ("numpy", "peer")}
+    )
+    assert {row.peer: row.goal for row in rows} == goals
 
 
-def not_asked(peer: Peer, question: Callable[..., object]) -> Row:
-    raise AssertionError(f"{peer.name} was asked")
+@pytest.mark.parametrize(
+    ("rows", "name", "answer"),
+    [
+        (maps.group_rows, "GROUPS", [[[0, 1]]]),
+        (maps.coordinate_rows, "COORDINATE", {"dp": 0}),
+        (maps.position_rows, "POSITION", ({}, [])),
+    ],
+)
+def test_sides_that_differ_are_not_timed(
+    rows: Callable[..., Any], name: str, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, name, {"wrong": lambda sizes: lambda: answer})
+    with pytest.raises(RuntimeError, match="meshkit and wrong differ"):
+        rows(8, 1)
 
 
-def test_sides_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Peer("wrong", "numpy", groups=lambda sizes: lambda: [[[0, 1]]])
-    monkeypatch.setattr(maps, "EVERY", (wrong,))
-    with pytest.raises(RuntimeError, match="all groups of every axis: meshkit and wrong differ"):
-        maps.group_rows(8, 1)
-    wrong = Peer("wrong", "numpy", coordinate=lambda sizes: lambda rank: {"dp": rank})
-    monkeypatch.setattr(maps, "EVERY", (wrong,))
-    with pytest.raises(RuntimeError, match="rank -> coordinate, one rank: meshkit and wrong"):
+def test_every_answer_of_one_question_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = maps.layout_of(8)
+
+    def last_is_wrong(sizes: maps.Sizes) -> Any:
+        wrong = {"dp": 9, "sp": 9, "tp": 9}
+        return maps.for_each(lambda rank: wrong if rank == 7 else layout.coordinate(rank), sizes)
+
+    monkeypatch.setattr(maps, "COORDINATE", {"wrong": last_is_wrong})
+    with pytest.raises(RuntimeError, match=r"differ: .* and {'dp': 9"):
         maps.coordinate_rows(8, 1)
 
 
-def test_ranks_asked_about_are_spread_over_all() -> None:
-    assert maps.asked(8) == [*range(8)]
-    spread = maps.asked(65_536)
-    assert (len(spread), spread[0], spread[-1]) == (16, 0, 65_535)
-    turn = maps.each(lambda rank: rank, [4, 5])
-    assert [turn() for _ in range(3)] == [4, 5, 4]
-
-
-def test_memory_does_not_grow_and_would_be_seen_to() -> None:
+def test_memory_does_not_grow_and_growth_would_be_seen() -> None:
     few, many = maps.memory(8), maps.memory(1_048_576)
     assert 0 < few <= many < 2 * few
-
-
-def test_one_question_beside_numpy_has_no_goal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maps, "PEERS_UP_TO", 8)
-    slow = Peer("slow", "numpy", coordinate=NUMPY.coordinate, rank=NUMPY.rank)
-    monkeypatch.setattr(maps, "EVERY", (NUMPY, slow))
-    found = [*maps.coordinate_rows(8, 1), *maps.rank_rows(8, 1)]
-    assert [(row.peer, row.goal) for row in found] == [
-        ("numpy", None),
-        ("slow", maps.PEERS),
-        ("numpy", None),
-        ("slow", None),
-    ]

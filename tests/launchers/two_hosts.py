@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import two_hosts as namespaces
-from benchmarks.two_hosts import Host, NoHostsError
+from benchmarks import placement as namespaces
+from benchmarks.placement import Host, NoHostsError
 from tests.launchers.checks import need
 
 __all__ = ["Host", "two_hosts"]

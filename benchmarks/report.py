@@ -1,0 +1,187 @@
+"""The report of a run: ``results.json``, the table of all rows, two plots, and the README section.
+
+The README section has one line for each goal. If a goal holds at several numbers of ranks, the line
+shows the row that is farthest from the goal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from meshkit.core.draw.table import format_table
+
+from .harness import INSTALL, Goal, Ratio, Row, figure_text
+
+PACKAGES = ("meshkit", "torch", "numpy", "einops", "megatron-core", "deepspeed")
+PLOTS = {  # benchmark -> the works that its plot shows, one panel each
+    "maps": (
+        "rank -> coordinate, all ranks",
+        "all groups of every axis",
+        "sizes -> my coordinate and my groups",
+    ),
+    "startup": ("start-up, file store", "start-up, file store, lazy"),
+}
+MIN_POINTS = 3  # numbers of ranks that make a curve
+BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+FOLDER = "benchmarks/results"  # links of the README section lead here
+HEAD = ("what", "ranks", "meshkit", "peer", "its figure", "meshkit / peer (quartiles)", "goal", "")
+
+Machine = Mapping[str, Any]
+Rows = Mapping[str, Sequence[Row]]  # benchmark -> its rows
+
+
+def this_machine() -> Machine:
+    """Return the hardware and the versions that the figures depend on."""
+    installed = {package.name: package.version for package in metadata.distributions()}
+    return {
+        "cores": os.cpu_count() or 1,
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "packages": {name: installed.get(name, "not installed") for name in PACKAGES},
+    }
+
+
+def format_machine(machine: Machine) -> str:
+    """Return the machine as one sentence."""
+    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    hardware = f"{machine['cores']} cores of {machine['processor']}, {machine['system']}"
+    return f"{hardware}, Python {machine['python']}; {packages}."
+
+
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
+
+
+def write(rows: Rows, machine: Machine, folder: Path, quick: bool) -> str:
+    """Write ``results.json``, ``results.txt`` and new plots into a folder; return the text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = {name: [asdict(row) | {"met": row.met} for row in rows[name]] for name in rows}
+    results = {"quick": quick, "machine": machine, "rows": saved}
+    every_row = [row for some in rows.values() for row in some]
+    text = f"{format_machine(machine)}\nmedian (quartiles)\n\n{rows_table(every_row)}"
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "results.txt").write_text(text + "\n")
+    return f"{text}\n\n{draw(rows, folder)}"
+
+
+def read(file: Path) -> tuple[Rows, Machine, bool]:
+    """Return the rows, the machine and ``quick`` of a ``results.json``."""
+    results = json.loads(file.read_text())
+    for row in (row for rows in results["rows"].values() for row in rows):
+        row["ratio"] = row["ratio"] and Ratio(**row["ratio"])
+        row["goal"] = row["goal"] and Goal(**row["goal"])
+        del row["met"]
+    rows = {name: [Row(**row) for row in rows] for name, rows in results["rows"].items()}
+    return rows, results["machine"], results["quick"]
+
+
+def rows_table(rows: Sequence[Row]) -> str:
+    """Return the rows as a text table."""
+    return format_table(HEAD, [cells(row) for row in rows], width=300, ascii=True)
+
+
+def draw(rows: Rows, folder: Path) -> str:
+    """Write a plot for each benchmark of ``PLOTS`` with enough points; return their names."""
+    for name in PLOTS:
+        (folder / f"{name}.png").unlink(missing_ok=True)
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        return f"No plots: matplotlib is not installed: {INSTALL}"
+    drawn = []
+    for name, works in PLOTS.items():
+        panels = {what: curves(rows.get(name, ()), what) for what in works}
+        if not all(panels.values()):
+            continue
+        figure = Figure(figsize=(5.0 * len(panels), 4.0), layout="constrained")
+        every_axes = figure.subplots(1, len(panels), squeeze=False).flat
+        for axes, (what, lines) in zip(every_axes, panels.items(), strict=True):
+            for label, points in lines.items():
+                axes.loglog(*zip(*sorted(points.items()), strict=True), marker="o", label=label)
+            axes.set(title=what, xlabel="ranks", ylabel="s")
+            axes.grid(visible=True, alpha=0.3)
+            axes.legend()
+        figure.savefig(folder / f"{name}.png", format="png", dpi=100)
+        drawn.append(f"{name}.png")
+    return f"Plots: {', '.join(drawn) or 'none'}"
+
+
+def curves(rows: Sequence[Row], what: str) -> dict[str, dict[int, float]]:
+    """Return label -> ranks -> figure of one work; empty with fewer than three numbers of ranks."""
+    lines: dict[str, dict[int, float]] = {}
+    for row in (row for row in rows if row.what == what):
+        for label, value in (("meshkit", row.ours), (row.peer, row.theirs)):
+            if value is not None:
+                lines.setdefault(label, {}).setdefault(row.scale, value)
+    enough = max(map(len, lines.values()), default=0) >= MIN_POINTS
+    return lines if enough else {}
+
+
+def update_readme(readme: Path, folder: Path, benchmarks: Sequence[str]) -> None:
+    """Replace the benchmark section of a README by the results in a folder, with their plots.
+
+    Raises:
+        ValueError: if the run was quick or lacks a benchmark, a peer or a plot, or if the README
+            lacks a marker. The README is then unchanged.
+        OSError: if ``results.json`` cannot be read.
+    """
+    rows, machine, quick = read(folder / "results.json")
+    lacking = [name for name in benchmarks if not rows.get(name)]
+    lacking += [row.missing for some in rows.values() for row in some if row.missing]
+    lacking += [f"{name}.png" for name in PLOTS if not (folder / f"{name}.png").is_file()]
+    if quick or lacking:
+        reason = f"lacks {', '.join(lacking)}" if lacking else "is a quick run"
+        raise ValueError(f"{folder / 'results.json'} {reason}: run python -m benchmarks")
+    text = readme.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in before + after:
+        raise ValueError(f"README.md needs the lines {BEGIN} and {END}, each once, in this order")
+    readme.write_text(f"{before}{section(rows, machine)}{after}")
+
+
+def section(rows: Rows, machine: Machine) -> str:
+    """Return the benchmark section in Markdown, its markers included."""
+    every_row = [row for some in rows.values() for row in some]
+    lines = [HEAD, ["---"] * len(HEAD), *map(cells, farthest_rows(every_row))]
+    link = f"[`results.txt`]({FOLDER}/results.txt)"
+    parts = [
+        f"One run of `python -m benchmarks`: medians; all rows are in {link}.",
+        format_machine(machine),
+        "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        "\n".join(f"![{name}]({FOLDER}/{name}.png)" for name in PLOTS),
+    ]
+    return f"{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}"
+
+
+def farthest_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return, for each work, peer and goal, the row that is farthest from the goal."""
+    farthest: dict[tuple[str, str, str], Row] = {}
+    for row in (row for row in rows if row.excess is not None):
+        key = (row.what, row.peer, str(row.goal))
+        if key not in farthest or (row.excess or 0) > (farthest[key].excess or 0):
+            farthest[key] = row
+    return list(farthest.values())
+
+
+def cells(row: Row) -> list[str]:
+    """Return the cells of a row in both tables."""
+    ours, theirs = (
+        f"{figure_text(figure)} {row.unit}" if figure is not None else ""
+        for figure in (row.ours, row.theirs)
+    )
+    result = row.missing or ""
+    if row.excess is not None:
+        result = "met" if row.met else f"missed by {100 * (row.excess - 1):.0f} %"
+    texts = [str(value or "") for value in (row.ratio, row.goal)]
+    return [row.what, f"{row.scale:,}", ours, row.peer, theirs, *texts, result]
