@@ -25,11 +25,12 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.launch import store as stores
-from meshkit.launch.deadline import within
-from meshkit.launch.generation import Generation
-from meshkit.launch.meet import Matter, Party, arrive
-from meshkit.launch.verdict import ALL
+from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.launch.agreement.consensus import Participants, Proposal, agree
+from meshkit.launch.store import client as stores
+from meshkit.launch.store.check_in import ALL
+from meshkit.launch.store.client import Generation
+from meshkit.launch.store.deadline import run_with_deadline
 
 from .agreement import count_store_calls
 from .harness import Goal, Row, single
@@ -67,9 +68,9 @@ def times_of(work: Callable[[], object], repeats: int = 9) -> list[float]:
     return times[1:]
 
 
-def plan_of(ranks: int) -> meshkit.GroupPlan:
+def plan_of(ranks: int) -> GroupPlan:
     """Return the plan of dp=-1 sp=2 tp=8."""
-    return meshkit.GroupPlan.of(meshkit.factor_world(ranks, sp=2, tp=8))
+    return GroupPlan.of(meshkit.factor_world(ranks, sp=2, tp=8))
 
 
 def growth_row(what: str, rows: Sequence[Row]) -> Row:
@@ -91,11 +92,11 @@ def check_in(ranks: int) -> tuple[float, int, set[int]]:
     world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
     sizes = plan_of(ranks).layout.sizes
     request = {"call": "build_mesh", "sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
-    proposal = Matter(Call("build_mesh", kwargs=sizes), request, "ranks disagree.")
+    proposal = Proposal(Call("build_mesh", kwargs=sizes), request, "ranks disagree.")
     began = time.monotonic()
     with count_store_calls() as counts, no_waiting():
         numbers = {
-            arrive(proposal, Party.of(Generation(1, store), replace(world, rank=rank)), WAIT)
+            agree(proposal, Participants.of(Generation(1, store), replace(world, rank=rank)), WAIT)
             for rank in range(ranks)
         }
     return time.monotonic() - began, sum(counts.values()), numbers
@@ -119,6 +120,6 @@ def no_waiting() -> Iterator[None]:
         return work()
 
     store = dist.PrefixStore
-    same_thread = patch.object(stores, within.__name__, run_here)
+    same_thread = patch.object(stores, run_with_deadline.__name__, run_here)
     with patch.object(store, "wait", check_once), patch.object(store, "get", decided), same_thread:
         yield

@@ -33,8 +33,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
-from meshkit.launch.meet import arrive
-from meshkit.live import agree
+from meshkit.launch.agreement.consensus import agree
+from meshkit.live.setup import proposal
 
 from .harness import Goal, Row, compare, mesh_sizes, single
 
@@ -189,12 +189,12 @@ def join_meshkit(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
 
     def timed(*args: Any, **kwargs: Any) -> int:  # noqa: ANN401
         began = time.monotonic()
-        number = arrive(*args, **kwargs)
+        number = agree(*args, **kwargs)
         seconds.append(time.monotonic() - began)
         return number
 
     began = time.monotonic()
-    with patch.object(agree, arrive.__name__, timed):
+    with patch.object(proposal, agree.__name__, timed):
         mesh = meshkit.build_mesh(sizes)
     share = 100 * sum(seconds) / (time.monotonic() - began)
     return {axis: mesh.group(axis) for axis in sizes}, share

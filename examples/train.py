@@ -39,6 +39,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import meshkit
+from meshkit.core.data.micro_batch import MicroBatch
 
 if TYPE_CHECKING or __package__:  # examples.train
     from .attention import KINDS, ORDERS, add_up, communicate, keep
@@ -46,7 +47,7 @@ else:  # a script, whose folder is on the path
     from attention import KINDS, ORDERS, add_up, communicate, keep
 
 VOCABULARY = 256  # bytes
-Pair = tuple[meshkit.MicroBatch, Tensor]
+Pair = tuple[MicroBatch, Tensor]
 
 
 def weight(rows: int, columns: int, draw: torch.Generator) -> Tensor:

@@ -296,7 +296,7 @@ def test_what_is_pure_does_not_load_torch() -> None:
 import meshkit
 layout = meshkit.factor_world(64, tp=8, sp=2)
 str(layout), layout.groups("dp"), layout.rearrange("dp sp tp -> (dp sp) tp")
-meshkit.GroupPlan.of(layout, ["dp tp"]).steps
+GroupPlan.of(layout, ["dp tp"]).steps
 meshkit.BatchPlan.solve(dp=4, global_batch=64, micro_batch=2).samples(0, 0)
 meshkit.SequencePlan(16, 4, "zigzag").inverse()
 meshkit.detect({})

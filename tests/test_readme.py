@@ -16,7 +16,7 @@ from meshkit.cli.main import main
 from meshkit.core.call import Call
 from meshkit.core.report.disagreement import disagreement
 from meshkit.core.topology.crossing_policy import check_crossings
-from meshkit.live.agree import ABOUT
+from meshkit.live.setup.proposal import ABOUT
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

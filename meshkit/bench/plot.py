@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..core.errors import MeshkitError, SpecError, told
-from ..core.words import format_sizes
+from ..core.errors import MeshkitError, SpecError, format_error
+from ..core.text import format_sizes
 from .results.measurement import Measurement
 from .results.run import BenchmarkRun
 
@@ -35,7 +35,7 @@ def check_plot(path: str) -> None:
         (first, _), *others = problems
         fix = "; and ".join(fix for _, fix in problems)
         summary = f"--plot {path}: {first}."
-        text = told(summary, *(f"And {other}." for other, _ in others), fix=f"{fix}.")
+        text = format_error(summary, *(f"And {other}." for other, _ in others), fix=f"{fix}.")
         raise (SpecError if file is not None else MeshkitError)(text)
 
 

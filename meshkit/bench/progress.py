@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from ..core.layout import Layout
-from ..core.words import count_noun
+from ..core.grid.layout import Layout
+from ..core.text import count_noun
 from .results.measurement import Case
 from .results.run import modes, total_passes
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from ..core.call import Call
-from ..core.layout import Layout
-from ..launch.join import init
-from ..launch.meet import Matter
-from ..launch.record import known
-from ..live.build import build_mesh
-from ..live.topology import checked_in
+from ..core.grid.layout import Layout
+from ..launch.agreement.consensus import Proposal
+from ..launch.default_group import require_job
+from ..launch.job import init
+from ..live.build_mesh import build_mesh
+from ..live.setup.hosts import checked_in
 from .interrupt import Interruption
 from .progress import Progress
 from .results.measurement import Case
@@ -122,8 +122,10 @@ def agree_on_hosts(request: Request) -> list[str]:
         DisagreementError: the same on every rank, with the request of each.
         RankTimeoutError: if ranks do not arrive.
     """
-    matter = Matter(Call("meshkit bench"), request.fields, DISAGREEMENT)
-    return checked_in(matter, known(), "for example meshkit bench dp=2 -n 2, which starts ranks.")
+    matter = Proposal(Call("meshkit bench"), request.fields, DISAGREEMENT)
+    return checked_in(
+        matter, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."
+    )
 
 
 def _ignore(case: Case) -> None:

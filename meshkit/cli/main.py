@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
-from . import Answer, Command, plain, terminal
-from .output import opened, written
-from .typed import OPTIONS
+from . import terminal
+from .command import Command, Result, to_ascii
+from .options.command_line import OPTIONS
+from .terminal import open_stream, write_stream
 
 # A file each, read when it is typed, or for the help of all.
 COMMANDS = ("plan", "explain", "diff", "search", "check", "bench", "doctor", "hello")
@@ -26,7 +27,7 @@ MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was t
 
 def command_of(name: str) -> Command:
     """The command of a name: the constant of that name in the file of that name."""
-    found: Command = getattr(importlib.import_module(f".{name}", __package__), name.upper())
+    found: Command = getattr(importlib.import_module(f".commands.{name}", __package__), name.upper())
     return found
 
 
@@ -65,20 +66,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with 2 where the command line is wrong, with 0 for ``--help`` and ``--version``.
     """
-    heard = opened("stdout")
-    opened("stderr")
+    heard = open_stream("stdout")
+    open_stream("stderr")
     asked = _parsed(sys.argv[1:] if arguments is None else arguments, heard=heard)
     if not heard and vars(asked).get("n"):  # ranks would be started for nobody
         return FAILED
     try:
-        answer: Answer = asked.command.run(asked)
+        answer: Result = asked.command.run(asked)
     except (MeshkitError, ImportError) as error:  # ImportError: torch, where there is none
-        written(f"{plain(_named(f'meshkit {asked.command.name}', str(error)))}\n", "stderr")
+        write_stream(f"{to_ascii(_named(f'meshkit {asked.command.name}', str(error)))}\n", "stderr")
         return MISUSE if isinstance(error, MISUSED) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    text = answer.text and f"{plain(answer.text, terminal.lines())}\n"
-    told = written(text, "stdout") and (heard or not text)
+    text = answer.text and f"{to_ascii(answer.text, terminal.lines())}\n"
+    told = write_stream(text, "stdout") and (heard or not text)
     code = FAILED if not answer.ok else INTERRUPTED if answer.interrupted else 0
     return code if told else FAILED
 
@@ -93,8 +94,8 @@ def _parsed(arguments: Sequence[str], *, heard: bool) -> argparse.Namespace:
     try:
         return parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)
     except SystemExit as left:
-        told = written("", "stdout") and heard
-        written("", "stderr")
+        told = write_stream("", "stdout") and heard
+        write_stream("", "stderr")
         raise SystemExit(left.code or (0 if told else FAILED)) from None
 
 

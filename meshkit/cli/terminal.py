@@ -5,6 +5,7 @@ Nothing is coloured, so ``NO_COLOR`` is honoured whatever it says.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
@@ -23,3 +24,37 @@ def lines() -> str:
     except (UnicodeError, LookupError):
         return ""
     return LINES
+
+
+def open_stream(name: str) -> bool:
+    """Whether a stream of this process was open; one that was not leads nowhere from now on.
+
+    Python has None for a stream that was closed when it started: what is meant for that stderr
+    would go to stdout. And the next file to be opened, or socket, would take its number.
+
+    Args:
+        name: ``"stdout"`` or ``"stderr"``.
+    """
+    if getattr(sys, name) is not None:
+        return True
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.set_inheritable(nowhere, nowhere <= 2)  # processes started here have it in that place too
+    setattr(sys, name, os.fdopen(nowhere, "w", closefd=False))
+    return False
+
+
+def write_stream(text: str, name: str) -> bool:
+    """Write to a stream; False where it takes nothing more, which leads nowhere from then on.
+
+    Args:
+        text: what to write; "" only sees off what was written before.
+        name: as for :func:`open_stream`.
+    """
+    stream = getattr(sys, name)
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:  # a closed pipe, a full disk; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True

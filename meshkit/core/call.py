@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 
-def written(value: object) -> str:
+def format_value(value: object) -> str:
     """``repr``, cut short where a list of ranks would fill the screen.
 
     Example:
-        >>> written(np.int64(9)), written(list(range(100)))
+        >>> format_value(np.int64(9)), format_value(list(range(100)))
         ('9', '[0, 1, ..., 99]')
     """
     if isinstance(value, np.ndarray | np.generic):
@@ -58,8 +58,8 @@ class Call:
     kwargs: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        args = [written(value) for value in self.args]
-        kwargs = [f"{name}={written(value)}" for name, value in self.kwargs.items()]
+        args = [format_value(value) for value in self.args]
+        kwargs = [f"{name}={format_value(value)}" for name, value in self.kwargs.items()]
         return f"{self.name}({', '.join(args + kwargs)})"
 
     def but(self, **changes: object) -> Call:
@@ -78,6 +78,6 @@ class Call:
         return {key: new for key, new in merged.items() if new is not None}
 
 
-def given(**options: object) -> dict[str, object]:
+def drop_none(**options: object) -> dict[str, object]:
     """The options that were given: those that are not None."""
     return {name: value for name, value in options.items() if value is not None}

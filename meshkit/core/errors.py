@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def told(call: str, *evidence: str, fix: str) -> str:
+def format_error(call: str, *evidence: str, fix: str) -> str:
     """The text of an error: line one, the evidence, the fix.
 
     Example:
-        >>> print(told("f(dp=0): the size of dp is 0.", "Sizes start at 1.", fix="f(dp=1)."))
+        >>> print(format_error("f(dp=0): the size of dp is 0.", "Sizes start at 1.", fix="f(dp=1)."))
         f(dp=0): the size of dp is 0.
           Sizes start at 1.
           Fix: f(dp=1).

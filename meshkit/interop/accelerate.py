@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..core.call import Call
-from ..core.errors import MeshkitError, SpecError, told
-from ..core.layout import Layout
-from ..launch.record import known
-from ..live.agree import give_up
+from ..core.errors import MeshkitError, SpecError, format_error
+from ..core.grid.layout import Layout
+from ..launch.default_group import require_job
 from ..live.mesh import Mesh
-from .renamed import check_data, renamed
+from ..live.setup.proposal import announce_refusal
+from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:
     from accelerate import ParallelismConfig
@@ -71,14 +71,14 @@ def parallelism_config(
     """
     config_class = _config_class()
     call = Call("parallelism_config", (mesh.layout,), {"data": data, **options})
-    world = known().world
+    world = require_job().world
     try:
         check_data(call, data, ("dp_shard", "dp_replicate"))
-        sizes = renamed(call, mesh.layout, "Accelerate", AXES, data)
+        sizes = rename_axes(call, mesh.layout, "Accelerate", AXES, data)
         _check_counting(call, mesh.layout, data, world.world_size)
         config = _config(call, config_class, sizes, options)
     except MeshkitError as error:
-        give_up(call, world, error)
+        announce_refusal(call, world, error)
         raise
     split = {name: sizes[name] for name in AXES if sizes[name] > 1}
     with ExitStack() as stack:
@@ -113,7 +113,9 @@ def _config(
     try:
         return config_class(**said, **options)
     except (TypeError, ValueError) as error:
-        text = told(f"{call}: Accelerate refuses.", str(error), fix="what Accelerate asks for.")
+        text = format_error(
+            f"{call}: Accelerate refuses.", str(error), fix="what Accelerate asks for."
+        )
         raise SpecError(text, sizes=sizes) from error
 
 
@@ -131,7 +133,7 @@ def _check_counting(call: Call, layout: Layout, data: str, world: int) -> None:
     if nested == split and ranks == [*range(world)]:
         return
     order = f", order={' '.join(nested)!r}" if nested != split else ""
-    text = told(
+    text = format_error(
         f"{call}: ranks do not count up through {' '.join(nested)}.",
         f"The mesh nests {' '.join(split)} over {len(ranks)} ranks of {world}, from {ranks[0]} on;"
         " Accelerate's data loader reads a rank's batches off its number.",

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..core.axes import check_known, listed
 from ..core.call import Call, Word
-from ..core.errors import SpecError, told
+from ..core.errors import SpecError, format_error
+from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..live.mesh import Mesh
 
 # what DeepSpeed calls the groups over the axes of a role
@@ -128,8 +128,8 @@ def _roles(call: Call, mesh: Mesh, said: dict[str, Axes]) -> dict[str, tuple[str
     has = mesh.layout.axes
     found = {role: tuple(a for a in axes if a in has) for role, axes in USUAL.items()}
     for role, names in said.items():
-        found[role] = listed(names)
-        check_known(call, found[role], has)
+        found[role] = parse_axes(names)
+        check_axes_exist(call, found[role], has)
     if found["sequence"]:
         found["sequence_data"] = (*found["data"], *found["sequence"])
     return {role: axes for role, axes in found.items() if axes or role in ALWAYS}
@@ -141,7 +141,7 @@ def _check_all_used(call: Call, mesh: Mesh, roles: dict[str, tuple[str, ...]]) -
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in used:
             sequence, data = (" ".join((*roles.get(r, ()), axis)) for r in ("sequence", "data"))
-            text = told(
+            text = format_error(
                 f"{call}: the axis {axis} of size {size} is neither data, model, sequence nor "
                 "pipeline.",
                 f"The mesh is {mesh.layout!r}.",
@@ -155,7 +155,7 @@ def _alone(call: Call, mesh: Mesh, role: str) -> tuple[str, ...]:
     """An axis of size 1, whose group holds this rank alone."""
     one = next((axis for axis, size in mesh.layout.sizes.items() if size == 1), None)
     if one is None:
-        text = told(
+        text = format_error(
             f"{call}: DeepSpeed asks for a {NAMES[role][0]} group, and the mesh has no axis for "
             "it, nor one of size 1.",
             fix=f"give the mesh one, tp=1 say, or name the axes: {role}=...",

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.axes import STANDARD
 from ..core.call import Call
-from ..core.errors import SpecError, told
-from ..core.factor import factor_world
-from ..core.layout import Layout
+from ..core.errors import SpecError, format_error
+from ..core.grid.axis_names import STANDARD
+from ..core.grid.factor import factor_world
+from ..core.grid.layout import Layout
 from ..live.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def layouts(
     experts = factor_world(world_size, order=axes, **split)
     if dense.strides("pp") != experts.strides("pp"):
         call = Call("layouts", (world_size,), {**sizes, "etp": split["tp"], "order": order})
-        text = told(
+        text = format_error(
             f"{call}: the stages of dense layers and experts hold different ranks.",
             f"Rank 0 is in one pipeline with {dense.peers(0, 'pp')[1:].tolist()} by the dense "
             f"layout, with {experts.peers(0, 'pp')[1:].tolist()} by that of the experts.",
@@ -199,7 +199,7 @@ def _check_axes(which: str, mesh: Mesh, fields: dict[str, str]) -> None:
     known = set(" ".join(fields.values()).split())
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in known:
-            text = told(
+            text = format_error(
                 f"process_groups: {which} is {mesh.layout!r}; Megatron has no axis {axis} of size "
                 f"{size} here; it has {' '.join(a for a in STANDARD if a in known)}.",
                 fix=f"{axis}=1, or the axis that it is to Megatron: layouts(...) has them.",
@@ -211,7 +211,7 @@ def _check_stages(dense: Layout, experts: Layout) -> None:
     """Refuse experts whose pipelines are others; the same on every rank."""
     here, there = (_pipeline(layout, dense.ranks[0]) for layout in (dense, experts))
     if here != there or [*dense.ranks] != [*experts.ranks]:
-        text = told(
+        text = format_error(
             f"process_groups: the experts, {experts!r}, have other stages than the dense layers, "
             f"{dense!r}.",
             f"The first pipeline is {there} of the experts, {here} of the dense layers.",
@@ -238,7 +238,7 @@ def _group(mesh: Mesh, axes: str) -> ProcessGroup:
         return mesh.group(*present)
     ones = _ones(mesh)
     if not ones:
-        text = told(
+        text = format_error(
             f"process_groups: Megatron asks for a group over {axes or 'ep'}, and {mesh.layout!r} "
             "has no such axis, nor one of size 1 to stand for it.",
             fix=f"give the mesh the axis {(axes or 'ep').split()[0]}=1.",
@@ -272,7 +272,7 @@ def _of_ends(dense: Mesh, built: Mesh) -> ProcessGroup | None:
     """The group of the first and last stage; None in between."""
     right = ends(dense.layout).groups("pp").tolist()
     if sorted(built.layout.groups("pp").tolist()) != sorted(right):
-        text = told(
+        text = format_error(
             f"process_groups: {built.layout!r} are not the ends of {dense.layout!r}.",
             f"The ends of the first pipeline are {right[0]}.",
             fix="e = ends(dense.layout); build_mesh(e.sizes, order=e.axes, ranks=e.ranks).",

@@ -18,13 +18,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.call import Call, Word
-from ..core.errors import MeshkitError, SpecError, told
-from ..core.layout import Layout
-from ..core.words import article
-from ..launch.record import known
-from ..live.agree import give_up
+from ..core.errors import MeshkitError, SpecError, format_error
+from ..core.grid.layout import Layout
+from ..core.text import article
+from ..launch.default_group import require_job
 from ..live.mesh import Mesh
-from .renamed import check_data, renamed
+from ..live.setup.proposal import announce_refusal
+from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,12 +73,12 @@ def distribute(
     """
     mesh_class = _device_mesh_class()
     call = Call("distribute", (Word("model"), Word("mesh")), {"data": data, **options})
-    world = known().world
+    world = require_job().world
     try:
         sizes = _sizes(call, model, mesh.layout, data, world.world_size)
         config = _config(call, sizes, options)
     except MeshkitError as error:
-        give_up(call, world, error)
+        announce_refusal(call, world, error)
         raise
     with ExitStack() as stack:
         view = stack.enter_context(mesh.view(sizes, order=" ".join(sizes)))
@@ -105,9 +105,9 @@ def _sizes(call: Call, model: object, layout: Layout, data: str, world: int) -> 
         SpecError: for what can be refused before a config exists.
     """
     check_data(call, data, ("fsdp", "dp_replicate"))
-    sizes = renamed(call, layout, "Transformers", AXES, data)
+    sizes = rename_axes(call, layout, "Transformers", AXES, data)
     if layout.num_ranks != world:
-        text = told(
+        text = format_error(
             f"{call}: the mesh holds {layout.num_ranks} ranks of {world}.",
             "Transformers waits for all ranks of the world, and saves on its rank 0.",
             fix=f"build_mesh over all {world} ranks.",
@@ -116,7 +116,9 @@ def _sizes(call: Call, model: object, layout: Layout, data: str, world: int) -> 
     if not hasattr(model, "maybe_distribute_model"):
         kind = article(type(model).__name__)
         fix = "AutoModelForCausalLM.from_pretrained(path), say."
-        raise SpecError(told(f"{call}: the model is {kind}, none of Transformers'.", fix=fix))
+        raise SpecError(
+            format_error(f"{call}: the model is {kind}, none of Transformers'.", fix=fix)
+        )
     return sizes
 
 
@@ -131,9 +133,11 @@ def _config(call: Call, sizes: dict[str, int], options: dict[str, Any]) -> Distr
     try:
         config = DistributedConfig(**{f"{name}_size": n for name, n in sizes.items()}, **options)
     except (TypeError, ValueError) as error:
-        text = told(f"{call}: Transformers refuses.", str(error), fix="what Transformers asks for.")
+        text = format_error(
+            f"{call}: Transformers refuses.", str(error), fix="what Transformers asks for."
+        )
         raise SpecError(text, sizes=sizes) from error
     if config.ep_size > 1:
         fix = f"{call.but(ep_size=None, enable_expert_parallel=None)}."
-        raise SpecError(told(f"{call}: experts need groups that no view has.", fix=fix))
+        raise SpecError(format_error(f"{call}: experts need groups that no view has.", fix=fix))
     return config

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..core.call import Call
-from ..core.errors import LaunchError, told
-from .claims import Claim, Claimant
+from ..core.errors import LaunchError, format_error
+from .agreement.claims import Claim, Claimant
 from .device.accelerators import may_share
 from .device.device import backend_for, device_uuid
 
@@ -26,7 +26,7 @@ def device_claim(call: Call, rank: int, device: torch.device, backend: str) -> t
         return ()
 
     def clash(first: Claimant, second: Claimant) -> LaunchError:
-        text = told(
+        text = format_error(
             f"{call}: ranks {first.rank} and {second.rank} use one device, and {kind} needs one "
             "device per rank.",
             f"Both compute on {device.type} {uuid}: {first}, {second}.",

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from ..core.call import Call
-from ..core.errors import DisagreementError, MeshkitError, SpecError, told
-from ..core.integers import integer
-from .claims import Claim, Claimant, refused
-from .heard import heard
+from ..core.errors import DisagreementError, MeshkitError, SpecError, format_error
+from ..core.validate import parse_integer
+from .agreement.broadcast import broadcast_from_rank_0
+from .agreement.claims import Claim, Claimant, conflicting_claim
 from .launchers.world import World
-from .store import SILENCE, asked
+from .store.client import STORE_GRACE, store_call
 
 SHARED = "shared"
 Seed = int | str | None
@@ -28,11 +28,11 @@ def check_seed(call: Call, seed: object) -> Seed:
     Raises:
         SpecError: where it is none of these, or not from 0 to 2**32 - 1, numpy's range.
     """
-    number = integer(seed)
+    number = parse_integer(seed)
     if seed is None or (isinstance(seed, str) and seed == SHARED):
         return seed
     if number is None or not 0 <= number < 2**32:
-        text = told(
+        text = format_error(
             f"{call}: seed is {seed!r}.",
             "Python, numpy and torch all take ints from 0 to 4294967295.",
             fix=f"{call.but(seed=0)}, or seed='shared', which rank 0 draws for all.",
@@ -45,7 +45,7 @@ def seed_claim(call: Call, seed: Seed, left: str = "no process group was created
     """The claim that all ranks give the same seed; ``left`` is how a clash leaves the job."""
 
     def clash(first: Claimant, second: Claimant) -> DisagreementError:
-        text = told(
+        text = format_error(
             f"ranks disagree about {call.name}(seed=...); {left}.",
             f"{first}: seed={first.value}",
             f"{second}: seed={second.value}",
@@ -73,9 +73,9 @@ def check_alike(call: Call, store: dist.Store | None, world: World, seed: Seed) 
     def claimed() -> tuple[int, MeshkitError | None]:
         number = int(store.add(f"seeds/{world.rank}", 1))
         calls = dist.PrefixStore(f"seeds/call/{number}", store)
-        return number, refused(calls, world.rank, (claim,))
+        return number, conflicting_claim(calls, world.rank, (claim,))
 
-    number, clash = asked(call, world, SILENCE, claimed)
+    number, clash = store_call(call, world, STORE_GRACE, claimed)
     if clash is not None:
         raise clash
     return number
@@ -106,7 +106,7 @@ def drawn(
         return seed
     if store is None:
         return secrets.randbelow(2**32)
-    words = heard(
+    words = broadcast_from_rank_0(
         call,
         store,
         world,

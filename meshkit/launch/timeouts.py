@@ -6,7 +6,7 @@ from datetime import timedelta
 from numbers import Real
 
 from ..core.call import Call
-from ..core.errors import SpecError, told
+from ..core.errors import SpecError, format_error
 
 Time = float | timedelta
 
@@ -32,7 +32,7 @@ def parse_timeout(call: Call, name: str, value: Time | None) -> timedelta | None
     number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if number and LEAST <= seconds <= MOST:  # nan is neither
         return timedelta(seconds=float(seconds))
-    text = told(
+    text = format_error(
         f"{call}: {name} is {value!r}.",
         "A timeout is a positive number of seconds, or a timedelta.",
         fix=f"{call.but(**{name: 60})}.",

@@ -8,16 +8,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.axes import check_known
 from ..core.call import Call
-from ..core.errors import MeshkitError, told
-from ..core.plan import GroupPlan, not_built
-from ..core.position import Position, check_inside
-from ..core.words import format_sizes
-from ..launch.record import Joined
-from .device_mesh import device_mesh
+from ..core.errors import MeshkitError, format_error
+from ..core.grid.axis_names import check_axes_exist
+from ..core.grid.group_plan import GroupPlan, not_built
+from ..core.grid.position import Position, check_member
+from ..core.text import format_sizes
+from ..launch.default_group import Job
+from .groups.device_mesh import device_mesh
+from .groups.registry import GroupRegistry, Groups
 from .groups.report import GroupsReport, report_groups
-from .shared import Groups, Shared
 
 
 class Grouped(Position):
@@ -36,9 +36,9 @@ class Grouped(Position):
         self,
         call: Call,
         plan: GroupPlan,
-        joined: Joined,
+        joined: Job,
         groups: Groups,
-        shared: Shared,
+        shared: GroupRegistry,
         number: int,
     ) -> None:
         super().__init__(plan.layout, joined.world.rank)
@@ -72,7 +72,7 @@ class Grouped(Position):
         except (KeyError, TypeError):  # not asked for until now; or no str
             pass
         call = Call("mesh.group", axes)
-        check_known(call, axes, self.layout.axes)
+        check_axes_exist(call, axes, self.layout.axes)
         self._check_open(call)
         if not self._plan.has(axes):
             raise not_built(call, self._call, self._plan, axes)
@@ -118,14 +118,14 @@ class Grouped(Position):
     def _check_here(self, call: Call) -> None:
         """Refuse a mesh that is closed, and a rank outside it."""
         self._check_open(call)
-        check_inside(call, self.layout, self.rank)
+        check_member(call, self.layout, self.rank)
 
     def _check_open(self, call: Call) -> None:
         left = self._gone()
         if self._closed or left:
             why = "the mesh is closed" if self._closed else "the job it was built in has been left"
             again = self._call if self._shared.users and not left else self._shared.call
-            raise MeshkitError(told(f"{call}: {why}.", fix=f"{again} again."))
+            raise MeshkitError(format_error(f"{call}: {why}.", fix=f"{again} again."))
 
     def _gone(self) -> bool:
         """Whether the job the mesh was built in has been left."""

@@ -9,27 +9,27 @@ from types import TracebackType
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.call import Call, given
+from ..core.call import Call, drop_none
 from ..core.errors import MeshkitError
-from ..core.factor import merged_sizes
-from ..core.layout import Layout
-from ..core.plan import GroupPlan
+from ..core.grid.factor import merge_sizes
+from ..core.grid.group_plan import GroupPlan
+from ..core.grid.layout import Layout
 from ..core.report.verification import Verification
-from ..launch.inside import timeout_of
-from ..launch.meet import Party
-from ..launch.record import Joined
+from ..launch.agreement.consensus import Participants
+from ..launch.default_group import Job
 from ..launch.timeouts import Time, parse_timeout
-from .adopt import adopted, call_of, given_groups, of_device_mesh
-from .agree import agree_close, agree_value, coordinates_of, give_up
-from .assemble import assemble
-from .create import abort, destroy, ends_together
+from ..launch.torch_internals import timeout_of
+from .groups.create import abort_groups, destroy_groups, ends_together
+from .groups.options import GroupOptions
+from .groups.registry import NONE, GroupRegistry
 from .guard.barrier import barrier
 from .guard.guard import guard_collectives
 from .guard.roll_call import GuardContext, GuardState
 from .guard.verify import verify_groups
-from .shared import NONE, Shared
-from .terms import Terms
-from .view import view_plan, view_terms
+from .setup.adopt import call_of, given_groups, of_device_mesh, wrap_groups
+from .setup.assemble import assemble
+from .setup.proposal import agree_close, agree_value, announce_refusal, coordinate_formatter
+from .setup.view import view_plan, view_terms
 from .workload import Workload
 
 
@@ -49,7 +49,7 @@ class Mesh(Workload):
     """
 
     def __init__(
-        self, call: Call, plan: GroupPlan, joined: Joined, terms: Terms, shared: Shared
+        self, call: Call, plan: GroupPlan, joined: Job, terms: GroupOptions, shared: GroupRegistry
     ) -> None:
         groups, number = assemble(call, plan, joined, terms, shared)
         super().__init__(call, plan, joined, groups, shared, number)
@@ -78,7 +78,7 @@ class Mesh(Workload):
             RankTimeoutError: where ranks did not arrive in time.
         """
         call = call_of(layout, groups)
-        return cls(*adopted(call, lambda: given_groups(call, layout, groups)))
+        return cls(*wrap_groups(call, lambda: given_groups(call, layout, groups)))
 
     @classmethod
     def from_device_mesh(cls, device_mesh: DeviceMesh, /) -> Mesh:
@@ -92,7 +92,7 @@ class Mesh(Workload):
                 order of its ranks; and the errors of :meth:`from_groups`.
         """
         call = Call("Mesh.from_device_mesh", (device_mesh,))
-        return cls(*adopted(call, lambda: of_device_mesh(call, device_mesh)))
+        return cls(*wrap_groups(call, lambda: of_device_mesh(call, device_mesh)))
 
     def view(
         self,
@@ -130,17 +130,17 @@ class Mesh(Workload):
         Example:
             ``hsdp = mesh.view(replicate=2, shard=-1, tp=2)``
         """
-        options = given(
+        options = drop_none(
             order=order, groups=groups, timeout=timeout, arrival_timeout=arrival_timeout
         )
         call = Call("mesh.view", () if sizes is None else (sizes,), {**axes, **options})
         try:
             self._check_open(call)
-            plan = view_plan(call, self.layout, merged_sizes(call, sizes, axes), order, groups)
+            plan = view_plan(call, self.layout, merge_sizes(call, sizes, axes), order, groups)
             times = (timeout, arrival_timeout)
             record, terms = view_terms(call, plan, *times, self._joined, self._terms, self._plan)
         except MeshkitError as error:
-            give_up(call, self._joined.world, error)
+            announce_refusal(call, self._joined.world, error)
             raise
         return Mesh(call, plan, record, terms, self._shared)
 
@@ -159,12 +159,17 @@ class Mesh(Workload):
                 is then broken.
             CollectiveError: where it broke before that, as a rank died.
         """
-        call = Call("mesh.barrier", axes, given(timeout=timeout))
+        call = Call("mesh.barrier", axes, drop_none(timeout=timeout))
         self._check_here(call)
         group = self.group(*axes)
         limit = parse_timeout(call, "timeout", timeout) or timeout_of(group)
         barrier(
-            call, self._party(axes), group, limit, self._device_ids(), coordinates_of(self.layout)
+            call,
+            self._party(axes),
+            group,
+            limit,
+            self._device_ids(),
+            coordinate_formatter(self.layout),
         )
 
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
@@ -189,7 +194,7 @@ class Mesh(Workload):
         Example:
             ``with mesh.guard(timeout=60): train_step()``
         """
-        call = Call("mesh.guard", kwargs=given(timeout=timeout))
+        call = Call("mesh.guard", kwargs=drop_none(timeout=timeout))
         self._check_here(call)
         limit = parse_timeout(call, "timeout", timeout)
         return guard_collectives(self._guard_context(call), limit)
@@ -213,7 +218,7 @@ class Mesh(Workload):
             MeshkitError: where a group holds other ranks than the mesh says.
             CoordinateError: on a rank outside the mesh.
         """
-        call = Call("mesh.verify", kwargs=given(timeout=timeout))
+        call = Call("mesh.verify", kwargs=drop_none(timeout=timeout))
         self._check_here(call)
         limit = parse_timeout(call, "timeout", timeout)
         with guard_collectives(self._guard_context(call), limit):
@@ -256,17 +261,17 @@ class Mesh(Workload):
         made, self._groups, self._closed = self._shared.release(self._birth), NONE, True
         self._held.clear()
         if not together:
-            return destroy(made)
+            return destroy_groups(made)
         try:
             if alone:
-                abort(made)
+                abort_groups(made)
             else:
                 agree_close(self.layout, self._joined, self._number, self._call)
         except BaseException:
-            abort(made)
+            abort_groups(made)
             raise
         finally:
-            destroy(made)
+            destroy_groups(made)
 
     def __enter__(self) -> Mesh:
         self._check_open(Call("with mesh"))
@@ -280,14 +285,14 @@ class Mesh(Workload):
     ) -> None:
         self._close(alone=error is not None)
 
-    def _party(self, axes: tuple[str, ...]) -> Party | None:
+    def _party(self, axes: tuple[str, ...]) -> Participants | None:
         """The ranks of a group at the store; None where torch tells no store."""
         if self._joined.store is None:
             return None
         ranks = sorted(int(rank) for rank in self.peers(*axes))
         who = hashlib.sha256(str(ranks).encode()).hexdigest()  # one name for equal groups
         keys = f"mesh/{self._number}/barrier/{who}/"
-        return Party(self._joined.store, self._joined.world, ranks, keys)
+        return Participants(self._joined.store, self._joined.world, ranks, keys)
 
     def _guard_context(self, call: Call) -> GuardContext:
         """Return everything that a guard needs to know of this mesh."""

@@ -8,12 +8,12 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils.data import IterableDataset
 
-from ..core.batch import BatchPlan, batch_call
-from ..core.call import Call, Word, given
-from ..core.errors import BatchError, told
-from ..core.named import named
-from ..core.solve import solved
-from ..core.words import article, format_sizes
+from ..core.call import Call, Word, drop_none
+from ..core.data.batch import BatchPlan, batch_call
+from ..core.data.batch_solver import solve_batch
+from ..core.errors import BatchError, format_error
+from ..core.grid.axis_names import resolve_axes
+from ..core.text import article, format_sizes
 from .data.check_batch import check_batches
 from .data.rank_batch import RankBatch, token_weights
 from .data.sampler import MicroBatchSampler, make_sampler, sampler_call
@@ -55,16 +55,16 @@ class Reader(Grouped):
             BatchError: where they do not divide, with the nearest batches that do.
             UnknownAxisError: for an axis in ``data`` that the mesh does not have.
         """
-        asked = given(
+        asked = drop_none(
             global_batch=global_batch,
             micro_batch=micro_batch,
             accumulation_steps=accumulation_steps,
         )
         said = asked if data == ("dp",) else {**asked, "data": data}
         call = batch_call("mesh.batch", said, round, uneven)
-        axes = named(call, "data", data, self.layout.axes)
+        axes = resolve_axes(call, "data", data, self.layout.axes)
         sizes = {"dp": self.size(*axes) if axes else 1, **asked}
-        found = solved(call, sizes, round, uneven)
+        found = solve_batch(call, sizes, round, uneven)
         return RankBatch.of(found, axes=axes, data_index=self._index(axes))
 
     def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
@@ -199,7 +199,7 @@ class Reader(Grouped):
         """
         said = {} if data == ("dp",) else {"data": data}
         call = Call("mesh.check_batch", (Word("batch"),), said)
-        axes = named(call, "data", data, self.layout.axes)
+        axes = resolve_axes(call, "data", data, self.layout.axes)
         self._check_here(call)
         check_batches(call, batch, self.layout, axes, self.group(), self._device())
 
@@ -207,14 +207,16 @@ class Reader(Grouped):
         """This rank's share of a plan: over the axes it was made for, or else over dp."""
         if not isinstance(plan, BatchPlan):
             line = f"{call}: the plan is {article(type(plan).__name__)}."
-            raise BatchError(told(line, fix="mesh.batch(...), or schedule.at(consumed)."))
+            raise BatchError(format_error(line, fix="mesh.batch(...), or schedule.at(consumed)."))
         axes = plan.axes if isinstance(plan, RankBatch) else ("dp",)
-        named(call, "data", axes, self.layout.axes)
+        resolve_axes(call, "data", axes, self.layout.axes)
         size, index = self.size(*axes) if axes else 1, self._index(axes) or 0
         if plan.dp != size or (isinstance(plan, RankBatch) and plan.data_index != index):
             over = format_sizes({axis: self.layout.sizes[axis] for axis in axes})
             line = f"It divides the samples by {plan.dp}; this mesh has {over or 'no such axes'}."
-            text = told(f"{call}: the plan is of another mesh.", line, fix="mesh.batch(...).")
+            text = format_error(
+                f"{call}: the plan is of another mesh.", line, fix="mesh.batch(...)."
+            )
             raise BatchError(text)
         return index
 

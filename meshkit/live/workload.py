@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property, partial
 
 from ..core.call import Call
-from ..core.sequence import Order
-from ..core.streams import seed_of, varied
+from ..core.data.random_streams import seed_of, varied
+from ..core.data.sequence import Order
 from .data.rng import RandomStreams, base_seed
 from .data.sequence import DEFAULT_AXES, SequenceShard, sequence_call, sequence_shard
 from .reader import Reader

@@ -15,12 +15,12 @@ try:
 except ImportError as error:
     raise ImportError("meshkit.testing needs hypothesis: pip install 'meshkit[testing]'") from error
 
-from ..core.axes import STANDARD, check_names
-from ..core.batch import BatchPlan
+from ..core.arrays import Ints
 from ..core.call import Call
+from ..core.data.batch import BatchPlan
 from ..core.errors import SpecError
-from ..core.layout import Layout
-from ..core.seats import Ints
+from ..core.grid.axis_names import STANDARD, check_names
+from ..core.grid.layout import Layout
 
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,6}[A-Za-z0-9]|[A-Za-z]"
 

@@ -7,8 +7,8 @@ import pytest
 from benchmarks import scale
 from benchmarks.harness import single
 from benchmarks.scale import check_in, growth_row, no_waiting, plan_of, scale_rows
-from meshkit.launch import store as stores
-from meshkit.launch.deadline import within
+from meshkit.launch.store import client as stores
+from meshkit.launch.store.deadline import run_with_deadline
 
 
 @pytest.mark.parametrize("power", [-1.0, 0.5, 2.0])
@@ -34,9 +34,9 @@ def test_every_rank_checks_in_once_at_a_real_store_with_five_operations() -> Non
 
 def test_a_deadline_starts_no_thread() -> None:
     with no_waiting():
-        run = vars(stores)[within.__name__]
+        run = vars(stores)[run_with_deadline.__name__]
         assert run(1, threading.current_thread) is threading.current_thread()
-    assert vars(stores)[within.__name__] is within
+    assert vars(stores)[run_with_deadline.__name__] is run_with_deadline
 
 
 def test_the_rows_of_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshkit.cli import bench, check
+from meshkit.cli.commands import bench, check
 from meshkit.cli.main import main
 from tests.bench.results.example_runs import CLEAN
 

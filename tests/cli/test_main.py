@@ -13,7 +13,8 @@ import pytest
 
 from meshkit import LaunchError, SpecError
 from meshkit import __main__ as entry
-from meshkit.cli import Answer, Command, main, plain, seconds
+from meshkit.cli import main
+from meshkit.cli.command import Command, Result, seconds, to_ascii
 from meshkit.core.version import VERSION
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,7 @@ def test_help_lists_the_commands() -> None:
 @pytest.mark.parametrize("command", ["", *main.COMMANDS])
 def test_help_does_not_import_torch(command: str) -> None:
     code = (
-        "import sys\nfrom meshkit.cli.main import main\n"
+        "import sys\nfrom meshkit.cli.command.main import main\n"
         f"try:\n    main([{command!r}, '--help'] if {command!r} else ['--help'])\n"
         "except SystemExit as left:\n    print(left.code, 'torch' in sys.modules)\n"
     )
@@ -59,8 +60,8 @@ def test_help_does_not_import_torch(command: str) -> None:
 
 def test_a_command_is_read_without_the_others() -> None:
     code = (
-        "import sys\nfrom meshkit.cli.main import COMMANDS, main\nmain(['plan', 'dp=2'])\n"
-        "print([name for name in COMMANDS if f'meshkit.cli.{name}' in sys.modules])"
+        "import sys\nfrom meshkit.cli.command.main import COMMANDS, main\nmain(['plan', 'dp=2'])\n"
+        "print([name for name in COMMANDS if f'meshkit.cli.command.{name}' in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
@@ -69,7 +70,9 @@ def test_a_command_is_read_without_the_others() -> None:
 
 
 def test_the_proof_of_a_light_help_can_fail() -> None:
-    code = "import sys\nimport meshkit.cli.main\nimport torch\nprint('torch' in sys.modules)"
+    code = (
+        "import sys\nimport meshkit.cli.command.main\nimport torch\nprint('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
@@ -112,8 +115,8 @@ def test_an_unknown_command_is_misuse() -> None:
 # ---------------------------------------------------------------- dispatch, on a command of ours
 
 
-def outcome(monkeypatch: pytest.MonkeyPatch, result: Answer | BaseException) -> int:
-    def run(_: Namespace) -> Answer:
+def outcome(monkeypatch: pytest.MonkeyPatch, result: Result | BaseException) -> int:
+    def run(_: Namespace) -> Result:
         if isinstance(result, BaseException):
             raise result
         return result
@@ -157,16 +160,16 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("answer", "code", "printed"),
     [
-        (Answer("yes"), 0, "yes\n"),
-        (Answer("no", ok=False), 1, "no\n"),
-        (Answer(""), 0, ""),
-        (Answer("h\u00f4te \u2713"), 0, "h\\xf4te \\u2713\n"),
+        (Result("yes"), 0, "yes\n"),
+        (Result("no", ok=False), 1, "no\n"),
+        (Result(""), 0, ""),
+        (Result("h\u00f4te \u2713"), 0, "h\\xf4te \\u2713\n"),
     ],
 )
 def test_an_answer_is_printed_in_ascii(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    answer: Answer,
+    answer: Result,
     code: int,
     printed: str,
 ) -> None:
@@ -196,8 +199,8 @@ def test_what_is_a_time() -> None:
 
 
 def test_plain_text_stays() -> None:
-    assert plain("a\n  b") == "a\n  b"
-    assert plain("\udc80").isascii()  # what os.fsdecode makes of a strange host name
+    assert to_ascii("a\n  b") == "a\n  b"
+    assert to_ascii("\udc80").isascii()  # what os.fsdecode makes of a strange host name
 
 
 PRESSED = """
@@ -217,7 +220,15 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    "module", ["meshkit.cli.main", "typing", "importlib", "argparse", "meshkit.cli.bench", "numpy"]
+    "module",
+    [
+        "meshkit.cli.command.main",
+        "typing",
+        "importlib",
+        "argparse",
+        "meshkit.cli.commands.bench",
+        "numpy",
+    ],
 )
 def test_ctrl_c_while_commands_are_imported_is_silent(module: str) -> None:
     done = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshkit.core.call import Call, given
+from meshkit.core.call import Call, drop_none
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_sizes_in_a_mapping_are_changed_where_they_stand() -> None:
 
 
 def test_given_keeps_what_is_not_none() -> None:
-    assert given(a=1, b=None, c=0, d=False, e="") == {"a": 1, "c": 0, "d": False, "e": ""}
+    assert drop_none(a=1, b=None, c=0, d=False, e="") == {"a": 1, "c": 0, "d": False, "e": ""}

@@ -20,7 +20,7 @@ from meshkit.core.errors import (
     SpawnError,
     SpecError,
     UnknownAxisError,
-    told,
+    format_error,
 )
 
 BUILTIN = {
@@ -105,5 +105,5 @@ def test_facts_of_one_error_are_not_those_of_the_next() -> None:
 
 
 def test_told_is_line_one_then_the_evidence_then_the_fix() -> None:
-    assert told("f() is wrong.", fix="g().") == "f() is wrong.\n  Fix: g()."
-    assert told("a", "b", "c", fix="d") == "a\n  b\n  c\n  Fix: d"
+    assert format_error("f() is wrong.", fix="g().") == "f() is wrong.\n  Fix: g()."
+    assert format_error("a", "b", "c", fix="d") == "a\n  b\n  c\n  Fix: d"

@@ -24,7 +24,6 @@ from meshkit import (
     BatchPlan,
     BatchSchedule,
     CoordinateError,
-    GroupPlan,
     Layout,
     MeshkitError,
     SequencePlan,
@@ -37,21 +36,21 @@ from meshkit import (
 )
 from meshkit.bench.results.collectives import sweep_sizes
 from meshkit.bench.results.targets import parse_targets
-from meshkit.core.axes import STANDARD
 from meshkit.core.call import Call, Word
-from meshkit.core.cost import Job
+from meshkit.core.cost.machines import MACHINES
+from meshkit.core.cost.step_time import TrainingJob
+from meshkit.core.cost.transformer import ModelShape
+from meshkit.core.data.epoch import Epoch, checked_epoch
+from meshkit.core.data.random_streams import varied
+from meshkit.core.data.sampler_state import checked_count, resume_epoch, state
+from meshkit.core.data.sequence import sequence_plan
+from meshkit.core.data.shuffle import shuffled
 from meshkit.core.draw.svg import draw_svg
-from meshkit.core.epoch import Epoch, checked_epoch
-from meshkit.core.factor import merged_sizes
-from meshkit.core.links import LINKS
-from meshkit.core.model import ModelShape
-from meshkit.core.named import named
-from meshkit.core.order import view_sizes
-from meshkit.core.pattern import joined_axes
-from meshkit.core.resume import checked_count, resumed, state
-from meshkit.core.sequence import sequence_plan
-from meshkit.core.shuffle import shuffled
-from meshkit.core.streams import varied
+from meshkit.core.grid.axis_names import STANDARD, resolve_axes
+from meshkit.core.grid.factor import merge_sizes
+from meshkit.core.grid.group_plan import GroupPlan
+from meshkit.core.grid.order import view_sizes
+from meshkit.core.grid.pattern import joined_axes
 from meshkit.core.topology.crossing import link_bytes
 from meshkit.core.topology.crossing_policy import check_policies
 from meshkit.core.topology.hostfile import parse_hostfile
@@ -311,7 +310,7 @@ SAID = {
     ),
     # ------------------------------------------------------------ factor.py: from a config
     "sizes that are no mapping": Said(
-        lambda: merged_sizes(Call("build_mesh", ([4, 2],)), [4, 2], {}),
+        lambda: merge_sizes(Call("build_mesh", ([4, 2],)), [4, 2], {}),
         SpecError,
         """
         build_mesh([4, 2]): sizes is a list.
@@ -320,7 +319,7 @@ SAID = {
         {},
     ),
     "a size given twice": Said(
-        lambda: merged_sizes(Call("build_mesh", ({"dp": 4},), {"dp": 2}), {"dp": 4}, {"dp": 2}),
+        lambda: merge_sizes(Call("build_mesh", ({"dp": 4},), {"dp": 2}), {"dp": 4}, {"dp": 2}),
         SpecError,
         """
         build_mesh({'dp': 4}, dp=2) gives dp twice.
@@ -850,7 +849,7 @@ or micro_batch one of 1, 2, 4, 5, 8, 10, 16, 20.
         {"below": 10**18 - 1, "above": 10**18 + 2},
     ),
     "a data axis that is not there by default": Said(
-        lambda: named(Call("mesh.batch"), "data", ("dp",), ("replicate", "shard")),
+        lambda: resolve_axes(Call("mesh.batch"), "data", ("dp",), ("replicate", "shard")),
         UnknownAxisError,
         """
         mesh.batch(): there is no axis dp that divides the samples.
@@ -1107,7 +1106,7 @@ the ramp does not lead to the plan.
     ),
     # --------------------------------------------------------- resume.py
     "a state of other data": Said(
-        lambda: resumed(LOAD, replace(EPOCH, length=90, seed=3), STATE),
+        lambda: resume_epoch(LOAD, replace(EPOCH, length=90, seed=3), STATE),
         BatchError,
         """
         sampler.load_state_dict(state): the state is of another order of samples.
@@ -1118,7 +1117,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a state that has consumed more than there is": Said(
-        lambda: resumed(LOAD, EPOCH, {**STATE, "consumed": 101}),
+        lambda: resume_epoch(LOAD, EPOCH, {**STATE, "consumed": 101}),
         BatchError,
         """
         sampler.load_state_dict(state): this is no state to read on from.
@@ -1128,7 +1127,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a state that is none": Said(
-        lambda: resumed(LOAD, EPOCH, [1]),
+        lambda: resume_epoch(LOAD, EPOCH, [1]),
         BatchError,
         """
         sampler.load_state_dict(state): this is no state to read on from.
@@ -1138,7 +1137,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a state with fields missing": Said(
-        lambda: resumed(LOAD, EPOCH, {"version": 1, "length": 100, "epoch": 2, "consumed": 0}),
+        lambda: resume_epoch(LOAD, EPOCH, {"version": 1, "length": 100, "epoch": 2, "consumed": 0}),
         BatchError,
         """
         sampler.load_state_dict(state): this is no state to read on from.
@@ -1148,7 +1147,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a state of another version": Said(
-        lambda: resumed(LOAD, EPOCH, {**STATE, "version": 2}),
+        lambda: resume_epoch(LOAD, EPOCH, {**STATE, "version": 2}),
         BatchError,
         """
         sampler.load_state_dict(state): this is no state to read on from.
@@ -1158,7 +1157,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a state that stands nowhere": Said(
-        lambda: resumed(LOAD, EPOCH, {**STATE, "epoch": -1}),
+        lambda: resume_epoch(LOAD, EPOCH, {**STATE, "epoch": -1}),
         BatchError,
         """
         sampler.load_state_dict(state): this is no state to read on from.
@@ -1553,7 +1552,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "links without such a figure": Said(
-        lambda: LINKS["h100"].but({"nvlink": 450}),
+        lambda: MACHINES["h100"].but({"nvlink": 450}),
         SpecError,
         """
         links.but({'nvlink': 450}): there is no figure 'nvlink'.
@@ -1562,7 +1561,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a figure that is none": Said(
-        lambda: LINKS["h100"].but({"across": 0}),
+        lambda: MACHINES["h100"].but({"across": 0}),
         SpecError,
         """
         Links(across=0): across is 0.
@@ -1571,7 +1570,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a job of no ranks": Said(
-        lambda: Job(0, 1, 8, 64, LINKS["h100"]),
+        lambda: TrainingJob(0, 1, 8, 64, MACHINES["h100"]),
         SpecError,
         """
         Job(world=0): world is 0.
@@ -1580,7 +1579,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a job that does not divide over its nodes": Said(
-        lambda: Job(64, 7, 8, 64, LINKS["h100"]),
+        lambda: TrainingJob(64, 7, 8, 64, MACHINES["h100"]),
         SpecError,
         """
         Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.

@@ -13,7 +13,7 @@ import pytest
 
 import meshkit
 from examples import fsdp_tp
-from meshkit.live import create
+from meshkit.live.groups import create
 
 pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="FSDP2 on the cpu: not in torch 2.6")
 SMALL = ["--dtype=float64", "--seq=32", "--dim=32", "--global-batch=8", "--micro-batch=1"]

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.inside import timeout_of
-from meshkit.live import create
+from meshkit.launch.torch_internals import timeout_of
+from meshkit.live.groups import create
 from tests.live.faults import create_every_group, fail_new_group
 from tests.live.membership import all_reduce_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads

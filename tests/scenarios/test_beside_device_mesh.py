@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import meshkit
-from meshkit.launch.inside import timeout_of
-from meshkit.live import create
+from meshkit.launch.torch_internals import timeout_of
+from meshkit.live.groups import create
 from tests.live.resources import descriptors, live_groups
 
 pytestmark = pytest.mark.skipif(

@@ -23,11 +23,12 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import join
-from meshkit.launch.meet import SILENCE
-from meshkit.launch.together import LEAST, REST
-from meshkit.live import assemble, create
+from meshkit.launch import job
+from meshkit.launch.agreement.commit import MIN_TIMEOUT, REPORT_GRACE
+from meshkit.launch.store.client import STORE_GRACE
+from meshkit.live.groups import create
 from meshkit.live.guard import guard, roll_call
+from meshkit.live.setup import assemble
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
@@ -64,10 +65,10 @@ class Case:
     @property
     def promised(self) -> float:
         """The most seconds from the fault to the last error; see meshkit/live/README.md."""
-        creation = LEAST.total_seconds() + REST.total_seconds() + SILENCE
+        creation = MIN_TIMEOUT.total_seconds() + REPORT_GRACE.total_seconds() + STORE_GRACE
         if self.point == "collective":
             return 1.0 + (GUARD + 4.0 if self.how == "stop" else 0.0)
-        meetings = {"before init": START + SILENCE, "before build": LIMIT + SILENCE}
+        meetings = {"before init": START + STORE_GRACE, "before build": LIMIT + STORE_GRACE}
         return meetings.get(self.point, creation)
 
 
@@ -149,7 +150,7 @@ def run_and_strike(
     if mine and point == "before init":
         hit()
     if mine and point == "init, agreed":
-        patch.setattr(join, "together", strike_before(hit, join.together))  # type: ignore[attr-defined]
+        patch.setattr(job, "together", strike_before(hit, job.together))  # type: ignore[attr-defined]
     wait = limit if point in ("before init", "init, agreed") else 60
     meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
     if mine and point == "before build":
@@ -341,7 +342,7 @@ def test_a_barrier_whose_rank_0_is_gone(how: str, store: str, played: Played) ->
     for rank, outcome in played.outcomes.items():
         assert outcome.kind in ("CollectiveError", "RankTimeoutError"), outcome
         assert store == "tcp" or outcome.missing_ranks == (0,), outcome
-        assert played.seconds(rank) < 0.5 + 2 + SILENCE + BUSY
+        assert played.seconds(rank) < 0.5 + 2 + STORE_GRACE + BUSY
 
 
 def test_the_rank_that_collects_the_answers_dies(played: Played) -> None:

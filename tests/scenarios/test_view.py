@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit import Layout
-from meshkit.launch.inside import timeout_of
-from meshkit.live import create
+from meshkit.launch.torch_internals import timeout_of
 from meshkit.live import mesh as live_mesh
+from meshkit.live.groups import create
 from tests.live.faults import create_every_group, error_of, fail_new_group
 from tests.live.membership import all_reduce_members, collect_members, gather_members
 from tests.live.resources import descriptors, live_groups, threads

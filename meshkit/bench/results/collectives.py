@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...core.call import Call
-from ...core.errors import SpecError, told
+from ...core.errors import SpecError, format_error
 
 ITEM_BYTES = 4  # of a float32
 MAX_BYTES = 2**40  # of the largest array
@@ -108,7 +108,7 @@ def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
             f"{call}: there are no sizes from {least} to {most} bytes by a factor of {factor}."
         )
         rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."
-        raise SpecError(told(summary, rule, fix="for example sweep_sizes(1024, 65536, 4)."))
+        raise SpecError(format_error(summary, rule, fix="for example sweep_sizes(1024, 65536, 4)."))
     series = []
     while least <= most:
         series.append(least)

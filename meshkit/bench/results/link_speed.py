@@ -26,8 +26,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...core.layout import Layout
-from ...core.words import format_sizes
+from ...core.grid.layout import Layout
+from ...core.text import format_sizes
 from .collectives import OPERATIONS, busbw_factor
 from .fit import Fit
 from .run import BenchmarkRun

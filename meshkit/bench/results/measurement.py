@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.layout import Layout
+from ...core.grid.layout import Layout
 from ...core.report.verification import Seconds
-from ...core.words import format_sizes
+from ...core.text import format_sizes
 from .collectives import busbw_factor, gigabytes_per_second
 from .targets import Target
 

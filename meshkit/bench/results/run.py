@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.layout import Layout
+from ...core.grid.layout import Layout
 from .collectives import divisible_size
 from .fit import Fit, fit_measurements
 from .measurement import Case, GroupTime, Measurement, RankTime

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ...core.draw.table import format_table
-from ...core.words import count_noun, format_sizes, summarize
+from ...core.text import count_noun, format_sizes, summarize
 from .fit import Fit
 from .measurement import GroupTime, Measurement, Spread
 from .run import BenchmarkRun, Slowest, slowdowns, slowest

@@ -25,12 +25,12 @@ from itertools import combinations
 
 import numpy as np
 
-from ...core.axes import check_known
+from ...core.arrays import Ints
 from ...core.call import Call
-from ...core.errors import SpecError, told
-from ...core.layout import Layout
-from ...core.plan import Axes
-from ...core.seats import Ints
+from ...core.errors import SpecError, format_error
+from ...core.grid.axis_names import check_axes_exist
+from ...core.grid.group_plan import Axes
+from ...core.grid.layout import Layout
 from ...core.topology.level import number_labels
 
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
@@ -115,15 +115,15 @@ def _parse_target(call: Call, layout: Layout, name: str) -> Target:
     is_world = name.strip() == WORLD and WORLD not in layout.axes
     text = " ".join(shared_axes(layout) or layout.axes) if is_world else name
     target = Target(tuple(tuple(part.split()) for part in text.split("+")))
-    check_known(call, target.span, layout.axes)
+    check_axes_exist(call, target.span, layout.axes)
     if not all(target.groups) or len(target.groups) > 2:
         summary = f"{call}: {name!r} is not a target: axes, or two sets of axes joined by '+'."
         fix = "axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once."
-        raise SpecError(told(summary, fix=fix))
+        raise SpecError(format_error(summary, fix=fix))
     for axes in target.groups:
         if layout.size(*axes) == 1:
             summary = f"{call}: a group over {' '.join(axes)} has 1 rank, so no data moves in it."
-            raise SpecError(told(summary, fix="an axis with 2 ranks or more."))
+            raise SpecError(format_error(summary, fix="an axis with 2 ranks or more."))
     return target
 
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..call import Call
-from ..errors import BatchError, told
-from ..layout import Layout
-from ..words import count_noun, format_sizes, name_ranks
+from ..errors import BatchError, format_error
+from ..grid.layout import Layout
+from ..text import count_noun, format_sizes, name_ranks
 
 MAX_NAMED = 4  # ranks or coordinates named in one line
 MAX_CONTENTS = 8  # different contents of one leaf, shown one by one
@@ -94,7 +94,7 @@ def batch_conflict_error(
 
 
 def _unreadable_error(call: Call, layout: Layout, rank: int, fault: str) -> BatchError:
-    text = told(
+    text = format_error(
         f"{call}: {fault}, on {_format_ranks(layout, [rank])}.",
         f"Compared are tensors and {PLAIN}, in dicts, lists and tuples.",
         fix="check the part of the batch that is made of these.",
@@ -118,7 +118,7 @@ def _not_shared_error(
     lines[MAX_CONTENTS:] = [f"and {len(lines) - MAX_CONTENTS} more."] * (len(lines) > MAX_CONTENTS)
     more = [count_noun(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
     more += [count_noun(len(odd) - 1, "other data coordinate")] * (len(odd) > 1)
-    text = told(
+    text = format_error(
         f"{call}: ranks that share samples hold different ones.",
         f"{paths[0]} differs{f' at {place}' if place else ''}.",
         *lines,
@@ -139,7 +139,7 @@ def _not_divided_error(
     equal = [places for places in alike.values() if len(places) > 1]
     who = [f"{place} ({name_ranks(shares[place])})" for place in equal[0]]
     who[MAX_NAMED:] = [f"{len(who) - MAX_NAMED} more"] * (len(who) > MAX_NAMED)
-    text = told(
+    text = format_error(
         f"{call}: data coordinates that must differ hold the same samples.",
         f"Equal in every leaf: {', '.join(who[:-1])} and {who[-1]}.",
         fix="give each data coordinate its own samples: mesh.sampler(dataset, plan).",

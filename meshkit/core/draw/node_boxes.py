@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..seats import Ints
-from ..words import count_noun
+from ..arrays import Ints
+from ..text import count_noun
 from .grid_text import ELLIPSIS, row_label, table_lines, visible_indices
 from .table import GAP, MIN_WIDTH
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import Ints
 from ..call import Call, Word
-from ..errors import SpecError, told
-from ..indices import check_integers
-from ..seats import Ints
-from ..words import count_noun, format_sizes
+from ..errors import SpecError, format_error
+from ..text import count_noun, format_sizes
+from ..validate import check_integers
 from .colors import shade, text_color, to_hex
 from .svg_layout import CHARACTER_WIDTH, Arrangement, CellStyle, arrange, cell_style
 
@@ -86,7 +86,9 @@ def draw_svg(axes: tuple[str, ...], grid: Ints, nodes: Ints | None = None) -> st
         line = (
             f"{call}: nodes has shape {node_of.shape}, the grid {count_noun(len(ranks), 'rank')}."
         )
-        raise SpecError(told(line, fix="one node for the rank at each position, as a flat array."))
+        raise SpecError(
+            format_error(line, fix="one node for the rank at each position, as a flat array.")
+        )
     coordinates = np.indices(grid.shape).reshape(grid.ndim, -1).T  # (num_ranks, num_axes)
     long_axes = [(axis, size) for axis, size in zip(axes, grid.shape, strict=True) if size > 1]
     style = cell_style(long_axes, len(ranks), int(ranks.max()))
@@ -134,7 +136,7 @@ def _too_many_ranks(call: Call, axes: tuple[str, ...], shape: tuple[int, ...]) -
         num_drawn *= drawn
         slices.append(f":{drawn}")
     part = Call("draw_svg", (axes, Word(f"grid[{', '.join(slices)}]")))
-    text = told(
+    text = format_error(
         f"{call}: {math.prod(shape)} ranks are too many for a picture.",
         f"At most {MAX_RANKS} ranks are drawn, each as a cell.",
         fix=f"{part}, the first {num_drawn}; or print(layout), which shows the edges.",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..seats import Ints
+from ..arrays import Ints
 
 MAX_LABELED, MAX_NUMBERED = 128, 2048  # ranks up to which cells show coordinates, and ranks
 CHARACTER_WIDTH = 0.61  # of a monospaced character, relative to the font size

@@ -16,11 +16,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..batch import BatchPlan
+from ..arrays import Ints
+from ..data.batch import BatchPlan
 from ..draw.table import format_items, format_table
-from ..layout import Layout
-from ..seats import Ints
-from ..words import count_noun, format_range, summarize_ranks
+from ..grid.layout import Layout
+from ..text import count_noun, format_range, summarize_ranks
 from .job import headline
 
 WEIGHT_AXES = ("pp", "tp")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import told
-from ..words import name_ranks
+from ..errors import format_error
+from ..text import name_ranks
 
 Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
 
@@ -47,7 +47,7 @@ def disagreement(
     late = [f"Not there: {name_ranks(missing)}."] * bool(missing)
     sliced = fields == ["ranks"] and alike[0][0].get("call") == "Mesh.from_device_mesh"
     whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
-    return told(about, *lines, *late, fix=whole if sliced else _suggest_fix(fields))
+    return format_error(about, *lines, *late, fix=whole if sliced else _suggest_fix(fields))
 
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..call import Call
-from ..errors import CollectiveError, told
-from ..layout import Layout
-from ..runs import format_ranks
+from ..errors import CollectiveError, format_error
+from ..grid.layout import Layout
+from ..text import format_ranks
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -110,7 +110,7 @@ def hang_error(
     looks = (
         f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
     )
-    text = told(
+    text = format_error(
         f"{call}: {summary}",
         *_shorten(lines),
         fix=f"{looks or 'look at the logs of all ranks'}; then {REBUILD_ADVICE}.",

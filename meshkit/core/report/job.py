@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..batch import BatchPlan
+from ..arrays import Ints
 from ..call import Call
+from ..data.batch import BatchPlan
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
-from ..errors import told
-from ..layout import Layout
-from ..plan import GroupPlan
-from ..seats import Ints
+from ..errors import format_error
+from ..grid.group_plan import GroupPlan
+from ..grid.layout import Layout
+from ..text import count_noun, format_sizes, summarize
 from ..topology.crossing import Crossing, crossings
 from ..topology.crossing_policy import suggest_fix
 from ..topology.placement import Placement
 from ..topology.topology import Topology
-from ..words import count_noun, format_sizes, summarize
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,9 @@ def _warnings(
     """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
     if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
-        yield told(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp", call=call))
+        yield format_error(
+            f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp", call=call)
+        )
 
 
 HEADER = ("axis", "size", "stride", "groups", "first group")

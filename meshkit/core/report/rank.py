@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..batch import BatchPlan
+from ..arrays import Ints
+from ..data.batch import BatchPlan
+from ..data.random_streams import stream_seed
+from ..data.sequence import SequencePlan
 from ..draw.table import format_items, format_table
-from ..layout import Layout
-from ..seats import Ints
-from ..sequence import SequencePlan
-from ..streams import stream_seed
+from ..grid.layout import Layout
+from ..text import format_range, format_sizes, summarize
 from ..topology.topology import Topology
-from ..words import format_range, format_sizes, summarize
 
 SEQUENCE_AXES = ("cp", "sp")  # the axes that divide a sequence, if the layout has them
 

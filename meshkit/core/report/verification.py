@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..draw.table import format_rows, format_table
-from ..layout import Layout
-from ..plan import Axes
-from ..runs import format_ranks
-from ..words import count_noun, format_sizes
+from ..grid.group_plan import Axes
+from ..grid.layout import Layout
+from ..text import count_noun, format_ranks, format_sizes
 
 Seconds = NDArray[np.float64]
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..integers import divisors
-from ..seats import Ints
+from ..arrays import Ints
+from ..validate import divisors
 
 Sizes = tuple[int, ...]  # one number for each axis
 Chain = tuple[tuple[int, int], ...]  # index of an axis and a factor of it; the outermost first

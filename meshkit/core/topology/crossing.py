@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..axes import check_known
+from ..arrays import Floats, Ints
 from ..call import Call
-from ..errors import SpecError, told
-from ..integers import is_number
-from ..layout import Layout
-from ..seats import Floats, Ints
-from ..words import plural
+from ..errors import SpecError, format_error
+from ..grid.axis_names import check_axes_exist
+from ..grid.layout import Layout
+from ..text import plural
+from ..validate import is_number
 from .topology import NODE, Topology
 
 DEFAULT_RATIO = 64  # traffic of an axis relative to that of the next outer one, unless given
@@ -189,10 +189,10 @@ def traffic_per_axis(call: Call, layout: Layout, traffic: Mapping[str, float] | 
     """
     if traffic is None:
         return np.array([float(DEFAULT_RATIO) ** index for index in range(len(layout.axes))])
-    check_known(call.but(traffic=dict(traffic)), traffic, layout.axes)
+    check_axes_exist(call.but(traffic=dict(traffic)), traffic, layout.axes)
     for axis, amount in traffic.items():
         if not is_number(amount) or not math.isfinite(amount) or amount < 0:
             line = f"{call.but(traffic=dict(traffic))}: the traffic of {axis} is {amount!r}."
             fix = "the bytes that a rank sends along it in a step, 0 or more."
-            raise SpecError(told(line, fix=fix))
+            raise SpecError(format_error(line, fix=fix))
     return np.array([float(traffic.get(axis, 0)) for axis in layout.axes])

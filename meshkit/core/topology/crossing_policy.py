@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..axes import check_known
+from ..arrays import Ints
 from ..call import Call
-from ..errors import SpecError, told
-from ..layout import Layout
-from ..runs import format_ranks
-from ..seats import Ints
-from ..words import article, count_noun
+from ..errors import SpecError, format_error
+from ..grid.axis_names import check_axes_exist
+from ..grid.layout import Layout
+from ..text import article, count_noun, format_ranks
 from .crossing import Crossing, crossings
 from .placement import placed
 from .topology import NODE, Topology
@@ -59,12 +58,14 @@ def check_policies(
     policies = {} if crossing is None else crossing
     if not isinstance(policies, Mapping):
         line = f"{call}: crossing is {crossing!r}, {article(type(crossing).__name__)}."
-        raise SpecError(told(line, fix=f"for example {call.but(crossing={'tp': 'error'})}."))
-    check_known(call, policies, layout.axes)
+        raise SpecError(
+            format_error(line, fix=f"for example {call.but(crossing={'tp': 'error'})}.")
+        )
+    check_axes_exist(call, policies, layout.axes)
     for axis, policy in policies.items():
         if policy not in POLICIES:
             fix = f"{call.but(crossing={**policies, axis: 'error'})}, or 'warn', or 'allow'."
-            raise SpecError(told(f"{call}: crossing of {axis} is {policy!r}.", fix=fix))
+            raise SpecError(format_error(f"{call}: crossing of {axis} is {policy!r}.", fix=fix))
     policy_of = {**DEFAULT_POLICIES, **dict.fromkeys(within, "warn"), **policies}
     chosen = ((axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes)
     return {axis: policy for axis, policy in chosen if policy != "allow"}
@@ -100,7 +101,7 @@ def _message(call: Call, layout: Layout, topology: Topology, crossing: list[Cros
         return ""
     axes = [item.axis for item in crossing]
     evidence = [f"{item}; {_first_group(layout, topology, item.axis)}." for item in crossing]
-    return told(
+    return format_error(
         f"{call}: {', '.join(axes)} {'crosses' if len(axes) == 1 else 'cross'} nodes.",
         *evidence,
         f"There are {topology}.",
@@ -159,7 +160,7 @@ def suggest_fix(
         >>> suggest_fix(Layout(dp=1, tp=8), cyclic, "tp")
         'dp=2, tp=4, place=True, as a node holds 4 ranks.'
     """
-    check_known(Call("suggest_fix", (axis,)), (axis,), layout.axes)
+    check_axes_exist(Call("suggest_fix", (axis,)), (axis,), layout.axes)
     if not _crosses(layout, topology, axis, level):
         return ""
     counts = np.bincount(topology.domain_of(level, layout.grid).ravel())

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..call import Call, Word
-from ..errors import SpecError, told
-from ..words import count_noun
+from ..errors import SpecError, format_error
+from ..text import count_noun
 from .topology import Topology
 
 LEVELS = ("host", "rack", "row", "hall")  # the columns
@@ -44,7 +44,7 @@ def parse_hostfile(text: str, *, call: Call = PARSE) -> Topology:
     rows = [*_rows(call, text)]
     if not rows:
         fix = "a line for each rank: its host, and its rack if it is known."
-        raise SpecError(told(f"{call}: the file names no host.", fix=fix))
+        raise SpecError(format_error(f"{call}: the file names no host.", fix=fix))
     _check_columns(call, rows)
     topology = Topology.of_hosts(words[0] for _, words in rows)
     for column in range(1, len(rows[0][1])):
@@ -68,7 +68,7 @@ def _rows(call: Call, text: str) -> Iterator[Row]:
                 summary = f"{call}: line {number} has {word!r}, which is no host and no rack."
                 why = "An MPI hostfile has a line for each host; this file needs one for each rank."
                 fix = f"a line with {words[0]} for each of its ranks."
-                raise SpecError(told(summary, why, fix=fix))
+                raise SpecError(format_error(summary, why, fix=fix))
         if words:
             yield number, words
 
@@ -83,10 +83,12 @@ def _check_columns(call: Call, rows: Sequence[Row]) -> None:
     for number, words in rows:
         line = f"{call}: line {number} has {count_noun(len(words), 'word')}"
         if len(words) > most:
-            raise SpecError(told(f"{line}.", fix=f"at most {most} words: {', '.join(LEVELS)}."))
+            raise SpecError(
+                format_error(f"{line}.", fix=f"at most {most} words: {', '.join(LEVELS)}.")
+            )
         if len(words) != len(first_words):
             fix = "a host in each line, then its rack, row and hall."
-            raise SpecError(told(f"{line}, line {first} has {len(first_words)}.", fix=fix))
+            raise SpecError(format_error(f"{line}, line {first} has {len(first_words)}.", fix=fix))
 
 
 def _parents(call: Call, rows: Sequence[Row], column: int) -> dict[str, str]:
@@ -101,5 +103,5 @@ def _parents(call: Call, rows: Sequence[Row], column: int) -> dict[str, str]:
         first, other = parents.setdefault(inner, (number, parent))
         if other != parent:
             line = f"{call}: {inner} is in {other} in line {first}, in {parent} in line {number}."
-            raise SpecError(told(line, fix=f"one {LEVELS[column]} for {inner}."))
+            raise SpecError(format_error(line, fix=f"one {LEVELS[column]} for {inner}."))
     return {inner: parent for inner, (_, parent) in parents.items()}

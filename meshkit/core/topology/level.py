@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays import Ints
 from ..call import Call
-from ..errors import SpecError, told
-from ..integers import divisors, integer
-from ..seats import Ints
-from ..words import count_noun
+from ..errors import SpecError, format_error
+from ..text import count_noun
+from ..validate import divisors, parse_integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[s
     """
     numbers: dict[Hashable, int] = {}
     numbered = [numbers.setdefault(label, len(numbers)) for label in labels]
-    are_integers = all(integer(label) is not None for label in numbers)
+    are_integers = all(parse_integer(label) is not None for label in numbers)
     return np.array(numbered, dtype=np.int64), name_domains(level if are_integers else "", numbers)
 
 
@@ -61,7 +61,7 @@ def check_nested(call: Call, level: Level, inner_levels: tuple[Level, ...]) -> N
             name = inner.names[split[0]]
             line = f"{call}: {name} would be in several domains."
             fix = f"one domain for all nodes of {name}; add levels from the inside out."
-            raise SpecError(told(line, fix=fix))
+            raise SpecError(format_error(line, fix=fix))
 
 
 def check_divides(call: Call, num_ranks: int, num_nodes: int) -> None:
@@ -79,4 +79,4 @@ def check_divides(call: Call, num_ranks: int, num_nodes: int) -> None:
     ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
     line = f"{call}: {ranks} {verb} not divide over {nodes}."
     fix = f"{', or '.join(str(call.but(nodes=n)) for n in nearest)}."
-    raise SpecError(told(line, fix=fix), world_size=num_ranks)
+    raise SpecError(format_error(line, fix=fix), world_size=num_ranks)

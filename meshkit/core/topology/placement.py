@@ -16,10 +16,10 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ..arrays import Ints
 from ..call import Call
-from ..layout import Layout
-from ..seats import Ints
-from ..words import format_sizes
+from ..grid.layout import Layout
+from ..text import format_sizes
 from .axis_assignment import Assignment, Chain, Sizes, assignments
 from .crossing import traffic_per_axis
 from .placement_cost import Cost, PlacementProblem

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..layout import Layout
-from ..seats import Floats, Ints
+from ..arrays import Floats, Ints
+from ..grid.layout import Layout
 from .axis_assignment import Chain, Sizes, permuted_positions
 from .crossing import count_leaving
 from .topology import Topology

@@ -18,12 +18,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..call import Call, given
-from ..errors import CoordinateError, SpecError, told
-from ..indices import check_integers
-from ..integers import integer
-from ..seats import MAX_RANK, Ints
-from ..words import article, count_noun
+from ..arrays import Ints
+from ..call import Call, drop_none
+from ..errors import CoordinateError, SpecError, format_error
+from ..grid.rank_order import MAX_RANK
+from ..text import article, count_noun
+from ..validate import check_integers, parse_integer
 from .level import Level, check_divides, check_nested, name_domains, number_labels
 
 NODE = "node"
@@ -77,7 +77,7 @@ class Topology:
             >>> print(Topology.even(64, nodes=8), Topology.even(64, nodes=8, racks=2), sep="; ")
             64 ranks on 8 nodes of 8; 64 ranks on 8 nodes of 8, in 2 racks
         """
-        options = {"nodes": nodes, **given(racks=racks)}
+        options = {"nodes": nodes, **drop_none(racks=racks)}
         call = Call("Topology.even", (world_size,), options)
         numbers = {"world_size": world_size, **options}
         num_ranks, num_nodes, *rest = (_positive(call, *item) for item in numbers.items())
@@ -88,7 +88,7 @@ class Topology:
                 racks_text = count_noun(num_racks, "rack")
                 line = f"{call}: {num_nodes} nodes do not divide over {racks_text}."
                 fix = f"{call.but(racks=None)}.with_level('rack', [...]), a rack for each node."
-                raise SpecError(told(line, fix=fix), world_size=num_ranks)
+                raise SpecError(format_error(line, fix=fix), world_size=num_ranks)
             topology = topology.with_level("rack", np.arange(num_nodes) // (num_nodes // num_racks))
         return topology
 
@@ -111,11 +111,11 @@ class Topology:
         call = Call("Topology.of_sizes", (sizes,))
         if isinstance(sizes, str) or not len(sizes):
             fix = "for example Topology.of_sizes([7, 8]), the number of ranks on each node."
-            raise SpecError(told(f"{call} has no node sizes.", fix=fix))
+            raise SpecError(format_error(f"{call} has no node sizes.", fix=fix))
         counts = [_positive(call, f"the size of node {i}", size) for i, size in enumerate(sizes)]
         if sum(counts) > MAX_RANK:
             line = f"{call} has more ranks than int64 can number."
-            raise SpecError(told(line, fix="smaller sizes."))
+            raise SpecError(format_error(line, fix="smaller sizes."))
         return cls(np.array(counts, dtype=np.int64), name_domains(NODE, range(len(counts))))
 
     @classmethod
@@ -139,7 +139,7 @@ class Topology:
         if not names:
             fix = "for example Topology.of_hosts(['a', 'a', 'b', 'b']), the host of each rank."
             line = f"Topology.of_hosts({hosts!r}): hosts is not a list of hosts."
-            raise SpecError(told(line, fix=fix))
+            raise SpecError(format_error(line, fix=fix))
         consecutive = bool((np.diff(by_rank) >= 0).all())
         return cls(np.bincount(by_rank), names, (), None if consecutive else by_rank)
 
@@ -164,12 +164,12 @@ class Topology:
         call = Call("topology.with_level", (name, domains))
         if name in (*self.levels, "device"):
             line = f"{call}: there is already a level {name!r}."
-            raise SpecError(told(line, fix="another name."))
+            raise SpecError(format_error(line, fix="another name."))
         of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
             nodes = count_noun(self.num_nodes, "node")
             line = f"{call} has {count_noun(len(of_node), 'domain')} for {nodes}."
-            raise SpecError(told(line, fix="one domain for each node."))
+            raise SpecError(format_error(line, fix="one domain for each node."))
         level = Level(name, of_node, names)
         check_nested(call, level, self.outer[:1])
         return Topology(self.sizes, self.names, (level, *self.outer), self._by_rank)
@@ -202,7 +202,7 @@ class Topology:
         if outside.any():
             rank, last = int(array[outside].flat[0]), self.world_size - 1
             line = f"topology.node_of: rank {rank} is not in the topology, which has {self}."
-            raise CoordinateError(told(line, fix=f"ranks from 0 to {last}."), index=rank)
+            raise CoordinateError(format_error(line, fix=f"ranks from 0 to {last}."), index=rank)
         if self._by_rank is not None:
             return np.asarray(self._by_rank[array])
         return np.searchsorted(self._ends, array, side="right").astype(np.int64)
@@ -239,11 +239,11 @@ class Topology:
 
         Cost: O(sizes[node]) if nodes hold consecutive ranks, otherwise O(ranks).
         """
-        number = integer(node)
+        number = parse_integer(node)
         if number is None or not 0 <= number < self.num_nodes:
             fix = f"a node from 0 to {self.num_nodes - 1}."
             line = f"topology.ranks_of({node!r}): the node does not exist."
-            raise CoordinateError(told(line, fix=fix), index=node, size=self.num_nodes)
+            raise CoordinateError(format_error(line, fix=fix), index=node, size=self.num_nodes)
         if self._by_rank is not None:
             return np.flatnonzero(self._by_rank == number).astype(np.int64)
         end = int(self._ends[number])
@@ -258,7 +258,7 @@ class Topology:
             if level.name == name:
                 return level
         fix = f"use one of {', '.join(self.levels)}."
-        raise SpecError(told(f"topology: there is no level {name!r}.", fix=fix))
+        raise SpecError(format_error(f"topology: there is no level {name!r}.", fix=fix))
 
     def _key(self) -> tuple[object, ...]:
         by_rank = None if self._by_rank is None else self._by_rank.tobytes()
@@ -293,8 +293,10 @@ def _positive(call: Call, name: str, value: object) -> int:
     Raises:
         SpecError: if it is not an int of 1 or more.
     """
-    number = integer(value)
+    number = parse_integer(value)
     if number is not None and 1 <= number <= MAX_RANK:
         return number
     text = str(number) if number is not None else f"{value!r}, {article(type(value).__name__)}"
-    raise SpecError(told(f"{call}: {name} is {text}.", fix=f"an int of 1 or more for {name}."))
+    raise SpecError(
+        format_error(f"{call}: {name} is {text}.", fix=f"an int of 1 or more for {name}.")
+    )

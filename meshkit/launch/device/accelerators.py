@@ -23,7 +23,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from ...core.call import Call
-from ...core.errors import LaunchError, told
+from ...core.errors import LaunchError, format_error
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def load_bridge(call: Call, device_type: str, local_rank: int | None) -> None:
         try:
             import_module(name)
         except Exception as error:  # a vendor's package may raise anything
-            text = told(
+            text = format_error(
                 f"{call}: cannot import {name}, which makes torch know {device_type}.",
                 f"{type(error).__name__}: {error}",
                 fix="repair that package, or init(device='cpu').",
@@ -112,13 +112,13 @@ def _choose_module(call: Call, row: Accelerator, local_rank: int) -> None:
         return
     modules = [module.strip() for module in visible.split(",")]
     if len({*modules}) < len(modules) or not all(module.isdecimal() for module in modules):
-        text = told(
+        text = format_error(
             f"{call}: {row.visible}={visible} is not a list of {row.device} modules.",
             fix=f"export {row.visible}=0,1,2,3, each number once.",
         )
         raise LaunchError(text, variables={row.visible: visible})
     if local_rank >= len(modules):
-        text = told(
+        text = format_error(
             f"{call}: there is no {row.device} module for local_rank {local_rank}.",
             f"{row.visible}={visible} names {len(modules)}.",
             fix=f"start {len(modules)} ranks on this node, or name more in {row.visible}.",

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from ...core.call import Call
-from ...core.errors import LaunchError, told
-from ...core.words import count_noun
+from ...core.errors import LaunchError, format_error
+from ...core.text import count_noun
 from .accelerators import EXCLUSIVE, installed, load_bridge, row_of
 
 
@@ -37,7 +37,7 @@ def read_device(call: Call, requested: str | torch.device | None) -> torch.devic
         return torch.device(kind)
     except (RuntimeError, TypeError) as error:
         line = f"{call}: torch does not know the device {requested!r}."
-        text = told(line, fix="device='cpu' or 'cuda'.")
+        text = format_error(line, fix="device='cpu' or 'cuda'.")
         raise LaunchError(text) from error
 
 
@@ -68,7 +68,7 @@ def choose_device(
     index = device.index if device.index is not None else (0 if single else local_rank)
     if index >= num_visible:
         options = [f"start {count_noun(num_visible, 'rank')} on this node"] if num_visible else []
-        text = told(
+        text = format_error(
             f"{call}: there is no {device.type}:{index} for local_rank {local_rank}.",
             f"This process sees {count_noun(num_visible, device.type + ' device')}.",
             fix=f"{', or '.join([*options, 'init(device=' + repr('cpu') + ')'])}.",
@@ -114,7 +114,7 @@ def choose_backend(call: Call, requested: str | None, device: torch.device) -> s
     backend = check_backend(call, name)
     kind = backend_for(backend, device.type)
     if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
-        text = told(
+        text = format_error(
             f"{call}: the backend {backend!r} has no collectives on {device.type}, the device of "
             "this rank.",
             fix=f"{call.but(backend='gloo')}, or leave device and backend to init.",
@@ -141,7 +141,7 @@ def check_backend(call: Call, name: object) -> str:
     pairs = [(kind, backend) for kind, _, backend in (part.rpartition(":") for part in parts)]
     per_device = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)
     if not per_device and (len(pairs) > 1 or pairs[0][0] or not pairs[0][1]):
-        text = told(
+        text = format_error(
             f"{call}: backend is {name!r}.",
             "A backend is one name, or one name per device type.",
             fix="backend='gloo', or backend='cpu:gloo,cuda:nccl'.",
@@ -153,7 +153,7 @@ def check_backend(call: Call, name: object) -> str:
         if backend == "undefined" or not dist.is_backend_available(backend)
     ]
     if missing:
-        text = told(
+        text = format_error(
             f"{call}: this torch {torch.__version__} has no backend {missing[0]!r}.",
             fix="backend='gloo', or a torch built with it.",
         )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..deadline import OverdueError, within
 from ..launchers.endpoint import LOOPBACK
+from ..store.deadline import DeadlineExceededError, run_with_deadline
 
 DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
@@ -51,8 +51,8 @@ def lookup(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lo
     values: tuple[str, ...] = ()
     error = ""
     try:
-        values = tuple(within(deadline, query))
-    except OverdueError:
+        values = tuple(run_with_deadline(deadline, query))
+    except DeadlineExceededError:
         error = f"no answer within {deadline:g} s"
     except (OSError, UnicodeError) as failure:
         error = str(failure)

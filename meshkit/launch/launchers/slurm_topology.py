@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...core.call import Call, Word
-from ...core.errors import SpecError, told
+from ...core.errors import SpecError, format_error
 from ...core.topology.topology import Topology
 from .hostlist import host_names
 
@@ -109,17 +109,19 @@ def _above(call: Call, parents: Parents, host: str) -> Iterator[str]:
     if name not in parents:
         line = f"{call}: {host} is below no switch."
         fix = f"a line such as SwitchName=s0 Nodes={host}, or hosts spelled as in Slurm."
-        raise SpecError(told(line, fix=fix))
+        raise SpecError(format_error(line, fix=fix))
     seen = {name}
     while (name := parents.get(name, "")) and name not in seen:
         seen.add(name)
         yield name
     if name:
         line = f"{call}: the switch {name} is above itself."
-        raise SpecError(told(line, fix="Switches= lines that form a tree."))
+        raise SpecError(format_error(line, fix="Switches= lines that form a tree."))
 
 
 def _unread(call: Call, number: int, line: str, fault: str) -> SpecError:
     evidence = f"Line {number} is {line.strip()!r}: {fault}."
     fix = "lines such as SwitchName=s0 Nodes=n[1-4], or SwitchName=top Switches=s[0-1]."
-    return SpecError(told(f"{call}: the text is not a valid topology.conf.", evidence, fix=fix))
+    return SpecError(
+        format_error(f"{call}: the text is not a valid topology.conf.", evidence, fix=fix)
+    )

@@ -22,10 +22,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
-from ...core.call import Call, Word, given
-from ...core.errors import RankTimeoutError, SpawnError, SpecError, told
-from ...core.integers import integer
-from ...core.runs import format_ranks
+from ...core.call import Call, Word, drop_none
+from ...core.errors import RankTimeoutError, SpawnError, SpecError, format_error
+from ...core.text import format_ranks
+from ...core.validate import parse_integer
 from ..timeouts import Time, parse_timeout
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, environment, run
@@ -78,10 +78,12 @@ def spawn(
         [42, 42]
     """
     name = getattr(fn, "__qualname__", repr(fn))
-    call = Call("spawn", (Word(name), world_size), given(timeout=timeout))
-    count = integer(world_size)
+    call = Call("spawn", (Word(name), world_size), drop_none(timeout=timeout))
+    count = parse_integer(world_size)
     if count is None or count < 1:
-        raise SpecError(told(f"{call}: world_size is not a number of processes.", fix="1 or more."))
+        raise SpecError(
+            format_error(f"{call}: world_size is not a number of processes.", fix="1 or more.")
+        )
     limit = parse_timeout(call, "timeout", timeout)
     context = context_for(call, fn)
     job = _pickled(call, fn, args)
@@ -105,7 +107,7 @@ def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> b
     try:
         return pickle.dumps((fn, tuple(args)))
     except Exception as error:  # a foreign __reduce__ may raise anything
-        text = told(
+        text = format_error(
             f"{call}: fn and args cannot be sent to another process.",
             str(error),
             fix="define fn at the top level of a module, script or notebook, with picklable args.",
@@ -205,7 +207,7 @@ def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
         f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(sorted(ranks))}: {summary}"
         for summary, ranks in ranks_by_summary.items()
     ]
-    text = told(
+    text = format_error(
         f"{call}: rank {first} failed first, with {failures[first].summary}",
         *failures[first].traceback.splitlines(),
         *lines,

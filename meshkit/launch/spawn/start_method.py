@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ...core.call import Call
-from ...core.errors import SpecError, told
+from ...core.errors import SpecError, format_error
 from ..device.accelerators import ACCELERATORS
 
 Context = ForkContext | ForkServerContext
@@ -97,7 +97,7 @@ def _check_forkable(call: Call) -> None:
     if not used and not joined:
         return
     reason = f"it uses {used[0]}, which does not work in a fork" if used else "it has joined a job"
-    text = told(
+    text = format_error(
         f"{call}: fn was typed into this session, which cannot be forked: {reason}.",
         fix=(
             f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."

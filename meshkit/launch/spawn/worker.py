@@ -143,9 +143,9 @@ def _wait_for_parent(pipe: Connection) -> None:
 
 def _leave_job() -> None:
     """Shut down the job that this rank has joined, if any."""
-    from ..record import joined  # imports torch, which the parent may do without
+    from ..default_group import current_job  # imports torch, which the parent may do without
 
-    record = joined()
+    record = current_job()
     if record is not None and record.leave is not None:
         record.leave()
 

@@ -15,8 +15,8 @@ from ...core.data.batch_check import (
     data_coordinates,
     digests_conflict,
 )
-from ...core.layout import Layout
-from ...core.words import article
+from ...core.grid.layout import Layout
+from ...core.text import article
 from ..groups.all_gather import all_gather
 
 PLAIN = int | float | str | bytes | bool | None

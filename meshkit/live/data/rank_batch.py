@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...core.batch import BatchPlan
+from ...core.arrays import Ints
 from ...core.call import Call
-from ...core.errors import CoordinateError, SpecError, told
-from ...core.micro import MicroBatch
-from ...core.seats import Ints
-from ...core.words import count_noun
+from ...core.data.batch import BatchPlan
+from ...core.data.micro_batch import MicroBatch
+from ...core.errors import CoordinateError, SpecError, format_error
+from ...core.text import count_noun
 
 MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
 
@@ -61,7 +61,7 @@ class RankBatch(BatchPlan):
         found = self.data_index if data_index is None else data_index
         if found is None:
             line = f"plan.{question}(...): this rank is outside the mesh."
-            raise CoordinateError(told(line, fix="ask only where mesh.inside."))
+            raise CoordinateError(format_error(line, fix="ask only where mesh.inside."))
         return found
 
     @contextmanager
@@ -139,4 +139,4 @@ def _no_weights_error(call: Call, whole: bool, refused: int) -> SpecError:
         )
     elif whole:
         why, fix = f"{call}: no rank has a token.", "leave this step out on all ranks."
-    return SpecError(told(why, fix=fix))
+    return SpecError(format_error(why, fix=fix))

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.call import Call, Word, given
-from ...core.errors import MeshkitError, SpecError, told
-from ...core.layout import Layout
-from ...core.streams import seed_of, varied
-from ...core.words import article, format_sizes
-from ...launch.record import joined
+from ...core.call import Call, Word, drop_none
+from ...core.data.random_streams import seed_of, varied
+from ...core.errors import MeshkitError, SpecError, format_error
+from ...core.grid.layout import Layout
+from ...core.text import article, format_sizes
+from ...launch.default_group import current_job
 
 State = dict[str, Tensor]  # device type to the state of its generator, uint8 (bytes,) on the cpu
 
@@ -83,14 +83,16 @@ class RandomStreams:
                 a stream is left before one that was entered later, as generators may do.
         """
         more = {} if vary == () else {"vary": vary}
-        call = Call("mesh.rng", (name,), {**more, **given(seed=seed)})
+        call = Call("mesh.rng", (name,), {**more, **drop_none(seed=seed)})
         _check_name(call, name)
         coordinate = varied(call, self._layout, self._rank, vary)
         number = seed_of(call, self._base() if seed is None else seed, name, coordinate)
         key = f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
         if seed is not None and self._seeds.get(key, number) != number:
             line = f"{call}: the stream {key!r} began with another seed."
-            raise SpecError(told(line, fix="leave out seed to go on with it, or another name."))
+            raise SpecError(
+                format_error(line, fix="leave out seed to go on with it, or another name.")
+            )
         return self._drawing(call, key, number)
 
     def state_dict(self) -> dict[str, State]:
@@ -121,7 +123,7 @@ class RandomStreams:
         call = Call("mesh.rng.load_state_dict", (Word("states"),))
         if self._open:
             line = f"{call}: the stream {self._open[-1]!r} is open."
-            raise MeshkitError(told(line, fix="load before the with, or after it."))
+            raise MeshkitError(format_error(line, fix="load before the with, or after it."))
         _check_states(call, states, self._now())
         inside = self._rank in self._layout
         here = self._layout.coordinate(self._rank) if inside else {}
@@ -154,7 +156,7 @@ class RandomStreams:
     def _drawing(self, call: Call, key: str, seed: int) -> Iterator[None]:
         if key in self._open:
             line = f"{call}: the stream {key!r} is open, and would draw the same numbers twice."
-            raise MeshkitError(told(line, fix="a stream of another name inside it."))
+            raise MeshkitError(format_error(line, fix="a stream of another name inside it."))
         outer = self._now()
         if self._open:  # so that a state_dict inside is right
             self._states[self._open[-1]] = outer
@@ -176,7 +178,7 @@ class RandomStreams:
         self._open.remove(key)
         if inner != key:
             line = f"{call}: the stream {key!r} is left while {inner!r}, entered later, is open."
-            text = told(
+            text = format_error(
                 line,
                 "Neither knows now which numbers were its own.",
                 fix="no yield inside the with.",
@@ -201,7 +203,7 @@ class RandomStreams:
 
 def base_seed(built: int | None) -> int:
     """Return the seed of the current job, or else the seed when the mesh was built, or 0."""
-    record = joined()
+    record = current_job()
     return (built if record is None else record.seed) or 0
 
 
@@ -209,19 +211,21 @@ def _check_name(call: Call, name: object) -> None:
     """Raise if a name contains blanks, which separate name and coordinate in a stream's key."""
     if not isinstance(name, str) or name.split() != [name]:
         line = f"{call}: {name!r} is no name of a stream."
-        raise SpecError(told(line, fix="a str without blanks, such as 'dropout'."))
+        raise SpecError(format_error(line, fix="a str without blanks, such as 'dropout'."))
 
 
 def _check_states(call: Call, states: object, now: State) -> None:
     """Raise if states are invalid, or from generators that this torch does not have."""
     if not isinstance(states, Mapping):
         line = f"{call}: the states are {article(type(states).__name__)}, not a dict."
-        raise SpecError(told(line, fix="what mesh.rng.state_dict() returned, or several merged."))
+        raise SpecError(
+            format_error(line, fix="what mesh.rng.state_dict() returned, or several merged.")
+        )
     for key, state in states.items():
         kinds = state if isinstance(key, str) and isinstance(state, Mapping) else {"?": None}
         wrong = [kind for kind in kinds if not _fits(kinds[kind], now.get(kind))]
         if wrong:
-            text = told(
+            text = format_error(
                 f"{call}: the state {key!r} of {wrong[0]!r} is not one of a generator here.",
                 "It is a uint8 tensor by the name of a stream and the type of a device.",
                 fix="what mesh.rng.state_dict() returned, on a torch and a device like these.",

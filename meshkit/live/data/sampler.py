@@ -8,14 +8,14 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, Sampler
 
-from ...core.batch import BatchPlan
 from ...core.call import Call, Word
-from ...core.epoch import Epoch, checked_epoch
-from ...core.errors import BatchError, told
-from ...core.integers import integer
-from ...core.micro import MicroBatch
-from ...core.resume import State, checked_count, resumed, state
-from ...core.words import article
+from ...core.data.batch import BatchPlan
+from ...core.data.epoch import Epoch, checked_epoch
+from ...core.data.micro_batch import MicroBatch
+from ...core.data.sampler_state import State, checked_count, resume_epoch, state
+from ...core.errors import BatchError, format_error
+from ...core.text import article
+from ...core.validate import parse_integer
 from .stream import MicroBatchStream, check_stream
 
 
@@ -152,7 +152,9 @@ class MicroBatchSampler(Sampler[list[int]]):
             BatchError: if the state is invalid, or of another order of samples: another length or
                 shuffle, or with shuffle another seed. Nothing is changed then.
         """
-        self._begin(resumed(Call("sampler.load_state_dict", (Word("state"),)), self._now, state))
+        self._begin(
+            resume_epoch(Call("sampler.load_state_dict", (Word("state"),)), self._now, state)
+        )
 
     def _begin(self, epoch: Epoch) -> None:
         self._now, self._done, self._begun, self._over = epoch, 0, False, False
@@ -164,12 +166,12 @@ def length_of(call: Call, source: object) -> int:
     Raises:
         BatchError: if the dataset has no ``len``.
     """
-    number = None if isinstance(source, Sized) else integer(source)  # a tensor of one is both
+    number = None if isinstance(source, Sized) else parse_integer(source)  # a tensor of one is both
     if number is not None:
         return number
     if isinstance(source, Sized):
         return len(source)
-    text = told(
+    text = format_error(
         f"{call}: {article(type(source).__name__)} has no len().",
         "What is read by index must say how many samples it has.",
         fix="the number of samples, or a torch.utils.data.IterableDataset.",
@@ -179,7 +181,7 @@ def length_of(call: Call, source: object) -> int:
 
 def sampler_call(dataset: object, order: Mapping[str, object]) -> Call:
     """Return the call of ``mesh.sampler`` as written, without defaults."""
-    number = integer(dataset)
+    number = parse_integer(dataset)
     said = {name: value for name, value in order.items() if value not in (False, 0, None)}
     return Call("mesh.sampler", (Word("dataset") if number is None else number, Word("plan")), said)
 

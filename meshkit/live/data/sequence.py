@@ -13,12 +13,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...core.call import Call, Word
-from ...core.errors import MeshkitError, SpecError, told
-from ...core.integers import integer
-from ...core.layout import Layout
-from ...core.named import named
-from ...core.sequence import Order, SequencePlan, changed, sequence_plan
-from ...core.words import count_noun
+from ...core.data.sequence import Order, SequencePlan, changed, sequence_plan
+from ...core.errors import MeshkitError, SpecError, format_error
+from ...core.grid.axis_names import resolve_axes
+from ...core.grid.layout import Layout
+from ...core.text import count_noun
+from ...core.validate import parse_integer
 from ..groups.all_gather import all_gather
 
 DEFAULT_AXES = ("sp",)
@@ -153,7 +153,7 @@ class SequenceShard:
 def _no_group() -> dist.ProcessGroup:
     """Raise in place of the group of a shard that was pickled."""
     line = "shard.gather(tensor): this shard is a copy, and its group stayed behind."
-    raise MeshkitError(told(line, fix="mesh.sequence(...) in this process."))
+    raise MeshkitError(format_error(line, fix="mesh.sequence(...) in this process."))
 
 
 def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
@@ -190,7 +190,7 @@ def sequence_shard(
         SpecError: as ``mesh.sequence``.
         UnknownAxisError: if the layout has no such axis.
     """
-    names, sizes = named(call, "axes", axes, layout.axes), layout.sizes
+    names, sizes = resolve_axes(call, "axes", axes, layout.axes), layout.sizes
     cut = " x ".join(f"{name} {sizes[name]}" for name in names)
     parts = math.prod(sizes[name] for name in names)
     plan = sequence_plan(call, length, parts, order, pad, cut)
@@ -215,14 +215,14 @@ def _check_parts(
 ) -> None:
     if len(parts) != plan.parts:
         line = f"{call}: {count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
-        raise SpecError(told(line, fix=fix))
+        raise SpecError(format_error(line, fix=fix))
     for part in parts:
         _check(call, part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
 
 
 def _check(call: Call, tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:
     """Raise if the tensor has no such dim, or if it holds another number of tokens."""
-    shape, place = tuple(tensor.shape), integer(dim)
+    shape, place = tuple(tensor.shape), parse_integer(dim)
     if place is None or not -len(shape) <= place < len(shape):
         line = f"{call}: a tensor of shape {shape} has no dim {dim!r}."
     elif shape[place] == wanted:
@@ -230,4 +230,4 @@ def _check(call: Call, tensor: Tensor, dim: object, wanted: int, evidence: str, 
     else:
         line = f"{call}: dim {place} of a tensor of shape {shape} has {shape[place]} tokens."
     fits = [f"dim={number}" for number, size in enumerate(shape) if size == wanted]
-    raise SpecError(told(line, evidence, fix=f"{', or '.join(fits)}." if fits else fix))
+    raise SpecError(format_error(line, evidence, fix=f"{', or '.join(fits)}." if fits else fix))

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ...core.batch import BatchPlan
 from ...core.call import Call, Word
-from ...core.errors import BatchError, told
-from ...core.micro import MicroBatch, micro_batches
-from ...core.resume import VERSION, State, checked_count, position, read
+from ...core.data.batch import BatchPlan
+from ...core.data.micro_batch import MicroBatch, micro_batches
+from ...core.data.sampler_state import VERSION, State, checked_count, position, read
+from ...core.errors import BatchError, format_error
 
 Sample = TypeVar("Sample")
 
@@ -145,9 +145,11 @@ def check_stream(call: Call, shuffle: object, seed: object, tail: object) -> Non
     if shuffle or seed != 0:
         line = f"{call}: a stream is read in its own order."
         raise BatchError(
-            told(line, fix=f"{call.but(shuffle=None, seed=None)}, and shuffle in the dataset.")
+            format_error(
+                line, fix=f"{call.but(shuffle=None, seed=None)}, and shuffle in the dataset."
+            )
         )
     if tail not in (None, "drop"):
         line = f"{call}: tail is {tail!r}."
         whole = "Where a stream ends is not known before, so only whole steps are read."
-        raise BatchError(told(line, whole, fix=f"{call.but(tail='drop')}."))
+        raise BatchError(format_error(line, whole, fix=f"{call.but(tail='drop')}."))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from ...core.call import written
+from ...core.call import format_value
 from ...core.draw.table import format_rows
-from ...core.words import count_noun
-from ...launch.inside import timeout_of
-from ..shared import GroupKey, Shared
+from ...core.text import count_noun
+from ...launch.torch_internals import timeout_of
+from .registry import GroupKey, GroupRegistry
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class GroupEntry:
     def cells(self) -> tuple[str, ...]:
         """Return the cells of the group in a table: ranks, origin, backend and timeout, uses."""
         timeout = "" if self.seconds is None else f" {self.seconds:g} s"
-        ranks = f"{count_noun(len(self.members), 'rank')} {written(list(self.members))}"
+        ranks = f"{count_noun(len(self.members), 'rank')} {format_value(list(self.members))}"
         uses = "; ".join(f"{view}: {axes}" for view, axes in self.uses)
         return ranks, self.origin, f"{self.backend}{timeout}", uses
 
@@ -68,7 +68,7 @@ class GroupsReport:
         return "\n  ".join([head, *views, *format_rows([group.cells() for group in self.groups])])
 
 
-def report_groups(rank: int, shared: Shared) -> GroupsReport:
+def report_groups(rank: int, shared: GroupRegistry) -> GroupsReport:
     """Return every group of the open views that this rank holds, largest first. Local."""
     asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
     found: dict[dist.ProcessGroup, list[GroupKey]] = {}
@@ -82,7 +82,9 @@ def report_groups(rank: int, shared: Shared) -> GroupsReport:
     return GroupsReport(rank, views, tuple(sorted(held, key=lambda one: -len(one.members))))
 
 
-def _entry(shared: Shared, group: dist.ProcessGroup, alikes: Sequence[GroupKey]) -> GroupEntry:
+def _entry(
+    shared: GroupRegistry, group: dist.ProcessGroup, alikes: Sequence[GroupKey]
+) -> GroupEntry:
     uses = tuple(sorted(use for alike in alikes for use in shared.uses(alike)))
     limit = timeout_of(group)
     try:

@@ -16,20 +16,20 @@ from functools import partial
 import torch.distributed as dist
 
 from ...core.call import Call
-from ...core.errors import CollectiveError, RankTimeoutError, told
+from ...core.errors import CollectiveError, RankTimeoutError, format_error
 from ...core.report.hang import REBUILD_ADVICE
-from ...core.runs import format_ranks
-from ...launch.deadline import OverdueError, within
-from ...launch.meet import Party
-from ...launch.seat import Holder, holders
-from ...launch.store import SILENCE, asked
-from ...launch.verdict import Presence, absent, present
+from ...core.text import format_ranks
+from ...launch.agreement.consensus import Participants
+from ...launch.store.check_in import CheckIn, check_ins, missing_ranks_error
+from ...launch.store.client import STORE_GRACE, store_call
+from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ...launch.store.rank_lease import LeaseHolder, lease_holders
 from .current import in_collective
 
 
 def barrier(
     call: Call,
-    party: Party | None,
+    party: Participants | None,
     group: dist.ProcessGroup,
     limit: timedelta | None,
     device_ids: list[int] | None,
@@ -54,7 +54,7 @@ def barrier(
     with in_collective("barrier", group):
         meeting = None
         if party is not None:
-            meeting = asked(call, party.world, SILENCE, partial(_check_in, party))
+            meeting = store_call(call, party.world, STORE_GRACE, partial(_check_in, party))
         began = time.monotonic()
         try:
             work = dist.barrier(group, async_op=True, device_ids=device_ids)
@@ -65,7 +65,7 @@ def barrier(
             if party is None or meeting is None:
                 raise _unknown_error(call, (), limit) from error
             look = partial(_missing_error, call, party.ranks, meeting, limit, format_coordinate)
-            raise asked(call, party.world, SILENCE, look) from error
+            raise store_call(call, party.world, STORE_GRACE, look) from error
 
 
 def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
@@ -80,28 +80,28 @@ def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
             work.wait()
 
 
-def _check_in(party: Party) -> dist.Store:
+def _check_in(party: Participants) -> dist.Store:
     """Write this rank's name to the next barrier of its group. Cost: one store operation."""
     _, meeting = party.next_meeting()
-    meeting.set(f"here/{party.world.rank}", Presence.here({}).written())
+    meeting.set(f"here/{party.world.rank}", CheckIn.here({}).written())
     return meeting
 
 
 def _broken_error(
     call: Call,
-    party: Party | None,
+    party: Participants | None,
     meeting: dist.Store | None,
     error: RuntimeError,
     format_coordinate: Callable[[int], str],
 ) -> CollectiveError:
     """Return the error of a barrier that broke before its timeout, with the dead ranks."""
     line = str(error).partition("\n")[0]
-    known: dict[int, Holder] = {}
-    came: dict[int, Presence] = {}
+    known: dict[int, LeaseHolder] = {}
+    came: dict[int, CheckIn] = {}
     if party is not None and meeting is not None:
-        with suppress(RuntimeError, OverdueError):
-            known = within(SILENCE, partial(holders, party.store, party.ranks))
-            came = within(SILENCE, partial(present, meeting, party.ranks))
+        with suppress(RuntimeError, DeadlineExceededError):
+            known = run_with_deadline(STORE_GRACE, partial(lease_holders, party.store, party.ranks))
+            came = run_with_deadline(STORE_GRACE, partial(check_ins, meeting, party.ranks))
     ended = [rank for rank, holder in known.items() if holder.runs() is False]
     # a rank that reached this barrier may have ended because of one that did not
     gone = [rank for rank in ended if rank not in came] or ended
@@ -112,7 +112,7 @@ def _broken_error(
         if gone
         else "look at all ranks' logs"
     )
-    text = told(f"{call} broke: {line}", *lines, fix=f"{look}; then {REBUILD_ADVICE}.")
+    text = format_error(f"{call} broke: {line}", *lines, fix=f"{look}; then {REBUILD_ADVICE}.")
     return CollectiveError(text, missing_ranks=tuple(gone))
 
 
@@ -124,16 +124,16 @@ def _missing_error(
     format_coordinate: Callable[[int], str],
 ) -> RankTimeoutError:
     """Return the error that names the ranks that did not check in, if there are any."""
-    came = present(meeting, ranks)
+    came = check_ins(meeting, ranks)
     missing = [rank for rank in ranks if rank not in came]
     if not missing:
         return _unknown_error(call, ranks, limit)
-    return absent(call, limit.total_seconds(), came, missing, format_coordinate)
+    return missing_ranks_error(call, limit.total_seconds(), came, missing, format_coordinate)
 
 
 def _unknown_error(call: Call, ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:
     """Return the error of a timed-out barrier whose missing ranks are unknown."""
-    text = told(
+    text = format_error(
         f"{call}: not all of its group came through within {limit.total_seconds():g} s.",
         f"The group holds ranks {', '.join(map(str, ranks)) or 'that are not known here'}.",
         fix="look at the logs of these ranks.",

@@ -27,10 +27,10 @@ from functools import partial
 import torch.distributed as dist
 
 from ...core.errors import CollectiveError, MeshkitError
-from ...launch.deadline import OverdueError, within
-from ...launch.inside import connects_apart, set_timeout, timeout_of
-from ...launch.store import asked
-from ..create import abort
+from ...launch.store.client import store_call
+from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ...launch.torch_internals import has_connect_timeout, set_timeout, timeout_of
+from ..groups.create import abort_groups
 from .current import CollectiveTracker, tracking
 from .roll_call import GuardContext, post_status, report_failure, respond, withdraw_status
 from .stack import (
@@ -59,7 +59,7 @@ def guard_collectives(context: GuardContext, limit: timedelta | None) -> Iterato
     keys, state = context.keys, context.state
     if state.has_left and keys is not None:
         withdraw = partial(withdraw_status, keys, context.rank)
-        asked(context.call, context.record.world, STATUS_TIMEOUT, withdraw)
+        store_call(context.call, context.record.world, STATUS_TIMEOUT, withdraw)
         state.has_left = False
         state.answered.clear()
     raises = _raises_in_caller(context)
@@ -92,8 +92,8 @@ def _translate(
     keys = context.keys
     if keys is not None and not isinstance(error, CollectiveError):
         status = rank_status(rank, groups, frames, tracker.of_error(error), line)
-        with suppress(RuntimeError, OverdueError):  # the original error matters more
-            within(STATUS_TIMEOUT, lambda: post_status(keys, status))
+        with suppress(RuntimeError, DeadlineExceededError):  # the original error matters more
+            run_with_deadline(STATUS_TIMEOUT, lambda: post_status(keys, status))
             context.state.has_left = True
     return None
 
@@ -115,7 +115,9 @@ def _with_timeout(context: GuardContext, limit: timedelta | None) -> Iterator[No
 
 def _raises_in_caller(context: GuardContext) -> bool:
     """Return whether a collective raises in the thread that waits for it, at a settable timeout."""
-    return all(connects_apart(str(dist.get_backend(group))) for group in context.groups.values())
+    return all(
+        has_connect_timeout(str(dist.get_backend(group))) for group in context.groups.values()
+    )
 
 
 @contextmanager
@@ -163,5 +165,5 @@ def _watch(
                 report = report_failure(context, summary, status)
                 if report is not None:
                     print(report, file=sys.stderr, flush=True)
-                    return abort(context.groups.values())
+                    return abort_groups(context.groups.values())
                 since = time.monotonic()

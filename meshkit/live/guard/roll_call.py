@@ -23,15 +23,15 @@ import torch.distributed as dist
 
 from ...core.call import Call
 from ...core.errors import CollectiveError, MeshkitError
-from ...core.layout import Layout
-from ...core.plan import Axes
+from ...core.grid.group_plan import Axes
+from ...core.grid.layout import Layout
 from ...core.report.hang import RankStatus, hang_error
-from ...launch.deadline import OverdueError, within
-from ...launch.record import Joined
-from ...launch.seat import Holder, holders
-from ...launch.store import hosted_by_rank_0, lost
-from ...launch.verdict import as_words, from_words
-from ..agree import coordinates_of
+from ...launch.default_group import Job
+from ...launch.store.check_in import error_from_json, error_to_json
+from ...launch.store.client import hosted_by_rank_0, store_lost_error
+from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ...launch.store.rank_lease import LeaseHolder, lease_holders
+from ..setup.proposal import coordinate_formatter
 
 ANSWER_TIME = 3.0  # seconds for the answers, beside two polls of the watching threads
 MIN_POLL = 0.5  # seconds between two polls of the store, at least
@@ -68,7 +68,7 @@ class GuardContext:
 
     call: Call
     layout: Layout
-    record: Joined
+    record: Job
     groups: Mapping[Axes, dist.ProcessGroup]
     round_id: int
     state: GuardState
@@ -150,17 +150,17 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
     if keys is None:
         return _local_report(context, summary, status, ())
     try:
-        within(ANSWER_TIME, lambda: num_calls(keys))  # do not wait long for a dead store
+        run_with_deadline(ANSWER_TIME, lambda: num_calls(keys))  # do not wait long for a dead store
         limit = 2 * (context.answer_time + ANSWER_TIME)
-        text = within(limit, lambda: _run_roll_call(context, keys, summary, status))
-    except (RuntimeError, OverdueError):
+        text = run_with_deadline(limit, lambda: _run_roll_call(context, keys, summary, status))
+    except (RuntimeError, DeadlineExceededError):
         text = reports.get(max(reports, default=0), "")
         if not text:
-            host = lost(context.call, context.record.world).missing_ranks
+            host = store_lost_error(context.call, context.record.world).missing_ranks
             return _local_report(context, summary, status, host)
     if text and context.rank == 0 and hosted_by_rank_0(context.record.world):
         _leave_last(context, keys)
-    return from_words(text) if text else None
+    return error_from_json(text) if text else None
 
 
 def _run_roll_call(
@@ -179,7 +179,7 @@ def _run_roll_call(
             pass
     if not keys.check([f"report/{call_id}"]):
         report = _gather_report(context, keys, summary, call_id)
-        text = as_words(report) if summary or report.behind or report.missing_ranks else ""
+        text = error_to_json(report) if summary or report.behind or report.missing_ranks else ""
         keys.compare_set(f"report/{call_id}", "", json.dumps(text))
     return _read_report(context, keys, call_id)
 
@@ -201,8 +201,10 @@ def _leave_last(context: GuardContext, keys: dist.Store) -> None:
         while any(_unread(context, keys, call_id)) and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    with suppress(RuntimeError, OverdueError):  # another process hosted the store after all
-        within(context.answer_time, stay)
+    with suppress(
+        RuntimeError, DeadlineExceededError
+    ):  # another process hosted the store after all
+        run_with_deadline(context.answer_time, stay)
 
 
 def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[bool]:
@@ -234,7 +236,7 @@ def _gather_report(
 ) -> CollectiveError:
     """Return the report on all ranks, silent ranks included."""
     ranks = sorted(int(rank) for rank in context.layout.grid.flat)
-    known = {} if context.record.store is None else holders(context.record.store, ranks)
+    known = {} if context.record.store is None else lease_holders(context.record.store, ranks)
     deadline = time.monotonic() + context.answer_time
     answers: dict[int, RankStatus] = {}
     while True:
@@ -254,7 +256,7 @@ def _gather_report(
     return _error(context, first_line, {**left, **answers}, reasons)
 
 
-def _silence_reason(holder: Holder | None) -> str:
+def _silence_reason(holder: LeaseHolder | None) -> str:
     """Return the facts known about a rank that does not answer."""
     if holder is None:
         return "no answer"
@@ -278,4 +280,4 @@ def _error(
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     layout = context.layout
-    return hang_error(context.call, summary, layout, statuses, silent, coordinates_of(layout))
+    return hang_error(context.call, summary, layout, statuses, silent, coordinate_formatter(layout))

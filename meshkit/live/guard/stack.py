@@ -19,9 +19,9 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from ...core.plan import Axes
+from ...core.grid.group_plan import Axes
 from ...core.report.hang import RankStatus
-from ...launch.inside import begun
+from ...launch.torch_internals import collective_count
 from .current import CurrentCollective
 
 Frames = Iterable[tuple[FrameType, int]]  # outermost first, each with its line number
@@ -71,7 +71,7 @@ def rank_status(
         current: the collective of ours that the thread is in; None if it is in none.
         error: one line about the error with which the rank left the guard; empty if it did not.
     """
-    all_counts = {" ".join(key): begun(group) for key, group in groups.items() if key}
+    all_counts = {" ".join(key): collective_count(group) for key, group in groups.items() if key}
     counts = {axes: count for axes, count in all_counts.items() if count is not None}
     announced = "" if current is None else f"{current.name} over {_axes_of(current.group, groups)}"
     operation, line = announced, ""

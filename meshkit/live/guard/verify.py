@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 from ...core.call import Call
-from ...core.errors import MeshkitError, told
-from ...core.layout import Layout
-from ...core.plan import Axes
+from ...core.errors import MeshkitError, format_error
+from ...core.grid.group_plan import Axes
+from ...core.grid.layout import Layout
 from ...core.report.verification import Seconds, Verification, summarize_timings
-from ...core.runs import format_ranks
+from ...core.text import format_ranks
 from ..groups.all_gather import all_gather
 
 REPEATS = 5
@@ -81,7 +81,7 @@ def _check_members(call: Call, layout: Layout, keys: list[Axes], seconds: Second
     for key, column in zip(keys, seconds.T, strict=True):
         wrong = sorted(int(rank) for rank in ranks[column == WRONG])
         if wrong:
-            text = told(
+            text = format_error(
                 f"{call}: the group over {' '.join(key)} is not the one the mesh says.",
                 "A gather over it met other ranks, or in another order, on ranks "
                 f"{format_ranks(wrong)}.",

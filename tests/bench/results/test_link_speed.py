@@ -14,9 +14,9 @@ from meshkit.bench.results.link_speed import ACROSS, INSIDE, RING, Locality, lin
 from meshkit.bench.results.measurement import Case, Measurement, Timing
 from meshkit.bench.results.run import BenchmarkRun
 from meshkit.bench.results.targets import ALONE, CONCURRENT, parse_targets
-from meshkit.core.cost import AXES, Job, near, seconds, sent
-from meshkit.core.links import LINKS, Links
-from meshkit.core.memory import Choice
+from meshkit.core.cost.machines import MACHINES, Machine
+from meshkit.core.cost.memory import ParallelConfig
+from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, seconds, traffic_of
 from tests.bench.results.example_runs import EMPTY, REPORT
 
 quick = settings(deadline=None, max_examples=40, database=None)
@@ -25,11 +25,11 @@ SIZES = (2**10, 2**16, 2**22)
 
 
 def modelled(
-    links: Links, dp: int, tp: int, node: int, names: list[str], slow: float
+    links: Machine, dp: int, tp: int, node: int, names: list[str], slow: float
 ) -> BenchmarkRun:
     """A run whose times are those of the search's own model; alone they are told much slower."""
     layout = Layout(dp=dp, tp=tp)
-    job = Job(dp * tp, dp * tp // node, 8, 8, links)
+    job = TrainingJob(dp * tp, dp * tp // node, 8, 8, links)
     rows = []
     for target in parse_targets(layout, names):
         axes = target.span
@@ -37,9 +37,9 @@ def modelled(
         for op, passes in PASSES.items():
             for size in SIZES:
                 amount, steps = passes * (ranks - 1) / ranks * size, passes * (ranks - 1)
-                among = near(job, Choice(1, dp, 1, 1, 1, tp), *axes)
+                among = group_locality(job, ParallelConfig(1, dp, 1, 1, 1, tp), *axes)
                 took = float(
-                    seconds(links, sent(job, among, np.float64(amount), np.float64(steps)))
+                    seconds(links, traffic_of(job, among, np.float64(amount), np.float64(steps)))
                 )
                 for mode, factor in ((ALONE, slow), (CONCURRENT, 1.0)):
                     timing = Timing.of([took * factor])
@@ -59,7 +59,9 @@ def modelled(
 def test_what_the_search_takes_is_found_again(
     inside: float, across: float, wait: float, far: float, grid: tuple[int, int, int]
 ) -> None:
-    links = replace(LINKS["h100"], inside=inside, across=across, wait_inside=wait, wait_across=far)
+    links = replace(
+        MACHINES["h100"], inside=inside, across=across, wait_inside=wait, wait_across=far
+    )
     found = link_speeds(modelled(links, *grid, ["dp", "tp"], 3.0))
     figures = (inside, across, wait, far)
     names = ("inside", "across", "wait_inside", "wait_across")
@@ -68,11 +70,11 @@ def test_what_the_search_takes_is_found_again(
 
 def test_ranks_that_share_a_node_share_what_leaves_it() -> None:
     # the world alone: four of eight ranks on a node, so a quarter of each one's bytes leaves
-    links = replace(LINKS["h100"], inside=1000, across=10)
+    links = replace(MACHINES["h100"], inside=1000, across=10)
     report = modelled(links, 4, 4, 8, ["dp tp"], 1.0)
     assert link_speeds(report)["across"] == pytest.approx(10, rel=1e-3)
     # with groups of one rank a node beside it, those count: the wires inside are slow here
-    slow = replace(LINKS["h100"], inside=1, across=10)
+    slow = replace(MACHINES["h100"], inside=1, across=10)
     both = link_speeds(modelled(slow, 2, 8, 8, ["dp", "dp tp"], 1.0))
     assert both["across"] == pytest.approx(10, rel=1e-3)
     only = link_speeds(modelled(slow, 2, 8, 8, ["dp tp"], 1.0))
@@ -80,7 +82,7 @@ def test_ranks_that_share_a_node_share_what_leaves_it() -> None:
 
 
 def test_alone_counts_where_there_is_no_other_way() -> None:
-    report = modelled(LINKS["h100"], 4, 2, 2, ["tp"], 2.0)
+    report = modelled(MACHINES["h100"], 4, 2, 2, ["tp"], 2.0)
     lone = replace(
         report, measurements=tuple(one for one in report.measurements if one.mode == ALONE)
     )
@@ -147,7 +149,7 @@ def test_hosts_are_told_by_rank_wherever_it_sits() -> None:
     st.sampled_from([1, 2, 4, 8, 16]), st.lists(st.sampled_from([1, 2, 4]), min_size=6, max_size=6)
 )
 def test_on_equal_nodes_it_is_what_the_search_counts_with(node: int, sizes: list[int]) -> None:
-    choice = Choice(*sizes)
+    choice = ParallelConfig(*sizes)
     world = 1
     for size in sizes:
         world *= size
@@ -155,9 +157,9 @@ def test_on_equal_nodes_it_is_what_the_search_counts_with(node: int, sizes: list
         return
     layout = factor_world(world, **dict(zip(AXES, sizes, strict=True)))
     hosts = {rank: f"n{rank // node}" for rank in range(world)}
-    job = Job(world, world // node, 8, 8, LINKS["h100"])
+    job = TrainingJob(world, world // node, 8, 8, MACHINES["h100"])
     for axis, size in zip(AXES, sizes, strict=True):
-        found, (ranks, close) = locality(layout, hosts, axis), near(job, choice, axis)
+        found, (ranks, close) = locality(layout, hosts, axis), group_locality(job, choice, axis)
         assert size == ranks
         assert (found.level == INSIDE) == (close == ranks)
         assert found.ranks_per_link == close

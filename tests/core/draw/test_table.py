@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit.core.draw.table import format_items, format_table
-from meshkit.core.words import summarize, summarize_ranks
+from meshkit.core.text import summarize, summarize_ranks
 
 HEADER = ["axis", "size", "first group", "crosses"]
 ROWS = [["dp", "4", "0, 2, 4, 6", "yes"], ["sequence", "-", "0, 1", "no"]]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit import BatchPlan, GroupPlan, Layout
+from meshkit import BatchPlan, Layout
+from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.report.job import JobReport
 from meshkit.core.topology.placement import placed
 from meshkit.core.topology.topology import Topology

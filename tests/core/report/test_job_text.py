@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshkit import BatchPlan, GroupPlan, Layout
+from meshkit import BatchPlan, Layout
+from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.report.job import JobReport, format_job, headline
 from meshkit.core.topology.topology import Topology
 

@@ -1,0 +1,74 @@
+"""``meshkit doctor``: check the requirements of a job on this machine, each OK or FAILED."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ...core.text import count_noun
+from ...launch.doctor.finding import Finding
+from ..command import Command, Result, seconds
+
+DEADLINE = 6.0  # equals launch/doctor/network.DEADLINE, whose import would slow other commands
+
+
+def run(asked: Namespace) -> Result:
+    """Check the environment. Local; imports torch, joins nothing.
+
+    Args:
+        asked: ``json`` and ``timeout``, the limit of one name lookup in seconds.
+    """
+    from ...launch.doctor.checkup import checkup
+
+    findings = checkup(deadline=asked.timeout)
+    write = as_json if asked.json else as_text
+    return Result(write(findings), all(finding.ok for finding in findings))
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """Return findings as text, one or more lines each.
+
+    Example:
+        >>> print(as_text([Finding("python", True, "3.12"), Finding("torch", False, "1.0", "pip")]))
+        OK      python  3.12
+        FAILED  torch   1.0
+                        Fix: pip
+        <BLANKLINE>
+        1 of 2 checks failed: torch.
+    """
+    width = max((len(finding.name) for finding in findings), default=0)
+    lines = [line for finding in findings for line in _lines(finding, width)]
+    failed = [finding.name for finding in findings if not finding.ok]
+    last = f"All {count_noun(len(findings), 'check')} OK."
+    if failed:
+        last = f"{len(failed)} of {count_noun(len(findings), 'check')} failed: {', '.join(failed)}."
+    return "\n".join([*lines, "", last])
+
+
+def _lines(finding: Finding, width: int) -> list[str]:
+    """Return the lines of one finding, aligned below the text of the first."""
+    first, *rest = finding.found.split("\n")
+    fix = [f"Fix: {finding.advice}"] if finding.advice else []
+    head = f"{'OK' if finding.ok else 'FAILED':6}  {finding.name:{width}}  "
+    return [head + first, *(" " * len(head) + line for line in rest + fix)]
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """Return findings as JSON in one line.
+
+    Example:
+        >>> as_json([Finding("python", True, "3.12")])
+        '{"ok": true, "findings": [{"name": "python", "ok": true, "found": "3.12", "advice": ""}]}'
+    """
+    ok = all(finding.ok for finding in findings)
+    return json.dumps({"ok": ok, "findings": [asdict(finding) for finding in findings]})
+
+
+def _add(parser: ArgumentParser) -> None:
+    text = f"limit of one name lookup (default {DEADLINE:g})"
+    parser.add_argument("--timeout", type=seconds, default=DEADLINE, metavar="SECONDS", help=text)
+
+
+DOCTOR = Command("doctor", "check this machine and its launcher before a job", _add, run)

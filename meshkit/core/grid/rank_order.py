@@ -1,0 +1,185 @@
+"""Which rank sits at each position of a grid, and at which position each rank sits.
+
+A range costs nothing; any other order costs one array and its inverse::
+
+    position   0  1  2  3            position   0  1  2  3
+    rank       8  9 10 11            rank       0  4  1  5
+    range(8, 12)                     an array, and its argsort
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import Ints
+from ..call import Call, format_value
+from ..errors import CoordinateError, SpecError, format_error
+from ..text import count_noun
+from ..validate import parse_integer
+
+MAX_RANK = 2**63 - 2  # so that a range that ends after it still fits int64
+
+
+class RankOrder:
+    """The ranks of a grid in row-major order of its positions.
+
+    Args:
+        ranks: distinct ranks. An arithmetic progression is kept as a range, so that equal orders
+            are equal objects however they were written.
+    """
+
+    def __init__(self, ranks: range | Ints) -> None:
+        if isinstance(ranks, range):
+            ranks = range(ranks.start, ranks.start + len(ranks) * ranks.step, ranks.step)
+        else:
+            ranks.flags.writeable = False
+        self.ranks = ranks
+
+    def __reduce__(self) -> tuple[type[RankOrder], tuple[range | Ints]]:
+        return RankOrder, (self.ranks,)  # a copy is read-only too
+
+    @classmethod
+    def of(cls, call: Call, ranks: Sequence[int] | Ints, num_positions: int | None) -> RankOrder:
+        """Seats for ``num_positions`` positions; None means as many as there are ranks.
+
+        Raises:
+            SpecError: where the ranks are not distinct non-negative integers, one a position.
+        """
+        ranks = ranks if isinstance(ranks, range) else _integers(call, ranks)
+        if len(ranks) == 0:
+            raise _refused(call, "ranks is empty")
+        if num_positions is not None and len(ranks) != num_positions:
+            positions = count_noun(num_positions, "position")
+            text = format_error(
+                f"{call} has {positions} and {count_noun(len(ranks), 'rank')}.",
+                "Each position of the grid holds one rank.",
+                fix=f"ranks=range({num_positions}), say, or other sizes.",
+            )
+            raise SpecError(text)
+        if isinstance(ranks, range):
+            _check_bounds(call, min(ranks[0], ranks[-1]), max(ranks[0], ranks[-1]))
+        return cls(_compact(ranks))
+
+    def at(self, position: int) -> int:
+        """The rank at a position. O(1)."""
+        return int(self.ranks[position])
+
+    def array(self) -> Ints:
+        """All ranks, by position: int64 (num_positions,)."""
+        if isinstance(self.ranks, range):
+            return np.arange(self.ranks.start, self.ranks.stop, self.ranks.step, dtype=np.int64)
+        return self.ranks
+
+    def take(self, positions: Ints) -> Ints:
+        """The ranks at many positions, in the shape of ``positions``."""
+        if isinstance(self.ranks, range):
+            return positions * self.ranks.step + self.ranks.start
+        return self.ranks[positions]
+
+    def find(self, rank: int) -> int | None:
+        """The position of a rank, or None. O(1) for a range, O(log n) otherwise."""
+        if isinstance(self.ranks, range):
+            return self.ranks.index(rank) if rank in self.ranks else None
+        slot = int(np.searchsorted(self._sorted, rank))
+        found = slot < len(self._order) and self._sorted[slot] == rank
+        return int(self._order[slot]) if found else None
+
+    def find_all(self, ranks: Ints) -> Ints:
+        """The positions of many ranks, in the shape of ``ranks``; -1 for a rank that has none."""
+        if isinstance(self.ranks, range):
+            start, step = self.ranks.start, self.ranks.step
+            positions = ranks if (start, step) == (0, 1) else (ranks - start) // step
+            known = (positions >= 0) & (positions < len(self.ranks))
+            if step not in (1, -1):
+                known &= (ranks - start) % step == 0
+            return positions if known.all() else np.where(known, positions, -1)
+        slots = np.minimum(np.searchsorted(self._sorted, ranks), len(self._order) - 1)
+        return np.where(self._sorted[slots] == ranks, self._order[slots], -1)
+
+    @property
+    def plain(self) -> bool:
+        """Whether position and rank are the same."""
+        return isinstance(self.ranks, range) and self.ranks == range(len(self.ranks))
+
+    def __str__(self) -> str:
+        if isinstance(self.ranks, range) and self.ranks.step == 1:
+            return f"from {self.ranks[0]} to {self.ranks[-1]}"
+        return f"among {format_value([*self.ranks[:8]] if len(self) <= 8 else self.ranks)}"
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RankOrder) or type(self.ranks) is not type(other.ranks):
+            return NotImplemented if not isinstance(other, RankOrder) else False
+        if isinstance(self.ranks, range):
+            return self.ranks == other.ranks
+        return bool(np.array_equal(self.ranks, other.ranks))
+
+    def __hash__(self) -> int:
+        return hash(self.ranks if isinstance(self.ranks, range) else self.ranks.tobytes())
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.argsort(self.array(), kind="stable")
+
+    @cached_property
+    def _sorted(self) -> Ints:
+        return self.array()[self._order]
+
+
+def _refused(call: Call, fault: str) -> SpecError:
+    fix = "distinct ranks of this world, such as ranks=range(4)."
+    return SpecError(format_error(f"{call}: {fault}.", fix=fix))
+
+
+def _integers(call: Call, ranks: Sequence[int] | Ints) -> Ints:
+    whole = isinstance(ranks, np.ndarray) and ranks.dtype.kind in "iu" and ranks.ndim == 1
+    array = np.array(ranks) if whole else _from_python(call, ranks)  # a copy: ours is read-only
+    if len(array):
+        _check_bounds(call, int(array.min()), int(array.max()))
+    if len(np.unique(array)) != len(array):
+        raise _refused(call, "a rank stands twice in ranks")
+    return array.astype(np.int64)
+
+
+def _from_python(call: Call, ranks: Sequence[int] | Ints) -> NDArray[Any]:
+    try:
+        checked = [parse_integer(rank) for rank in ranks]
+    except TypeError:
+        raise _refused(call, f"ranks is {ranks!r}") from None
+    if None in checked:
+        raise _refused(call, "ranks holds something that is not an int")
+    return np.array(checked, dtype=object)
+
+
+def _check_bounds(call: Call, low: int, high: int) -> None:
+    if low < 0 or high > MAX_RANK:
+        fault = "negative" if low < 0 else "more than int64 can hold"
+        raise _refused(call, f"a rank is {fault}")
+
+
+def _compact(ranks: range | Ints) -> range | Ints:
+    """The same ranks as a range where they are an arithmetic progression."""
+    if isinstance(ranks, range):
+        return range(ranks[0], ranks[0] + 1) if len(ranks) == 1 else ranks
+    steps = np.diff(ranks)
+    if (steps != steps[:1]).any():
+        return ranks
+    step = int(steps[0]) if len(steps) else 1
+    return range(int(ranks[0]), int(ranks[-1]) + (1 if step > 0 else -1), step)
+
+
+def unknown_rank_error(name: str, rank: int, layout: object, seats: RankOrder) -> CoordinateError:
+    """The error of a rank that has no place in a layout."""
+    text = format_error(
+        f"{name}: rank {rank} is not in {layout!r}.",
+        f"It has {count_noun(len(seats), 'rank')}, {seats}.",
+        fix=f"a rank {seats}.",
+    )
+    return CoordinateError(text, index=rank, size=len(seats))

@@ -1,0 +1,112 @@
+"""What counts as an integer: everything that says it is one, except a bool; and what divides it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .arrays import Ints
+from .call import Call
+from .errors import CoordinateError, format_error
+from .text import article
+
+TRIED = 10**6  # factors, so that an error does not take minutes
+
+
+def parse_integer(value: object) -> int | None:
+    """The value as a plain int; None for a bool, a float, a str and everything else.
+
+    Example:
+        >>> parse_integer(4), parse_integer(np.int64(4)), parse_integer(True), parse_integer(4.0), parse_integer("4")
+        (4, 4, None, None, None)
+    """
+    if type(value) is int:  # nearly always; what follows takes several times as long
+        return value
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a real number of Python or numpy, and not a bool.
+
+    Example:
+        >>> is_number(4), is_number(np.float32(0.5)), is_number(True), is_number("4")
+        (True, True, False, False)
+    """
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, in ascending order; beyond 10**12 those with a factor of 10**6 or less.
+
+    Example:
+        >>> divisors(12)
+        (1, 2, 3, 4, 6, 12)
+    """
+    small = [n for n in range(1, min(math.isqrt(number), TRIED) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def check_integer(call: Call | str, what: str, value: object, *, axis: str | None = None) -> int:
+    """The value as a plain int.
+
+    Raises:
+        CoordinateError: for a bool, a float, a str and everything else that is no integer.
+    """
+    number = parse_integer(value)
+    if number is None:
+        kind = article(type(value).__name__)
+        text = format_error(f"{call}: {what} is {value!r}, {kind}.", fix=f"pass {what} as an int.")
+        raise CoordinateError(text, axis=axis, index=value)
+    return number
+
+
+def check_index(call: Call, axis: str, value: object, size: int) -> int:
+    """An index along an axis as a plain int.
+
+    Raises:
+        CoordinateError: where it is not from 0 to ``size - 1``.
+    """
+    index = check_integer(call, axis, value, axis=axis)
+    if not 0 <= index < size:
+        text = format_error(
+            f"{call}: {axis}={index} is outside the axis.",
+            f"{axis} has {size} {'index' if size == 1 else 'indices'}, 0 to {size - 1}.",
+            fix=f"{call.but(**{axis: min(max(index, 0), size - 1)})}.",
+        )
+        raise CoordinateError(text, axis=axis, index=index, size=size)
+    return index
+
+
+def check_integers(call: Call | str, what: str, values: ArrayLike) -> Ints:
+    """The values as an int64 array of their shape.
+
+    Raises:
+        CoordinateError: for an array of anything but integers.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        line = f"{call}: {what} are {array.dtype}, not integers."
+        raise CoordinateError(format_error(line, fix=f"{what}.astype(int)."))
+    return array.astype(np.int64, copy=False)
+
+
+def check_coordinate_complete(call: Call, given: Collection[str], axes: tuple[str, ...]) -> None:
+    """Refuse a coordinate that does not name every axis.
+
+    Raises:
+        CoordinateError: with the axes that are left out.
+    """
+    missing = [axis for axis in axes if axis not in given]
+    if missing:
+        fix = f"{call.but(**dict.fromkeys(missing, 0))}."
+        line = f"{call} leaves out {', '.join(missing)}."
+        raise CoordinateError(format_error(line, fix=fix), axis=missing[0])

@@ -1,0 +1,89 @@
+"""torch's DeviceMesh out of groups that exist, with their membership checked.
+
+``DeviceMesh.from_group`` checks only how many groups it is given. Here each group must hold exactly
+the ranks that the mesh says, in that order, before torch sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ...core.arrays import Ints
+from ...core.call import Call
+from ...core.errors import SpecError, format_error
+from ...core.grid.group_plan import Axes
+from ...core.grid.layout import Layout
+from ...core.grid.pattern import joined_axes
+
+GroupOf = Callable[..., dist.ProcessGroup]
+
+
+def device_mesh(
+    layout: Layout, rank: int, group_of: GroupOf, device_type: str, pattern: str | None
+) -> DeviceMesh:
+    """A DeviceMesh over existing groups. Local; makes no group.
+
+    Args:
+        layout: the grid.
+        rank: this rank.
+        group_of: axes to this rank's group.
+        device_type: ``"cpu"`` or ``"cuda"``.
+        pattern: ``"(dp sp) tp"``: one dimension a word or a bracket, named ``dp_sp`` and ``tp``;
+            axes left out are fixed at this rank's coordinate. None means every axis by itself.
+
+    Raises:
+        SpecError: for a pattern that cannot be read or a group that is not what the mesh says.
+        UnknownAxisError: for an axis the layout does not have.
+    """
+    call = Call("mesh.device_mesh", () if pattern is None else (pattern,))
+    single = tuple((axis,) for axis in layout.axes)
+    parts = single if pattern is None else joined_axes(call, pattern, layout.axes)
+    names = tuple("_".join(part) for part in parts)
+    groups = [group_of(*part) for part in parts]
+    for part, group in zip(parts, groups, strict=True):
+        check_members(call, part, group, layout.peers(rank, *part))
+    if len(groups) == 1:
+        return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
+    return DeviceMesh.from_group(
+        groups,
+        device_type,
+        mesh=torch.from_numpy(sub_grid(layout, rank, parts)),
+        mesh_dim_names=names,
+    )
+
+
+def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:
+    """The ranks that share this rank's coordinate on all other axes, one array axis a part."""
+    flat = tuple(axis for part in parts for axis in part)
+    return layout.peers(rank, *flat).reshape([layout.size(*part) for part in parts])
+
+
+def check_members(
+    call: Call,
+    part: Axes,
+    group: dist.ProcessGroup,
+    row: Ints,
+    *,
+    fix: str = "use the groups of this mesh only.",
+) -> None:
+    """Refuse a group that does not hold exactly these ranks in this order.
+
+    Raises:
+        SpecError: with both lists.
+    """
+    try:
+        members = dist.get_process_group_ranks(group)
+    except (KeyError, ValueError) as error:
+        text = format_error(f"{call}: the group over {' '.join(part)} has been destroyed.", fix=fix)
+        raise SpecError(text) from error
+    if members != row.tolist():
+        text = format_error(
+            f"{call}: the group over {' '.join(part)} is not the one the mesh says.",
+            f"The group holds {members}, the mesh says {row.tolist()}.",
+            fix=fix,
+        )
+        raise SpecError(text)

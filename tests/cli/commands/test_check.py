@@ -1,0 +1,379 @@
+"""``meshkit check``: real ranks, started here, by torchrun and by hand; and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshkit
+from meshkit import Layout
+from meshkit.cli.command import to_ascii
+from meshkit.cli.commands import check
+from meshkit.cli.commands.check import checked
+from meshkit.cli.main import main
+from meshkit.core.report.verification import CheckReport
+from meshkit.launch.launchers.detect import detect
+from meshkit.launch.launchers.table import LAUNCHERS
+from meshkit.live.guard import verify as verify_module
+from tests.cli.processes import ended
+from tests.core.report.test_check_report import REPORT
+
+ROOT = Path(__file__).parents[3]
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
+CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
+MODULE = ["-m", "meshkit", "check"]
+CPU = ["--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KNOWN:
+        monkeypatch.delenv(name, raising=False)
+
+
+def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**CLEAN, "OMP_NUM_THREADS": "1", **environ},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
+    """What becomes of ranks that are started one by one, with a port that is free."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(len(ranks))}
+    started = [begun(*command, RANK=str(rank), **place) for rank, command in enumerate(ranks)]
+    return [ended(process) for process in started]
+
+
+# ---------------------------------------------------------------- real ranks
+
+
+def test_eight_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "dp=2", "sp=2", "tp=2", "pp=1", "-n", "8", *CPU]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    ms, four = r"\d+\.\d{3} ms", r"8 members met in \d+\.\d{3} ms, at most \d+\.\d{3} ms on ranks"
+    patterns = [
+        r"pp=1 dp=2 sp=2 tp=2: 8 ranks, launcher spawn, device cpu, backend gloo; "
+        r"joined and built in \d+\.\d\d s",
+        rf"OK  dp sp tp  1 group of 8   {four} 0-7",
+        rf"OK  dp        4 groups of 2  {four} \d, \d",
+        rf"OK  sp        4 groups of 2  {four} \d, \d",
+        rf"OK  tp        4 groups of 2  {four} \d-\d",
+        rf"OK  dp sp     2 groups of 4  {four} \d, \d, \d, \d",
+        r"OK  pp        8 groups of 1  nothing to meet",
+        r"OK: 15 groups checked in \d+\.\d\d s; "
+        rf"rank \d \(pp=0 dp=\d sp=\d tp=\d\) came last, by {ms}",
+    ]
+    for line, pattern in zip(out.splitlines(), patterns, strict=True):
+        assert re.fullmatch(pattern, line), line
+
+
+@pytest.mark.slow
+def test_under_torchrun_rank_0_prints_for_all() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
+    asked = ["sp=2", "dp=-1", "tp=1", "--groups", "sp dp", "--json", *CPU]
+    code, out, error = ended(begun(*torchrun, *MODULE, *asked))
+    assert code == 0, error
+    told = json.loads(out)  # one object, printed once
+    assert told["sizes"] == {"dp": 2, "sp": 2, "tp": 1}
+    assert (told["ok"], told["launcher"], told["backend"]) == (True, "torchrun", "gloo")
+    found = {tuple(one["axes"]): one for one in told["groups"]}
+    assert {axes: (one["num_groups"], one["group_size"]) for axes, one in found.items()} == {
+        ("dp", "sp"): (1, 4),
+        ("dp",): (2, 2),
+        ("sp",): (2, 2),
+        ("sp", "dp"): (1, 4),
+    }
+    assert all(one["members"] == 4 for one in found.values())
+    assert 0 < found["dp",]["seconds"] <= found["dp",]["slowest_seconds"] < told["checked"]
+
+
+def test_one_rank_by_itself_has_nothing_to_meet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "dp=-1", "tp=1", "-n", "1", *CPU]) == 0
+    _, dp, tp, last = capsys.readouterr().out.splitlines()
+    assert dp == "OK  dp  1 group of 1  nothing to meet"
+    assert tp == "OK  tp  1 group of 1  nothing to meet"
+    assert re.fullmatch(r"OK: 0 groups checked in \d\.\d\d s", last)
+
+
+# ---------------------------------------------------------------- a check that fails
+
+
+def fails(
+    job: Callable[..., CheckReport],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """What is said where four local ranks run a job."""
+    monkeypatch.setattr(check, "checked_beside", job)
+    assert main(["check", "dp=2", "sp=2", "-n", "4", "--timeout", "20", *CPU]) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in error
+    return error
+
+
+def dies(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def one_dies(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Kill rank 1 when it begins to verify."""
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            patch.setattr(meshkit.Mesh, "verify", dies)
+        return checked(request, device, timeout)
+
+
+def test_a_rank_that_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, what, *_ = fails(one_dies, monkeypatch, capsys).splitlines()
+    assert first.startswith("meshkit check: rank 1 of 4 failed first")
+    assert what == "  RuntimeError: the process ended by itself, with signal SIGKILL"
+
+
+def one_differs(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Check, with other sizes on rank 2."""
+    return checked({"dp": 4} if detect().rank == 2 else request, device, timeout)
+
+
+def test_a_rank_with_other_sizes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *rest = fails(one_differs, monkeypatch, capsys).splitlines()
+    assert re.match(r"meshkit check: rank \d of 4 failed first", first)
+    assert rest[0] == (
+        "  DisagreementError: ranks disagree about the mesh; no process group was created."
+    )
+    assert [line.split(" (")[0] for line in rest[1:3]] == [
+        "  ranks 0-1 and 3:  dp=2 sp=2",
+        "  rank 2",
+    ]
+    assert rest[-1].startswith("  Fix: ")
+
+
+def one_is_elsewhere(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Check, with a proof that fails on rank 1."""
+    proved = verify_module._has_members
+    with pytest.MonkeyPatch.context() as patch:
+        if detect().rank == 1:
+            patch.setattr(verify_module, "_has_members", lambda *given: proved(*given) and False)
+        return checked(request, device, timeout)
+
+
+def test_a_group_of_other_ranks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *rest = fails(one_is_elsewhere, monkeypatch, capsys).splitlines()
+    assert rest == [
+        "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp is not the one the mesh "
+        "says.",
+        "  A gather over it met other ranks, or in another order, on ranks 1.",
+        "  Fix: close the mesh and build it again; report this with the version of torch.",
+    ]
+
+
+def one_leaves(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
+    """Check without rank 1."""
+    if detect().rank == 1:
+        raise SystemExit(0)
+    return checked(request, device, timeout)
+
+
+def test_a_rank_that_does_not_come_within_the_timeout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "checked_beside", one_leaves)
+    assert main(["check", "dp=2", "-n", "2", "--timeout", "1", *CPU]) == 1
+    assert capsys.readouterr() == (
+        "",
+        "meshkit check: rank 0 of 2 failed first.\n"
+        "  RankTimeoutError: 1 of 2 ranks did not arrive at init(device='cpu', timeout=1.0) "
+        f"within 1 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
+        "  Fix: look at the logs of rank 1 first.\n",
+    )
+
+
+@pytest.mark.slow
+def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
+    zero, one = by_hand([*MODULE, "dp=2", *CPU], [*MODULE, "sp=2", *CPU])
+    assert (zero[0], zero[1], one[0], one[1]) == (1, "", 1, "")
+    for _, _, error in (zero, one):
+        assert "Traceback" not in error
+        assert (
+            "meshkit check: ranks disagree about the mesh; no process group was created.\n"
+            "  rank 0:  dp=2\n  rank 1 (host " in error
+        )
+        assert error.splitlines()[-1].startswith("  Fix: ")
+
+
+@pytest.mark.slow
+def test_a_rank_of_a_launcher_that_is_killed() -> None:
+    asked = ["dp=2", "--timeout", "20", *CPU]
+    spoiled = "from meshkit import Mesh\nfrom meshkit.cli.command.main import main\n"
+    spoiled += "from tests.cli.commands.test_check import dies\nimport pytest\n"
+    spoiled += "pytest.MonkeyPatch().setattr(Mesh, 'verify', dies)\n"
+    spoiled += f"main(['check', *{asked}])"
+    zero, one = by_hand([*MODULE, *asked], ["-c", spoiled])
+    assert one[0] == -9
+    assert (zero[0], zero[1]) == (1, "")
+    assert "Traceback" not in zero[2]
+    assert "meshkit check: mesh.verify(timeout=20.0): " in zero[2]
+    assert "rank 1 (dp=1)" in zero[2]
+
+
+# ---------------------------------------------------------------- misuse
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            ["dp=3", "sp=2", "-n", "8"],
+            " dp=3 sp=2 -n 8 needs 6 ranks, the world has 8.\n"
+            "  dp 3 x sp 2 = 6; -n 8.\n"
+            "  Fix: start 6 ranks, or meshkit check sp=2 -n 8, which gives dp=4.\n",
+        ),
+        (
+            ["x=2", "-n", "2"],
+            " x=2 -n 2: the axis x has no standard place.\n"
+            "  The standard axes nest pp dp ep cp sp tp, from the outside in.\n"
+            "  Fix: say where it goes: meshkit check x=2 -n 2 --order 'dp x'.\n",
+        ),
+        (
+            ["dp=4", "sp=2"],
+            " dp=4 sp=2 needs 8 ranks, and here is one process.\n"
+            "  Fix: meshkit check dp=4 sp=2 -n 8, which starts them; or this under a launcher.\n",
+        ),
+        (
+            ["shard=2", "--order", "dp shard", "--groups", "dp shard"],
+            " shard=2 --order 'dp shard' --groups 'dp shard' needs 2 ranks, and here is one "
+            "process.\n"
+            "  Fix: meshkit check shard=2 --order 'dp shard' --groups 'dp shard' -n 2, which "
+            "starts them; or this under a launcher.\n",
+        ),
+        (
+            ["dp=2", "dp=2", "-n", "2"],
+            " dp=2 dp=2: dp has two sizes.\n  Fix: give dp once.\n",
+        ),
+        (
+            ["timeout=2", "-n", "2"],
+            " timeout=2 -n 2: 'timeout' cannot be the name of an axis.\n"
+            "  It is the name of an option.\n"
+            "  Fix: another name for an axis; the option timeout is one of other calls.\n",
+        ),
+        (
+            ["dp=2", "--groups", "dp dp", "-n", "2"],
+            " dp=2 --groups 'dp dp' -n 2 names the axis dp twice.\n  Fix: name dp once.\n",
+        ),
+    ],
+)
+def test_misuse_is_told_before_a_rank_is_started(
+    typed: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(check, "_started", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(check, "_here", lambda *_: pytest.fail("a job was joined"))
+    assert main(["check", *typed]) == 2
+    assert capsys.readouterr() == ("", f"meshkit check{said}")
+
+
+def test_a_mesh_that_does_not_fit_a_launcher_is_told_as_it_was_typed() -> None:
+    asked = [*MODULE, "dp=4", "--groups", "dp", *CPU]
+    for code, out, error in by_hand(asked, asked):
+        assert (code, out) == (2, "")
+        *_, first, evidence, fix = error.splitlines()
+        typed = "meshkit check dp=4 --groups dp --device cpu"
+        assert first == f"{typed} needs 4 ranks, the world has 2."
+        assert evidence == "  dp 4 = 4; WORLD_SIZE = 2 (hand-written)."
+        assert fix == (
+            "  Fix: start 4 ranks, or meshkit check dp=-1 --groups dp --device cpu, "
+            "which gives dp=2."
+        )
+
+
+@pytest.mark.parametrize("text", ["dp", "dp=", "dp=x", "dp=2.0", "dp=\u0662", "dp=0", ""])
+def test_what_is_no_size(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", text, "-n", "2"]) == 2
+    assert capsys.readouterr().err.startswith(f"meshkit check {to_ascii(text)}: ")
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def test_what_is_time_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Namespace(rank=3, world_size=4, launcher="slurm", device=None, backend="gloo")
+    made = nullcontext(Namespace(verify=lambda timeout: REPORT.found, layout=Layout(dp=4)))
+    clock = iter([10.0, 11.25, 11.75])
+    monkeypatch.setattr(check, "time", Namespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("meshkit.launch.job.init", lambda device, timeout: world)
+    monkeypatch.setattr("meshkit.live.build_mesh.build_mesh", lambda dp: made)
+    report = check.checked({"dp": 4}, None, 5.0)
+    wanted = {"rank": 3, "sizes": {"dp": 4}, "device": "cpu", "backend": "gloo"}
+    assert report == replace(REPORT, **wanted)
+
+
+def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+
+    def spawn(*given: object, timeout: float) -> list[CheckReport]:
+        called.append((*given, timeout))
+        return [REPORT, replace(REPORT, rank=1)]
+
+    monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
+    assert check._started(2, {"dp": 2}, "cpu", 5.0) is REPORT
+    assert called == [(check.checked_beside, 2, ({"dp": 2}, "cpu", 5.0), 25.0)]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    options: dict[str, Any] = {"order": None, "groups": None, "device": "cpu", "timeout": 9.0}
+    asked = Namespace(n=None, sizes=["dp=2", "sp=2"], json=as_json, command=check.CHECK, **options)
+    called = []
+    for rank in (0, 1):
+
+        def here(*given: object, rank: int = rank) -> CheckReport:
+            called.append(given[:3])
+            return replace(REPORT, rank=rank)
+
+        monkeypatch.setattr(check, "_here", here)
+        answer = check.run(asked)
+        assert answer.ok
+        assert bool(answer.text) is (rank == 0)
+    assert called == [({"dp": 2, "sp": 2}, "cpu", 9.0)] * 2
+
+
+def test_ranks_that_share_a_machine_check_on_a_device_they_can_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = []
+    monkeypatch.setattr(check, "shared_device", lambda device: f"shared {device}")
+    monkeypatch.setattr(check, "checked", lambda *given: called.append(given))
+    check.checked_beside({"dp": 2}, "cuda", 5.0)
+    assert called == [({"dp": 2}, "shared cuda", 5.0)]

@@ -1,0 +1,313 @@
+"""``meshkit search``: its table to the letter, its JSON, its refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshkit import factor_world
+from meshkit.bench.results.json_format import run_to_json
+from meshkit.cli import main
+from meshkit.core.cost.machines import MACHINES
+from tests.bench.results.example_runs import CLEAN, EMPTY, REPORT
+from tests.core.cost.test_search_report import LLAMA_8B, LLAMA_405B, NONE, TABLE
+
+ROOT = Path(__file__).parents[3]
+
+MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
+
+ASKED = ["--world", "64", "--nodes", "8", "--global-batch", "1024", "--seq", "8192"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {"llama-8b": LLAMA_8B, "llama-405b": LLAMA_405B, "mixtral": MIXTRAL}
+    for name, config in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr, in this process."""
+    code = main.main(["search", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_the_command_prints_the_table(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    size = ["--world", "16384", "--nodes", "2048", "--global-batch", "2048", "--seq", "8192"]
+    model = ["--model", str(folder / "llama-405b.json"), "--top", "2"]
+    assert run(capsys, *size, *model) == (0, TABLE + "\n", "")
+    size[1], size[3] = "8", "1"
+    assert run(capsys, *size, *model) == (1, NONE + "\n", "")
+
+
+def test_what_it_says_to_type_is_a_mesh_of_that_world(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, *ASKED, "--model", str(folder / "mixtral.json"))
+    mesh, batch, plan, _ = out.splitlines()[-4:]
+    build = {"build_mesh": lambda **sizes: factor_world(64, **sizes)}
+    layout = eval(mesh.removeprefix("mesh = meshkit."), build)
+    assert layout.num_ranks == 64
+    assert layout.sizes["ep"] > 1
+    assert batch.endswith(", data=('dp', 'ep'))")
+    sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
+    assert plan == f"meshkit plan {sizes} --nodes 8"
+    assert main.main(plan.split()[1:]) == 0
+    assert f"ep       {layout.sizes['ep']}" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- JSON and options
+
+
+def test_json_says_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "llama-8b.json")
+    code, out, _ = run(capsys, *ASKED, "--model", model, "--json", "--top", "3")
+    said = json.loads(out)
+    assert code == 0
+    assert said["ok"] is True
+    assert said["parameters"] == 8_030_261_248
+    assert said["model"]["kv_heads"] == 8
+    assert said["job"]["links"]["inside"] == 450
+    assert len(said["best"]) == 3
+    assert said["best"][0]["sizes"] == {"dp": 64}
+    assert said["best"][0]["step"] == pytest.approx(sum(said["best"][0]["terms"].values()))
+    assert said["fits"] + sum(one["count"] for one in said["excluded"]) == 210
+    assert "promises no seconds" in said["note"]
+
+
+def test_memory_and_links_are_those_that_were_given(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(folder / "llama-8b.json")]
+    measured = folder / "measured.json"
+    measured.write_text(json.dumps({"inside": 370, "across": 42.5, "source": "a run"}))
+    lines = [
+        run(capsys, *ASKED, *model, *more)[1].splitlines()[2]
+        for more in (["--links", "a100"], ["--links", str(measured)], ["--memory", "40"])
+    ]
+    assert lines == [
+        "A rank: 80 GB, 172 TFLOP/s attained, 300 GB/s in a node, 25 GB/s out of it.",
+        "A rank: 80 GB, 544 TFLOP/s attained, 370 GB/s in a node, 42.5 GB/s out of it.",
+        "A rank: 40 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.",
+    ]
+    tight = json.loads(run(capsys, *ASKED, *model, "--memory", "40", "--json")[1])
+    assert all(one["held"] <= 40 for one in tight["best"])
+
+
+# ---------------------------------------------------------------- links out of meshkit bench
+
+
+def benched(folder: Path, **changes: object) -> str:
+    path = folder / "bench.json"
+    path.write_text(json.dumps({**run_to_json(CLEAN), **changes}))
+    return str(path)
+
+
+def test_links_are_read_from_what_bench_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(folder / "llama-8b.json")]
+    code, out, _ = run(capsys, *ASKED, *model, "--links", benched(folder), "--json")
+    links, measured = json.loads(out)["job"]["links"], run_to_json(CLEAN)["links"]
+    assert code == 0
+    assert links["across"] == measured["across"]
+    assert links["wait_across"] == measured["wait_across"]
+    assert (links["inside"], links["flops"]) == (MACHINES["h100"].inside, MACHINES["h100"].flops)
+    assert links["source"] == f"{measured['source']}; the others: {MACHINES['h100'].source}"
+
+
+@pytest.mark.parametrize("links", [{}, None, [1]])
+def test_a_bench_without_lines_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], links: object
+) -> None:
+    path = benched(folder, links=links)
+    told = (
+        f"meshkit search: --links {path}: no line of all_reduce, all_gather or reduce_scatter was "
+        "measured.\n"
+        "  Fix: meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or "
+        "more.\n"
+    )
+    model = ["--model", str(folder / "llama-8b.json")]
+    assert run(capsys, *ASKED, *model, "--links", path) == (2, "", told)
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (run_to_json(REPORT), "the run is not ok.\n  Wrong elements: 3."),
+        (run_to_json(EMPTY), "the run was interrupted."),
+        ({**run_to_json(CLEAN), "interrupted": True}, "the run was interrupted."),
+        ({"results": [], "links": {"inside": 3}}, "the run is not ok."),
+    ],
+)
+def test_a_bench_that_is_not_whole_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], line: str
+) -> None:
+    path = folder / "bench.json"
+    path.write_text(json.dumps(said))
+    model = ["--model", str(folder / "llama-8b.json")]
+    assert run(capsys, *ASKED, *model, "--links", str(path)) == (
+        2,
+        "",
+        f"meshkit search: --links {path}: {line}\n"
+        "  Fix: a run to its end without a wrong element: meshkit bench dp=2 -n 2 --sizes 1K:1M "
+        "--json, say.\n",
+    )
+
+
+FIGURES = (
+    "Fix: one of flops, memory, reads, inside, across, wait_inside, wait_across, source; or what "
+    "meshkit bench --json printed."
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"ok": True}, f"there is no figure 'ok'.\n  {FIGURES}"),
+        ({"inside": "370"}, "inside is '370'.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"inside": True}, "inside is True.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"inside": 0}, "inside is 0.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"inside": 10**400}, f"inside is {10**400}.\n  Fix: a number from 1e-30 to 1e+30."),
+        ({"source": 3}, "source is 3.\n  Fix: a text."),
+    ],
+)
+def test_figures_that_are_none(
+    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], told: str
+) -> None:
+    path = folder / "links.json"
+    path.write_text(json.dumps(said))
+    model = ["--model", str(folder / "llama-8b.json")]
+    want = f"meshkit search: --links {path}: {told}\n"
+    assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", want)
+
+
+def test_results_without_lines_name_no_internal_call(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bench.json").write_text('{"ok": true, "results": []}')
+    model = ["--model", str(folder / "llama-8b.json"), "--links", str(folder / "bench.json")]
+    assert (
+        "no line of all_reduce, all_gather or reduce_scatter was"
+        in run(capsys, *ASKED, *model)[2].splitlines()[0]
+    )
+
+
+def test_the_table_says_what_was_not_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "links.json"
+    path.write_text('{"inside": 370, "flops": 4e14, "reads": 3e3, "wait_across": 2e-5}')
+    asked = [*ASKED, "--model", str(folder / "llama-8b.json")]
+    out = run(capsys, *asked, "--links", str(path), "--memory", "60")[1]
+    assert out.splitlines()[3:6] == [
+        "  across nodes: h100's 50 GB/s, not measured",
+        "  a step in a node: h100's 3.4 us, not measured",
+        "",
+    ]
+    assert "not measured" not in run(capsys, *asked)[1]
+
+
+def test_torch_is_not_imported(folder: Path) -> None:
+    asked = ["search", *ASKED, "--model", str(folder / "llama-8b.json")]
+    code = (
+        "import sys\nfrom meshkit.cli.command.main import main\n"
+        f"code = main({asked!r})\nprint(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "0 False", done.stderr
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(folder / "none.json")
+    told = (
+        f"meshkit search: --model {path} cannot be read.\n"
+        "  No such file or directory.\n"
+        "  Fix: the config.json of a model.\n"
+    )
+    assert run(capsys, *ASKED, "--model", path) == (2, "", told)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[1]", "It holds no JSON object."),
+        ("[" * 200_000, "It is nested too deeply."),
+        ('"a"', "It holds no JSON object."),
+        ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
+    ],
+)
+def test_a_file_that_holds_something_else(
+    folder: Path, capsys: pytest.CaptureFixture[str], content: str, why: str
+) -> None:
+    path = folder / "links.json"
+    path.write_text(content)
+    told = (
+        f"meshkit search: --links {path} cannot be read.\n  {why}\n"
+        "  Fix: a100, h100, h200, b200, or a JSON file.\n"
+    )
+    model = ["--model", str(folder / "llama-8b.json")]
+    assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", told)
+
+
+def test_a_model_that_is_none_is_misuse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bert.json").write_text(json.dumps({"hidden_size": 768}))
+    code, out, err = run(capsys, *ASKED, "--model", str(folder / "bert.json"))
+    assert (code, out) == (2, "")
+    assert err == (
+        "meshkit search: ModelShape.of(config): there is no num_hidden_layers or n_layer.\n"
+        "  Fix: the config.json of a decoder, as the Hugging Face Hub has it.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "last"),
+    [
+        ("--world", "0", "argument --world: '0' is not a whole number of 1 or more"),
+        ("--seq", "8k", "argument --seq: '8k' is not a whole number of 1 or more"),
+        ("--memory", "-1", "argument --memory: '-1' is not a number of GB above zero"),
+        ("--memory", "nan", "argument --memory: 'nan' is not a number of GB above zero"),
+        ("--memory", "80GB", "argument --memory: '80GB' is not a number of GB above zero"),
+    ],
+)
+def test_an_option_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, last: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main.main(["search", *ASKED, "--model", "m.json", option, value])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"meshkit search: error: {last}"
+
+
+def test_nodes_that_do_not_divide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*ASKED, "--nodes", "7", "--model", str(folder / "llama-8b.json")]
+    rest = f"--global-batch 1024 --seq 8192 --model {folder / 'llama-8b.json'}"
+    assert run(capsys, *asked) == (
+        2,
+        "",
+        f"meshkit search --world 64 --nodes 7 {rest}: 64 ranks do not divide over 7 nodes.\n"
+        f"  Fix: meshkit search --world 64 --nodes 4 {rest}, "
+        f"or meshkit search --world 64 --nodes 8 {rest}.\n",
+    )

@@ -1,0 +1,71 @@
+"""stdout and stderr that are closed, full, or a pipe that nobody reads: real runs in a shell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshkit.cli.commands import check
+from meshkit.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+MISUSED = "meshkit plan four: 'four' is no size of an axis.\n"
+
+
+def shell(arguments: str) -> tuple[int, str, str]:
+    """A command line of a shell, with its redirections: what it answers."""
+    done = subprocess.run(
+        ["sh", "-c", f"'{sys.executable}' -W error -m meshkit {arguments}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("where", [">&-", "> /dev/full", "<&- >&-"])
+@pytest.mark.parametrize("command", ["plan dp=4 --nodes 2", "diff dp=2 dp=4 --json", "--help"])
+def test_an_answer_that_cannot_be_written_is_a_failure(command: str, where: str) -> None:
+    assert shell(f"{command} {where}") == (1, "", "")
+
+
+def test_a_pipe_that_nobody_reads() -> None:
+    _, out, err = shell("explain --all dp=20000 | true; echo over")
+    assert (out, err) == ("over\n", "")
+
+
+def test_no_ranks_are_started_where_nobody_hears_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(check, "_started", lambda n, *_: started.append(n))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert (main(["check", "dp=2", "-n", "2"]), started) == (1, [])
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2> /dev/full"])
+@pytest.mark.parametrize("command", ["plan four", "plan", "plan dp=4 --nodes x", ""])
+def test_misuse_is_two_whatever_becomes_of_stderr(command: str, where: str) -> None:
+    assert shell(f"{command} {where}") == (2, "", "")
+
+
+def test_an_error_is_told_where_stdout_is_closed() -> None:
+    code, out, err = shell("plan four >&-")
+    assert (code, out) == (2, "")
+    assert err.startswith(MISUSED)
+
+
+@pytest.mark.slow
+def test_ranks_measure_where_stderr_is_closed() -> None:
+    quick = "--ops broadcast --sizes 64 --iters 2 --warm-up 0 --device cpu --json"
+    code, out, err = shell(f"bench dp=2 -n 2 {quick} 2>&-")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["ok"]
+
+
+def test_a_failure_that_cannot_be_told_is_still_one() -> None:
+    assert shell("plan dp=4 >&- 2>&-") == (1, "", "")

@@ -1,0 +1,268 @@
+"""Search: everything that fits, found again by loops over one choice at a time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshkit import BatchPlan, factor_world
+from meshkit.core.cost.machines import MACHINES
+from meshkit.core.cost.memory import SHARDS, ParallelConfig, bytes_per_rank
+from meshkit.core.cost.search import factorizations, search
+from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, predicted
+from meshkit.core.cost.transformer import ModelShape
+
+law = settings(deadline=None, max_examples=25, database=None)
+
+H100 = MACHINES["h100"]
+LLAMA_8B = ModelShape(4096, layers=32, heads=32, vocab=128256, ffn=14336, kv_heads=8)
+LLAMA_405B = ModelShape(16384, layers=126, heads=128, vocab=128256, ffn=53248, kv_heads=8)
+MIXTRAL = ModelShape(4096, 32, 32, 32000, 14336, 8, experts=8, top_k=2)
+
+
+# ---------------------------------------------------------------- factorizations
+
+
+def products(world: int, factors: int) -> list[tuple[int, ...]]:
+    """All tuples of so many factors with that product."""
+    if factors == 1:
+        return [(world,)]
+    firsts = [n for n in range(1, world + 1) if world % n == 0]
+    return [(n, *rest) for n in firsts for rest in products(world // n, factors - 1)]
+
+
+@law
+@given(st.integers(1, 120), st.booleans())
+def test_factorizations_are_all_products_once(world: int, experts: bool) -> None:
+    ep = AXES.index("ep")
+    every = [way for way in products(world, 6) if experts or way[ep] == 1]
+    found = [tuple(int(size) for size in way) for way in factorizations(world, experts=experts).T]
+    assert len(found) == len(every)
+    assert {*found} == {*every}
+
+
+@pytest.mark.parametrize(("world", "axes", "ways"), [(16384, 5, 3060), (15120, 6, 254016)])
+def test_the_number_of_factorizations(world: int, axes: int, ways: int) -> None:
+    """A prime to the power k is dealt to n axes in (k + n - 1) choose k ways."""
+    assert factorizations(world, experts=axes == 6).shape == (6, ways)
+
+
+# ---------------------------------------------------------------- found again, one at a time
+
+SMALL = ModelShape(64, layers=4, heads=8, vocab=100, ffn=96, kv_heads=4)
+EXPERTS = ModelShape(64, 6, 8, 100, 96, 4, experts=4, top_k=2, expert_ffn=42, dense_layers=2)
+ODD = ModelShape(64, layers=4, heads=8, vocab=100, ffn=90, kv_heads=4)
+
+
+def layers_of(model: ModelShape, pp: int) -> int:
+    if model.layers % pp == 0:
+        return model.layers // pp
+    return (model.layers + 2) // pp if (model.layers + 2) % pp == 0 else 0
+
+
+def why_not(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> str | None:
+    """The word with which the reason begins, or None."""
+    inner = [model.ffn, model.expert_ffn] if model.experts else [model.ffn]
+    if not layers_of(model, c.pp):
+        return "pp divides"
+    if model.kv_heads % c.tp or any(width % c.tp for width in inner):
+        return "tp does"
+    if model.kv_heads % (c.tp * c.sp):
+        return "tp x sp does"
+    if model.experts % c.ep:
+        return "ep does"
+    if job.seq % (c.tp * c.sp * (2 * c.cp if c.cp > 1 else 1)):
+        return "tp x sp x 2 cp does"
+    return "dp x ep does" if job.global_batch % (c.dp * c.ep) else None
+
+
+def ways(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> Iterator[ParallelConfig]:
+    samples = job.global_batch // (c.dp * c.ep)
+    longest = layers_of(model, c.pp)
+    for v, micro, shard, again in itertools.product(
+        range(1, longest + 1), (1, 2, 4, 8, 16), range(3), range(2)
+    ):
+        interleaved = c.pp > 1 and samples // micro % c.pp == 0
+        copies = c.dp * c.ep * c.cp * c.sp
+        if samples % micro or longest % v or (v > 1 and not interleaved):
+            continue
+        if shard == 0 or copies > 1:
+            yield c._replace(virtual=v, micro_batch=micro, shard=shard, recompute=again)
+
+
+@pytest.mark.parametrize(
+    ("model", "world", "nodes", "batch", "seq", "memory"),
+    [
+        (SMALL, 12, 3, 24, 96, 0.0005),
+        (ODD, 16, 2, 16, 64, 0.0004),
+        (EXPERTS, 16, 4, 8, 32, 0.0005),
+    ],
+)
+def test_search_again_by_loops(
+    model: ModelShape, world: int, nodes: int, batch: int, seq: int, memory: float
+) -> None:
+    job = TrainingJob(world, nodes, batch, seq, replace(H100, memory=memory))
+    best: dict[tuple[int, ...], tuple[float, float]] = {}
+    least: dict[tuple[int, ...], float] = {}
+    out: Counter[str] = Counter()
+    for sizes in factorizations(world, experts=model.experts > 0).T:
+        c = ParallelConfig(*(int(size) for size in sizes))
+        reason = why_not(model, job, c)
+        if reason is None:
+            for way in ways(model, job, c):
+                held = float(sum(bytes_per_rank(model, way, batch, seq).values())) / 1e9
+                least[c[:6]] = min(least.get(c[:6], held), held)
+                if held <= memory:
+                    step = float(np.float32(sum(predicted(model, job, way).values())))
+                    best[c[:6]] = min(best.get(c[:6], (step, held)), (step, held))
+            reason = None if c[:6] in best else f"{memory:g} GB"
+        if reason:
+            out[reason] += 1
+    found = search(model, job, top=10**6)
+    assert out[f"{memory:g} GB"] > 0, "the case is to exclude some for memory"
+    assert {
+        e.reason[: len(r)]: e.count for e in found.excluded for r in out if e.reason.startswith(r)
+    }
+    for excluded in found.excluded:
+        mine = [reason for reason in out if excluded.reason.startswith(reason + " ")]
+        assert [out[reason] for reason in mine] == [excluded.count]
+    assert sum(e.count for e in found.excluded) == sum(out.values())
+    nearest = tuple(found.excluded[-1].example.get(axis, 1) for axis in AXES)
+    needed = {way: held for way, held in least.items() if way not in best}
+    assert least[nearest] == min(needed.values())
+    assert found.excluded[-1].reason.endswith(f"; one needs {least[nearest]:.4g}")
+    assert found.fits == len(best) == len(found.best)
+    steps = [np.float32(one.step) for one in found.best]
+    assert steps == sorted(steps)
+    for one in found.best:
+        way = tuple(one.sizes.get(axis, 1) for axis in AXES)
+        assert (one.step, one.held) == pytest.approx(best[way])
+
+
+def test_each_example_is_excluded_for_its_reason() -> None:
+    job = TrainingJob(96, 12, 24, 96, replace(H100, memory=0.0003))
+    found = search(SMALL, job)
+    assert len(found.excluded) == 6
+    *divide, _ = found.excluded  # the last is for memory
+    for one in divide:
+        c = ParallelConfig(*(one.example.get(axis, 1) for axis in AXES))
+        reason = why_not(SMALL, job, c)
+        assert reason is not None
+        assert one.reason.startswith(reason)
+
+
+def test_what_needs_the_least_is_the_example_for_memory() -> None:
+    job = TrainingJob(8, 1, 2048, 8192, H100)
+    found = search(LLAMA_405B, job)
+    assert (found.best, found.fits) == ((), 0)
+    (last,) = (one for one in found.excluded if "GB" in one.reason)
+    assert last.reason == "80 GB do not hold it, however run; one needs 918.5"
+    assert last.example == {"dp": 1, "tp": 8}
+
+
+def test_a_layout_that_is_told_of_is_what_was_counted() -> None:
+    job = TrainingJob(64, 8, 1024, 8192, H100)
+    for one in search(MIXTRAL, job, top=40).best:
+        sizes = {axis: one.sizes.get(axis, 1) for axis in AXES}
+        c = ParallelConfig(
+            **sizes,
+            virtual=one.virtual,
+            micro_batch=one.micro_batch,
+            shard=SHARDS.index(one.shard),
+            recompute=int(one.recompute),
+        )
+        terms = {name: float(value) for name, value in predicted(MIXTRAL, job, c).items()}
+        assert one.terms == pytest.approx(terms)
+        assert one.step == pytest.approx(sum(terms.values()))
+        held = float(sum(bytes_per_rank(MIXTRAL, c, 1024, 8192).values())) / 1e9
+        assert one.held == pytest.approx(held)
+        assert one.held <= 80
+        assert one.crossing == tuple(
+            a for a in AXES if group_locality(job, c, a)[1] < group_locality(job, c, a)[0]
+        )
+        assert factor_world(64, **one.sizes).num_ranks == 64
+        plan = BatchPlan.solve(
+            dp=c.dp * c.ep, global_batch=1024, micro_batch=one.micro_batch, uneven=False
+        )
+        assert plan.accumulation_steps == one.accumulation_steps
+
+
+# ---------------------------------------------------------------- what a person would check
+
+
+def test_llama_8b_on_eight_nodes_keeps_tp_inside_a_node() -> None:
+    found = search(LLAMA_8B, TrainingJob(64, 8, 1024, 8192, H100))
+    assert found.best[0].sizes == {"dp": 64}
+    assert found.best[0].shard == "fsdp"
+    assert all("tp" not in one.crossing for one in found.best)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "batch", "seq", "sizes"),
+    [
+        (8192, 2048, 8192, {"pp": 16, "dp": 64, "tp": 8}),
+        (16384, 2048, 8192, {"pp": 16, "dp": 128, "tp": 8}),
+        (16384, 128, 131072, {"pp": 16, "dp": 8, "cp": 16, "tp": 8}),
+    ],
+)
+def test_llama_405b_as_it_was_run_is_the_best(
+    ranks: int, batch: int, seq: int, sizes: dict[str, int]
+) -> None:
+    """Its three layouts, arXiv 2407.21783, table 4."""
+    best = search(LLAMA_405B, TrainingJob(ranks, ranks // 8, batch, seq, H100)).best[0]
+    assert best.sizes == sizes
+    assert "tp" not in best.crossing
+
+
+def test_tp_across_nodes_costs_what_the_wires_are_slower() -> None:
+    """A ring of 8 leaves a node of 4 twice, by wires of 4 ranks: 1/4 of its bytes at 50 GB/s."""
+    terms = [
+        next(
+            one.terms["tp"]
+            for one in search(LLAMA_8B, TrainingJob(64, nodes, 64, 8192, quick), top=1000).best
+            if one.sizes == {"dp": 8, "tp": 8}
+        )
+        for nodes in (8, 16)
+        for quick in [replace(H100, wait_inside=1e-12, wait_across=1e-12)]
+    ]
+    assert terms[1] / terms[0] == pytest.approx((1 / 4 / 50) / (1 / 450))
+
+
+@law
+@given(st.sampled_from([8, 12, 16, 24]), st.floats(0.05, 1))
+def test_less_memory_never_helps(world: int, share: float) -> None:
+    wide = search(LLAMA_8B, TrainingJob(world, 1, 48, 4096, H100), top=10**6)
+    less = replace(H100, memory=80 * share)
+    tight = search(LLAMA_8B, TrainingJob(world, 1, 48, 4096, less), top=10**6)
+    assert tight.fits <= wide.fits
+    steps = {tuple(one.sizes.items()): one.step for one in wide.best}
+    for one in tight.best:
+        assert one.held <= 80 * share
+        assert one.step >= steps[tuple(one.sizes.items())]
+
+
+def test_a_whole_cluster_takes_less_than_a_second() -> None:
+    for model in (LLAMA_405B, MIXTRAL):
+        begin = time.process_time()
+        search(model, TrainingJob(16384, 2048, 2048, 8192, H100))
+        assert time.process_time() - begin < 1
+
+
+def test_nothing_divides() -> None:
+    found = search(SMALL, TrainingJob(7, 1, 10, 64, H100))
+    assert (found.best, found.fits) == ((), 0)
+    assert {one.reason.split(" does")[0].split(" div")[0] for one in found.excluded} >= {"pp", "tp"}
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    job = TrainingJob(np.int64(8), np.int64(1), np.int64(8), np.int64(64), H100)  # type: ignore[arg-type]
+    assert asdict(job)["world"] == 8
+    assert type(job.world) is int

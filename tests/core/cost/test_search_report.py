@@ -1,0 +1,81 @@
+"""What a search found, as text, to the letter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshkit.core.cost.machines import MACHINES
+from meshkit.core.cost.search import search
+from meshkit.core.cost.search_report import ranking
+from meshkit.core.cost.step_time import TrainingJob
+from meshkit.core.cost.transformer import ModelShape
+
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+LLAMA_405B = {
+    **LLAMA_8B,
+    "hidden_size": 16384,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "intermediate_size": 53248,
+}
+
+TABLE = """\
+llama-405b.json: 405.85 billion weights; 16384 ranks on 2048 nodes.
+A step: 2048 samples of 8192 tokens.
+A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
+
+     step s     GB  layout; sharding, micro batches x samples; axes across nodes
+  1   6.488   66.7  pp=16 dp=128 tp=8; zero1 virtual=8, 16 x 1; pp dp
+                    compute 74%, bubble 10%, tp 9%, weights 3%, pp 3%, dp 1%
+  2   6.527   66.7  pp=16 dp=64 cp=2 tp=8; zero1 virtual=8, 16 x 2; pp dp cp
+                    compute 74%, bubble 10%, tp 9%, weights 3%, pp 3%, dp 1%
+
+715 of 3060 layouts fit.
+    210 out: pp divides neither 126 layers nor 128: pp=256 dp=1 tp=64
+    986 out: tp does not divide 8 kv heads and ffn 53248: dp=1 tp=16384
+   1104 out: tp x sp does not divide 8 kv heads: dp=1 sp=2048 tp=8
+     30 out: tp x sp x 2 cp does not divide 8192 tokens: dp=1 cp=2048 tp=8
+     15 out: dp x ep does not divide 2048 samples: dp=4096 tp=4
+
+mesh = meshkit.build_mesh(pp=16, dp=128, tp=8)
+plan = mesh.batch(global_batch=2048, micro_batch=1)
+meshkit plan pp=16 dp=128 tp=8 --nodes 2048
+This ranks layouts by a model of compute and links; it promises no seconds."""
+
+NONE = """\
+llama-405b.json: 405.85 billion weights; 8 ranks on 1 node.
+A step: 2048 samples of 8192 tokens.
+A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
+
+0 of 35 layouts fit.
+     35 out: 80 GB do not hold it, however run; one needs 918.5: dp=1 tp=8"""
+
+
+def text(ranks: int, nodes: int, **more: Any) -> str:
+    job = TrainingJob(ranks, nodes, 2048, 8192, MACHINES["h100"])
+    model = ModelShape.of(LLAMA_405B)
+    title = f"llama-405b.json: {model.parameters / 1e9:.2f} billion weights"
+    return ranking(search(model, job, top=2), job, title, **more)
+
+
+def test_the_table_of_the_largest_job() -> None:
+    assert text(16384, 2048) == TABLE
+    assert max(map(len, TABLE.splitlines())) <= 80
+
+
+def test_a_wide_terminal_has_a_layout_in_a_line() -> None:
+    wide = TABLE.replace("; pp dp\n" + " " * 20, "; pp dp; ").replace(
+        "; pp dp cp\n" + " " * 20, "; pp dp cp; "
+    )
+    assert text(16384, 2048, width=160) == wide
+
+
+def test_nothing_fits() -> None:
+    assert text(8, 1) == NONE

@@ -1,0 +1,167 @@
+"""GroupPlan: what was asked for, and what to create for it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+
+from meshkit import Layout, SpecError, UnknownAxisError
+from meshkit.core.grid.group_plan import GroupPlan
+
+PLAN = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=1))
+
+
+def test_what_is_asked_for_without_saying_so() -> None:
+    assert PLAN.asked == ((), ("pp",), ("dp",), ("sp",), ("tp",), ("dp", "sp"))
+    assert GroupPlan.of(Layout(dp=4)).asked == ((),)
+    assert GroupPlan.of(Layout(tp=4)).asked == ((),)
+    assert GroupPlan.of(Layout(dp=4, tp=2)).asked == ((), ("dp",), ("tp",))
+    assert GroupPlan.of(Layout(dp=4, sp=2)).asked == ((), ("dp",), ("sp",))
+
+
+def test_gradients_are_averaged_over_those_of_dp_cp_sp_that_are_there() -> None:
+    assert GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).asked[-1] == ("dp", "cp", "sp")
+    assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).asked[-1] == ("dp", "cp")
+    assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).asked[-1] == ("cp", "sp")
+    # always in that order, wherever the axes stand
+    assert GroupPlan.of(Layout(sp=2, tp=2, dp=2)).asked[-1] == ("dp", "sp")
+    assert GroupPlan.of(Layout(sp=2, dp=2)).asked == ((), ("sp",), ("dp",), ("dp", "sp"))
+
+
+def test_more_groups() -> None:
+    layout = Layout(pp=2, dp=2, tp=2)
+    one = GroupPlan.of(layout, ["dp tp"])
+    assert one.asked == ((), ("pp",), ("dp",), ("tp",), ("dp", "tp"))
+    assert one.extra == (("dp", "tp"),)
+    assert GroupPlan.of(layout, [("dp", "tp")]) == one
+    assert GroupPlan.of(layout, ["dp tp", "tp dp"]).asked[-2:] == (("dp", "tp"), ("tp", "dp"))
+    assert GroupPlan.of(layout, ["dp", "pp dp tp"]).asked == GroupPlan.of(layout).asked
+
+
+@pytest.mark.parametrize("bad", [["dp xp"], [("dp", "xp")], ["dp", "xp"]])
+def test_an_unknown_axis(bad: list[str]) -> None:
+    with pytest.raises(UnknownAxisError) as caught:
+        GroupPlan.of(Layout(dp=2, tp=2), bad)
+    assert caught.value.axis == "xp"
+
+
+def test_an_axis_twice() -> None:
+    with pytest.raises(SpecError, match="names the axis dp twice"):
+        GroupPlan.of(Layout(dp=2, tp=2), ["dp dp"])
+
+
+def test_one_str_is_one_group() -> None:
+    """build_mesh takes groups="dp tp"; a plan must not read it as the axes d, p, t and p."""
+    layout = Layout(pp=2, dp=2, tp=2)
+    assert GroupPlan.of(layout, "dp tp") == GroupPlan.of(layout, ["dp tp"])
+
+
+def test_the_key() -> None:
+    assert PLAN.key(("dp",)) == ("dp",)
+    assert PLAN.key(("tp",)) == ()
+    assert PLAN.key(("dp", "tp", "sp")) == ("dp", "sp")
+    assert PLAN.key(("sp", "dp")) == ("sp", "dp")
+    assert PLAN.key(()) == PLAN.key(("pp", "dp", "sp", "tp")) == ("pp", "dp", "sp")
+    assert GroupPlan.of(Layout(dp=1, tp=1)).key(()) == ()
+
+
+def test_has_does_not_depend_on_the_sizes() -> None:
+    for layout in (Layout(pp=2, dp=4, sp=2, tp=1), Layout(pp=1, dp=1, sp=1, tp=1)):
+        plan = GroupPlan.of(layout, ["dp tp"])
+        asked = [(), ("pp",), ("tp",), ("dp", "sp"), ("dp", "tp"), ("pp", "dp", "sp", "tp")]
+        assert all(plan.has(axes) for axes in asked)
+        not_asked = [("sp", "dp"), ("tp", "dp"), ("pp", "tp"), ("tp", "sp", "dp", "pp")]
+        assert not any(plan.has(axes) for axes in not_asked)
+
+
+def test_the_steps_in_order_each_set_of_groups_once() -> None:
+    steps = {step.axes: step.members.tolist() for step in PLAN.steps}
+    assert list(steps) == [(), ("pp",), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
+    assert steps[()] == [[*range(16)]]
+    assert steps[("pp",)] == [[i, i + 8] for i in range(8)]
+    assert steps[("dp",)] == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
+    assert steps[("sp",)] == [[i, i + 1] for i in range(0, 16, 2)]
+    assert steps[("tp",)] == [[i] for i in range(16)]
+    assert steps[("dp", "sp")] == [[*range(8)], [*range(8, 16)]]
+
+
+def test_axes_of_size_1_share_one_step() -> None:
+    plan = GroupPlan.of(Layout(pp=1, dp=4, sp=1, tp=1), ["dp tp", "sp tp"])
+    assert [step.axes for step in plan.steps] == [(), ("pp",)]
+    assert [step.members.shape for step in plan.steps] == [(1, 4), (4, 1)]
+    alone = GroupPlan.of(Layout(dp=1, tp=1))
+    assert [(step.axes, step.members.tolist()) for step in alone.steps] == [((), [[0]])]
+
+
+def test_the_steps_of_a_sub_world_hold_its_ranks() -> None:
+    plan = GroupPlan.of(Layout(dp=2, tp=2, ranks=[7, 0, 3, 5]))
+    assert [step.members.tolist() for step in plan.steps] == [
+        [[7, 0, 3, 5]],
+        [[7, 3], [0, 5]],
+        [[7, 0], [3, 5]],
+    ]
+
+
+REQUESTS = [
+    GroupPlan.of(Layout(dp=4, sp=2)),
+    GroupPlan.of(Layout(dp=2, sp=4)),
+    GroupPlan.of(Layout(sp=2, dp=4)),
+    GroupPlan.of(Layout(dp=4, tp=2)),
+    GroupPlan.of(Layout(dp=4, sp=2, tp=1)),
+    GroupPlan.of(Layout(dp=8)),
+    GroupPlan.of(Layout(dp=4, sp=2), ["dp sp"]),
+    GroupPlan.of(Layout(dp=4, sp=2), ["sp dp"]),
+    GroupPlan.of(Layout(dp=4, sp=2), ["dp", "sp"]),
+    GroupPlan.of(Layout(dp=4, sp=2), ["sp", "dp"]),
+    GroupPlan.of(Layout(dp=4, sp=2), ["dp"]),
+    GroupPlan.of(Layout(dp=4, sp=2, ranks=range(8, 16))),
+    GroupPlan.of(Layout(dp=4, sp=2, ranks=range(0, 16, 2))),
+    GroupPlan.of(Layout(dp=4, sp=2, ranks=range(7, -1, -1))),
+    GroupPlan.of(Layout(dp=4, sp=2, ranks=[1, 0, *range(2, 8)])),
+    GroupPlan.of(Layout(dp=4, sp=2, ranks=[0, 1, *range(2, 6), 7, 6])),
+]
+
+
+def test_different_requests_are_different_plans() -> None:
+    assert all((one == two) == (one is two) for one in REQUESTS for two in REQUESTS)
+
+
+@pytest.mark.parametrize("plan", REQUESTS, ids=range(len(REQUESTS)))
+def test_a_plan_survives_pickle_and_copy(plan: GroupPlan) -> None:
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert copy.deepcopy(plan) == plan
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ([0, 2], range(0, 4, 2)),
+        (range(0, 3, 2), range(0, 4, 2)),
+        ([3, 1], range(3, -1, -2)),
+        ([0, 1], None),
+        (np.array([5, 0]), (5, 0)),
+    ],
+)
+def test_equal_layouts_have_equal_plans(one: object, two: object) -> None:
+    """Ranks written in two ways are the same request."""
+    layouts = [Layout(dp=2, ranks=ranks) for ranks in (one, two)]  # type: ignore[arg-type]
+    assert layouts[0] == layouts[1]
+    assert GroupPlan.of(layouts[0]) == GroupPlan.of(layouts[1])
+
+
+def test_the_plan_of_a_huge_layout_is_computed_at_once() -> None:
+    plan = GroupPlan.of(Layout(pp=16, dp=2**30, tp=64))
+    assert plan != GroupPlan.of(Layout(pp=16, dp=2**31, tp=32))
+    assert plan.has(("dp",))
+    assert plan.key(("pp", "tp")) == ("pp", "tp")
+
+
+def test_a_plan_is_frozen_and_hashable() -> None:
+    plan = GroupPlan.of(Layout(dp=4, sp=2))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.layout = Layout(dp=8)  # type: ignore[misc]
+    assert {plan: 1}[GroupPlan.of(Layout(dp=4, sp=2))] == 1

@@ -1,0 +1,93 @@
+"""Sizes and strides, by hand. Their laws are in test_laws.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from meshkit import Layout, UnknownAxisError
+from meshkit.core.grid.strides import (
+    BLOCK,
+    axis_strides,
+    coalesce,
+    group_start,
+    indices,
+    offsets,
+    select,
+    shift_position,
+)
+
+AXES = axis_strides({"pp": 2, "dp": 3, "sp": 1, "tp": 4}, 24)
+
+
+def test_strides_of_a_layout() -> None:
+    assert AXES == (("pp", 2, 12), ("dp", 3, 4), ("sp", 1, 4), ("tp", 4, 1))
+    assert select(AXES, ("tp", "pp")) == ((4, 1), (2, 12))
+
+
+@pytest.mark.parametrize(
+    ("axes", "strides"),
+    [
+        ((), ((24, 1),)),
+        (("pp", "dp", "sp", "tp"), ((24, 1),)),
+        (("pp", "dp"), ((6, 4),)),
+        (("pp", "sp", "dp"), ((6, 4),)),
+        (("dp", "pp"), ((3, 4), (2, 12))),
+        (("pp", "tp"), ((2, 12), (4, 1))),
+        (("sp",), ()),
+    ],
+)
+def test_as_few_steps_as_can_be(
+    axes: tuple[str, ...], strides: tuple[tuple[int, int], ...]
+) -> None:
+    assert Layout(pp=2, dp=3, sp=1, tp=4).strides(*axes) == strides
+
+
+def test_a_view_with_equal_groups_has_equal_strides() -> None:
+    dense = Layout(pp=2, dp=4, cp=2, tp=2, ranks=range(8, 40))
+    sparse = dense.view(pp=2, efsdp=4, ep=4)
+    assert dense.strides("cp", "tp") == sparse.strides("ep") == ((4, 1),)
+    assert dense.strides("dp") == sparse.strides("efsdp") == ((4, 4),)
+    assert dense.strides("dp", "cp") != sparse.strides("efsdp")
+
+
+def test_an_axis_that_is_not_there() -> None:
+    with pytest.raises(UnknownAxisError, match=r"layout\.strides"):
+        Layout(dp=2).strides("tp")
+
+
+def test_positions() -> None:
+    steps = ((3, 4), (2, 1))
+    assert offsets(steps).tolist() == [0, 1, 4, 5, 8, 9]
+    assert offsets(()).tolist() == [0]
+    assert group_start(12 + 8 + 3, steps) == 12 + 2
+    assert coalesce(((1, 9),)) == ()
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+def test_indices_of_many_positions_are_numpys(count: int) -> None:
+    positions = np.arange(count)[::-1] * 7 % 24  # not contiguous, not ascending
+    expected = np.stack(np.unravel_index(positions, (2, 3, 1, 4)), axis=-1)
+    assert np.array_equal(indices(positions, AXES), expected)
+    assert positions.tolist() == (np.arange(count)[::-1] * 7 % 24).tolist(), "changed its input"
+
+
+def test_indices_keep_the_shape() -> None:
+    assert indices(np.array([[23], [4]]), AXES).tolist() == [[[1, 2, 0, 3]], [[0, 1, 0, 0]]]
+    assert indices(np.array(5), AXES).tolist() == [0, 1, 0, 1]
+    assert indices(np.zeros((0, 3), dtype=np.int64), AXES).shape == (0, 3, 4)
+
+
+def test_moving_along_an_axis() -> None:
+    assert shift_position(4, ((3, 4),), 1, wrap=True) == 8
+    assert shift_position(8, ((3, 4),), 1, wrap=True) == 0
+    assert shift_position(8, ((3, 4),), 1, wrap=False) is None
+    assert shift_position(0, ((3, 4),), -1, wrap=False) is None
+    assert shift_position(0, ((3, 4),), -4, wrap=True) == 8
+
+
+def test_rings() -> None:
+    layout = Layout(dp=2, sp=4)
+    assert layout.ring(6, "sp").tolist() == [6, 7, 4, 5]
+    assert layout.ring(6, "dp").tolist() == [6, 2]
+    assert Layout(dp=1).ring(0, "dp").tolist() == [0]

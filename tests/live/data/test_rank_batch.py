@@ -1,0 +1,259 @@
+"""The loop over micro batches: gradients equal those of one process, for every wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import meshkit
+from meshkit.live.groups import create
+
+WIDTH, LONGEST = 6, 9  # features of a token; tokens of the longest sample
+
+
+class Model(nn.Module):
+    """Two linear layers, sharded separately by fully_shard; the output is the loss of each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the loss of each row: (..., WIDTH) to (...)."""
+        return self.down(self.up(x).relu()).square().mean(-1)
+
+
+def make_model(samples: int) -> tuple[Model, Tensor]:
+    """Return the model and data (samples, LONGEST, WIDTH), float64, equal on every rank."""
+    torch.manual_seed(11)
+    data = torch.randn(samples, LONGEST, WIDTH, dtype=torch.float64)
+    return Model().double(), data
+
+
+def token_counts(samples: int) -> Tensor:
+    """Return how many tokens of each sample count, from 0 to LONGEST."""
+    return torch.arange(samples) * 7 % (LONGEST + 1)
+
+
+def gradients_per_token(samples: int) -> dict[str, Tensor]:
+    """Return the gradients of one process for the mean over all tokens that count."""
+    model, data = make_model(samples)
+    kept = torch.arange(LONGEST) < token_counts(samples)[:, None]
+    model(data)[kept].mean().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def weigh_by_tokens(samples: int) -> Any:
+    """Train one step on sequences of different lengths, over dp and sp, weighted by tokens."""
+    with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh:
+        plan = mesh.batch(global_batch=samples, micro_batch=2, uneven=True)
+        model, data = make_model(samples)
+        here = torch.arange(LONGEST).tensor_split(2)[mesh.coordinate["sp"]]
+        masks = []
+        for micro in plan.micro_batches(0):
+            kept = here < token_counts(samples)[torch.from_numpy(micro.samples)][:, None]
+            masks.append(kept & (not micro.is_filler))
+        weights = mesh.token_weights([int(mask.sum()) for mask in masks])
+        for micro, mask, weight in zip(plan.micro_batches(0), masks, weights, strict=True):
+            losses = model(data[torch.from_numpy(micro.samples)][:, here])
+            mean = (losses * mask).sum() / mask.sum().clamp(min=1)  # 0 where nothing counts
+            (mean * weight).backward()
+        flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        dist.all_reduce(flat, group=mesh.group("dp", "sp"))
+        expected = torch.cat([g.flatten() for g in gradients_per_token(samples).values()])
+        refused = []
+        for mine in (
+            [1.5],
+            [[1]],
+            ["a"] if mesh.rank in (2, 3) else [1],
+            [-1] if mesh.rank in (2, 3) else [1],
+            [0],
+        ):
+            try:
+                mesh.token_weights(mine)  # type: ignore[arg-type]
+            except meshkit.SpecError as error:
+                refused.append(str(error))
+        return float((flat / 4 - expected).abs().max()), weights.tolist(), refused
+
+
+def ask_plans() -> Any:
+    """Return the plans that mesh.batch makes, and the errors that it raises."""
+    with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh, mesh.view(shard=4, tp=2) as view:
+        plan = mesh.batch(global_batch=16, micro_batch=2)
+        told = []
+        for options in ({"data": 3}, {"data": "tq"}, {"data": "dp dp"}, {"global_batch": 15}):
+            try:
+                mesh.batch(**{"global_batch": 8, "micro_batch": 1, **options})  # type: ignore[arg-type]
+            except meshkit.MeshkitError as error:
+                told.append(str(error))
+        both = mesh.batch(global_batch=16, micro_batch=2, data=("sp", "dp"))
+        none = mesh.batch(global_batch=16, micro_batch=2, data=())
+        same = plan == meshkit.BatchPlan.solve(dp=2, global_batch=16, micro_batch=2)
+        part = meshkit.build_mesh(ranks=range(4), dp=4)
+        outside = part.batch(global_batch=16, micro_batch=2)
+        shares = plan.data_index, both.data_index, none.data_index, outside.data_index
+        own = plan.samples(1).tolist(), plan.samples(1, 1).tolist()
+        shard = view.batch(global_batch=16, micro_batch=2, data="shard").data_index
+        try:
+            part.inside or outside.samples(0)
+        except meshkit.CoordinateError as error:
+            told.append(str(error))
+        schedule = meshkit.BatchSchedule.from_text(plan, "0:8 16:16").at(16)
+        grown = [micro.samples.tolist() for micro in schedule.micro_batches(0, first=16)]
+        part.close()
+        return same, shares, shard, own, grown, type(plan.resize(3)).__name__, told
+
+
+def run_on_eight_ranks() -> Any:
+    """Run the jobs of eight ranks."""
+    return {8: weigh_by_tokens(8), 6: weigh_by_tokens(6), "plans": ask_plans()}
+
+
+@pytest.fixture(scope="module")
+def eight() -> list[Any]:
+    """Return the results of eight ranks."""
+    return meshkit.spawn(run_on_eight_ranks, 8, timeout=120)
+
+
+def shard_fully(model: nn.Module) -> nn.Module:
+    """Apply FSDP2 to each layer and to the model."""
+    from torch.distributed.fsdp import fully_shard
+
+    for part in model.children():
+        fully_shard(part)
+    return fully_shard(model)
+
+
+def average_gradients(mesh: meshkit.Mesh, model: nn.Module) -> None:
+    """Average the gradients, as a trainer without a wrapper does after the loop."""
+    for p in model.parameters():
+        dist.all_reduce(p.grad, group=mesh.group("dp"))
+        p.grad /= mesh.size("dp")  # type: ignore[operator]
+
+
+def gradient_gap(model: nn.Module, expected: dict[str, Tensor]) -> float:
+    """Return the largest difference between the full gradients and the expected ones."""
+    names = {name: name.removeprefix("_orig_mod.") for name, _ in model.named_parameters()}
+    found = {names[name].removeprefix("module."): p.grad for name, p in model.named_parameters()}
+    assert found.keys() == expected.keys()
+    whole = {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in found.items()}
+    return max(float((whole[n] - expected[n]).abs().max()) for n in expected)
+
+
+def gradients_per_sample(samples: int) -> dict[str, Tensor]:
+    """Return the gradients of one process for the mean over all samples."""
+    model, data = make_model(samples)
+    model(data).mean().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def train_one_step(
+    mesh: meshkit.Mesh, plan: Any, wrap: Callable[[Any], Any], samples: int
+) -> tuple[Any, ...]:
+    """Train one step; return the gradient gap, the reductions of each micro step, and own steps."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    model, data = make_model(samples)
+    wrapped, sent = wrap(model), []
+    for micro in plan.micro_batches(0):
+        with CommDebugMode() as comm, plan.sync_on_last(wrapped, micro):
+            loss = wrapped(data[torch.from_numpy(micro.samples)]).mean()
+            (loss * micro.weight).backward()
+        counts = {str(op).rpartition(".")[2]: n for op, n in comm.get_comm_counts().items()}
+        sent.append(sum(n for op, n in counts.items() if "reduce" in op))
+    if type(wrapped) is Model:  # neither DDP nor FSDP2, which makes it one of its own
+        average_gradients(mesh, model)
+    return (
+        gradient_gap(wrapped, gradients_per_sample(samples)),
+        sent,
+        plan.num_micro_batches(plan.data_index),
+    )
+
+
+def train_with_every_wrapper(samples: int, compiled: bool) -> Any:
+    """Train one step with DDP, with FSDP2 and without a wrapper, over all ranks."""
+    with meshkit.build_mesh(dp=-1) as mesh:
+        plan = mesh.batch(global_batch=samples, micro_batch=2, uneven=True)
+        wraps: dict[str, Callable[[Any], Any]] = {
+            "ddp": lambda m: DistributedDataParallel(m, process_group=mesh.group("dp")),
+            "fsdp2": shard_fully,
+            "none": lambda m: m,
+        }
+        if compiled:
+            wraps["compiled"] = lambda m: torch.compile(wraps["ddp"](m), backend="eager")
+        return {name: train_one_step(mesh, plan, wrap, samples) for name, wrap in wraps.items()}
+
+
+@pytest.mark.skipif(not create.KEEPS_ORDER, reason="FSDP2 on the cpu: torch 2.13 and newer")
+@pytest.mark.parametrize(("ranks", "samples"), [(2, 8), (7, 64), (4, 6)])
+def test_gradients_are_those_of_one_process_and_are_synchronised_once(
+    ranks: int, samples: int
+) -> None:
+    """4 micro batches over 2 ranks, 32 over 7, and 3 over 4, one rank having a filler."""
+    steps = -(-samples // 2 // ranks)
+    compiled = ranks == 2  # which takes seconds a rank
+    found = meshkit.spawn(train_with_every_wrapper, ranks, (samples, compiled), timeout=120)
+    assert sum(row["none"][2] for row in found) == samples // 2
+    for row in found:
+        for name, (gap, sent, _) in row.items():
+            assert gap < 1e-14, name
+            assert len(sent) == steps
+            assert sent[:-1] == [0] * (steps - 1), name
+        assert row["ddp"][1][-1] == 1  # one bucket
+        assert row["fsdp2"][1][-1] == 2  # a reduce-scatter a layer; the root has nothing of its own
+        assert row["none"][1][-1] == 0
+        assert not compiled or row["compiled"][1][-1] == 1
+
+
+@pytest.mark.parametrize("samples", [8, 6])
+def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(
+    samples: int, eight: list[Any]
+) -> None:
+    found = [one[samples] for one in eight]
+    total = int(token_counts(samples).sum())
+    assert sum(sum(weights) for _, weights, _ in found) == pytest.approx(4 * 2)
+    for rank, (gap, weights, refused) in enumerate(found):
+        assert gap < 1e-14
+        assert all(
+            weight * total / 4 == pytest.approx(round(weight * total / 4)) for weight in weights
+        )
+        bad = (
+            "mesh.token_weights(counts): counts are whole numbers of 0 or more, "
+            "one a micro batch.\n"
+            "  Fix: [int(mask.sum()) for mask in masks]."
+        )
+        other = "mesh.token_weights(counts): 1 rank refused its own counts.\n  Fix: see their logs."
+        mine = bad if rank in (2, 3) else other  # each of them in a group of its own
+        none = "mesh.token_weights(counts): no rank has a token.\n"
+        assert refused == [bad, bad, mine, mine, none + "  Fix: leave this step out on all ranks."]
+
+
+def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
+    found = [one["plans"] for one in eight]
+    for rank, (same, shares, shard, own, grown, resized, told) in enumerate(found):
+        dp, sp = rank // 4, rank // 2 % 2
+        assert same
+        assert shares == (dp, sp * 2 + dp, 0, rank if rank < 4 else None)
+        assert shard == rank // 2
+        steps = [[16 + 4 * a + 2 * d + i for i in range(2)] for d in (dp, 1) for a in range(4)]
+        assert own == (steps[:4], steps[4:])
+        assert grown == steps[:4]
+        assert resized == "BatchPlan"
+        assert told[0] == (
+            "mesh.batch(global_batch=8, micro_batch=1, data=3): data is 3.\n"
+            "  Fix: data=('dp',), or other axes of dp sp tp."
+        )
+        assert [text.splitlines()[0].partition(": ")[0] for text in told[1:4]] == [
+            "mesh.batch(global_batch=8, micro_batch=1, data='tq')",
+            "mesh.batch(global_batch=8, micro_batch=1, data='dp dp') names the axis dp twice.",
+            "mesh.batch(global_batch=15, micro_batch=1)",
+        ]
+        assert told[4:] == [
+            "plan.samples(...): this rank is outside the mesh.\n  Fix: ask only where mesh.inside."
+        ] * (rank >= 4)

@@ -1,0 +1,696 @@
+"""Seeds and random streams: in one process, and on meshes of real ranks."""
+
+from __future__ import annotations
+
+import gc
+import io
+import random
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import meshkit
+from meshkit import Layout, MeshkitError, SpecError, stream_seed
+from meshkit.launch.default_group import require_job
+from meshkit.live.data.rng import RandomStreams
+from tests.live.faults import error_of
+
+LAYOUT = Layout(dp=2, sp=2, tp=2)
+
+
+@pytest.fixture
+def rng() -> Iterator[RandomStreams]:
+    """Yield the streams of rank 5 (dp=1 sp=0 tp=1) on the CPU; restore torch's state after."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield RandomStreams(LAYOUT, 5, "cpu", lambda: 3)
+
+
+def generator(name: str, **coordinate: int) -> torch.Generator:
+    """Return a generator that draws the same numbers as a stream."""
+    return torch.Generator().manual_seed(stream_seed(3, name, **coordinate))
+
+
+def numbers(count: int = 4) -> list[float]:
+    return torch.rand(count).tolist()
+
+
+VARY = ("dp", "tp")
+
+
+# ---------------------------------------------------------------- a stream, and what is outside
+
+
+def test_a_stream_draws_as_the_generator_of_its_seed_and_continues(rng: RandomStreams) -> None:
+    expected = torch.rand(8, generator=generator("dropout", dp=1, tp=1)).tolist()
+    with rng("dropout", vary=VARY):
+        found = numbers(3)
+    with rng("dropout", vary="tp dp"):
+        found += numbers(5)
+    assert found == expected
+
+
+def test_a_stream_leaves_the_global_generator_unchanged(rng: RandomStreams) -> None:
+    expected = [numbers(), torch.randn(3).tolist(), numbers()]
+    torch.manual_seed(0)
+    found = [numbers()]
+    with rng("dropout"):
+        torch.randn(5)  # an odd number, which leaves half a pair in the generator
+    found.append(torch.randn(3).tolist())
+    with pytest.raises(ZeroDivisionError), rng("dropout", vary=VARY):
+        torch.rand(1 // 0)
+    found.append(numbers())
+    assert found == expected
+
+
+def test_python_and_numpy_generators_stay_unchanged(rng: RandomStreams) -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    mine = torch.Generator().manual_seed(1)
+    with rng("dropout"):
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index, union-attr]
+        torch.rand(2, generator=mine)
+    again = torch.Generator().manual_seed(1)
+    torch.rand(2, generator=again)
+    assert torch.equal(mine.get_state(), again.get_state())
+
+
+def test_a_body_that_fails_leaves_the_stream_where_it_stopped(rng: RandomStreams) -> None:
+    expected = torch.rand(6, generator=generator("x")).tolist()
+    found = []
+
+    def fails() -> None:
+        with rng("x"):
+            found.extend(numbers(2))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    with rng("x"):
+        found += numbers(4)
+    assert found == expected
+
+
+def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
+    a, b = (torch.rand(4, generator=generator(name)).tolist() for name in "ab")
+    with rng("a"):
+        found = numbers(2)
+        with rng("b"):
+            assert numbers() == b
+        inside = torch.get_rng_state()
+        with pytest.raises(MeshkitError) as caught, rng("a"):
+            pass
+        assert torch.equal(inside, torch.get_rng_state())
+        found += numbers(2)
+    assert found == a
+    assert str(caught.value) == (
+        "mesh.rng('a'): the stream 'a' is open, and would draw the same numbers twice.\n"
+        "  Fix: a stream of another name inside it."
+    )
+    with rng("a"):  # it can be entered again once it is left
+        pass
+
+
+def test_streams_left_in_another_order_raise(rng: RandomStreams) -> None:
+    """Two Python generators that are advanced in turn leave their streams in this order."""
+    before, first, second = torch.get_rng_state(), rng("a"), rng("b")
+    first.__enter__()
+    second.__enter__()
+    numbers()
+    with pytest.raises(MeshkitError) as caught:
+        first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert str(caught.value) == (
+        "mesh.rng('a'): the stream 'a' is left while 'b', entered later, is open.\n"
+        "  Neither knows now which numbers were its own.\n"
+        "  Fix: no yield inside the with."
+    )
+    torch.set_rng_state(before)
+    with rng("a"):
+        assert numbers() == torch.rand(4, generator=generator("a")).tolist()
+
+
+def test_streams_differ_by_name_and_by_axes(rng: RandomStreams) -> None:
+    drawn = []
+    for name, vary in (("a", ()), ("a", "dp"), ("a", "tp"), ("a", "dp tp"), ("b", "dp")):
+        with rng(name, vary=vary):
+            drawn.append(tuple(numbers()))
+    assert len({*drawn}) == 5
+    assert [*rng.state_dict()] == ["a", "a dp=1", "a tp=1", "a dp=1 tp=1", "b dp=1"]
+
+
+def test_a_stream_keeps_the_seed_that_it_began_with(rng: RandomStreams) -> None:
+    with rng("x", vary="dp", seed=9):
+        found = numbers(2)
+    with rng("x", vary="dp"):  # goes on
+        found += numbers(2)
+    with rng("x", vary="dp", seed=9):
+        found += numbers(2)
+    own = torch.Generator().manual_seed(stream_seed(9, "x", dp=1))
+    assert found == torch.rand(6, generator=own).tolist()
+    with pytest.raises(SpecError) as caught:
+        rng("x", vary="dp", seed=8)
+    assert str(caught.value) == (
+        "mesh.rng('x', vary='dp', seed=8): the stream 'x dp=1' began with another seed.\n"
+        "  Fix: leave out seed to go on with it, or another name."
+    )
+
+
+def test_a_stream_decorates_a_function(rng: RandomStreams) -> None:
+    draw: Callable[[], list[float]] = rng("x")(numbers)  # type: ignore[operator]
+    assert draw() + draw() == torch.rand(8, generator=generator("x")).tolist()
+
+
+@pytest.mark.parametrize("name", ["", "a b", " a", "a\n", 3, None])
+def test_invalid_names_raise(rng: RandomStreams, name: Any) -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(SpecError) as caught:
+        rng(name)
+    assert str(caught.value) == (
+        f"mesh.rng({name!r}): {name!r} is no name of a stream.\n"
+        "  Fix: a str without blanks, such as 'dropout'."
+    )
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_a_state_is_a_copy_that_torch_stores(rng: RandomStreams) -> None:
+    with rng("x", vary="dp"):
+        numbers()
+    state, file = rng.state_dict(), io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert {key: {*kinds} for key, kinds in loaded.items()} == {"x dp=1": {"cpu"}}
+    assert loaded["x dp=1"]["cpu"].dtype == torch.uint8
+    state["x dp=1"]["cpu"].zero_()  # as a checkpoint is read into it
+    with rng("x", vary="dp"):
+        found = numbers()
+    rng.load_state_dict(loaded)
+    loaded["x dp=1"]["cpu"].zero_()
+    with rng("x", vary="dp"):
+        assert numbers() == found
+    assert found == torch.rand(8, generator=generator("x", dp=1)).tolist()[4:]
+
+
+def test_a_state_saved_inside_streams_is_their_current_state(rng: RandomStreams) -> None:
+    with rng("a"):
+        numbers(1)
+        with rng("b"):
+            numbers(2)
+            state = rng.state_dict()
+    other = RandomStreams(LAYOUT, 5, "cpu", lambda: 99)
+    other.load_state_dict(state)
+    for name, count in (("a", 1), ("b", 2)):
+        with other(name):
+            expected = torch.rand(6, generator=generator(name)).tolist()
+            assert numbers(6 - count) == expected[count:]
+
+
+def test_a_stream_without_a_saved_state_begins_anew(rng: RandomStreams) -> None:
+    for name in "ab":
+        with rng(name):
+            numbers()
+    only = {"a": rng.state_dict()["a"]}
+    rng.load_state_dict(only)
+    assert [*rng.state_dict()] == ["a"]
+    with rng("b", seed=4):  # and may begin with any seed
+        found = numbers()
+    expected = torch.Generator().manual_seed(stream_seed(4, "b"))
+    assert found == torch.rand(4, generator=expected).tolist()
+
+
+def test_each_rank_takes_its_own_of_the_states_of_all_ranks(rng: RandomStreams) -> None:
+    merged: dict[str, Any] = {}
+    for rank in range(8):
+        one = RandomStreams(LAYOUT, rank, "cpu", lambda: 3)
+        for vary in ((), "dp", "dp tp"):
+            with one("x", vary=vary):
+                numbers(rank)
+        merged |= one.state_dict()
+    assert len(merged) == 1 + 2 + 4
+    rng.load_state_dict({**merged, "x pp=0": merged["x"]})
+    assert [*rng.state_dict()] == ["x", "x dp=1", "x dp=1 tp=1"]
+    outside = RandomStreams(LAYOUT, 99, "cpu", lambda: 3)
+    outside.load_state_dict(merged)
+    assert [*outside.state_dict()] == ["x"]
+
+
+GOOD = torch.get_rng_state()
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        (
+            [GOOD],
+            "mesh.rng.load_state_dict(states): the states are a list, not a dict.\n"
+            "  Fix: what mesh.rng.state_dict() returned, or several merged.",
+        ),
+        *(
+            (
+                {"y": {"cpu": GOOD}, key: state},
+                f"mesh.rng.load_state_dict(states): the state {key!r} of {kind!r} is not one of "
+                "a generator here.\n"
+                "  It is a uint8 tensor by the name of a stream and the type of a device.\n"
+                "  Fix: what mesh.rng.state_dict() returned, on a torch and a device like these.",
+            )
+            for key, state, kind in [
+                ("x", {"cpu": GOOD[:-1]}, "cpu"),
+                ("x", {"cpu": GOOD.int()}, "cpu"),
+                ("x", {"cpu": b"bytes"}, "cpu"),
+                ("x", {"cpu": GOOD, "cuda": 3}, "cuda"),
+                ("x", GOOD, "?"),
+                (3, {"cpu": GOOD}, "?"),
+            ]
+        ),
+    ],
+)
+def test_invalid_states_raise(rng: RandomStreams, states: Any, text: str) -> None:
+    with rng("x"):
+        numbers()
+    before = rng.state_dict()
+    with pytest.raises(SpecError) as caught:
+        rng.load_state_dict(states)
+    assert str(caught.value) == text
+    assert torch.equal(rng.state_dict()["x"]["cpu"], before["x"]["cpu"])
+
+
+def test_no_state_is_loaded_inside_a_stream(rng: RandomStreams) -> None:
+    with rng("x"), pytest.raises(MeshkitError) as caught:
+        rng.load_state_dict({})
+    assert str(caught.value) == (
+        "mesh.rng.load_state_dict(states): the stream 'x' is open.\n"
+        "  Fix: load before the with, or after it."
+    )
+
+
+def test_a_state_that_torch_refuses_changes_nothing_outside(rng: RandomStreams) -> None:
+    rng.load_state_dict({"x": {"cpu": torch.full_like(GOOD, 255)}})
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError), rng("x"):
+        pass
+    assert torch.equal(before, torch.get_rng_state())
+    with rng("y"):  # and no stream is open
+        pass
+    assert "x" in rng.state_dict()
+
+
+# ---------------------------------------------------------------- activation checkpointing
+
+
+def weighted(rng: RandomStreams, inside: bool, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return a dropout mask and the gradient through its recomputation, which must be equal."""
+    x = torch.ones(64, requires_grad=True)
+
+    def drop(x: Tensor) -> Tensor:
+        if not inside:
+            return F.dropout(x * x, 0.5) * x  # the mask is needed again for the last factor
+        with rng("dropout"):
+            return F.dropout(x * x, 0.5) * x
+
+    if inside:
+        y = checkpoint(drop, x, **options)
+    else:
+        with rng("dropout"):
+            y = checkpoint(drop, x, **options)
+    numbers(3)  # what happens between forward and backward
+    with rng("other"):
+        numbers(3)
+    y.sum().backward()
+    assert x.grad is not None
+    return y.detach(), x.grad / 3
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_around_a_checkpointed_function_the_mask_is_recomputed(
+    rng: RandomStreams, reentrant: bool
+) -> None:
+    y, gradient = weighted(rng, inside=False, use_reentrant=reentrant)
+    assert torch.equal(y, gradient)
+
+
+def test_inside_a_checkpointed_function_replay_recomputes_it(rng: RandomStreams) -> None:
+    for _ in range(2):  # from a stream that begins, and from one that goes on
+        y, gradient = weighted(rng, inside=True, use_reentrant=False, context_fn=rng.replay)
+        assert torch.equal(y, gradient)
+    expected = F.dropout(torch.ones(3, 64), 0.5)  # only to say that masks of 64 differ
+    assert not torch.equal(expected[0], expected[1])
+    with rng("dropout"):  # the recomputation has moved no stream: two masks were drawn, not four
+        found = numbers()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(generator("dropout").get_state())
+        F.dropout(torch.ones(64), 0.5), F.dropout(torch.ones(64), 0.5)
+        assert numbers() == found
+
+
+def test_inside_a_checkpointed_function_the_mask_is_another_without_it(rng: RandomStreams) -> None:
+    """The docstring warns of this; replay prevents it."""
+    y, gradient = weighted(rng, inside=True, use_reentrant=False)
+    assert not torch.equal(y, gradient)
+
+
+def test_a_recomputation_inside_an_open_stream(rng: RandomStreams) -> None:
+    """Forward outside and backward inside the same stream, which the recomputation enters again."""
+    x = torch.ones(64, requires_grad=True)
+
+    def drop(x: Tensor) -> Tensor:
+        with rng("dropout"):
+            return F.dropout(x * x, 0.5) * x
+
+    y = checkpoint(drop, x, use_reentrant=False, context_fn=rng.replay)
+    with rng("dropout"):
+        before = numbers()
+        y.sum().backward()
+        after = numbers()
+    assert x.grad is not None
+    assert torch.equal(y, x.grad / 3)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.set_state(generator("dropout").get_state())
+        F.dropout(torch.ones(64), 0.5)
+        assert numbers() + numbers() == before + after
+
+
+# ---------------------------------------------------------------- an accelerator, played
+
+
+class Accelerator:
+    """A stand-in for torch.cuda with two devices, each of which has a generator."""
+
+    def __init__(self) -> None:
+        self.generators = [torch.Generator().manual_seed(device) for device in range(2)]
+        self.current = 1
+
+    def get_rng_state(self) -> Tensor:
+        return self.generators[self.current].get_state()
+
+    def set_rng_state(self, state: Tensor) -> None:
+        self.generators[self.current].set_state(state)
+
+    def manual_seed(self, seed: int) -> None:
+        self.generators[self.current].manual_seed(seed)
+
+    def rand(self, count: int) -> list[float]:
+        return torch.rand(count, generator=self.generators[self.current]).tolist()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+    module = Accelerator()
+    cpu = SimpleNamespace(get_rng_state=torch.get_rng_state, set_rng_state=torch.set_rng_state)
+    stand_in = SimpleNamespace(random=cpu, default_generator=torch.default_generator)
+    stand_in.get_device_module = {"cuda": module}.__getitem__
+    stand_in.__dict__.update(uint8=torch.uint8, Tensor=Tensor)
+    monkeypatch.setattr(rng, "torch", stand_in)
+    return module
+
+
+def test_the_current_device_draws_from_the_stream_too_and_no_other(cuda: Accelerator) -> None:
+    rng = RandomStreams(LAYOUT, 5, "cuda", lambda: 3)
+    expected = torch.rand(8, generator=generator("x", dp=1)).tolist()
+    before = [each.get_state() for each in cuda.generators]
+    outer = torch.get_rng_state()
+    with rng("x", vary="dp"):
+        found = cuda.rand(3)
+        assert numbers() == expected[:4]
+    with rng("x", vary="dp"):
+        found += cuda.rand(5)
+    with pytest.raises(ZeroDivisionError), rng("y"):
+        torch.rand(cuda.current // 0)
+    assert found == expected
+    assert torch.equal(outer, torch.get_rng_state())
+    for state, each in zip(before, cuda.generators, strict=True):
+        assert torch.equal(state, each.get_state())
+
+
+def test_a_state_without_the_accelerator_begins_there_anew(
+    cuda: Accelerator, rng: RandomStreams
+) -> None:
+    on_both = RandomStreams(LAYOUT, 5, "cuda", lambda: 3)
+    with on_both("x"):
+        numbers(2), cuda.rand(2)
+    state = on_both.state_dict()
+    assert {*state["x"]} == {"cpu", "cuda"}
+    rng.load_state_dict(state)  # on the cpu alone
+    with rng("x"):
+        assert numbers(2) == torch.rand(4, generator=generator("x")).tolist()[2:]
+    on_both.load_state_dict(rng.state_dict())
+    with on_both("x"):
+        assert cuda.rand(2) == torch.rand(2, generator=generator("x")).tolist()
+        assert numbers(2) == torch.rand(6, generator=generator("x")).tolist()[4:]
+
+
+Sizes = dict[str, int]
+
+
+def dropout_mask() -> list[int]:
+    """Return the mask of a dropout over 64 ones."""
+    return F.dropout(torch.ones(64), 0.5).ne(0).int().tolist()
+
+
+def draw_streams(sizes: Sizes) -> Any:
+    """Draw outside a stream, inside, outside again, and on entering it again."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        outside = [numbers()]
+        with mesh.rng("dropout", vary=VARY):
+            first, dropped = numbers(), dropout_mask()
+        outside.append(numbers())
+        with mesh.rng("dropout", vary="tp dp"):  # the same stream
+            second = numbers()
+        with mesh.rng("dropout"):
+            alike = numbers()
+        return mesh.coordinate, outside, (first, dropped, second), alike
+
+
+def collect_seeds(sizes: Sizes) -> Any:
+    """Return the seeds by their varying axes, before and after another ``init``."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        torch.manual_seed(1)
+        before = torch.get_rng_state()
+        found = {vary: mesh.seed(vary=vary) for vary in ("", "dp", "dp tp", "sp")}
+        touched = not torch.equal(before, torch.get_rng_state())
+        more = mesh.seed(7), mesh.seed(7, vary=["tp", "dp"])  # type: ignore[arg-type]
+        meshkit.init(seed=11)
+        later = mesh.seed()
+    meshkit.init(seed=12)
+    kept = mesh.seed()
+    meshkit.shutdown()
+    return mesh.coordinate, found, touched, more, later, kept, mesh.seed()
+
+
+def draw_and_seed(sizes: Sizes) -> Any:
+    """Return the draws and the seeds of a mesh."""
+    return draw_streams(sizes), collect_seeds(sizes)
+
+
+# ---------------------------------------------------------------- real ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[Any]:
+    """Return the draws and the seeds of each rank of a mesh."""
+    return meshkit.spawn(draw_and_seed, 4, ({"dp": 2, "sp": 2, "tp": 1},), timeout=60)
+
+
+def test_seeds_of_a_mesh(ranks: list[Any]) -> None:
+    for _, (at, by_vary, touched, more, later, kept, after) in ranks:
+        assert not touched
+        assert by_vary == {
+            "": stream_seed(5),
+            "dp": stream_seed(5, dp=at["dp"]),
+            "dp tp": stream_seed(5, dp=at["dp"], tp=at["tp"]),
+            "sp": stream_seed(5, sp=at["sp"]),
+        }
+        assert more == (stream_seed(7), stream_seed(7, dp=at["dp"], tp=at["tp"]))
+        assert (later, kept) == (stream_seed(11), stream_seed(12))
+        assert after == stream_seed(5)  # when the job has been left, what it was built with
+
+
+def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> None:
+    by_place: dict[tuple[int, int], list[Any]] = {}
+    found = [streams for streams, _ in ranks]
+    for at, outside, drawn, alike in found:
+        by_place.setdefault((at["dp"], at["tp"]), []).append(drawn)
+        assert (outside, alike) == (found[0][1], found[0][3])
+        own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=at["dp"], tp=at["tp"]))
+        assert drawn[0] == torch.rand(4, generator=own).tolist()
+    assert [len(rows) for rows in by_place.values()] == [2, 2]
+    assert all(first == second for first, second in by_place.values())
+    for part in range(3):  # the numbers, the masks of dropout, the numbers on coming back
+        assert len({tuple(rows[0][part]) for rows in by_place.values()}) == 2
+    own = torch.Generator().manual_seed(5)  # as if there had been no stream
+    assert found[0][1] == [torch.rand(4, generator=own).tolist() for _ in range(2)]
+
+
+def collect_bases() -> Any:
+    """Return the seeds without a seed for ``init``, and with one that it draws, twice."""
+    found = []
+    for seed in (None, "shared", "shared"):
+        meshkit.init(seed=seed)
+        with meshkit.build_mesh() as mesh, mesh.rng("x"):
+            base = mesh.seed(), require_job().seed
+        found.append((*base, stream_seed(torch.initial_seed())))
+        gone = weakref.ref(mesh)
+        gc.disable()  # a mesh that has been let go of is gone at once: its store is, too
+        del mesh
+        found[-1] = (*found[-1], gone() is None)
+        gc.enable()
+        meshkit.shutdown()
+    return found
+
+
+def test_the_base_seed_is_that_of_init_or_zero() -> None:
+    first, second = meshkit.spawn(collect_bases, 2, timeout=60)
+    (none, unsaid, *_), *shared = first
+    assert (none, unsaid) == (stream_seed(0), None)
+    for found, drawn, seeded, _ in shared:
+        assert found == seeded == stream_seed(drawn)
+    assert len({row[0] for row in first}) == 3
+    assert all(gone for *_, gone in first)
+    assert second[1:] == shared  # one for all ranks
+
+
+def draw_both(mesh: meshkit.Mesh) -> tuple[list[float], list[float]]:
+    """Return the next numbers of both streams."""
+    with mesh.rng("dropout", vary=VARY):
+        dropout = numbers()
+    with mesh.rng("noise", vary="dp"):
+        return dropout, numbers()
+
+
+def save_streams(sizes: Sizes, folder: str, way: str) -> Any:
+    """Draw; save the streams in a file a rank or by torch.distributed.checkpoint; draw again."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        with mesh.rng("dropout", vary=VARY):
+            numbers()
+        with mesh.rng("noise", vary="dp"):
+            numbers(7)
+        state = mesh.rng.state_dict()
+        if way == "dcp":
+            import torch.distributed.checkpoint as dcp  # a second to import, needed here only
+
+            dcp.save({"rng": state}, checkpoint_id=Path(folder) / "dcp")
+        else:
+            torch.save(state, Path(folder) / f"{mesh.rank}.pt")
+            mesh.barrier()
+        return mesh.coordinate, sorted(state), draw_both(mesh)
+
+
+def load_streams(mesh: meshkit.Mesh, folder: str, way: str) -> None:
+    if way == "merged":
+        merged: dict[str, Any] = {}
+        for path in Path(folder).glob("*.pt"):
+            merged |= torch.load(path)
+        mesh.rng.load_state_dict(merged)
+        return
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    draw_both(mesh)  # so that there is something to read into, which is begun anew where it is not
+    state = {"rng": mesh.rng.state_dict()}
+    own = dict(state["rng"])
+    planner = DefaultLoadPlanner(allow_partial_load=True)
+    dcp.load(state, checkpoint_id=Path(folder) / "dcp", planner=planner)
+    keys = dcp.FileSystemReader(Path(folder) / "dcp").read_metadata().state_dict_metadata
+    there = {key for key in own if f"rng.{key}.cpu" in keys}
+    mesh.rng.load_state_dict({key: state["rng"][key] for key in there})
+
+
+def resume_streams(sizes: Sizes, folder: str, way: str) -> Any:
+    """Load the streams on a mesh of other sizes, and draw."""
+    meshkit.init(seed=5)
+    with meshkit.build_mesh(sizes) as mesh:
+        load_streams(mesh, folder, way)
+        return mesh.coordinate, sorted(mesh.rng.state_dict()), draw_both(mesh)
+
+
+def save_and_resume(first: Sizes, later: Sizes, folder: str, way: str) -> Any:
+    """Save the streams of one mesh, and load them on another."""
+    return save_streams(first, folder, way), resume_streams(later, folder, way)
+
+
+@pytest.mark.parametrize(
+    ("way", "ranks", "first", "later", "new"),
+    [
+        ("merged", 4, {"dp": 2, "sp": 1, "tp": 2}, {"dp": 1, "sp": 1, "tp": 4}, {(0, 2), (0, 3)}),
+        ("merged", 4, {"dp": 4, "sp": 1, "tp": 1}, {"dp": 2, "sp": 2, "tp": 1}, set()),
+        ("dcp", 2, {"dp": 2, "sp": 1, "tp": 1}, {"dp": 1, "sp": 1, "tp": 2}, {(0, 1)}),
+    ],
+)
+def test_streams_are_resumed_on_a_mesh_of_other_sizes(
+    tmp_path: Path,
+    way: str,
+    ranks: int,
+    first: dict[str, int],
+    later: dict[str, int],
+    new: set[tuple[int, int]],
+) -> None:
+    folder = str(tmp_path)
+    found = meshkit.spawn(save_and_resume, ranks, (first, later, folder, way), timeout=60)
+    there = {(at["dp"], at["tp"]): drawn for (at, _, drawn), _ in found}
+    begun = set()
+    for _, (at, keys, drawn) in found:
+        dp, tp = at["dp"], at["tp"]
+        known = [f"dropout dp={dp} tp={tp}", f"noise dp={dp}"]
+        if (dp, tp) in there:
+            assert (keys, drawn) == (known, there[dp, tp])
+        else:  # a new one of dropout, beside one of noise that goes on
+            begun.add((dp, tp))
+            own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=dp, tp=tp))
+            numbers = torch.rand(4, generator=own).tolist()
+            assert (keys, drawn) == (known[1:], (numbers, there[dp, 0][1]))
+    assert begun == new
+
+
+def collect_refusals() -> Any:
+    """Return the errors on a rank inside the mesh, and on one outside."""
+    with meshkit.build_mesh(dp=1, sp=1, ranks=[0]) as mesh:
+        told = [error_of(lambda: mesh.seed(vary="dp"))]
+        told.append(error_of(lambda: mesh.rng("init", vary="dp")))
+        told.append(error_of(lambda: mesh.seed(vary="ttp")))
+        told.append(error_of(lambda: mesh.rng("init", vary="pp")))
+        told.append(error_of(lambda: mesh.seed(True)))
+        told.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
+        with mesh.rng("init"):  # nothing is varied: a rank outside may
+            shared = numbers()
+        return dist.get_rank(), told, shared, mesh.seed()
+
+
+def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
+    rows = meshkit.spawn(collect_refusals, 2, timeout=60)
+    outside = [
+        (
+            "CoordinateError",
+            f"{call}: rank 1 is not in Layout(dp=1, sp=1).\n"
+            "  It holds 1 rank; mesh.inside is False here.\n"
+            "  Fix: ask only where mesh.inside.",
+        )
+        for call in ("mesh.seed(vary='dp')", "mesh.rng('init', vary='dp')")
+    ]
+    assert rows[0][1][:2] == [None, None]
+    assert rows[1][1][:2] == outside
+    for _, told, shared, seed in rows:
+        assert told[2] == (
+            "UnknownAxisError",
+            "mesh.seed(vary='ttp'): there is no axis 'ttp'.\n"
+            "  The axes are dp, sp.\n"
+            "  Fix: use one of dp, sp.",
+        )
+        assert told[3][1].startswith("mesh.rng('init', vary='pp'): there is no axis 'pp'.\n")
+        assert told[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
+        assert told[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
+        assert (shared, seed) == (rows[0][2], stream_seed(0))

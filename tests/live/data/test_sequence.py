@@ -1,0 +1,393 @@
+"""Sequence shards: take and gather on real ranks; views, gradients and errors without."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import meshkit
+from meshkit import MeshkitError, SequencePlan, SpecError
+from meshkit.core.data.sequence import ORDERS
+from meshkit.live.data.sequence import SequenceShard
+from tests.live.faults import error_of
+
+quick = settings(deadline=None, max_examples=40, database=None)
+
+
+def no_group() -> Any:
+    raise AssertionError("a group was asked for")
+
+
+def shards(length: int, parts: int, order: Any = "contiguous", pad: bool = False) -> list[Any]:
+    """Return the shards of all ranks, in one process."""
+    plan = SequencePlan(length, parts, order, pad)
+    cpu = torch.device("cpu")
+    return [SequenceShard(plan, part, cpu, no_group) for part in range(parts)]
+
+
+Cut = tuple[dict[str, Any], Any, tuple[str, ...]]  # the mesh, the axes as written, the group
+
+
+# ---------------------------------------------------------------- on real ranks
+
+
+CUTS: list[Cut] = [
+    ({"dp": 1, "sp": 4}, "sp", ("sp",)),
+    ({"sp": 2, "dp": 2, "order": "sp dp"}, ("sp",), ("sp",)),
+    ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, "cp sp", ("cp", "sp")),
+    ({"dp": 1, "cp": 2, "sp": 2, "groups": ["sp cp"]}, ["sp", "cp"], ("sp", "cp")),
+    ({"dp": 4, "sp": 1}, "sp", ("sp",)),
+]
+
+
+SHAPES = [(0, 1), (1, 2), (2, 3), (-1, 3), (-2, 4), (-3, 3)]  # dim of the sequence, number of dims
+
+
+def make_sequence(length: int, dim: int, ndim: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return a tensor of distinct entries, equal on every rank, which is not contiguous."""
+    shape = [2, 3, 4, 5][:ndim]
+    shape[dim] = length
+    drawn = torch.randperm(torch.Size(shape).numel(), generator=torch.Generator().manual_seed(1))
+    return drawn.reshape(shape[::-1]).permute(*range(ndim - 1, -1, -1)).to(dtype)
+
+
+def select_positions(whole: Tensor, positions: list[int], dim: int) -> Tensor:
+    """Return the tokens at these positions, one by one, with zeros beyond the end."""
+    rows = [
+        whole.select(dim, at) if at < whole.shape[dim] else torch.zeros_like(whole.select(dim, 0))
+        for at in positions
+    ]
+    return torch.stack(rows, dim if dim >= 0 else whole.ndim + dim)
+
+
+def cut_and_gather(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> dict[str, Any]:
+    """Take and gather tensors of many shapes; return the differences and the positions held."""
+    faults, held = [], []
+    with meshkit.build_mesh(**sizes) as mesh:
+        parts = mesh.size(*group)
+        for order, length in itertools.product(("contiguous", "zigzag"), (16, 13, 3, 1)):
+            shard = mesh.sequence(length, axes=axes, order=order, pad=True)
+            mine = shard.positions.tolist()
+            held.append(mine)
+            if (shard.part, shard.plan.parts) != (
+                mesh.peers(*group).tolist().index(mesh.rank),
+                parts,
+            ):
+                faults.append(("part", shard.part))
+            if shard.is_token.tolist() != [at < length for at in mine]:
+                faults.append(("is_token", mine))
+            if shard.num_tokens != int(shard.is_token.sum()):
+                faults.append(("num_tokens", shard.num_tokens))
+            for dim, ndim in SHAPES:
+                whole = make_sequence(length, dim, ndim)
+                slice_ = shard.take(whole, dim)
+                if not torch.equal(slice_, select_positions(whole, mine, dim)):
+                    faults.append(("take", order, length, dim, ndim))
+                again = shard.gather(slice_, dim)
+                if not torch.equal(again, whole):
+                    faults.append(("gather", order, length, dim, ndim))
+    return {"faults": faults, "held": held}
+
+
+def cut_on_every_mesh(cuts: list[Cut]) -> list[dict[str, Any]]:
+    """Take and gather on all meshes."""
+    return [cut_and_gather(*cut) for cut in cuts]
+
+
+@pytest.fixture(scope="module")
+def cut() -> list[list[dict[str, Any]]]:
+    """Return the results of each rank, by mesh."""
+    by_rank = meshkit.spawn(cut_on_every_mesh, 4, (CUTS,), timeout=120)
+    return [list(one) for one in zip(*by_rank, strict=True)]
+
+
+@pytest.mark.parametrize("number", range(len(CUTS)))
+def test_gather_undoes_take_on_every_mesh(cut: list[list[dict[str, Any]]], number: int) -> None:
+    (sizes, _, group), told = CUTS[number], cut[number]
+    assert [rank["faults"] for rank in told] == [[]] * 4
+    layout = meshkit.Layout(**{axis: size for axis, size in sizes.items() if isinstance(size, int)})
+    for row in layout.groups(*group):
+        for place, length in enumerate((16, 13, 3, 1, 16, 13, 3, 1)):
+            together = sorted(at for rank in row for at in told[rank]["held"][place])
+            plan = SequencePlan(length, len(row), ORDERS[place // 4], pad=True)  # type: ignore[arg-type]
+            assert together == list(range(plan.padded))
+
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def gather_every_dtype() -> list[bool]:
+    """Return whether each dtype is kept, and gathered tensors need no gradient."""
+    found = []
+    with meshkit.build_mesh(dp=1, sp=2) as mesh:
+        shard = mesh.sequence(7, order="zigzag", pad=True)
+        for dtype in DTYPES:
+            whole = make_sequence(7, 1, 2, dtype)
+            again = shard.gather(shard.take(whole))
+            found += [again.dtype == dtype, torch.equal(again, whole)]
+        carrying = shard.take(torch.ones(2, 7, requires_grad=True))
+        found += [carrying.requires_grad, not shard.gather(carrying).requires_grad]
+        alone = mesh.sequence(7, axes="dp", order="zigzag")
+        kept = torch.ones(2, 7, requires_grad=True)
+        gathered = alone.gather(kept)
+        found += [not gathered.requires_grad, gathered.data_ptr() != kept.data_ptr()]
+        none = mesh.sequence(7, axes=())
+        found += [
+            none.take(kept).data_ptr() == kept.data_ptr(),
+            none.positions.tolist() == [*range(7)],
+        ]
+        found += [torch.equal(none.gather(kept), kept)]
+    return found
+
+
+def test_every_dtype_and_no_gradient() -> None:
+    assert meshkit.spawn(gather_every_dtype, 2, timeout=60) == [[True] * 19] * 2
+
+
+def use_group_not_built() -> list[Any]:
+    """Use axes without a group: local methods work, gather names the group to request."""
+    with meshkit.build_mesh(dp=1, cp=2, sp=2) as mesh:
+        shard = mesh.sequence(8, axes="sp cp")
+        mine = shard.take(torch.arange(8), dim=0)
+        told = error_of(lambda: shard.gather(mine, dim=0))
+        cp_sp = mesh.sequence(8, axes="cp sp")
+        refused = [
+            error_of(lambda: mesh.sequence(10, axes=("cp", "sp"), order="zigzag")),
+            error_of(lambda: mesh.sequence(9)),
+            error_of(lambda: mesh.sequence(8, axes="tp")),
+            error_of(lambda: mesh.sequence(8, axes="sp sp")),
+            error_of(lambda: mesh.sequence(8, axes=3)),  # type: ignore[arg-type]
+            error_of(lambda: mesh.sequence(0, pad=True)),
+            error_of(lambda: mesh.sequence(8, order="striped")),  # type: ignore[arg-type]
+        ]
+    closed = [error_of(lambda: mesh.sequence(8)), error_of(lambda: cp_sp.gather(mine, dim=0))]
+    return [mine.tolist(), told, refused, closed]
+
+
+def test_the_errors_of_mesh_sequence() -> None:
+    built = "build_mesh(dp=1, cp=2, sp=2"
+    told = meshkit.spawn(use_group_not_built, 4, timeout=60)
+    for rank, (mine, asked, refused, closed) in enumerate(told):
+        part = rank % 2 * 2 + rank // 2  # cp the fastest
+        assert mine == [2 * part, 2 * part + 1]
+        assert asked[0] == "SpecError"
+        assert "groups=['sp cp']" in asked[1]
+        assert refused == [
+            (
+                "SpecError",
+                "mesh.sequence(10, axes=('cp', 'sp'), order='zigzag'): "
+                "10 is not a multiple of 2 x cp 2 x sp 2 = 8.\n"
+                "  Zigzag cuts the sequence into two chunks a part.\n"
+                "  Nearest lengths: 8 and 16.\n"
+                "  Fix: length 8 or 16, or mesh.sequence(10, axes=('cp', 'sp'), order='zigzag', "
+                "pad=True), which fills up to 16.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(9): 9 is not a multiple of sp 2.\n"
+                "  Nearest lengths: 8 and 10.\n"
+                "  Fix: length 8 or 10, or mesh.sequence(9, pad=True), which fills up to 10.",
+            ),
+            (
+                "UnknownAxisError",
+                "mesh.sequence(8, axes='tp'): there is no axis 'tp'.\n"
+                "  The axes are dp, cp, sp.\n"
+                "  Fix: use one of dp, cp, sp.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(8, axes='sp sp') names the axis sp twice.\n  Fix: name sp once.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(8, axes=3): axes is 3.\n"
+                "  Fix: axes=('dp',), or other axes of dp cp sp.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(0, pad=True): length is 0.\n"
+                "  Lengths and parts are whole numbers of 1 or more.\n"
+                "  Fix: length 2, say.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(8, order='striped'): order is 'striped'.\n"
+                "  The orders of tokens are contiguous and zigzag.\n"
+                "  Fix: order='contiguous', or order='zigzag'.",
+            ),
+        ]
+        assert closed[0] == (
+            "MeshkitError",
+            f"mesh.sequence(8): the mesh is closed.\n  Fix: {built}) again.",
+        )
+        assert closed[1][0] == "MeshkitError"
+
+
+def ask_outside() -> Any:
+    """Return the error of a rank outside the mesh."""
+    with meshkit.build_mesh(sp=2, ranks=[0, 1]) as mesh:
+        return error_of(lambda: mesh.sequence(8))
+
+
+def test_a_rank_outside_the_mesh_raises() -> None:
+    *inside, out = meshkit.spawn(ask_outside, 3, timeout=60)
+    assert inside == [None, None]
+    assert out[0] == "CoordinateError"
+    assert out[1].startswith("mesh.sequence(8): rank 2 is not in Layout(")
+
+
+# ---------------------------------------------------------------- without ranks
+
+
+@quick
+@given(st.integers(1, 40), st.integers(1, 6), st.sampled_from(ORDERS), st.booleans())
+def test_restore_undoes_take(length: int, parts: int, order: Any, in_one: bool) -> None:
+    whole = torch.arange(3 * length).reshape(length, 3)
+    slices = [shard.take(whole, dim=-2, fill=-1) for shard in shards(length, parts, order, True)]
+    given_parts = torch.cat(slices) if in_one else slices
+    shard = shards(length, parts, order, True)[0]
+    assert torch.equal(shard.restore(given_parts, dim=0), whole)
+    assert torch.equal(torch.cat(slices)[shard.plan.inverse()][:length], whole)
+
+
+def test_one_run_is_a_view_and_two_are_a_copy() -> None:
+    whole = torch.arange(32).reshape(2, 16)
+    storage = whole.untyped_storage().data_ptr()
+
+    def is_view(tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() == storage
+
+    assert [is_view(shard.take(whole)) for shard in shards(16, 4)] == [True] * 4
+    zigzag = [is_view(shard.take(whole)) for shard in shards(16, 4, "zigzag")]
+    assert zigzag == [False, False, False, True]  # the last part's chunks touch
+    padded = [is_view(shard.take(whole)) for shard in shards(16, 3, pad=True)]
+    assert padded == [True, True, False]
+    assert is_view(shards(16, 4)[0].restore(whole))
+    assert not is_view(shards(16, 4, "zigzag")[0].restore(whole))
+    alone = shards(16, 1, "zigzag")[0]
+    assert alone.take(whole).shape == whole.shape
+    assert is_view(alone.take(whole))
+
+
+def test_padding_holds_the_fill_value() -> None:
+    early, late = shards(5, 2, pad=True)
+    assert late.take(torch.arange(5), dim=0, fill=-100).tolist() == [3, 4, -100]
+    assert late.take(torch.arange(5.0), dim=0).tolist() == [3.0, 4.0, 0.0]
+    assert early.take(torch.arange(5), dim=0, fill=-100).tolist() == [0, 1, 2]
+    none = shards(3, 4, "zigzag", pad=True)[-1]
+    assert none.take(torch.arange(3), dim=0, fill=7).tolist() == [7, 7]
+    assert none.take(torch.arange(3).bool(), dim=0, fill=1).tolist() == [True, True]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_gradients_pass_through_take_and_restore(order: Any) -> None:
+    whole = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
+    every = shards(7, 4, order, pad=True)
+    slices = [shard.take(whole) for shard in every]
+    assert all(one.requires_grad for one in slices)  # also where all of it is padding
+    scales = torch.randn(2, 7, 3, dtype=torch.float64)
+    (every[0].restore(slices) * scales).sum().backward()
+    assert torch.equal(whole.grad, scales)  # type: ignore[arg-type]
+
+
+def test_positions_are_made_once() -> None:
+    shard = shards(16, 4, "zigzag")[1]
+    assert shard.positions is shard.positions
+    assert shard.positions.dtype == torch.int64
+    assert shard.is_token.dtype == torch.bool
+    assert shard.positions.tolist() == [2, 3, 12, 13]
+
+
+def test_the_causal_mask_between_two_shards() -> None:
+    every, mask = shards(16, 4, "zigzag"), torch.ones(16, 16).tril().bool()
+    for mine in every:
+        for theirs in every:
+            seen = mine.positions[:, None] >= theirs.positions
+            assert torch.equal(seen, mask[mine.positions][:, theirs.positions])
+
+
+TENSOR = torch.zeros(3, 5, 16)
+
+
+REFUSED = [
+    (
+        lambda shard: shard.take(TENSOR),
+        """shard.take(tensor, dim=1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
+  The sequence has 16.
+  Fix: dim=2.""",
+    ),
+    (
+        lambda shard: shard.take(TENSOR[..., :9], -1),
+        """shard.take(tensor, dim=-1): dim -1 of a tensor of shape (3, 5, 9) has 9 tokens.
+  The sequence has 16.
+  Fix: a tensor of whole sequences, or mesh.sequence with their length.""",
+    ),
+    (
+        lambda shard: shard.take(torch.zeros(16)),
+        """shard.take(tensor, dim=1): a tensor of shape (16,) has no dim 1.
+  The sequence has 16.
+  Fix: dim=0.""",
+    ),
+    (
+        lambda shard: shard.take(torch.zeros(16, 16, 2), "1"),
+        """shard.take(tensor, dim='1'): a tensor of shape (16, 16, 2) has no dim '1'.
+  The sequence has 16.
+  Fix: dim=0, or dim=1.""",
+    ),
+    (
+        lambda shard: shard.gather(TENSOR, 2),
+        """shard.gather(tensor, dim=2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
+  Each part has 4.
+  Fix: what shard.take(tensor) gives.""",
+    ),
+    (
+        lambda shard: shard.gather(TENSOR, -4),
+        """shard.gather(tensor, dim=-4): a tensor of shape (3, 5, 16) has no dim -4.
+  Each part has 4.
+  Fix: what shard.take(tensor) gives.""",
+    ),
+    (
+        lambda shard: shard.restore(TENSOR, 1),
+        """shard.restore(parts, dim=1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
+  All parts together have 16.
+  Fix: dim=2.""",
+    ),
+    (
+        lambda shard: shard.restore([TENSOR[..., :4]] * 3, 2),
+        """shard.restore(parts, dim=2): 3 slices for 4 parts.
+  Fix: all parts, in their order; shard.gather(tensor) gets them.""",
+    ),
+    (
+        lambda shard: shard.restore([TENSOR[..., :4]] * 3 + [TENSOR], 2),
+        """shard.restore(parts, dim=2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
+  Each part has 4.
+  Fix: all parts, in their order; shard.gather(tensor) gets them.""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("do", "text"), REFUSED)
+def test_the_errors_of_a_shard(do: Any, text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        do(shards(16, 4, "zigzag")[0])
+    assert str(caught.value) == text
+
+
+def test_a_pickled_shard_works_without_its_group() -> None:
+    """For example to a worker of a DataLoader whose collate_fn takes the shard."""
+    for shard in shards(8, 2, "zigzag", False):
+        copy = pickle.loads(pickle.dumps(shard))
+        assert torch.equal(copy.take(torch.arange(8), dim=0), shard.positions)
+        with pytest.raises(MeshkitError) as caught:
+            copy.gather(shard.positions, dim=0)
+        assert str(caught.value) == (
+            "shard.gather(tensor): this shard is a copy, and its group stayed behind.\n"
+            "  Fix: mesh.sequence(...) in this process."
+        )
