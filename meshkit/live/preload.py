@@ -7,4 +7,4 @@ from ..launch.spawn.start_method import preload
 
 def preload_mesh() -> None:
     """Let spawned ranks start with ``build_mesh`` imported. Local; imports nothing here."""
-    preload(f"{__package__}.build")
+    preload(f"{__package__}.build_mesh")
