@@ -24,7 +24,7 @@ from functools import partial
 
 import torch
 
-from ..core.errors import CollectiveError, MeshkitError, format_error
+from ..core.errors import CollectiveError, MeshkitError
 from ..core.grid.group_plan import Axes
 from ..core.report.verification import Seconds
 from ..live.groups.all_gather import all_gather
@@ -213,4 +213,4 @@ def _memory_errors(case: Case, rank: int) -> Iterator[None]:
             raise
         summary = f"{case} on rank {rank}: the arrays do not fit into memory."
         fix = f"--sizes {max(case.bytes // 4, 1)}."
-        raise MeshkitError(format_error(summary, line, fix=fix)) from error
+        raise MeshkitError(summary, line, fix=fix) from error

@@ -60,7 +60,7 @@ def in_words(what: str) -> Iterator[None]:
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
         fix = "meshkit doctor, on the machines of the job."
-        raise LaunchError(format_error(f"{what} broke.", line, fix=fix)) from error
+        raise LaunchError(f"{what} broke.", line, fix=fix) from error
 
 
 def failed(n: int, error: SpawnError, device: str | None, less: str = "") -> SpawnError:

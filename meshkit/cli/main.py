@@ -27,7 +27,9 @@ MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was t
 
 def command_of(name: str) -> Command:
     """The command of a name: the constant of that name in the file of that name."""
-    found: Command = getattr(importlib.import_module(f".commands.{name}", __package__), name.upper())
+    found: Command = getattr(
+        importlib.import_module(f".commands.{name}", __package__), name.upper()
+    )
     return found
 
 

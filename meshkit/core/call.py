@@ -1,32 +1,53 @@
-"""A call as its caller wrote it, so that an error can quote it and a fix can be typed."""
+"""Quote a call as its caller wrote it, in every error that leaves a public function."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
+from .errors import MeshkitError
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+MAX_REPR = 100  # characters of an object's repr in a quoted call
 
 
-def format_value(value: object) -> str:
-    """``repr``, cut short where a list of ranks would fill the screen.
+def format_value(value: object, name: str = "...") -> str:
+    """Return the ``repr`` of an argument, shortened for long lists and for large objects.
+
+    Args:
+        value: the argument.
+        name: its parameter, which stands for an object with a long or an opaque repr.
 
     Example:
-        >>> format_value(np.int64(9)), format_value(list(range(100)))
-        ('9', '[0, 1, ..., 99]')
+        >>> format_value(list(range(100))), format_value(object(), "dataset")
+        ('[0, 1, ..., 99]', 'dataset')
     """
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist") and hasattr(value, "dtype") and type(value).__module__ == "numpy":
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
         return f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
-    return repr(value)
+    if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
+        return "{" + ", ".join(f"{k!r}: {format_value(v)}" for k, v in value.items()) + "}"
+    return name if _is_opaque(value) else repr(value)
 
 
-class Word(str):
-    """What stands for an object in the text of a call: ``mesh``, where its repr says little.
+def _is_opaque(value: object) -> bool:
+    """Return whether an object's repr says too little, or too much, for a line of text."""
+    if value is None or isinstance(value, str | int | float | range):
+        return False
+    text = repr(value)
+    return text.startswith("<") or "\n" in text or len(text) > MAX_REPR
+
+
+class Verbatim(str):
+    """A word that stands for an object in a quoted call.
 
     Example:
-        >>> print(Call("Mpu", (Word("mesh"),)))
+        >>> print(Call("Mpu", (Verbatim("mesh"),)))
         Mpu(mesh)
     """
 
@@ -38,46 +59,102 @@ class Word(str):
 
 @dataclass(frozen=True)
 class Call:
-    """A function name and the arguments it was given.
+    """A function name and its arguments.
 
     Args:
-        name: the function, as it is called: ``"build_mesh"``.
+        name: the function as it is called, for example ``"build_mesh"``.
         args: positional arguments. A mapping among them holds sizes.
-        kwargs: keyword arguments, in the order written.
+        kwargs: keyword arguments in the order written; those that are None are not shown.
+        parameters: names of the positional parameters, if known.
 
     Example:
         >>> call = Call("build_mesh", kwargs={"dp": 4, "sp": 2, "tp": 1})
         >>> print(call)
         build_mesh(dp=4, sp=2, tp=1)
-        >>> print(call.but(dp=None, order="sp dp tp"))
+        >>> print(call.with_args(dp=None, order="sp dp tp"))
         build_mesh(sp=2, tp=1, order='sp dp tp')
     """
 
     name: str
     args: tuple[object, ...] = ()
     kwargs: Mapping[str, object] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        args = [format_value(value) for value in self.args]
-        kwargs = [f"{name}={format_value(value)}" for name, value in self.kwargs.items()]
+        names = [*self.parameters, *["..."] * len(self.args)]
+        args = [format_value(value, name) for name, value in zip(names, self.args, strict=False)]
+        given = {name: value for name, value in self.kwargs.items() if value is not None}
+        kwargs = [f"{name}={format_value(value, name)}" for name, value in given.items()]
         return f"{self.name}({', '.join(args + kwargs)})"
 
-    def but(self, **changes: object) -> Call:
-        """The same call with some arguments changed, added, or (None) left out."""
-        args = tuple(self._edited(value, changes) for value in self.args)
-        inside = {key for value in self.args if isinstance(value, Mapping) for key in value}
-        rest = {key: value for key, value in changes.items() if key not in inside}
-        kwargs = {**self.kwargs, **rest}
-        return replace(self, args=args, kwargs={k: v for k, v in kwargs.items() if v is not None})
+    def with_args(self, **changes: object) -> Call:
+        """Return the same call with some arguments changed, added, or (None) left out.
 
-    @staticmethod
-    def _edited(value: object, changes: Mapping[str, object]) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        merged = {key: changes.get(key, old) for key, old in value.items()}
-        return {key: new for key, new in merged.items() if new is not None}
+        A size is changed inside the mapping that holds it; a positional argument in its place.
+        """
+        args, left = [*self.args], dict(changes)
+        for index, value in enumerate(args):
+            if isinstance(value, Mapping) and left.keys() & value.keys():
+                sizes = {name: left.pop(name, size) for name, size in value.items()}
+                args[index] = {name: size for name, size in sizes.items() if size is not None}
+            elif index < len(self.parameters) and self.parameters[index] in left:
+                args[index] = left.pop(self.parameters[index])
+        kwargs = {**self.kwargs, **left}
+        return replace(self, args=tuple(args), kwargs=drop_none(**kwargs))
 
 
 def drop_none(**options: object) -> dict[str, object]:
-    """The options that were given: those that are not None."""
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def public(name: str) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+    """Return a decorator that quotes the call in every MeshkitError that leaves the function.
+
+    The outermost public function wins: its call is the one that the user wrote. A generator keeps
+    the call of an error that was raised in the body of its ``with`` statement.
+
+    Args:
+        name: the function as users call it, for example ``"mesh.batch"``.
+
+    Cost: no work but one more Python call until an error is raised.
+
+    Example:
+        >>> @public("half")
+        ... def half(number):
+        ...     raise MeshkitError("3 is odd.", fix="an even number.")
+        >>> half(3)
+        Traceback (most recent call last):
+        meshkit.core.errors.MeshkitError: half(3): 3 is odd.
+          Fix: an even number.
+    """
+
+    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
+        code = function.__code__
+        parameters = code.co_varnames[: code.co_argcount]
+        skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
+
+        def quote(args: Any, kwargs: Any) -> Call:
+            return Call(name, args[skip:], kwargs, parameters[skip:])
+
+        @functools.wraps(function)
+        def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+            try:
+                return function(*args, **kwargs)
+            except MeshkitError as error:
+                error.quote(quote(args, kwargs))
+                raise
+
+        @functools.wraps(function)
+        def generate(*args: Params.args, **kwargs: Params.kwargs) -> Iterator[Any]:
+            try:
+                yield from function(*args, **kwargs)  # type: ignore[misc]
+            except MeshkitError as error:
+                if error.call is None:
+                    error.quote(quote(args, kwargs))
+                raise
+
+        is_generator = bool(code.co_flags & 0x20)
+        return generate if is_generator else call  # type: ignore[return-value]
+
+    return decorate

@@ -1,82 +1,180 @@
-"""What meshkit refuses, and how it says so.
+"""Define the errors of meshkit: data that renders as one text.
 
 ::
 
     MeshkitError
       SpecError(ValueError)            names, sizes, order, product
-      UnknownAxisError(KeyError)       an axis the mesh does not have, with the close match
+      UnknownAxisError(KeyError)       an axis that the mesh does not have, with the closest match
       CoordinateError(IndexError)      a rank or an index outside the grid
       BatchError(ValueError)           a batch that does not divide
       LaunchError(RuntimeError)        launcher variables missing, malformed or contradicting
-      DisagreementError(RuntimeError)  ranks asked for different meshes
+      DisagreementError(RuntimeError)  ranks that requested different things
       RankTimeoutError(TimeoutError)   ranks that did not arrive in time
-        CollectiveError(RuntimeError)  a collective that failed or hung, and who is behind
+        CollectiveError(RuntimeError)  a collective that failed or hung, with the ranks behind
       SpawnError(RuntimeError)         ranks started by ``spawn`` that failed
 
-Every message has one shape: the call with its numbers, the evidence, then ``Fix:`` and something
-that can be typed. The same facts are attributes of the exception, and survive pickling.
+An error is raised with a summary, evidence and a fix, without the call. The decorator
+:func:`meshkit.core.call.public` adds the call as its caller wrote it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+CALL = "{call}"  # the place of the call in a summary, a line of evidence or a fix
+
+Error = TypeVar("Error", bound="MeshkitError")
 
 
-def format_error(call: str, *evidence: str, fix: str) -> str:
-    """The text of an error: line one, the evidence, the fix.
+class Quotable(Protocol):
+    """A call or a command line that an error can quote."""
+
+    def with_args(self, **changes: object) -> object:
+        """Return the same call with some arguments changed, or (None) left out."""
+
+
+@dataclass(frozen=True, init=False)
+class Change:
+    """A part of a fix: the quoted call with some arguments changed, or (None) left out.
 
     Example:
-        >>> print(format_error("f(dp=0): the size of dp is 0.", "Sizes start at 1.", fix="f(dp=1)."))
-        f(dp=0): the size of dp is 0.
+        >>> print(SpecError("needs 8 ranks.", fix=(Change(dp=None), ", which gives dp=3.")).fix_text)
+        the same call without dp, which gives dp=3.
+    """
+
+    arguments: Mapping[str, object]
+
+    def __init__(self, **arguments: object) -> None:
+        object.__setattr__(self, "arguments", arguments)
+
+    def render(self, call: Quotable | None) -> str:
+        """Return the changed call, or words for the change if no call is known."""
+        if call is not None:
+            return str(call.with_args(**self.arguments))
+        added = ", ".join(f"{k}={v!r}" for k, v in self.arguments.items() if v is not None)
+        dropped = ", ".join(k for k, v in self.arguments.items() if v is None)
+        words = [f"with {added}"] * bool(added) + [f"without {dropped}"] * bool(dropped)
+        return f"the same call {' and '.join(words)}"
+
+
+Fix = str | Change | tuple["str | Change", ...]
+
+
+def join_fixes(ways: list[Fix]) -> Fix:
+    """Return one fix out of several alternatives, joined by "or".
+
+    Example:
+        >>> join_fixes(["start 8 ranks", (Change(dp=None), ", which gives dp=3")])
+        ('start 8 ranks', ', or ', Change(arguments={'dp': None}), ', which gives dp=3')
+    """
+    parts: list[str | Change] = []
+    for way in ways:
+        parts += [", or "] * bool(parts)
+        parts += way if isinstance(way, tuple) else [way]
+    return tuple(parts)
+
+
+def format_error(summary: str, *evidence: str, fix: str) -> str:
+    """Return the text of an error: the summary, the evidence, the fix.
+
+    Example:
+        >>> print(format_error("f(dp=0): dp is 0.", "Sizes start at 1.", fix="f(dp=1)."))
+        f(dp=0): dp is 0.
           Sizes start at 1.
           Fix: f(dp=1).
     """
-    return "\n  ".join((call, *evidence, f"Fix: {fix}"))
+    return "\n  ".join((summary, *evidence, *([f"Fix: {fix}"] if fix else [])))
 
 
 class MeshkitError(Exception):
-    """The root of everything meshkit raises on purpose.
+    """Base class of all errors that meshkit raises on purpose.
 
     Args:
-        message: the whole text, as it will be printed.
+        summary: one sentence with the numbers. ``CALL`` in it marks the place of the call;
+            without it, the call and a colon stand before the summary.
+        *evidence: lines that show why.
+        fix: something to type, as text and :class:`Change` objects.
         **facts: the data behind the text; each becomes an attribute.
+
+    Attributes:
+        call: the public call that raised the error; None until it is quoted.
     """
 
-    def __init__(self, message: str, **facts: object) -> None:
-        super().__init__(message)
+    def __init__(self, summary: str = "", *evidence: str, fix: Fix = "", **facts: object) -> None:
+        super().__init__(summary)
+        self.summary = summary
+        self.evidence = evidence
+        self.fix = fix
+        self.call: Quotable | None = None
         self.__dict__.update(facts)
 
-    def __str__(self) -> str:  # KeyError would print the repr, quotes and all
-        return str(self.args[0])
+    def quote(self: Error, call: Quotable) -> Error:
+        """Set the call that the text quotes, and return the error."""
+        self.call = call
+        return self
+
+    @property
+    def headline(self) -> str:
+        """The first line of the text: the call and the summary."""
+        if self.call is None or CALL in self.summary:
+            return self._fill(self.summary)
+        return f"{self.call}: {self.summary}"
+
+    @property
+    def fix_text(self) -> str:
+        """The fix as text, without the word Fix."""
+        parts = self.fix if isinstance(self.fix, tuple) else (self.fix,)
+        rendered = (p.render(self.call) if isinstance(p, Change) else p for p in parts)
+        return self._fill("".join(rendered))
+
+    def _fill(self, text: str) -> str:
+        return text.replace(CALL, "this call" if self.call is None else str(self.call))
+
+    def __str__(self) -> str:
+        return format_error(self.headline, *map(self._fill, self.evidence), fix=self.fix_text)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {
+            **self.__dict__,
+            "fix": self.fix_text,
+            "call": self.call and Quoted(str(self.call)),
+        }
+        return type(self), (self.summary, *self.evidence), state
+
+
+class Quoted(str):
+    """The text of a call in an error that was pickled, which can no longer be changed."""
+
+    __slots__ = ()
+
+    def with_args(self, **changes: object) -> Quoted:
+        """Return the text itself."""
+        return self
 
 
 class SpecError(MeshkitError, ValueError):
-    """The mesh asked for cannot be: its names, sizes, order or product are wrong.
+    """A request for a mesh with wrong names, sizes, order or product.
 
     Attributes:
-        sizes: axis name to size, as asked for, where that could be read.
-        world_size: the number of ranks there are, where it was known.
-        below: of a sequence that does not divide, the nearest shorter length that does, or None.
+        sizes: axis name to requested size, if that could be read.
+        world_size: the number of ranks, if known.
+        below: for a sequence that does not divide, the nearest shorter length that does, or None.
         above: the nearest longer one.
-        axis: an axis that has no standard position and is not in ``order``, or "".
-        axes: the standard axes, if ``axis`` is set.
-        suggestion: the standard axis most similar to ``axis``, or None.
     """
 
     sizes: Mapping[str, object] | None = None
     world_size: int | None = None
     below: int | None = None
     above: int | None = None
-    axis: str = ""
-    axes: tuple[str, ...] = ()
-    suggestion: str | None = None
 
 
 class UnknownAxisError(MeshkitError, KeyError):
     """A question about an axis that the mesh does not have.
 
     Attributes:
-        axis: the name asked for.
+        axis: the requested name.
         axes: the names that exist.
         suggestion: the closest of them, or None.
     """
@@ -90,9 +188,9 @@ class CoordinateError(MeshkitError, IndexError):
     """A rank, index or coordinate outside the grid.
 
     Attributes:
-        axis: the axis of the index, or None where a rank is outside.
+        axis: the axis of the index, or None for a rank.
         index: the index or rank given.
-        size: how many there are.
+        size: the number of valid indices.
     """
 
     axis: str | None = None
@@ -104,8 +202,8 @@ class BatchError(MeshkitError, ValueError):
     """A batch that does not divide exactly.
 
     Attributes:
-        global_batch: the global batch asked for, in samples, or None.
-        below: the nearest smaller global batch that works, or None where there is none.
+        global_batch: the requested global batch in samples, or None.
+        below: the nearest smaller global batch that works, or None.
         above: the nearest larger one.
         micro_batches: the micro batches that divide ``global_batch`` over this dp.
     """
@@ -117,51 +215,51 @@ class BatchError(MeshkitError, ValueError):
 
 
 class LaunchError(MeshkitError, RuntimeError):
-    """What the launcher says about this process is missing, malformed or contradicts itself.
+    """A launcher description of this process that is missing, malformed or contradictory.
 
     Attributes:
-        variables: the variables in question and their values; None where one is not set.
+        variables: the environment variables in question and their values; None if not set.
     """
 
     variables: Mapping[str, str | None] = {}
 
 
 class DisagreementError(MeshkitError, RuntimeError):
-    """Ranks asked for different meshes; no process group was created.
+    """Ranks that requested different meshes; no process group was created.
 
     Attributes:
-        requests: rank to what it asked for.
+        requests: rank to its request.
     """
 
     requests: Mapping[int, str] = {}
 
 
 class RankTimeoutError(MeshkitError, TimeoutError):
-    """Ranks did not arrive in time.
+    """Ranks that did not arrive in time.
 
     Attributes:
-        missing_ranks: the ranks that did not, in ascending order; empty where they are not known.
+        missing_ranks: the missing ranks in ascending order; empty if they are not known.
     """
 
     missing_ranks: tuple[int, ...] = ()
 
 
 class CollectiveError(RankTimeoutError, RuntimeError):
-    """A collective failed or did not come through; torch's own error is the cause.
+    """A collective that failed or did not complete; torch's own error is the cause.
 
     Attributes:
         missing_ranks: the ranks that did not answer, in ascending order.
-        behind: the ranks that have begun fewer collectives than their peers.
+        behind: the ranks that have started fewer collectives than their peers.
     """
 
     behind: tuple[int, ...] = ()
 
 
 class SpawnError(MeshkitError, RuntimeError):
-    """At least one rank started by ``meshkit.spawn`` failed; all have been ended.
+    """At least one rank started by ``meshkit.spawn`` failed; all ranks have been ended.
 
     Attributes:
-        errors: rank to the exception it raised, or to what became of it.
+        errors: rank to the exception that it raised, or to a description of its end.
         tracebacks: rank to the traceback text of the ranks that raised.
     """
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arrays import Ints
-from .call import Call
-from .errors import CoordinateError, format_error
+from .errors import CALL, Change, CoordinateError
 from .text import article
 
 TRIED = 10**6  # factors, so that an error does not take minutes
@@ -55,7 +54,7 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def check_integer(call: Call | str, what: str, value: object, *, axis: str | None = None) -> int:
+def check_integer(what: str, value: object, *, axis: str | None = None) -> int:
     """The value as a plain int.
 
     Raises:
@@ -64,29 +63,32 @@ def check_integer(call: Call | str, what: str, value: object, *, axis: str | Non
     number = parse_integer(value)
     if number is None:
         kind = article(type(value).__name__)
-        text = format_error(f"{call}: {what} is {value!r}, {kind}.", fix=f"pass {what} as an int.")
-        raise CoordinateError(text, axis=axis, index=value)
+        raise CoordinateError(
+            f"{what} is {value!r}, {kind}.", fix=f"pass {what} as an int.", axis=axis, index=value
+        )
     return number
 
 
-def check_index(call: Call, axis: str, value: object, size: int) -> int:
+def check_index(axis: str, value: object, size: int) -> int:
     """An index along an axis as a plain int.
 
     Raises:
         CoordinateError: where it is not from 0 to ``size - 1``.
     """
-    index = check_integer(call, axis, value, axis=axis)
+    index = check_integer(axis, value, axis=axis)
     if not 0 <= index < size:
-        text = format_error(
-            f"{call}: {axis}={index} is outside the axis.",
+        raise CoordinateError(
+            f"{axis}={index} is outside the axis.",
             f"{axis} has {size} {'index' if size == 1 else 'indices'}, 0 to {size - 1}.",
-            fix=f"{call.but(**{axis: min(max(index, 0), size - 1)})}.",
+            fix=(Change(**{axis: min(max(index, 0), size - 1)}), "."),
+            axis=axis,
+            index=index,
+            size=size,
         )
-        raise CoordinateError(text, axis=axis, index=index, size=size)
     return index
 
 
-def check_integers(call: Call | str, what: str, values: ArrayLike) -> Ints:
+def check_integers(what: str, values: ArrayLike) -> Ints:
     """The values as an int64 array of their shape.
 
     Raises:
@@ -94,12 +96,12 @@ def check_integers(call: Call | str, what: str, values: ArrayLike) -> Ints:
     """
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
-        line = f"{call}: {what} are {array.dtype}, not integers."
-        raise CoordinateError(format_error(line, fix=f"{what}.astype(int)."))
+        line = f"{what} are {array.dtype}, not integers."
+        raise CoordinateError(line, fix=f"{what}.astype(int).")
     return array.astype(np.int64, copy=False)
 
 
-def check_coordinate_complete(call: Call, given: Collection[str], axes: tuple[str, ...]) -> None:
+def check_coordinate_complete(given: Collection[str], axes: tuple[str, ...]) -> None:
     """Refuse a coordinate that does not name every axis.
 
     Raises:
@@ -107,6 +109,6 @@ def check_coordinate_complete(call: Call, given: Collection[str], axes: tuple[st
     """
     missing = [axis for axis in axes if axis not in given]
     if missing:
-        fix = f"{call.but(**dict.fromkeys(missing, 0))}."
-        line = f"{call} leaves out {', '.join(missing)}."
-        raise CoordinateError(format_error(line, fix=fix), axis=missing[0])
+        fix = (Change(**dict.fromkeys(missing, 0)), ".")
+        line = f"{CALL} leaves out {', '.join(missing)}."
+        raise CoordinateError(line, fix=fix, axis=missing[0])

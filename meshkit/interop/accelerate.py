@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.call import Call
-from ..core.errors import MeshkitError, SpecError, format_error
+from ..core.call import public
+from ..core.errors import MeshkitError, SpecError
 from ..core.grid.layout import Layout
 from ..launch.default_group import require_job
 from ..live.mesh import Mesh
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 AXES = ("dp_replicate", "dp_shard", "cp", "tp")  # as Accelerate nests them
 
 
+@public("parallelism_config")
 def parallelism_config(
     mesh: Mesh,
     *,
@@ -70,15 +71,14 @@ def parallelism_config(
         ``config, view = parallelism_config(mesh)``
     """
     config_class = _config_class()
-    call = Call("parallelism_config", (mesh.layout,), {"data": data, **options})
     world = require_job().world
     try:
-        check_data(call, data, ("dp_shard", "dp_replicate"))
-        sizes = rename_axes(call, mesh.layout, "Accelerate", AXES, data)
-        _check_counting(call, mesh.layout, data, world.world_size)
-        config = _config(call, config_class, sizes, options)
+        check_data(data, ("dp_shard", "dp_replicate"))
+        sizes = rename_axes(mesh.layout, "Accelerate", AXES, data)
+        _check_counting(mesh.layout, data, world.world_size)
+        config = _config(config_class, sizes, options)
     except MeshkitError as error:
-        announce_refusal(call, world, error)
+        announce_refusal(world, error)
         raise
     split = {name: sizes[name] for name in AXES if sizes[name] > 1}
     with ExitStack() as stack:
@@ -99,7 +99,6 @@ def _config_class() -> Any:  # noqa: ANN401  # untyped where Accelerate is not i
 
 
 def _config(
-    call: Call,
     config_class: Any,  # noqa: ANN401
     sizes: dict[str, int],
     options: dict[str, Any],
@@ -113,13 +112,12 @@ def _config(
     try:
         return config_class(**said, **options)
     except (TypeError, ValueError) as error:
-        text = format_error(
-            f"{call}: Accelerate refuses.", str(error), fix="what Accelerate asks for."
-        )
-        raise SpecError(text, sizes=sizes) from error
+        raise SpecError(
+            "Accelerate refuses.", str(error), fix="what Accelerate asks for.", sizes=sizes
+        ) from error
 
 
-def _check_counting(call: Call, layout: Layout, data: str, world: int) -> None:
+def _check_counting(layout: Layout, data: str, world: int) -> None:
     """Refuse ranks that do not count up through the axes as Accelerate nests them.
 
     Its data loader divides the rank by tp x cp to know which batches are this rank's.
@@ -133,13 +131,14 @@ def _check_counting(call: Call, layout: Layout, data: str, world: int) -> None:
     if nested == split and ranks == [*range(world)]:
         return
     order = f", order={' '.join(nested)!r}" if nested != split else ""
-    text = format_error(
-        f"{call}: ranks do not count up through {' '.join(nested)}.",
+    raise SpecError(
+        f"ranks do not count up through {' '.join(nested)}.",
         f"The mesh nests {' '.join(split)} over {len(ranks)} ranks of {world}, from {ranks[0]} on;"
         " Accelerate's data loader reads a rank's batches off its number.",
         fix=f"build_mesh over all ranks in order{order}.",
+        sizes=layout.sizes,
+        world_size=world,
     )
-    raise SpecError(text, sizes=layout.sizes, world_size=world)
 
 
 def _named(device_mesh: DeviceMesh, config: ParallelismConfig) -> DeviceMesh:

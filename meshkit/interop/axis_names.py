@@ -6,20 +6,17 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ..core.call import Call
-from ..core.errors import SpecError, format_error
+from ..core.errors import SpecError
 from ..core.grid.axis_names import STANDARD
 from ..core.grid.layout import Layout
 
 
-def rename_axes(
-    call: Call, layout: Layout, library: str, known: Iterable[str], data: str
-) -> dict[str, int]:
+def rename_axes(layout: Layout, library: str, known: Iterable[str], data: str) -> dict[str, int]:
     """The sizes of all axes that a library knows, from the outside in as they nest in the mesh.
 
     Axes of one rank are left out, or stand first with size 1, whatever they are called.
 
     Args:
-        call: the call to quote.
         layout: the grid.
         library: its name in words.
         known: the names that the library has.
@@ -38,19 +35,19 @@ def rename_axes(
     split = {axis: size for axis, size in layout.sizes.items() if size > 1}
     unknown = [axis for axis in split if axis not in names]
     if unknown:
-        raise _inexpressible(call, layout, library, names, unknown)
+        raise _inexpressible(layout, library, names, unknown)
     if "dp" in split and data != "dp" and data in split:
-        text = format_error(
-            f"{call}: dp would be {data}, which is an axis already.",
+        raise SpecError(
+            f"dp would be {data}, which is an axis already.",
             f"dp is {split['dp']}, {data} is {split[data]}.",
             fix=f"data= another of {', '.join(n for n in names if n not in ('dp', data))}.",
+            sizes=layout.sizes,
         )
-        raise SpecError(text, sizes=layout.sizes)
     found = {names[axis]: size for axis, size in split.items()}
     return {**{name: 1 for name in names if name != "dp" and name not in found}, **found}
 
 
-def check_data(call: Call, data: str, choices: tuple[str, ...]) -> None:
+def check_data(data: str, choices: tuple[str, ...]) -> None:
     """Refuse a name for dp that is not one of the library's.
 
     Raises:
@@ -58,20 +55,20 @@ def check_data(call: Call, data: str, choices: tuple[str, ...]) -> None:
     """
     if data not in choices:
         fix = f"data={' or data='.join(repr(name) for name in choices)}."
-        raise SpecError(format_error(f"{call}: dp cannot be {data!r}.", fix=fix))
+        raise SpecError(f"dp cannot be {data!r}.", fix=fix)
 
 
 def _inexpressible(
-    call: Call, layout: Layout, library: str, names: Mapping[str, str], unknown: list[str]
+    layout: Layout, library: str, names: Mapping[str, str], unknown: list[str]
 ) -> SpecError:
     """The error of axes that the library does not have, with a mesh of as many ranks."""
     kept = {a: n for a, n in layout.sizes.items() if a in names and a in STANDARD and a != "dp"}
     sizes = {**kept, "dp": layout.num_ranks // math.prod(kept.values())}
     fix = Call("build_mesh", kwargs={axis: sizes[axis] for axis in STANDARD if axis in sizes})
-    text = format_error(
-        f"{call}: {library} cannot split over {' or '.join(unknown)}.",
+    return SpecError(
+        f"{library} cannot split over {' or '.join(unknown)}.",
         f"Its axes are {', '.join(name for name in names if name != 'dp')};"
         f" {', '.join(f'{axis} is {layout.size(axis)}' for axis in unknown)}.",
         fix=f"{fix}, or axes that it has.",
+        sizes=layout.sizes,
     )
-    return SpecError(text, sizes=layout.sizes)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..core.call import Call, Word
-from ..core.errors import SpecError, format_error
+from ..core.call import public
+from ..core.errors import Change, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..live.mesh import Mesh
 
@@ -77,6 +77,7 @@ class Mpu:
         ``deepspeed.initialize(model=model, optimizer=optimizer, mpu=Mpu(mesh), config=config)``
     """
 
+    @public("Mpu")
     def __init__(
         self,
         mesh: Mesh,
@@ -89,12 +90,11 @@ class Mpu:
     ) -> None:
         asked = (data, model, tensor, sequence, pipeline)  # in the order of USUAL
         said = {role: axes for role, axes in zip(USUAL, asked, strict=True) if axes is not None}
-        call = Call("Mpu", (Word("mesh"),), said)
-        found = _roles(call, mesh, said)
-        _check_all_used(call, mesh, found)
+        found = _roles(mesh, said)
+        _check_all_used(mesh, found)
         self._mesh = mesh
         for role, axes in found.items():
-            self._answer(role, axes or _alone(call, mesh, role))
+            self._answer(role, axes or _alone(mesh, role))
 
     def get_tensor_model_parallel_src_rank(self) -> int:
         """The global rank of the first of this rank's tensor parallel group. Local."""
@@ -123,42 +123,41 @@ class Mpu:
         return f"Mpu({self._mesh!r})"
 
 
-def _roles(call: Call, mesh: Mesh, said: dict[str, Axes]) -> dict[str, tuple[str, ...]]:
+def _roles(mesh: Mesh, said: dict[str, Axes]) -> dict[str, tuple[str, ...]]:
     """Role to axes, for the roles that DeepSpeed shall see."""
     has = mesh.layout.axes
     found = {role: tuple(a for a in axes if a in has) for role, axes in USUAL.items()}
     for role, names in said.items():
         found[role] = parse_axes(names)
-        check_axes_exist(call, found[role], has)
+        check_axes_exist(found[role], has)
     if found["sequence"]:
         found["sequence_data"] = (*found["data"], *found["sequence"])
     return {role: axes for role, axes in found.items() if axes or role in ALWAYS}
 
 
-def _check_all_used(call: Call, mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
+def _check_all_used(mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
     """Refuse an axis of several ranks that DeepSpeed would not see."""
     used = {axis for axes in roles.values() for axis in axes}
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in used:
             sequence, data = (" ".join((*roles.get(r, ()), axis)) for r in ("sequence", "data"))
-            text = format_error(
-                f"{call}: the axis {axis} of size {size} is neither data, model, sequence nor "
-                "pipeline.",
+            raise SpecError(
+                f"the axis {axis} of size {size} is neither data, model, sequence nor pipeline.",
                 f"The mesh is {mesh.layout!r}.",
                 "Ranks along it would train apart, as DeepSpeed reduces no gradient over it.",
-                fix=f"{call.but(sequence=sequence)}, or {call.but(data=data)}.",
+                fix=(Change(sequence=sequence), ", or ", Change(data=data), "."),
+                sizes=mesh.layout.sizes,
             )
-            raise SpecError(text, sizes=mesh.layout.sizes)
 
 
-def _alone(call: Call, mesh: Mesh, role: str) -> tuple[str, ...]:
+def _alone(mesh: Mesh, role: str) -> tuple[str, ...]:
     """An axis of size 1, whose group holds this rank alone."""
     one = next((axis for axis, size in mesh.layout.sizes.items() if size == 1), None)
     if one is None:
-        text = format_error(
-            f"{call}: DeepSpeed asks for a {NAMES[role][0]} group, and the mesh has no axis for "
+        raise SpecError(
+            f"DeepSpeed asks for a {NAMES[role][0]} group, and the mesh has no axis for "
             "it, nor one of size 1.",
             fix=f"give the mesh one, tp=1 say, or name the axes: {role}=...",
+            sizes=mesh.layout.sizes,
         )
-        raise SpecError(text, sizes=mesh.layout.sizes)
     return (one,)

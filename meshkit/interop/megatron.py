@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.call import Call
-from ..core.errors import SpecError, format_error
+from ..core.call import public
+from ..core.errors import Change, SpecError
 from ..core.grid.axis_names import STANDARD
 from ..core.grid.factor import factor_world
 from ..core.grid.layout import Layout
@@ -57,6 +57,7 @@ ALL_DENSE = {
 }
 
 
+@public("layouts")
 def layouts(
     world_size: int,
     *,
@@ -98,14 +99,14 @@ def layouts(
     split = {**sizes, "cp": 1, "tp": tp if etp is None else etp}
     experts = factor_world(world_size, order=axes, **split)
     if dense.strides("pp") != experts.strides("pp"):
-        call = Call("layouts", (world_size,), {**sizes, "etp": split["tp"], "order": order})
-        text = format_error(
-            f"{call}: the stages of dense layers and experts hold different ranks.",
+        raise SpecError(
+            "the stages of dense layers and experts hold different ranks.",
             f"Rank 0 is in one pipeline with {dense.peers(0, 'pp')[1:].tolist()} by the dense "
             f"layout, with {experts.peers(0, 'pp')[1:].tolist()} by that of the experts.",
-            fix=f"an order that ends with pp: {call.but(order=ORDER)}.",
+            fix=("an order that ends with pp: ", Change(order=ORDER), "."),
+            sizes=sizes,
+            world_size=world_size,
         )
-        raise SpecError(text, sizes=sizes, world_size=world_size)
     return dense, experts
 
 
@@ -199,25 +200,25 @@ def _check_axes(which: str, mesh: Mesh, fields: dict[str, str]) -> None:
     known = set(" ".join(fields.values()).split())
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in known:
-            text = format_error(
+            raise SpecError(
                 f"process_groups: {which} is {mesh.layout!r}; Megatron has no axis {axis} of size "
                 f"{size} here; it has {' '.join(a for a in STANDARD if a in known)}.",
                 fix=f"{axis}=1, or the axis that it is to Megatron: layouts(...) has them.",
+                sizes=mesh.layout.sizes,
             )
-            raise SpecError(text, sizes=mesh.layout.sizes)
 
 
 def _check_stages(dense: Layout, experts: Layout) -> None:
     """Refuse experts whose pipelines are others; the same on every rank."""
     here, there = (_pipeline(layout, dense.ranks[0]) for layout in (dense, experts))
     if here != there or [*dense.ranks] != [*experts.ranks]:
-        text = format_error(
+        raise SpecError(
             f"process_groups: the experts, {experts!r}, have other stages than the dense layers, "
             f"{dense!r}.",
             f"The first pipeline is {there} of the experts, {here} of the dense layers.",
             fix="experts = dense.view(...), with the same pp, at the same place.",
+            sizes=experts.sizes,
         )
-        raise SpecError(text, sizes=experts.sizes)
 
 
 def _pipeline(layout: Layout, rank: int) -> list[int]:
@@ -238,12 +239,12 @@ def _group(mesh: Mesh, axes: str) -> ProcessGroup:
         return mesh.group(*present)
     ones = _ones(mesh)
     if not ones:
-        text = format_error(
+        raise SpecError(
             f"process_groups: Megatron asks for a group over {axes or 'ep'}, and {mesh.layout!r} "
             "has no such axis, nor one of size 1 to stand for it.",
             fix=f"give the mesh the axis {(axes or 'ep').split()[0]}=1.",
+            sizes=mesh.layout.sizes,
         )
-        raise SpecError(text, sizes=mesh.layout.sizes)
     return mesh.group(ones[0])
 
 
@@ -272,10 +273,10 @@ def _of_ends(dense: Mesh, built: Mesh) -> ProcessGroup | None:
     """The group of the first and last stage; None in between."""
     right = ends(dense.layout).groups("pp").tolist()
     if sorted(built.layout.groups("pp").tolist()) != sorted(right):
-        text = format_error(
+        raise SpecError(
             f"process_groups: {built.layout!r} are not the ends of {dense.layout!r}.",
             f"The ends of the first pipeline are {right[0]}.",
             fix="e = ends(dense.layout); build_mesh(e.sizes, order=e.axes, ranks=e.ranks).",
+            sizes=built.layout.sizes,
         )
-        raise SpecError(text, sizes=built.layout.sizes)
     return built.group("pp") if built.inside else None

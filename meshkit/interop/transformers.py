@@ -17,8 +17,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.call import Call, Word
-from ..core.errors import MeshkitError, SpecError, format_error
+from ..core.call import public
+from ..core.errors import Change, MeshkitError, SpecError
 from ..core.grid.layout import Layout
 from ..core.text import article
 from ..launch.default_group import require_job
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 AXES = ("pp", "dp_replicate", "fsdp", "tp")
 
 
+@public("distribute")
 def distribute(
     model: PreTrainedModel,
     mesh: Mesh,
@@ -72,13 +73,12 @@ def distribute(
         ``model, view = distribute(LlamaForCausalLM.from_pretrained(path), mesh)``
     """
     mesh_class = _device_mesh_class()
-    call = Call("distribute", (Word("model"), Word("mesh")), {"data": data, **options})
     world = require_job().world
     try:
-        sizes = _sizes(call, model, mesh.layout, data, world.world_size)
-        config = _config(call, sizes, options)
+        sizes = _sizes(model, mesh.layout, data, world.world_size)
+        config = _config(sizes, options)
     except MeshkitError as error:
-        announce_refusal(call, world, error)
+        announce_refusal(world, error)
         raise
     with ExitStack() as stack:
         view = stack.enter_context(mesh.view(sizes, order=" ".join(sizes)))
@@ -98,31 +98,30 @@ def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped where Transformers i
     return TransformersDeviceMesh
 
 
-def _sizes(call: Call, model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
+def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
     """The sizes of the view, from the outside in.
 
     Raises:
         SpecError: for what can be refused before a config exists.
     """
-    check_data(call, data, ("fsdp", "dp_replicate"))
-    sizes = rename_axes(call, layout, "Transformers", AXES, data)
+    check_data(data, ("fsdp", "dp_replicate"))
+    sizes = rename_axes(layout, "Transformers", AXES, data)
     if layout.num_ranks != world:
-        text = format_error(
-            f"{call}: the mesh holds {layout.num_ranks} ranks of {world}.",
+        raise SpecError(
+            f"the mesh holds {layout.num_ranks} ranks of {world}.",
             "Transformers waits for all ranks of the world, and saves on its rank 0.",
             fix=f"build_mesh over all {world} ranks.",
+            sizes=layout.sizes,
+            world_size=world,
         )
-        raise SpecError(text, sizes=layout.sizes, world_size=world)
     if not hasattr(model, "maybe_distribute_model"):
         kind = article(type(model).__name__)
         fix = "AutoModelForCausalLM.from_pretrained(path), say."
-        raise SpecError(
-            format_error(f"{call}: the model is {kind}, none of Transformers'.", fix=fix)
-        )
+        raise SpecError(f"the model is {kind}, none of Transformers'.", fix=fix)
     return sizes
 
 
-def _config(call: Call, sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig:
+def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig:
     """Transformers' own words for the sizes.
 
     Raises:
@@ -133,11 +132,10 @@ def _config(call: Call, sizes: dict[str, int], options: dict[str, Any]) -> Distr
     try:
         config = DistributedConfig(**{f"{name}_size": n for name, n in sizes.items()}, **options)
     except (TypeError, ValueError) as error:
-        text = format_error(
-            f"{call}: Transformers refuses.", str(error), fix="what Transformers asks for."
-        )
-        raise SpecError(text, sizes=sizes) from error
+        raise SpecError(
+            "Transformers refuses.", str(error), fix="what Transformers asks for.", sizes=sizes
+        ) from error
     if config.ep_size > 1:
-        fix = f"{call.but(ep_size=None, enable_expert_parallel=None)}."
-        raise SpecError(format_error(f"{call}: experts need groups that no view has.", fix=fix))
+        fix = (Change(ep_size=None, enable_expert_parallel=None), ".")
+        raise SpecError("experts need groups that no view has.", fix=fix)
     return config

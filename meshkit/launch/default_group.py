@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from ..core.errors import LaunchError, format_error
+from ..core.errors import LaunchError
 from .device.device import accelerator
 from .launchers.detect import detect
 from .launchers.world import World
@@ -85,7 +85,7 @@ def default_group() -> dist.ProcessGroup:
     """
     group = dist.group.WORLD
     if group is None:
-        raise LaunchError(format_error("There is no default process group.", fix="meshkit.init()."))
+        raise LaunchError("There is no default process group.", fix="meshkit.init().")
     return group
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from ..core.call import Call
-from ..core.errors import LaunchError, format_error
+from ..core.errors import LaunchError
 from .agreement.claims import Claim, Claimant
 from .device.accelerators import may_share
 from .device.device import backend_for, device_uuid
 
 
-def device_claim(call: Call, rank: int, device: torch.device, backend: str) -> tuple[Claim, ...]:
+def device_claim(rank: int, device: torch.device, backend: str) -> tuple[Claim, ...]:
     """Return the claim on this rank's device, or none if the backend lets ranks share it.
 
     Args:
-        call: the call to quote.
         rank: the rank of this process.
         device: the device of this process.
         backend: the backend of its collectives.
@@ -26,13 +24,12 @@ def device_claim(call: Call, rank: int, device: torch.device, backend: str) -> t
         return ()
 
     def clash(first: Claimant, second: Claimant) -> LaunchError:
-        text = format_error(
-            f"{call}: ranks {first.rank} and {second.rank} use one device, and {kind} needs one "
+        return LaunchError(
+            f"ranks {first.rank} and {second.rank} use one device, and {kind} needs one "
             "device per rank.",
             f"Both compute on {device.type} {uuid}: {first}, {second}.",
             fix="start one rank per device, or give each its own: device='cuda:<local rank>', or "
             "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
         )
-        return LaunchError(text)
 
     return (Claim(f"device/{uuid}", str(rank), clash),)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..core.call import Call, drop_none
+from ..core.call import drop_none, public
 from ..core.errors import LaunchError, format_error
 from ..core.version import VERSION
 from .agreement.commit import commit_on_all
@@ -39,6 +39,7 @@ ABOUT = "ranks disagree about init(); no process group was created."
 UNMADE = "a rank could not make the default process group; all have given it up."
 
 
+@public("init")
 def init(
     *,
     backend: str | None = None,
@@ -99,24 +100,24 @@ def init(
         world_size=world_size,
         local_rank=local_rank,
     )
-    return init_job(Call("init", kwargs=asked), asked).world
+    return init_job(asked).world
 
 
-def init_job(call: Call, asked: Mapping[str, Any]) -> Job:
+def init_job(asked: Mapping[str, Any]) -> Job:
     """:func:`init`, for a call of any name with the arguments that were given. Collective."""
-    seed = check_seed(call, asked.get("seed"))
-    limit = parse_timeout(call, "timeout", asked.get("timeout"))
-    wait = parse_timeout(call, "arrival_timeout", asked.get("arrival_timeout"))
-    arguments = check_arguments(call, asked)
+    seed = check_seed(asked.get("seed"))
+    limit = parse_timeout("timeout", asked.get("timeout"))
+    wait = parse_timeout("arrival_timeout", asked.get("arrival_timeout"))
+    arguments = check_arguments(asked)
     record = current_job()
     if record is None:
-        return _join(call, _who(call, arguments, asked), asked, seed, limit, wait)
+        return _join(_who(arguments, asked), asked, seed, limit, wait)
     if asked.keys() - {"seed", "init_method"}:
-        record = _kept(call, record, asked, limit, wait)
+        record = _kept(record, asked, limit, wait)
     set_current_job(record)
     if seed is not None:
-        number = check_alike(call, record.store, record.world, seed)
-        alike = drawn(call, record.store, record.world, seed, number, record.arrival_timeout)
+        number = check_alike(record.store, record.world, seed)
+        alike = drawn(record.store, record.world, seed, number, record.arrival_timeout)
         record = replace(record, seed=alike)
         set_current_job(record)
         seed_all(alike)
@@ -140,15 +141,15 @@ def current_world() -> World:
     return record.world if record is not None else detect_world(os.environ, {})
 
 
-def _who(call: Call, arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
+def _who(arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
     """Who this process is: what the arguments say, else the launcher."""
     try:
         world = detect_world(os.environ, arguments)
     except LaunchError as error:
-        raise LaunchError(f"{call}: {error}", variables=error.variables) from None
+        raise LaunchError(f"{error}", variables=error.variables) from None
     if tasks := allocation(world):
         text = format_error(
-            f"{call}: this is one process by itself, in an allocation of several: {tasks}.",
+            f"this is one process by itself, in an allocation of several: {tasks}.",
             "No srun has started it: there is no SLURM_STEP_ID of a step.",
             fix="srun python ..., or init(rank=0, world_size=1) where one process is meant.",
         )
@@ -157,15 +158,13 @@ def _who(call: Call, arguments: Mapping[str, int], asked: Mapping[str, Any]) -> 
         return world
     if not isinstance(asked["init_method"], str):
         fix = 'init_method="tcp://host:29500", or another URL.'
-        text = format_error(f"{call}: init_method is {asked['init_method']!r}.", fix=fix)
-        raise LaunchError(text)
+        raise LaunchError(f"init_method is {asked['init_method']!r}.", fix=fix)
     sources = {**world.sources, "init_method": "argument"}
     world = replace(world, init_method=asked["init_method"], sources=sources)
     return from_variables(world, os.environ) if world.init_method == "env://" else world
 
 
 def _join(
-    call: Call,
     who: World,
     asked: Mapping[str, Any],
     seed: Seed,
@@ -174,8 +173,8 @@ def _join(
 ) -> Job:
     """Meet the other ranks, then make the default group with them."""
     began, wait = time.monotonic(), arrival_timeout or timeout or ARRIVAL
-    world, device = _equipped(call, who, asked)
-    claims = (seed_claim(call, seed), *device_claim(call, world.rank, device, str(world.backend)))
+    world, device = _equipped(who, asked)
+    claims = (seed_claim(seed), *device_claim(world.rank, device, str(world.backend)))
     request = {
         "job": job_name(os.environ, world.launcher) or "untold",
         "world_size": str(world.world_size),
@@ -189,13 +188,13 @@ def _join(
         call, request, ABOUT, claims, hosts=partial(job_hosts, os.environ, world.launcher)
     )
     world, store, generation = rendezvous(matter, world, wait, since=began)
-    number = None if seed is None else drawn(call, store, world, seed, 0, wait)
+    number = None if seed is None else drawn(store, world, seed, 0, wait)
     home = dist.PrefixStore("default_group", store)
     commit_on_all(
         Proposal(call, {"call": "init, made"}, UNMADE, stage="the end of "),
         Participants.of(store, world),
         wait,
-        lambda connect: _make_default_group(call, world, device, home, timeout, connect),
+        lambda connect: _make_default_group(world, device, home, timeout, connect),
         lambda _: dist.destroy_process_group(),
         waits=connects_at_creation(str(world.backend)),
     )
@@ -207,7 +206,6 @@ def _join(
 
 
 def _make_default_group(
-    call: Call,
     world: World,
     device: torch.device,
     store: dist.Store,
@@ -226,10 +224,10 @@ def _make_default_group(
     except (RuntimeError, ValueError, AssertionError) as error:  # torch's own refusals
         if dist.is_initialized():  # it failed at the very end
             dist.destroy_process_group()
-        raise _not_made(call, world, error) from error
+        raise _not_made(world, error) from error
     if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
         text = format_error(
-            f"{call}: the launcher says rank {world.rank} of {world.world_size}, the backend "
+            f"the launcher says rank {world.rank} of {world.world_size}, the backend "
             f"{world.backend} says {dist.get_rank()} of {dist.get_world_size()}.",
             fix="start with the mpirun of the MPI that torch was built with.",
         )
@@ -239,26 +237,24 @@ def _make_default_group(
         set_timeout(default_group(), timeout)
 
 
-def _not_made(call: Call, world: World, error: Exception) -> LaunchError:
-    text = format_error(
-        f"{call}: rank {world.rank} of {world.world_size} could not make the default group.",
+def _not_made(world: World, error: Exception) -> LaunchError:
+    return LaunchError(
+        f"rank {world.rank} of {world.world_size} could not make the default group.",
         f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
         fix="meshkit doctor, on this host.",
     )
-    return LaunchError(text)
 
 
-def _equipped(call: Call, who: World, asked: Mapping[str, Any]) -> tuple[World, torch.device]:
+def _equipped(who: World, asked: Mapping[str, Any]) -> tuple[World, torch.device]:
     """The world with this process' device and backend."""
-    device = choose_device(call, asked.get("device"), who.local_rank)
-    backend = choose_backend(call, asked.get("backend"), device)
+    device = choose_device(asked.get("device"), who.local_rank)
+    backend = choose_backend(asked.get("backend"), device)
     chosen = {n: "argument" if n in asked else "torch's default" for n in ("device", "backend")}
     sources = {**who.sources, **chosen}
     return replace(who, device=device, backend=backend, sources=sources), device
 
 
 def _kept(
-    call: Call,
     record: Job,
     asked: Mapping[str, Any],
     timeout: timedelta | None,
@@ -266,7 +262,7 @@ def _kept(
 ) -> Job:
     """The record of a group that exists, unless the call says something else about it."""
     now = {name: getattr(record.world, name) for name in (*WHO, "backend", "device")}
-    differs = [n for n in now if n in asked and not _same(call, now[n], asked[n])]
+    differs = [n for n in now if n in asked and not _same(now[n], asked[n])]
     foreign = record.generation == 0  # its times may still be said: ours are not in use yet
     if timeout not in (None, record.timeout) and not foreign:
         differs.append("timeout")
@@ -276,16 +272,15 @@ def _kept(
         wait = arrival_timeout or timeout or record.arrival_timeout
         return replace(record, timeout=timeout or record.timeout, arrival_timeout=wait)
     said = ", ".join(f"{n}={getattr(record.world, n, getattr(record, n, None))}" for n in differs)
-    text = format_error(
-        f"{call}: the default process group already exists, with {said}.",
+    raise LaunchError(
+        f"the default process group already exists, with {said}.",
         fix="the first init() of the program decides; or meshkit.shutdown() before this one.",
     )
-    raise LaunchError(text)
 
 
-def _same(call: Call, now: object, asked: str | torch.device) -> bool:
+def _same(now: object, asked: str | torch.device) -> bool:
     """Whether an argument says what is so: ``"cuda"`` is true of ``cuda:3``."""
     if isinstance(now, torch.device):
-        device = read_device(call, asked)
+        device = read_device(asked)
         return device.type == now.type and device.index in (None, now.index)
     return str(now).lower() == str(asked).lower()

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..core.call import Call
-from ..core.errors import DisagreementError, MeshkitError, SpecError, format_error
+from ..core.errors import Change, DisagreementError, MeshkitError, SpecError, format_error
 from ..core.validate import parse_integer
 from .agreement.broadcast import broadcast_from_rank_0
 from .agreement.claims import Claim, Claimant, conflicting_claim
@@ -22,7 +21,7 @@ SHARED = "shared"
 Seed = int | str | None
 
 
-def check_seed(call: Call, seed: object) -> Seed:
+def check_seed(seed: object) -> Seed:
     """The seed as a plain int or ``"shared"``; None stays None.
 
     Raises:
@@ -32,16 +31,15 @@ def check_seed(call: Call, seed: object) -> Seed:
     if seed is None or (isinstance(seed, str) and seed == SHARED):
         return seed
     if number is None or not 0 <= number < 2**32:
-        text = format_error(
-            f"{call}: seed is {seed!r}.",
+        raise SpecError(
+            f"seed is {seed!r}.",
             "Python, numpy and torch all take ints from 0 to 4294967295.",
-            fix=f"{call.but(seed=0)}, or seed='shared', which rank 0 draws for all.",
+            fix=(Change(seed=0), ", or seed='shared', which rank 0 draws for all."),
         )
-        raise SpecError(text)
     return number
 
 
-def seed_claim(call: Call, seed: Seed, left: str = "no process group was created") -> Claim:
+def seed_claim(seed: Seed, left: str = "no process group was created") -> Claim:
     """The claim that all ranks give the same seed; ``left`` is how a clash leaves the job."""
 
     def clash(first: Claimant, second: Claimant) -> DisagreementError:
@@ -57,7 +55,7 @@ def seed_claim(call: Call, seed: Seed, left: str = "no process group was created
     return Claim("seed", repr(seed), clash)
 
 
-def check_alike(call: Call, store: dist.Store | None, world: World, seed: Seed) -> int:
+def check_alike(store: dist.Store | None, world: World, seed: Seed) -> int:
     """Compare the seed of a later call with those of the ranks that came before. No waiting.
 
     Returns:
@@ -68,21 +66,20 @@ def check_alike(call: Call, store: dist.Store | None, world: World, seed: Seed) 
     """
     if store is None:
         return 0
-    claim = seed_claim(call, seed, "rank by rank they are seeded differently now")
+    claim = seed_claim(seed, "rank by rank they are seeded differently now")
 
     def claimed() -> tuple[int, MeshkitError | None]:
         number = int(store.add(f"seeds/{world.rank}", 1))
         calls = dist.PrefixStore(f"seeds/call/{number}", store)
         return number, conflicting_claim(calls, world.rank, (claim,))
 
-    number, clash = store_call(call, world, STORE_GRACE, claimed)
+    number, clash = store_call(world, STORE_GRACE, claimed)
     if clash is not None:
         raise clash
     return number
 
 
 def drawn(
-    call: Call,
     store: dist.Store | None,
     world: World,
     seed: int | str,
@@ -92,7 +89,6 @@ def drawn(
     """The seed as a number: ``"shared"`` is drawn by rank 0, and the others wait for it.
 
     Args:
-        call: the call to quote.
         store: where the ranks met; None for a process that has nobody to meet.
         world: who this process is.
         seed: an int, or ``"shared"``.
@@ -107,7 +103,6 @@ def drawn(
     if store is None:
         return secrets.randbelow(2**32)
     words = broadcast_from_rank_0(
-        call,
         store,
         world,
         f"seeds/drawn/{number}",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from numbers import Real
 
-from ..core.call import Call
-from ..core.errors import SpecError, format_error
+from ..core.errors import Change, SpecError
 
 Time = float | timedelta
 
@@ -15,11 +14,10 @@ MOST = 1e9  # seconds, about 30 years, so that sums of timeouts never overflow
 ARRIVAL = timedelta(seconds=300)  # default time that ranks wait for each other
 
 
-def parse_timeout(call: Call, name: str, value: Time | None) -> timedelta | None:
+def parse_timeout(name: str, value: Time | None) -> timedelta | None:
     """Return a timeout as a timedelta; None stays None.
 
     Args:
-        call: the call to quote.
         name: the name of the argument.
         value: seconds, or a timedelta.
 
@@ -32,12 +30,11 @@ def parse_timeout(call: Call, name: str, value: Time | None) -> timedelta | None
     number = isinstance(seconds, Real) and not isinstance(seconds, bool)
     if number and LEAST <= seconds <= MOST:  # nan is neither
         return timedelta(seconds=float(seconds))
-    text = format_error(
-        f"{call}: {name} is {value!r}.",
+    raise SpecError(
+        f"{name} is {value!r}.",
         "A timeout is a positive number of seconds, or a timedelta.",
-        fix=f"{call.but(**{name: 60})}.",
+        fix=(Change(**{name: 60}), "."),
     )
-    raise SpecError(text)
 
 
 def format_timeout(time: timedelta | None) -> str:

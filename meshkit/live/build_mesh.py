@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.arrays import Ints
-from ..core.call import Call, drop_none
-from ..core.errors import MeshkitError, SpecError, format_error
+from ..core.call import drop_none, public
+from ..core.errors import CALL, Change, MeshkitError, SpecError
 from ..core.grid.axis_names import infer_sizes
 from ..core.grid.factor import merge_sizes, ordered_sizes
 from ..core.grid.group_plan import GroupPlan
@@ -32,6 +32,7 @@ from .setup.proposal import announce_refusal
 TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
 
 
+@public("init")
 def build_mesh(
     sizes: Mapping[str, int] | None = None,
     /,
@@ -111,43 +112,40 @@ def build_mesh(
         arrival_timeout=arrival_timeout,
         backend=backend,
     )
-    call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options})
     world = current_world()
     try:
-        asked = merge_sizes(call, sizes, axes)
+        asked = merge_sizes(sizes, axes)
         if within is None and across is None:
-            layout = _layout(call, ordered_sizes(call, asked, order), ranks, world)
+            layout = _layout(ordered_sizes(asked, order), ranks, world)
         else:
-            layout = _hybrid(call, asked, ranks, within, across, order, world)
-        plan = GroupPlan.of(layout, () if groups is None else groups, call=call)
-        times = _checked(call, plan, options)
-        policies = check_policies(call, layout, crossing, within=_inside(within, across))
-        check_place(call, place, world)
+            layout = _hybrid(asked, ranks, within, across, order, world)
+        plan = GroupPlan.of(layout, () if groups is None else groups)
+        times = _checked(plan, options)
+        policies = check_policies(layout, crossing, within=_inside(within, across))
+        check_place(place, world)
     except MeshkitError as error:
-        announce_refusal(call, world, error)
+        announce_refusal(world, error)
         raise
     each = isinstance(timeout, Mapping)  # by axis: not a matter of init
     said = {n: options[n] for n in options if n in TIMES and not (each and n == "timeout")}
-    job = current_job() or init_job(Call("init", kwargs=said), said)
+    job = current_job() or init_job(said)
     own = times.get("backend")
-    limits = GroupTimeouts.of(call, plan, timeout, job.timeout)
+    limits = GroupTimeouts.of(plan, timeout, job.timeout)
     wait = times.get("arrival_timeout", job.arrival_timeout)
     record = replace(job, timeout=limits.usual, arrival_timeout=wait)
     terms, shared = GroupOptions(own, limits, job.default, policies, place), GroupRegistry()
-    plan = plan if place is False else _placed(call, plan, record, terms, shared)
-    return Mesh(call, plan, record, terms, shared)
+    plan = plan if place is False else _placed(plan, record, terms, shared)
+    return Mesh(plan, record, terms, shared)
 
 
-def _placed(
-    call: Call, plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry
-) -> GroupPlan:
+def _placed(plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry) -> GroupPlan:
     """The plan with its ranks on the nearest wires. Collective, but for a given topology."""
     try:
-        layout = placed_live(call, plan, record, terms, shared)
-        moved = GroupPlan.of(layout, plan.extra, call=call)
-        check_orders(call, moved)
+        layout = placed_live(plan, record, terms, shared)
+        moved = GroupPlan.of(layout, plan.extra)
+        check_orders(moved)
     except SpecError as error:
-        announce_refusal(call, record.world, error)
+        announce_refusal(record.world, error)
         raise
     return moved
 
@@ -157,33 +155,28 @@ def _inside(within: Mapping[str, int] | None, across: Mapping[str, int] | None) 
     return [axis for axis in within or {} if axis not in (across or {})]
 
 
-def _checked(call: Call, plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:
     """Times and backend, as ``init`` takes them; the last of what can be refused."""
-    check_orders(call, plan)
-    limits = GroupTimeouts.of(call, plan, options.get("timeout"), None)
-    wait = parse_timeout(call, "arrival_timeout", options.get("arrival_timeout")) or limits.usual
+    check_orders(plan)
+    limits = GroupTimeouts.of(plan, options.get("timeout"), None)
+    wait = parse_timeout("arrival_timeout", options.get("arrival_timeout")) or limits.usual
     backend = options.get("backend")
     return drop_none(
-        arrival_timeout=wait, backend=None if backend is None else check_backend(call, backend)
+        arrival_timeout=wait, backend=None if backend is None else check_backend(backend)
     )
 
 
-def _layout(
-    call: Call, nested: Mapping[str, int], ranks: Sequence[int] | Ints | None, world: World
-) -> Layout:
+def _layout(nested: Mapping[str, int], ranks: Sequence[int] | Ints | None, world: World) -> Layout:
     """The layout on this world, or on the given ranks of it."""
     if ranks is None:
-        return Layout(
-            ranks=None, **infer_sizes(call, nested, world.world_size, world.size_evidence)
-        )
-    seats = RankOrder.of(call, ranks, None)
-    check_in_world(call, int(seats.array().max()), world)
-    sizes = infer_sizes(call, nested, len(seats), f"ranks has {len(seats)}", whose="ranks=")
+        return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
+    seats = RankOrder.of(ranks, None)
+    check_in_world(int(seats.array().max()), world)
+    sizes = infer_sizes(nested, len(seats), f"ranks has {len(seats)}", whose="ranks=")
     return Layout(ranks=seats.ranks, **sizes)
 
 
 def _hybrid(
-    call: Call,
     sizes: Mapping[str, object],
     ranks: object,
     within: Mapping[str, int] | None,
@@ -192,8 +185,8 @@ def _hybrid(
     world: World,
 ) -> Layout:
     """The layout of sizes within and across nodes, on the whole world."""
-    check_no_plain_sizes(call, sizes)
+    check_no_plain_sizes(sizes)
     if ranks is not None:
-        fix = f"{call.but(ranks=None)}, or axes by size beside ranks."
-        raise SpecError(format_error(f"{call} gives ranks beside within and across.", fix=fix))
-    return hybrid_layout(call, world.world_size, within, across, order)
+        fix = (Change(ranks=None), ", or axes by size beside ranks.")
+        raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
+    return hybrid_layout(world.world_size, within, across, order)

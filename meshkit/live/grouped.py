@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.call import Call
-from ..core.errors import MeshkitError, format_error
+from ..core.call import public
+from ..core.errors import MeshkitError
 from ..core.grid.axis_names import check_axes_exist
 from ..core.grid.group_plan import GroupPlan, not_built
 from ..core.grid.position import Position, check_member
@@ -34,7 +34,6 @@ class Grouped(Position):
 
     def __init__(
         self,
-        call: Call,
         plan: GroupPlan,
         joined: Job,
         groups: Groups,
@@ -50,10 +49,11 @@ class Grouped(Position):
         self._shared = shared
         self._number = number
         name = format_sizes(plan.layout.sizes)
-        self._birth = shared.register(name, groups, number, call)
+        self._birth = shared.register(name, groups, number)
         self._closed = False
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
 
+    @public("mesh.group")
     def group(self, *axes: str) -> dist.ProcessGroup:
         """This rank's process group over the axes; without axes, that of the whole mesh.
 
@@ -71,12 +71,11 @@ class Grouped(Position):
                 return self._held[axes]
         except (KeyError, TypeError):  # not asked for until now; or no str
             pass
-        call = Call("mesh.group", axes)
-        check_axes_exist(call, axes, self.layout.axes)
-        self._check_open(call)
+        check_axes_exist(axes, self.layout.axes)
+        self._check_open()
         if not self._plan.has(axes):
-            raise not_built(call, self._call, self._plan, axes)
-        self._check_here(call)
+            raise not_built(self._call, self._plan, axes)
+        self._check_here()
         self._held[axes] = self._groups.by_key[self._plan.key(axes)]
         return self._held[axes]
 
@@ -101,6 +100,7 @@ class Grouped(Position):
         kind = device.type if device is not None else "cpu"
         return device_mesh(self.layout, self.rank, self.group, kind, pattern)
 
+    @public("mesh.groups_report")
     def groups_report(self) -> GroupsReport:
         """Which groups this rank holds for the mesh and all its open views, and who shares them.
 
@@ -112,20 +112,24 @@ class Grouped(Position):
         Example:
             ``print(mesh.groups_report())``
         """
-        self._check_open(Call("mesh.groups_report"))
+        self._check_open()
         return report_groups(self.rank, self._shared)
 
-    def _check_here(self, call: Call) -> None:
+    def _check_here(
+        self,
+    ) -> None:
         """Refuse a mesh that is closed, and a rank outside it."""
-        self._check_open(call)
-        check_member(call, self.layout, self.rank)
+        self._check_open()
+        check_member(self.layout, self.rank)
 
-    def _check_open(self, call: Call) -> None:
+    def _check_open(
+        self,
+    ) -> None:
         left = self._gone()
         if self._closed or left:
             why = "the mesh is closed" if self._closed else "the job it was built in has been left"
             again = self._call if self._shared.users and not left else self._shared.call
-            raise MeshkitError(format_error(f"{call}: {why}.", fix=f"{again} again."))
+            raise MeshkitError(f"{why}.", fix=f"{again} again.")
 
     def _gone(self) -> bool:
         """Whether the job the mesh was built in has been left."""

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.call import Call, drop_none
+from ..core.call import drop_none, public
 from ..core.errors import MeshkitError
 from ..core.grid.factor import merge_sizes
 from ..core.grid.group_plan import GroupPlan
@@ -49,9 +49,9 @@ class Mesh(Workload):
     """
 
     def __init__(
-        self, call: Call, plan: GroupPlan, joined: Job, terms: GroupOptions, shared: GroupRegistry
+        self, plan: GroupPlan, joined: Job, terms: GroupOptions, shared: GroupRegistry
     ) -> None:
-        groups, number = assemble(call, plan, joined, terms, shared)
+        groups, number = assemble(plan, joined, terms, shared)
         super().__init__(call, plan, joined, groups, shared, number)
         self._terms = terms
         self._guard_state = GuardState()
@@ -77,10 +77,11 @@ class Mesh(Workload):
             DisagreementError: where ranks hand in different layouts or axes.
             RankTimeoutError: where ranks did not arrive in time.
         """
-        call = call_of(layout, groups)
-        return cls(*wrap_groups(call, lambda: given_groups(call, layout, groups)))
+        call_of(layout, groups)
+        return cls(*wrap_groups(lambda: given_groups(layout, groups)))
 
     @classmethod
+    @public("Mesh.from_device_mesh")
     def from_device_mesh(cls, device_mesh: DeviceMesh, /) -> Mesh:
         """A mesh over a DeviceMesh and its groups. Collective over the world.
 
@@ -91,9 +92,9 @@ class Mesh(Workload):
             SpecError: for a DeviceMesh without names, or with groups whose members are not in the
                 order of its ranks; and the errors of :meth:`from_groups`.
         """
-        call = Call("Mesh.from_device_mesh", (device_mesh,))
-        return cls(*wrap_groups(call, lambda: of_device_mesh(call, device_mesh)))
+        return cls(*wrap_groups(lambda: of_device_mesh(device_mesh)))
 
+    @public("mesh.view")
     def view(
         self,
         sizes: Mapping[str, int] | None = None,
@@ -130,20 +131,18 @@ class Mesh(Workload):
         Example:
             ``hsdp = mesh.view(replicate=2, shard=-1, tp=2)``
         """
-        options = drop_none(
-            order=order, groups=groups, timeout=timeout, arrival_timeout=arrival_timeout
-        )
-        call = Call("mesh.view", () if sizes is None else (sizes,), {**axes, **options})
+        drop_none(order=order, groups=groups, timeout=timeout, arrival_timeout=arrival_timeout)
         try:
-            self._check_open(call)
-            plan = view_plan(call, self.layout, merge_sizes(call, sizes, axes), order, groups)
+            self._check_open()
+            plan = view_plan(self.layout, merge_sizes(sizes, axes), order, groups)
             times = (timeout, arrival_timeout)
-            record, terms = view_terms(call, plan, *times, self._joined, self._terms, self._plan)
+            record, terms = view_terms(plan, *times, self._joined, self._terms, self._plan)
         except MeshkitError as error:
-            announce_refusal(call, self._joined.world, error)
+            announce_refusal(self._joined.world, error)
             raise
-        return Mesh(call, plan, record, terms, self._shared)
+        return Mesh(plan, record, terms, self._shared)
 
+    @public("mesh.barrier")
     def barrier(self, *axes: str, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes is here.
 
@@ -159,19 +158,14 @@ class Mesh(Workload):
                 is then broken.
             CollectiveError: where it broke before that, as a rank died.
         """
-        call = Call("mesh.barrier", axes, drop_none(timeout=timeout))
-        self._check_here(call)
+        self._check_here()
         group = self.group(*axes)
-        limit = parse_timeout(call, "timeout", timeout) or timeout_of(group)
+        limit = parse_timeout("timeout", timeout) or timeout_of(group)
         barrier(
-            call,
-            self._party(axes),
-            group,
-            limit,
-            self._device_ids(),
-            coordinate_formatter(self.layout),
+            self._party(axes), group, limit, self._device_ids(), coordinate_formatter(self.layout)
         )
 
+    @public("mesh.guard")
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
         """Tell the failure of a collective inside in coordinates: who is behind, who is gone.
 
@@ -194,11 +188,11 @@ class Mesh(Workload):
         Example:
             ``with mesh.guard(timeout=60): train_step()``
         """
-        call = Call("mesh.guard", kwargs=drop_none(timeout=timeout))
-        self._check_here(call)
-        limit = parse_timeout(call, "timeout", timeout)
-        return guard_collectives(self._guard_context(call), limit)
+        self._check_here()
+        limit = parse_timeout("timeout", timeout)
+        return guard_collectives(self._guard_context(), limit)
 
+    @public("mesh.verify")
     def verify(self, *, timeout: Time | None = None) -> Verification:
         """Prove each group by one collective, and time some more.
 
@@ -218,12 +212,12 @@ class Mesh(Workload):
             MeshkitError: where a group holds other ranks than the mesh says.
             CoordinateError: on a rank outside the mesh.
         """
-        call = Call("mesh.verify", kwargs=drop_none(timeout=timeout))
-        self._check_here(call)
-        limit = parse_timeout(call, "timeout", timeout)
-        with guard_collectives(self._guard_context(call), limit):
-            return verify_groups(call, self.layout, self.rank, self._groups.by_key, self._device())
+        self._check_here()
+        limit = parse_timeout("timeout", timeout)
+        with guard_collectives(self._guard_context(), limit):
+            return verify_groups(self.layout, self.rank, self._groups.by_key, self._device())
 
+    @public("mesh.agree")
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
 
@@ -238,7 +232,7 @@ class Mesh(Workload):
             RankTimeoutError: where ranks did not come within the mesh's ``arrival_timeout``.
             CoordinateError: on a rank outside the mesh.
         """
-        self._check_here(Call("mesh.agree", (what, value)))
+        self._check_here()
         agree_value(self.layout, self._joined, self._number, what, value)
 
     def close(self) -> None:
@@ -273,8 +267,9 @@ class Mesh(Workload):
         finally:
             destroy_groups(made)
 
+    @public("with mesh")
     def __enter__(self) -> Mesh:
-        self._check_open(Call("with mesh"))
+        self._check_open()
         return self
 
     def __exit__(
@@ -294,7 +289,9 @@ class Mesh(Workload):
         keys = f"mesh/{self._number}/barrier/{who}/"
         return Participants(self._joined.store, self._joined.world, ranks, keys)
 
-    def _guard_context(self, call: Call) -> GuardContext:
+    def _guard_context(
+        self,
+    ) -> GuardContext:
         """Return everything that a guard needs to know of this mesh."""
         ids = self._number, self._guard_state
         return GuardContext(call, self.layout, self._joined, self._groups.by_key, *ids)

@@ -8,10 +8,10 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils.data import IterableDataset
 
-from ..core.call import Call, Word, drop_none
+from ..core.call import drop_none, public
 from ..core.data.batch import BatchPlan, batch_call
 from ..core.data.batch_solver import solve_batch
-from ..core.errors import BatchError, format_error
+from ..core.errors import BatchError
 from ..core.grid.axis_names import resolve_axes
 from ..core.text import article, format_sizes
 from .data.check_batch import check_batches
@@ -61,12 +61,13 @@ class Reader(Grouped):
             accumulation_steps=accumulation_steps,
         )
         said = asked if data == ("dp",) else {**asked, "data": data}
-        call = batch_call("mesh.batch", said, round, uneven)
-        axes = resolve_axes(call, "data", data, self.layout.axes)
+        batch_call("mesh.batch", said, round, uneven)
+        axes = resolve_axes("data", data, self.layout.axes)
         sizes = {"dp": self.size(*axes) if axes else 1, **asked}
-        found = solve_batch(call, sizes, round, uneven)
+        found = solve_batch(sizes, round, uneven)
         return RankBatch.of(found, axes=axes, data_index=self._index(axes))
 
+    @public("mesh.token_weights")
     def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
         """By what to scale the mean loss of each micro batch, where samples differ in length.
 
@@ -89,10 +90,9 @@ class Reader(Grouped):
                 token; for a group that was not asked for.
             UnknownAxisError: for an axis the mesh does not have.
         """
-        call = Call("mesh.token_weights", (Word("counts"), *axes))
-        self._check_here(call)
+        self._check_here()
         over = axes or tuple(axis for axis in ("dp", "cp", "sp") if axis in self.layout.axes)
-        return token_weights(call, counts, self.group(*over), self._device())
+        return token_weights(counts, self.group(*over), self._device())
 
     @overload
     def sampler(  # noqa: D418
@@ -166,10 +166,11 @@ class Reader(Grouped):
             ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
         """
         order = {"shuffle": shuffle, "seed": seed, "epoch": epoch, "tail": tail}
-        call = sampler_call(dataset, order)
-        self._check_here(call)
-        return make_sampler(call, dataset, plan, self._data_index(call, plan), order)
+        sampler_call(dataset, order)
+        self._check_here()
+        return make_sampler(dataset, plan, self._data_index(plan), order)
 
+    @public("mesh.check_batch")
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] = ("dp",)) -> None:
         """Prove that ranks which share samples hold equal batches, and data coordinates other ones.
 
@@ -197,27 +198,22 @@ class Reader(Grouped):
         Example:
             ``mesh.check_batch(next(iter(loader)))``
         """
-        said = {} if data == ("dp",) else {"data": data}
-        call = Call("mesh.check_batch", (Word("batch"),), said)
-        axes = resolve_axes(call, "data", data, self.layout.axes)
-        self._check_here(call)
-        check_batches(call, batch, self.layout, axes, self.group(), self._device())
+        axes = resolve_axes("data", data, self.layout.axes)
+        self._check_here()
+        check_batches(batch, self.layout, axes, self.group(), self._device())
 
-    def _data_index(self, call: Call, plan: BatchPlan) -> int:
+    def _data_index(self, plan: BatchPlan) -> int:
         """This rank's share of a plan: over the axes it was made for, or else over dp."""
         if not isinstance(plan, BatchPlan):
-            line = f"{call}: the plan is {article(type(plan).__name__)}."
-            raise BatchError(format_error(line, fix="mesh.batch(...), or schedule.at(consumed)."))
+            line = f"the plan is {article(type(plan).__name__)}."
+            raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")
         axes = plan.axes if isinstance(plan, RankBatch) else ("dp",)
-        resolve_axes(call, "data", axes, self.layout.axes)
+        resolve_axes("data", axes, self.layout.axes)
         size, index = self.size(*axes) if axes else 1, self._index(axes) or 0
         if plan.dp != size or (isinstance(plan, RankBatch) and plan.data_index != index):
             over = format_sizes({axis: self.layout.sizes[axis] for axis in axes})
             line = f"It divides the samples by {plan.dp}; this mesh has {over or 'no such axes'}."
-            text = format_error(
-                f"{call}: the plan is of another mesh.", line, fix="mesh.batch(...)."
-            )
-            raise BatchError(text)
+            raise BatchError("the plan is of another mesh.", line, fix="mesh.batch(...).")
         return index
 
     def _index(self, axes: tuple[str, ...]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 
-from ..core.call import Call
+from ..core.call import public
 from ..core.data.random_streams import seed_of, varied
 from ..core.data.sequence import Order
 from .data.rng import RandomStreams, base_seed
@@ -48,11 +48,12 @@ class Workload(Reader):
         Example:
             ``mesh.sequence(4096, order="zigzag").take(tokens)``
         """
-        call = sequence_call(length, axes, order, pad)
-        self._check_here(call)
+        sequence_call(length, axes, order, pad)
+        self._check_here()
         here = self.layout, self.group_rank, self.group, self._device()
-        return sequence_shard(call, *here, length, axes, order, pad)
+        return sequence_shard(*here, length, axes, order, pad)
 
+    @public("mesh.seed")
     def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
         """The seed of this rank: distinct along the axes of ``vary``, equal along all others.
 
@@ -77,11 +78,9 @@ class Workload(Reader):
         Example:
             ``torch.manual_seed(mesh.seed(vary=("dp", "tp")))``
         """
-        more = {} if vary == () else {"vary": vary}
-        call = Call("mesh.seed", () if base is None else (base,), more)
-        coordinate = varied(call, self.layout, self.rank, vary)
+        coordinate = varied(self.layout, self.rank, vary)
         number = base_seed(self._joined.seed) if base is None else base
-        return seed_of(call, number, "", coordinate)
+        return seed_of(number, "", coordinate)
 
     @cached_property
     def rng(self) -> RandomStreams:

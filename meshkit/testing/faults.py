@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from ..core.call import Call
+from ..core.call import public
 from ..launch.spawn.start_method import context_for, start_process
 from ..launch.spawn.worker import environment, set_up_worker
 from ..launch.store.rank_lease import process_stat
@@ -104,6 +104,7 @@ class Strike:
         threading.Thread(target=_after, args=(seconds, fault), daemon=True).start()
 
 
+@public("play")
 def play(
     fn: Callable[..., object], world_size: int, args: Sequence[object] = (), *, timeout: float
 ) -> Played:
@@ -123,7 +124,7 @@ def play(
     """
     folder = tempfile.mkdtemp(prefix="meshkit-faults-")
     preload_mesh()
-    context = context_for(Call("play"), fn)
+    context = context_for(fn)
     processes: list[BaseProcess] = []
     try:
         for rank in range(world_size):

@@ -10,13 +10,14 @@ import math
 
 import numpy as np
 
+from ..core.call import public
+
 try:
     from hypothesis import strategies as st
 except ImportError as error:
     raise ImportError("meshkit.testing needs hypothesis: pip install 'meshkit[testing]'") from error
 
 from ..core.arrays import Ints
-from ..core.call import Call
 from ..core.data.batch import BatchPlan
 from ..core.errors import SpecError
 from ..core.grid.axis_names import STANDARD, check_names
@@ -144,9 +145,10 @@ def _plan(dp: int, micro_batch: int, steps: int, left_out: int) -> BatchPlan:
     return BatchPlan.solve(dp=dp, global_batch=total, micro_batch=micro_batch, uneven=True)
 
 
+@public("axis_names")
 def _legal(name: str) -> bool:
     try:
-        check_names(Call("axis_names"), [name])
+        check_names([name])
     except SpecError:
         return False
     return True

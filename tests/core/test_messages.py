@@ -36,7 +36,7 @@ from meshkit import (
 )
 from meshkit.bench.results.collectives import sweep_sizes
 from meshkit.bench.results.targets import parse_targets
-from meshkit.core.call import Call, Word
+from meshkit.core.call import Call, Verbatim
 from meshkit.core.cost.machines import MACHINES
 from meshkit.core.cost.step_time import TrainingJob
 from meshkit.core.cost.transformer import ModelShape
@@ -59,7 +59,7 @@ CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
 PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
 EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
-LOAD = Call("sampler.load_state_dict", (Word("state"),))
+LOAD = Call("sampler.load_state_dict", (Verbatim("state"),))
 STATE = state(EPOCH, 1)
 CONFIG = {
     "hidden_size": 4096,
@@ -296,10 +296,8 @@ SAID = {
     ),
     "a view out of the standard order": Said(
         lambda: view_sizes(
-            Call("mesh.view", kwargs={"tp": 2, "node": 2, "dp": 2, "groups": "dp"}),
             {"tp": 2, "node": 2, "dp": 2},
-            None,
-        ),
+            None),
         SpecError,
         """
         mesh.view(tp=2, node=2, dp=2, groups='dp'): tp dp is not the standard order, dp tp.
@@ -310,7 +308,7 @@ SAID = {
     ),
     # ------------------------------------------------------------ factor.py: from a config
     "sizes that are no mapping": Said(
-        lambda: merge_sizes(Call("build_mesh", ([4, 2],)), [4, 2], {}),
+        lambda: merge_sizes([4, 2], {}),
         SpecError,
         """
         build_mesh([4, 2]): sizes is a list.
@@ -319,7 +317,7 @@ SAID = {
         {},
     ),
     "a size given twice": Said(
-        lambda: merge_sizes(Call("build_mesh", ({"dp": 4},), {"dp": 2}), {"dp": 4}, {"dp": 2}),
+        lambda: merge_sizes({"dp": 4}, {"dp": 2}),
         SpecError,
         """
         build_mesh({'dp': 4}, dp=2) gives dp twice.
@@ -504,7 +502,7 @@ SAID = {
     ),
     # ------------------------------------------------------------ pattern.py
     "no pattern of axes": Said(
-        lambda: joined_axes(Call("mesh.device_mesh", ("(dp sp",)), "(dp sp", LAYOUT.axes),
+        lambda: joined_axes("(dp sp", LAYOUT.axes),
         SpecError,
         """
         mesh.device_mesh('(dp sp'): not a pattern of axes.
@@ -811,7 +809,7 @@ the stage from 0 samples on cannot be run.
         {},
     ),
     "a rank outside that asks for a seed": Said(
-        lambda: varied(Call("mesh.seed", kwargs={"vary": "dp"}), LAYOUT, 9, "dp"),
+        lambda: varied(LAYOUT, 9, "dp"),
         CoordinateError,
         """
         mesh.seed(vary='dp'): rank 9 is not in Layout(dp=4, sp=2, tp=1).
@@ -849,7 +847,7 @@ or micro_batch one of 1, 2, 4, 5, 8, 10, 16, 20.
         {"below": 10**18 - 1, "above": 10**18 + 2},
     ),
     "a data axis that is not there by default": Said(
-        lambda: resolve_axes(Call("mesh.batch"), "data", ("dp",), ("replicate", "shard")),
+        lambda: resolve_axes("data", ("dp",), ("replicate", "shard")),
         UnknownAxisError,
         """
         mesh.batch(): there is no axis dp that divides the samples.
@@ -983,13 +981,11 @@ the ramp does not lead to the plan.
     ),
     "a sequence cut over axes": Said(
         lambda: sequence_plan(
-            Call("mesh.sequence", (10,), {"axes": "cp sp"}),
             10,
             4,
             "contiguous",
             False,
-            "cp 2 x sp 2",
-        ),
+            "cp 2 x sp 2"),
         SpecError,
         """
         mesh.sequence(10, axes='cp sp'): 10 is not a multiple of cp 2 x sp 2 = 4.
@@ -1060,7 +1056,7 @@ the ramp does not lead to the plan.
         {"index": 7, "size": 7},
     ),
     "no data": Said(
-        lambda: checked_epoch(Call("mesh.sampler", (0, Word("plan"))), replace(EPOCH, length=0)),
+        lambda: checked_epoch(replace(EPOCH, length=0)),
         BatchError,
         """
         mesh.sampler(0, plan): the number of samples is 0.
@@ -1070,7 +1066,7 @@ the ramp does not lead to the plan.
     ),
     "a tail that is none": Said(
         lambda: checked_epoch(
-            Call("mesh.sampler", (100, Word("plan")), {"tail": "wrap"}), replace(EPOCH, tail="wrap")
+            replace(EPOCH, tail="wrap")
         ),
         BatchError,
         """
@@ -1082,7 +1078,7 @@ the ramp does not lead to the plan.
     ),
     "an order that is none": Said(
         lambda: checked_epoch(
-            Call("mesh.sampler", (100, Word("plan")), {"seed": 1.5}), replace(EPOCH, seed=1.5)
+            replace(EPOCH, seed=1.5)
         ),
         BatchError,
         """
@@ -1094,9 +1090,7 @@ the ramp does not lead to the plan.
     ),
     "no whole step": Said(
         lambda: checked_epoch(
-            Call("mesh.sampler", (9, Word("plan")), {"tail": "drop"}),
-            replace(EPOCH, length=9, tail="drop"),
-        ),
+            replace(EPOCH, length=9, tail="drop")),
         BatchError,
         """
         mesh.sampler(9, plan, tail='drop'): 9 samples give no whole step of 16.
@@ -1167,7 +1161,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "more steps than a pass has": Said(
-        lambda: checked_count(Call("sampler.state_dict", kwargs={"steps": 9}), "steps", 9, 7),
+        lambda: checked_count("steps", 9, 7),
         CoordinateError,
         """
         sampler.state_dict(steps=9): steps is 9.
@@ -1225,7 +1219,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "axes to vary that are none": Said(
-        lambda: varied(Call("mesh.seed", (), {"vary": 3}), LAYOUT, 0, 3),
+        lambda: varied(LAYOUT, 0, 3),
         SpecError,
         """
         mesh.seed(vary=3): vary is 3.
@@ -1234,7 +1228,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "an axis to vary that is not there": Said(
-        lambda: varied(Call("mesh.seed", (), {"vary": "pp"}), LAYOUT, 0, "pp"),
+        lambda: varied(LAYOUT, 0, "pp"),
         UnknownAxisError,
         """
         mesh.seed(vary='pp'): there is no axis 'pp'.
@@ -1301,7 +1295,7 @@ the ramp does not lead to the plan.
     ),
     # ------------------------------------------------------------ policies.py
     "crossing is no mapping": Said(
-        lambda: check_policies(Call("build_mesh", kwargs={"tp": 2}), Layout(tp=2), "tp"),
+        lambda: check_policies(Layout(tp=2), "tp"),
         SpecError,
         """
         build_mesh(tp=2): crossing is 'tp', a str.
@@ -1310,7 +1304,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a policy that there is not": Said(
-        lambda: check_policies(Call("build_mesh"), Layout(dp=2, tp=2), {"tp": "warn", "dp": "no"}),
+        lambda: check_policies(Layout(dp=2, tp=2), {"tp": "warn", "dp": "no"}),
         SpecError,
         """
         build_mesh(): crossing of dp is 'no'.

@@ -13,18 +13,18 @@ KNOWN = ("pp", "fsdp", "tp")
 
 def test_sizes_keep_the_order_of_the_mesh_and_axes_of_one_rank_stand_first() -> None:
     layout = Layout(tp=2, sp=1, dp=4)
-    assert [*rename_axes(Call("f"), layout, "L", KNOWN, "fsdp").items()] == [
+    assert [*rename_axes(layout, "L", KNOWN, "fsdp").items()] == [
         ("pp", 1),
         ("tp", 2),
         ("fsdp", 4),
     ]
-    assert rename_axes(Call("f"), Layout(fsdp=2, dp=1), "L", KNOWN, "fsdp")["fsdp"] == 2
-    assert rename_axes(Call("f"), Layout(dp=1), "L", KNOWN, "fsdp") == {"pp": 1, "fsdp": 1, "tp": 1}
+    assert rename_axes(Layout(fsdp=2, dp=1), "L", KNOWN, "fsdp")["fsdp"] == 2
+    assert rename_axes(Layout(dp=1), "L", KNOWN, "fsdp") == {"pp": 1, "fsdp": 1, "tp": 1}
 
 
 def test_axes_that_the_library_does_not_have_are_refused_with_a_mesh_that_it_has() -> None:
     with pytest.raises(SpecError) as caught:
-        rename_axes(Call("f"), Layout(dp=2, cp=2, sp=2, tp=4), "L", KNOWN, "fsdp")
+        rename_axes(Layout(dp=2, cp=2, sp=2, tp=4), "L", KNOWN, "fsdp")
     assert str(caught.value) == (
         "f(): L cannot split over cp or sp.\n"
         "  Its axes are pp, fsdp, tp; cp is 2, sp is 2.\n"
@@ -35,7 +35,7 @@ def test_axes_that_the_library_does_not_have_are_refused_with_a_mesh_that_it_has
 
 def test_two_axes_of_one_name_are_refused() -> None:
     with pytest.raises(SpecError) as caught:
-        rename_axes(Call("f"), Layout(dp=2, fsdp=4), "L", KNOWN, "fsdp")
+        rename_axes(Layout(dp=2, fsdp=4), "L", KNOWN, "fsdp")
     assert str(caught.value) == (
         "f(): dp would be fsdp, which is an axis already.\n"
         "  dp is 2, fsdp is 4.\n"
@@ -45,7 +45,7 @@ def test_two_axes_of_one_name_are_refused() -> None:
 
 def test_a_name_for_dp_that_the_library_does_not_have_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
-        check_data(Call("f"), "ddp", ("fsdp", "dp_replicate"))
+        check_data("ddp", ("fsdp", "dp_replicate"))
     assert str(caught.value) == (
         "f(): dp cannot be 'ddp'.\n  Fix: data='fsdp' or data='dp_replicate'."
     )

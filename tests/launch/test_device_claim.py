@@ -19,8 +19,8 @@ def test_a_device_without_a_uuid_is_claimed_by_nobody(monkeypatch: pytest.Monkey
 
     module = SimpleNamespace(get_device_properties=properties)
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-    (claim,) = device_claim(CALL, 3, torch.device("cuda", 1), "nccl")
+    (claim,) = device_claim(3, torch.device("cuda", 1), "nccl")
     assert (claim.key, claim.value) == ("device/GPU-1", "3")
     monkeypatch.setattr(module, "get_device_properties", lambda _: SimpleNamespace())
-    assert device_claim(CALL, 3, torch.device("cuda", 1), "nccl") == ()
-    assert device_claim(CALL, 3, torch.device("cpu"), "nccl") == ()
+    assert device_claim(3, torch.device("cuda", 1), "nccl") == ()
+    assert device_claim(3, torch.device("cpu"), "nccl") == ()

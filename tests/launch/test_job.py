@@ -347,7 +347,7 @@ def test_nccl_is_bound_to_its_device_at_once(
     monkeypatch.setattr(job, "set_timeout", lambda group, timeout: timed.append(timeout))
     device, connect = torch.device("cuda", 1), timedelta(seconds=2)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend=backend)
-    job._make_default_group(Call("init"), world, device, dist.HashStore(), None, connect)
+    job._make_default_group(world, device, dist.HashStore(), None, connect)
     assert asked["backend"] == backend
     assert asked.get("device_id") == (device if bound else None)
     assert (asked["rank"], asked["world_size"]) == (1, 2)
@@ -369,7 +369,7 @@ def test_mpi_says_itself_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError) as caught:
         job._make_default_group(
-            Call("init"), world, torch.device("cpu"), dist.HashStore(), None, timedelta(seconds=2)
+            world, torch.device("cpu"), dist.HashStore(), None, timedelta(seconds=2)
         )
     assert str(caught.value) == (
         "init(): the launcher says rank 1 of 2, the backend mpi says 0 of 1.\n"

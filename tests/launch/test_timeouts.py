@@ -17,11 +17,11 @@ CALL = Call("init", kwargs={"timeout": 0})
 
 @pytest.mark.parametrize("value", [30, 30.0, np.int64(30), np.float32(30), timedelta(seconds=30)])
 def test_seconds_and_timedelta_are_the_same(value: Any) -> None:
-    assert parse_timeout(CALL, "timeout", value) == timedelta(seconds=30)
+    assert parse_timeout("timeout", value) == timedelta(seconds=30)
 
 
 def test_none_stays_none() -> None:
-    assert parse_timeout(CALL, "timeout", None) is None
+    assert parse_timeout("timeout", None) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_none_stays_none() -> None:
 )
 def test_what_is_no_time_is_refused(value: Any) -> None:
     with pytest.raises(meshkit.SpecError) as caught:
-        parse_timeout(CALL, "timeout", value)
+        parse_timeout("timeout", value)
     assert str(caught.value) == (
         f"init(timeout=0): timeout is {value!r}.\n"
         "  A timeout is a positive number of seconds, or a timedelta.\n"

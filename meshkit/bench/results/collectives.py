@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...core.call import Call
-from ...core.errors import SpecError, format_error
+from ...core.call import public
+from ...core.errors import SpecError
 
 ITEM_BYTES = 4  # of a float32
 MAX_BYTES = 2**40  # of the largest array
@@ -87,6 +87,7 @@ def gigabytes_per_second(num_bytes: int, seconds: float) -> float:
     return num_bytes / seconds / 1e9
 
 
+@public("sweep_sizes")
 def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
     """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below. Pure.
 
@@ -103,12 +104,9 @@ def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
         (1024, 4096, 16384)
     """
     if not 1 <= least <= most <= MAX_BYTES or factor < 2:
-        call = Call("sweep_sizes", (least, most, factor))
-        summary = (
-            f"{call}: there are no sizes from {least} to {most} bytes by a factor of {factor}."
-        )
+        summary = f"there are no sizes from {least} to {most} bytes by a factor of {factor}."
         rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."
-        raise SpecError(format_error(summary, rule, fix="for example sweep_sizes(1024, 65536, 4)."))
+        raise SpecError(summary, rule, fix="for example sweep_sizes(1024, 65536, 4).")
     series = []
     while least <= most:
         series.append(least)

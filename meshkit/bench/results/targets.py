@@ -27,7 +27,7 @@ import numpy as np
 
 from ...core.arrays import Ints
 from ...core.call import Call
-from ...core.errors import SpecError, format_error
+from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
@@ -85,14 +85,14 @@ def default_targets(layout: Layout) -> tuple[Target, ...]:
 
 
 def parse_targets(
-    layout: Layout, names: Sequence[str], call: Call | None = None
+    layout: Layout,
+    names: Sequence[str],
 ) -> tuple[Target, ...]:
     """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure.
 
     Args:
         layout: the grid.
         names: ``"dp"``, ``"dp sp"``, ``"dp+sp"`` or ``"world"``.
-        call: the call that an error quotes; None is this one.
 
     Raises:
         UnknownAxisError: if the layout does not have an axis.
@@ -111,19 +111,19 @@ def parse_targets(
     return tuple(targets.values())
 
 
-def _parse_target(call: Call, layout: Layout, name: str) -> Target:
+def _parse_target(layout: Layout, name: str) -> Target:
     is_world = name.strip() == WORLD and WORLD not in layout.axes
     text = " ".join(shared_axes(layout) or layout.axes) if is_world else name
     target = Target(tuple(tuple(part.split()) for part in text.split("+")))
-    check_axes_exist(call, target.span, layout.axes)
+    check_axes_exist(target.span, layout.axes)
     if not all(target.groups) or len(target.groups) > 2:
-        summary = f"{call}: {name!r} is not a target: axes, or two sets of axes joined by '+'."
+        summary = f"{name!r} is not a target: axes, or two sets of axes joined by '+'."
         fix = "axes such as dp, 'dp sp' for groups over both, or dp+sp for both at once."
-        raise SpecError(format_error(summary, fix=fix))
+        raise SpecError(summary, fix=fix)
     for axes in target.groups:
         if layout.size(*axes) == 1:
-            summary = f"{call}: a group over {' '.join(axes)} has 1 rank, so no data moves in it."
-            raise SpecError(format_error(summary, fix="an axis with 2 ranks or more."))
+            summary = f"a group over {' '.join(axes)} has 1 rank, so no data moves in it."
+            raise SpecError(summary, fix="an axis with 2 ranks or more.")
     return target
 
 

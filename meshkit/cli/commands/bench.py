@@ -36,7 +36,7 @@ from ..options.bench import (
     sizes_as_typed,
     turns_as_typed,
 )
-from ..options.command_line import CommandLine, command_line
+from ..options.command_line import command_line
 from ..options.grid import integer, sizes_of
 from ..options.mesh import add_mesh, check_company
 
@@ -64,10 +64,10 @@ def run(asked: Namespace) -> Result:
         SpawnError: any of these, where the ranks were started here.
     """
     sizes = sizes_of(asked.sizes, "meshkit bench")
-    call = command_line(asked, sizes)
-    layout = _layout(call, sizes, asked)
-    targets = _targets(call, layout, asked.axes)
-    check_memory(call, asked.bytes, asked.n or detect().local_world_size or 1)
+    command_line(asked, sizes)
+    layout = _layout(sizes, asked)
+    targets = _targets(layout, asked.axes)
+    check_memory(asked.bytes, asked.n or detect().local_world_size or 1)
     if asked.plot is not None:
         from ...bench.plot import check_plot
 
@@ -97,17 +97,17 @@ def measured_beside(request: Request, layout: Layout) -> tuple[int, BenchmarkRun
     return None if rank else (rank, results)
 
 
-def _layout(call: CommandLine, sizes: Mapping[str, int], asked: Namespace) -> Layout:
+def _layout(sizes: Mapping[str, int], asked: Namespace) -> Layout:
     """The grid that is asked for."""
-    nested = ordered_sizes(call, sizes, asked.order)
+    nested = ordered_sizes(sizes, asked.order)
     if asked.n is not None:
-        return Layout(ranks=None, **infer_sizes(call, nested, asked.n, f"-n {asked.n}"))
-    check_company(call, sizes)
+        return Layout(ranks=None, **infer_sizes(nested, asked.n, f"-n {asked.n}"))
+    check_company(sizes)
     world = detect()
-    return Layout(ranks=None, **infer_sizes(call, nested, world.world_size, world.size_evidence))
+    return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
 
 
-def _targets(call: CommandLine, layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
+def _targets(layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
     """Return the requested targets, or the default ones.
 
     Raises:
@@ -115,10 +115,10 @@ def _targets(call: CommandLine, layout: Layout, names: Sequence[str] | None) -> 
         UnknownAxisError: if an axis does not exist.
     """
     if names is not None:
-        return parse_targets(layout, names, call)
+        return parse_targets(layout, names)
     if not (targets := default_targets(layout)):
-        line = f"{call}: every axis has 1 rank, so no data moves."
-        raise SpecError(format_error(line, fix="for example meshkit bench dp=2 -n 2."))
+        line = "every axis has 1 rank, so no data moves."
+        raise SpecError(line, fix="for example meshkit bench dp=2 -n 2.")
     return targets
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...core.call import Call, drop_none
+from ...core.call import drop_none
 from ...core.errors import SpawnError, SpecError, UnknownAxisError
 from ...core.grid.axis_names import infer_sizes
 from ...core.grid.factor import ordered_sizes
@@ -47,12 +47,12 @@ def run(asked: Namespace) -> Result:
         SpawnError: any of these, where the ranks were started here.
     """
     sizes = sizes_of(asked.sizes, "meshkit check")
-    call = command_line(asked, sizes)
-    nested = ordered_sizes(call, sizes, asked.order)
+    command_line(asked, sizes)
+    nested = ordered_sizes(sizes, asked.order)
     request = {**sizes, **drop_none(order=asked.order, groups=asked.groups)}
-    fits = partial(_check_fits, call, nested, asked.groups or ())
+    fits = partial(_check_fits, nested, asked.groups or ())
     if asked.n is None:
-        check_company(call, sizes)
+        check_company(sizes)
         report = _here(request, asked.device, asked.timeout, fits)
     else:
         fits(asked.n, f"-n {asked.n}")
@@ -126,12 +126,10 @@ def _started(n: int, request: Mapping[str, Any], device: str | None, timeout: fl
 
 
 def _check_fits(
-    call: Call, nested: Mapping[str, int], groups: Sequence[str], ranks: int, evidence: str
+    nested: Mapping[str, int], groups: Sequence[str], ranks: int, evidence: str
 ) -> None:
     """Refuse sizes and groups that do not fit a number of ranks. Raises as :func:`run`."""
-    GroupPlan.of(
-        Layout(ranks=None, **infer_sizes(call, nested, ranks, evidence)), groups, call=call
-    )
+    GroupPlan.of(Layout(ranks=None, **infer_sizes(nested, ranks, evidence)), groups)
 
 
 def _answer(report: CheckReport, *, as_json: bool) -> Result:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...core.errors import SpecError, format_error
+from ...core.errors import SpecError
 from ...core.grid.axis_names import STANDARD
 from ...core.grid.layout import Layout
 from ...core.report.diff import Difference, format_diff
@@ -41,11 +41,11 @@ def _layout(asked: Namespace, which: str) -> Layout:
     words = getattr(asked, which).split()
     if not words:
         fix = 'meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2", say.'
-        raise SpecError(format_error("one of the two grids has no sizes.", fix=fix))
+        raise SpecError("one of the two grids has no sizes.", fix=fix)
     sizes = sizes_of(words, "meshkit diff")
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
-    call = _call(asked, which, sizes)
-    return layout_of(call, sizes, order, asked.world if -1 in sizes.values() else None)
+    _call(asked, which, sizes)
+    return layout_of(sizes, order, asked.world if -1 in sizes.values() else None)
 
 
 def _call(asked: Namespace, which: str, sizes: Mapping[str, int]) -> CommandLine:

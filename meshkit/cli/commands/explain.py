@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
-from ...core.call import Call
 from ...core.data.batch import BatchPlan
 from ...core.data.sequence import SequencePlan, sequence_plan
-from ...core.errors import CoordinateError, SpecError, format_error
+from ...core.errors import Change, CoordinateError, SpecError
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
 from ...core.report.rank import format_rank, format_rank_table, rank_reports, sequence_axes
@@ -46,18 +45,18 @@ def run(asked: Namespace) -> Result:
     """
     rank, words = _rank_of(asked)
     sizes = sizes_of(words, f"meshkit explain{'' if rank is None else f' {rank}'}")
-    call = command_line(asked, sizes, *([] if rank is None else [rank]))
-    layout = layout_of(call, sizes, asked.order, asked.world)
-    _check_rank(call, layout, rank)
-    topology = topology_of(call, layout, asked)
-    batch, sequence = batch_of(call, layout, asked), _sequence_of(call, layout, asked.seq)
+    command_line(asked, sizes, *([] if rank is None else [rank]))
+    layout = layout_of(sizes, asked.order, asked.world)
+    _check_rank(layout, rank)
+    topology = topology_of(layout, asked)
+    batch, sequence = batch_of(layout, asked), _sequence_of(layout, asked.seq)
     ranks = layout.ranks if rank is None else [rank]
     if len(ranks) > ROWS:
-        line = f"{call}: {len(ranks)} ranks are too many to list, a row each."
-        raise SpecError(format_error(line, fix=f"{ROWS} or fewer; or one rank."))
+        line = f"{len(ranks)} ranks are too many to list, a row each."
+        raise SpecError(line, fix=f"{ROWS} or fewer; or one rank.")
     found = rank_reports(layout, ranks, topology, batch, sequence, asked.seed)
     if asked.json:
-        _check_numbers(call, layout, len(ranks), batch)
+        _check_numbers(layout, len(ranks), batch)
         said = [about.as_dict() for about in found]
         return Result(json.dumps({"ranks": said} if rank is None else said[0]))
     width, ascii = terminal.width(), not terminal.lines()
@@ -78,23 +77,20 @@ def _rank_of(asked: Namespace) -> tuple[int | None, list[str]]:
     ranked = bool(INTEGER.fullmatch(first)) and first[0] != "-"
     if asked.all:
         if ranked:
-            text = format_error(
+            raise SpecError(
                 f"{line} --all: one rank, or all of them?", fix="leave out one of the two."
             )
-            raise SpecError(text)
         return None, asked.words
     if not ranked or not rest:
         words = rest if INTEGER.fullmatch(first) else asked.words
         fix = f"meshkit explain 0 {' '.join(words) or 'dp=4 sp=2'}, or --all."
         if ranked:
             fix = f"meshkit explain {first} dp=4 sp=2, say."
-        raise SpecError(
-            format_error(f"{line}: no {'size' if ranked else 'rank'} is given.", fix=fix)
-        )
+        raise SpecError(f"{line}: no {'size' if ranked else 'rank'} is given.", fix=fix)
     return int(first), rest
 
 
-def _check_rank(call: Call, layout: Layout, rank: int | None) -> None:
+def _check_rank(layout: Layout, rank: int | None) -> None:
     """Refuse a rank that there is not.
 
     Raises:
@@ -102,15 +98,16 @@ def _check_rank(call: Call, layout: Layout, rank: int | None) -> None:
     """
     ranks = layout.num_ranks
     if rank is not None and rank >= ranks:
-        text = format_error(
-            f"{call}: there is no rank {rank}.",
+        raise CoordinateError(
+            f"there is no rank {rank}.",
             f"There {'is' if ranks == 1 else 'are'} {ranks}, counted from 0.",
             fix=f"a rank from 0 to {ranks - 1}." if ranks > 1 else "rank 0.",
+            index=rank,
+            size=ranks,
         )
-        raise CoordinateError(text, index=rank, size=ranks)
 
 
-def _check_numbers(call: Call, layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
+def _check_numbers(layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
     """Refuse more numbers in JSON, which has all peers and samples, than can be written.
 
     Raises:
@@ -119,13 +116,11 @@ def _check_numbers(call: Call, layout: Layout, ranks: int, batch: BatchPlan | No
     samples = 0 if batch is None else batch.global_batch // batch.dp
     many = ranks * (sum(layout.shape) + samples)
     if many > MOST:
-        line = f"{call}: {count_noun(ranks, 'rank')} with {many} peers and samples in all."
-        raise SpecError(
-            format_error(line, f"JSON says up to {MOST}.", fix=f"{call.but(json=None)}.")
-        )
+        line = f"{count_noun(ranks, 'rank')} with {many} peers and samples in all."
+        raise SpecError(line, f"JSON says up to {MOST}.", fix=(Change(json=None), "."))
 
 
-def _sequence_of(call: Call, layout: Layout, length: int | None) -> SequencePlan | None:
+def _sequence_of(layout: Layout, length: int | None) -> SequencePlan | None:
     """The plan of the sequence that was asked for, over cp and sp.
 
     Raises:
@@ -137,7 +132,7 @@ def _sequence_of(call: Call, layout: Layout, length: int | None) -> SequencePlan
     cut = " x ".join(f"{axis} {layout.sizes[axis]}" for axis in axes)
     parts = layout.size(*axes) if axes else 1
     try:
-        return sequence_plan(call, length, parts, "contiguous", False, cut)
+        return sequence_plan(length, parts, "contiguous", False, cut)
     except SpecError as error:
         head = str(error).rpartition("Fix: ")[0]
         near = [f"--seq {n}" for n in (error.below, error.above) if n]

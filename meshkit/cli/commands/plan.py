@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...core.arrays import Ints
-from ...core.call import Call
 from ...core.draw.svg import MAX_RANKS, draw_svg
-from ...core.errors import SpecError, format_error
+from ...core.errors import Change, SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.report.job import JobReport, format_job
@@ -19,7 +18,7 @@ from ...core.topology.topology import Topology
 from ...core.validate import divisors
 from .. import terminal
 from ..command import Command, Result
-from ..options.command_line import CommandLine, command_line
+from ..options.command_line import command_line
 from ..options.grid import (
     add_batch,
     add_grid,
@@ -44,30 +43,30 @@ def run(asked: Namespace) -> Result:
         BatchError: for a batch that does not divide.
     """
     sizes = sizes_of(asked.sizes, "meshkit plan")
-    call = command_line(asked, sizes)
-    overview = overview_of(call, sizes, asked)
-    draw_into(asked.svg, overview.layout, overview.nodes, call)
+    command_line(asked, sizes)
+    overview = overview_of(sizes, asked)
+    draw_into(asked.svg, overview.layout, overview.nodes)
     if asked.json:
         return Result(json.dumps(overview.as_dict()))
     return Result(format_job(overview, width=terminal.width(), ascii=not terminal.lines()))
 
 
-def overview_of(call: CommandLine, sizes: Mapping[str, int], asked: Namespace) -> JobReport:
+def overview_of(sizes: Mapping[str, int], asked: Namespace) -> JobReport:
     """The overview of what was typed. Raises as :func:`run`."""
-    layout = layout_of(call, sizes, asked.order, asked.world)
-    topology = topology_of(call, layout, asked)
-    placement = _placed(call, layout, topology) if asked.place else None
+    layout = layout_of(sizes, asked.order, asked.world)
+    topology = topology_of(layout, asked)
+    placement = _placed(layout, topology) if asked.place else None
     layout = layout if placement is None else placement.layout
-    plan = GroupPlan.of(layout, asked.groups or (), call=call)
-    batch = batch_of(call, layout, asked)
-    return JobReport.of(plan, topology, batch, placement=placement, call=call)
+    plan = GroupPlan.of(layout, asked.groups or ())
+    batch = batch_of(layout, asked)
+    return JobReport.of(plan, topology, batch, placement=placement)
 
 
-def _placed(call: Call, layout: Layout, topology: Topology | None) -> Placement:
+def _placed(layout: Layout, topology: Topology | None) -> Placement:
     if topology is None:
-        line = f"{call}: nothing says where ranks sit."
+        line = "nothing says where ranks sit."
         nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
-        raise SpecError(format_error(line, fix=f"{call.but(nodes=nodes)}, say, or --hosts FILE."))
+        raise SpecError(line, fix=(Change(nodes=nodes), ", say, or --hosts FILE."))
     return placed(layout, topology)
 
 
@@ -91,14 +90,17 @@ def add_svg(parser: ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help=text)
 
 
-def draw_into(path: str | None, layout: Layout, nodes: Ints | None, call: Call) -> None:
+def draw_into(
+    path: str | None,
+    layout: Layout,
+    nodes: Ints | None,
+) -> None:
     """Draw the grid into a file, which is replaced; nothing where there is no path.
 
     Args:
         path: as typed, or None.
         layout: the grid.
         nodes: as for :func:`meshkit.core.draw.svg.draw_svg`.
-        call: the command, for errors.
 
     Raises:
         SpecError: for a file that cannot be written; for more ranks than a picture has, before a
@@ -107,19 +109,15 @@ def draw_into(path: str | None, layout: Layout, nodes: Ints | None, call: Call) 
     if path is None:
         return
     if layout.num_ranks > MAX_RANKS:
-        line = f"{call}: {layout.num_ranks} ranks are too many for a picture."
-        raise SpecError(
-            format_error(line, f"Up to {MAX_RANKS} are drawn.", fix=f"{call.but(svg=None)}.")
-        )
+        line = f"{layout.num_ranks} ranks are too many for a picture."
+        raise SpecError(line, f"Up to {MAX_RANKS} are drawn.", fix=(Change(svg=None), "."))
     if path in ("", "-"):
-        line = f"{call}: the picture goes into a file, and there is no name of one."
-        raise SpecError(format_error(line, fix=f"{call.but(svg='grid.svg')}, say."))
+        line = "the picture goes into a file, and there is no name of one."
+        raise SpecError(line, fix=(Change(svg="grid.svg"), ", say."))
     text = draw_svg(layout.axes, layout.grid, nodes)
     try:
         Path(path).write_text(text, encoding="ascii")
     except (OSError, ValueError) as error:  # ValueError: a zero byte
         reason = getattr(error, "strerror", None) or str(error)
-        line = f"{call}: the picture cannot be written: {reason}."
-        raise SpecError(
-            format_error(line, fix="a file in a folder that exists and may be written.")
-        ) from error
+        line = f"the picture cannot be written: {reason}."
+        raise SpecError(line, fix="a file in a folder that exists and may be written.") from error

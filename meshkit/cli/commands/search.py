@@ -14,7 +14,7 @@ from ...core.cost.search import search
 from ...core.cost.search_report import PROMISE, ranking
 from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
-from ...core.errors import SpecError, format_error
+from ...core.errors import SpecError
 from ...core.validate import is_number
 from .. import terminal
 from ..command import Command, Result
@@ -84,11 +84,11 @@ def _benched(path: str, said: Mapping[str, object]) -> dict[str, object]:
         wrong = bounds.get("count") if isinstance(bounds, dict) else None
         told_wrong = [f"Wrong elements: {format_value(wrong)}."] if wrong else []
         fix = f"a run to its end without a wrong element: {example}."
-        raise SpecError(format_error(f"--links {path}: {why}", *told_wrong, fix=fix))
+        raise SpecError(f"--links {path}: {why}", *told_wrong, fix=fix)
     found = said.get("links")
     if not isinstance(found, dict) or not found:
         line = f"--links {path}: no line of all_reduce, all_gather or reduce_scatter was measured."
-        raise SpecError(format_error(line, fix=f"{example}, which measures two sizes or more."))
+        raise SpecError(line, fix=f"{example}, which measures two sizes or more.")
     source = f"{found.get('source')}; the others: {MACHINES[USUAL].source}"
     return {**found, "source": source}
 
@@ -103,12 +103,12 @@ def _check_figure(path: str, name: str, value: object) -> None:
     if name not in names:
         line, fix = f"there is no figure {name!r}.", f"one of {', '.join(names)}"
         fix += "; or what meshkit bench --json printed."
-        raise SpecError(format_error(f"--links {path}: {line}", fix=fix))
+        raise SpecError(f"--links {path}: {line}", fix=fix)
     if name == "source" and isinstance(value, str):
         return
     if name == "source" or not is_number(value) or not LEAST <= float(str(value)) <= MOST:
         fix = "a text." if name == "source" else f"a number from {LEAST:g} to {MOST:g}."
-        raise SpecError(format_error(f"--links {path}: {name} is {format_value(value)}.", fix=fix))
+        raise SpecError(f"--links {path}: {name} is {format_value(value)}.", fix=fix)
 
 
 def _job(asked: Namespace, links: Machine) -> TrainingJob:
@@ -130,7 +130,7 @@ def _read(option: str, path: str) -> Mapping[str, object]:
         models, links = "the config.json of a model.", f"{', '.join(MACHINES)}, or a JSON file."
         fix = models if option == "model" else links
         line = f"--{option} {path} cannot be read."
-        raise SpecError(format_error(line, str(error), fix=fix)) from error
+        raise SpecError(line, str(error), fix=fix) from error
 
 
 def _gigabytes(text: str) -> float:

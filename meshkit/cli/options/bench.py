@@ -8,10 +8,9 @@ from argparse import ArgumentTypeError
 from collections.abc import Mapping
 
 from ...bench.results.collectives import OPERATIONS, sweep_sizes
-from ...core.errors import SpecError, format_error
+from ...core.errors import Change, SpecError
 from ...core.text import count_noun
 from ...launch.doctor.memory import memory
-from .command_line import CommandLine
 from .grid import number
 
 SIZES = "1K:16M:16"
@@ -115,11 +114,10 @@ def read_turns(text: str) -> int | None:
     return None if text == "all" else number(text)
 
 
-def check_memory(call: CommandLine, text: str, ranks: int) -> None:
+def check_memory(text: str, ranks: int) -> None:
     """Refuse ranks that this machine cannot hold, by themselves or with their arrays.
 
     Args:
-        call: the command as it was typed.
         text: the sizes as they were typed.
         ranks: how many there are on this machine, whatever they compute on.
 
@@ -132,23 +130,23 @@ def check_memory(call: CommandLine, text: str, ranks: int) -> None:
         return
     left = there - ranks * RANK
     if left < SPARE * HELD * ranks:
-        line = f"{call}: {count_noun(ranks, 'rank')} here do not fit into memory."
+        line = f"{count_noun(ranks, 'rank')} here do not fit into memory."
         each = f"Each holds some {RANK} bytes before an array; there are {there}."
-        raise SpecError(format_error(line, each, fix=_fewer(call, there // (SPARE * RANK))))
+        raise SpecError(line, each, fix=_fewer(there // (SPARE * RANK)))
     most = 2 ** int(math.log2(left // (SPARE * HELD * ranks)))
     fits = f"{as_size(sizes[0])}:{as_size(most)}" if sizes[0] < most else as_size(most)
-    line = f"{call}: {as_size(sizes[-1])} does not fit into memory."
+    line = f"{as_size(sizes[-1])} does not fit into memory."
     holds = (
         f"{count_noun(ranks, 'rank')} here, each with {HELD} of it at the least and {RANK} bytes "
     )
     holds += f"beside, hold {needed} bytes; there are {there}."
-    raise SpecError(format_error(line, holds, fix=f"{call.but(bytes=fits)}."))
+    raise SpecError(line, holds, fix=(Change(bytes=fits), "."))
 
 
-def _fewer(call: CommandLine, most: int) -> str:
+def _fewer(most: int) -> str:
     """The same command with ranks that fit; in words where its sizes ask for so many."""
     sizes = next((value for value in call.args if isinstance(value, Mapping)), {})
     known = math.prod(size for size in sizes.values() if size != -1)
     if "n" in call.kwargs and -1 in sizes.values() and max(most, 2) // known:
-        return f"{call.but(n=max(most, 2) // known * known)}."
+        return (Change(n=max(most, 2) // known * known), ".")
     return f"a mesh of {count_noun(max(most, 1), 'rank')} or fewer on this machine."

@@ -8,10 +8,10 @@ import shlex
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 
-from ...core.call import Call, drop_none
+from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
 from ...core.data.batch_solver import solve_batch
-from ...core.errors import BatchError, SpecError, format_error
+from ...core.errors import BatchError, Change, SpecError
 from ...core.grid.axis_names import infer_sizes
 from ...core.grid.factor import ordered_sizes
 from ...core.grid.layout import Layout
@@ -19,7 +19,7 @@ from ...core.text import count_noun
 from ...core.topology.hostfile import parse_hostfile
 from ...core.topology.level import check_divides
 from ...core.topology.topology import Topology
-from .command_line import BATCH, CommandLine, flagged
+from .command_line import BATCH, flagged
 from .files import text_of
 
 MOST = 2**21  # ranks: beyond that an answer takes more than some seconds
@@ -128,18 +128,18 @@ def sizes_of(words: Sequence[str], command: str) -> dict[str, int]:
         line = f"{command} {' '.join(words)}: "
         if not equals:
             fix = f"{command} dp=4 sp=2, say: an axis, = and its size."
-            raise SpecError(format_error(f"{line}{word!r} is no size of an axis.", fix=fix))
+            raise SpecError(f"{line}{word!r} is no size of an axis.", fix=fix)
         if axis in sizes:
-            raise SpecError(format_error(f"{line}{axis} has two sizes.", fix=f"give {axis} once."))
+            raise SpecError(f"{line}{axis} has two sizes.", fix=f"give {axis} once.")
         if not INTEGER.fullmatch(size) or not (int(size) >= 1 or int(size) == -1):
             fix = f"{axis}=4, say: 1 or more; or -1 for the one to be inferred."
-            raise SpecError(format_error(f"{line}the size of {axis} is {size!r}.", fix=fix))
+            raise SpecError(f"{line}the size of {axis} is {size!r}.", fix=fix)
         sizes[axis] = int(size)
     return sizes
 
 
 def layout_of(
-    call: Call, sizes: Mapping[str, int], order: str | None = None, world: int | None = None
+    sizes: Mapping[str, int], order: str | None = None, world: int | None = None
 ) -> Layout:
     """The grid of sizes and a number of ranks; without that, of the sizes alone.
 
@@ -147,26 +147,22 @@ def layout_of(
         SpecError: as :func:`meshkit.factor_world`; for a size to be inferred from nothing; for more
             ranks than can be looked at.
     """
-    nested = ordered_sizes(call, sizes, order)
+    nested = ordered_sizes(sizes, order)
     known = math.prod(size for size in nested.values() if size != -1)
     if world is None and -1 in [*sizes.values()] + [-1] * (not sizes):
         axis = next(name for name, size in nested.items() if size == -1)
-        fix = f"{call.but(world=8 * known)}, say."
-        raise SpecError(format_error(f"{call}: there is nothing to infer {axis} from.", fix=fix))
+        fix = (Change(world=8 * known), ", say.")
+        raise SpecError(f"there is nothing to infer {axis} from.", fix=fix)
     ranks = known if world is None else world
     if ranks > MOST:
-        text = format_error(
-            f"{call}: {ranks} ranks are too many to look at.", fix=f"{MOST} or fewer."
-        )
-        raise SpecError(text)
-    return Layout(ranks=None, **infer_sizes(call, nested, ranks, f"--world {ranks}"))
+        raise SpecError(f"{ranks} ranks are too many to look at.", fix=f"{MOST} or fewer.")
+    return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world {ranks}"))
 
 
-def topology_of(call: Call, layout: Layout, asked: Namespace) -> Topology | None:
+def topology_of(layout: Layout, asked: Namespace) -> Topology | None:
     """The nodes that were asked for; None where none were.
 
     Args:
-        call: the command, for errors.
         layout: the grid.
         asked: ``nodes``, how many nodes of consecutive ranks there are, alone, or the ranks of
             each; or ``hosts``, a file for
@@ -178,34 +174,32 @@ def topology_of(call: Call, layout: Layout, asked: Namespace) -> Topology | None
     """
     ranks, sizes = layout.num_ranks, asked.nodes
     if asked.hosts is not None:
-        return _from_file(call, asked.hosts, ranks)
+        return _from_file(asked.hosts, ranks)
     if sizes is None:
         return None
     if len(sizes) == 1:
-        check_divides(call, ranks, sizes[0])
+        check_divides(ranks, sizes[0])
         return Topology.even(ranks, nodes=sizes[0])
     if sum(sizes) != ranks:
-        line = f"{call}: the nodes hold {sum(sizes)} ranks, the grid has {ranks}."
-        raise SpecError(
-            format_error(line, fix=f"nodes whose sizes add up to {ranks}, or --nodes 1.")
-        )
+        line = f"the nodes hold {sum(sizes)} ranks, the grid has {ranks}."
+        raise SpecError(line, fix=f"nodes whose sizes add up to {ranks}, or --nodes 1.")
     return Topology.of_sizes(sizes)
 
 
-def _from_file(call: Call, path: str, ranks: int) -> Topology:
+def _from_file(path: str, ranks: int) -> Topology:
     try:
         text = text_of(path)
     except ValueError as error:
-        line = f"{call}: {shlex.quote(path)} cannot be read: {error}."
-        raise SpecError(format_error(line, fix="a text file with a line for each rank.")) from error
-    topology = parse_hostfile(text, call=call)
+        line = f"{shlex.quote(path)} cannot be read: {error}."
+        raise SpecError(line, fix="a text file with a line for each rank.") from error
+    topology = parse_hostfile(text)
     if topology.world_size != ranks:
-        line = f"{call}: {path} has {topology}, the grid has {ranks}."
-        raise SpecError(format_error(line, fix=f"{count_noun(ranks, 'line')}, one a rank."))
+        line = f"{path} has {topology}, the grid has {ranks}."
+        raise SpecError(line, fix=f"{count_noun(ranks, 'line')}, one a rank.")
     return topology
 
 
-def batch_of(call: CommandLine, layout: Layout, asked: Namespace) -> BatchPlan | None:
+def batch_of(layout: Layout, asked: Namespace) -> BatchPlan | None:
     """The plan of the batch that was asked for over dp, or None where none was.
 
     Raises:
@@ -216,10 +210,8 @@ def batch_of(call: CommandLine, layout: Layout, asked: Namespace) -> BatchPlan |
         return None
     if "dp" not in layout.axes:
         fix = f"{call.nested({'dp': 1, **layout.sizes})}."
-        raise BatchError(
-            format_error(f"{call}: there is no axis dp that divides the samples.", fix=fix)
-        )
+        raise BatchError("there is no axis dp that divides the samples.", fix=fix)
     try:
-        return BatchPlan.of(solve_batch(call, {"dp": layout.sizes["dp"], **said}))
+        return BatchPlan.of(solve_batch({"dp": layout.sizes["dp"], **said}))
     except BatchError as error:
         raise BatchError(flagged(str(error)), **vars(error)) from None

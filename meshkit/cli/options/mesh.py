@@ -6,8 +6,7 @@ import math
 from argparse import ArgumentParser
 from collections.abc import Mapping
 
-from ...core.call import Call
-from ...core.errors import SpecError, format_error
+from ...core.errors import CALL, Change, SpecError
 from ...core.text import count_noun
 from ...launch.launchers.detect import detect
 from ..command import seconds
@@ -27,11 +26,10 @@ def add_mesh(parser: ArgumentParser) -> None:
     parser.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help=wait)
 
 
-def check_company(call: Call, sizes: Mapping[str, int]) -> None:
+def check_company(sizes: Mapping[str, int]) -> None:
     """Refuse a mesh of several ranks where this is one process and nobody started others.
 
     Args:
-        call: the command as it was typed.
         sizes: axis name to size; one may be -1.
 
     Raises:
@@ -39,6 +37,6 @@ def check_company(call: Call, sizes: Mapping[str, int]) -> None:
     """
     needed = math.prod(size for size in sizes.values() if size != -1)
     if needed > 1 and detect().launcher == "single":
-        fix = f"{call.but(n=needed)}, which starts them; or this under a launcher."
-        line = f"{call} needs {count_noun(needed, 'rank')}, and here is one process."
-        raise SpecError(format_error(line, fix=fix), sizes=dict(sizes), world_size=1)
+        fix = (Change(n=needed), ", which starts them; or this under a launcher.")
+        line = f"{CALL} needs {count_noun(needed, 'rank')}, and here is one process."
+        raise SpecError(line, fix=fix, sizes=dict(sizes), world_size=1)

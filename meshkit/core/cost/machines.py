@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from ..call import Call
-from ..errors import SpecError, format_error
+from ..call import public
+from ..errors import SpecError
 from ..validate import is_number
 
 LEAST, MOST = 1e-30, 1e30  # so that no prediction leaves the range of a float
@@ -40,15 +40,15 @@ class Machine:
     wait_across: float = 14e-6
     source: str = ""
 
+    @public("Links")
     def __post_init__(self) -> None:
         for field in fields(self)[:-1]:
             value = getattr(self, field.name)
             if not is_number(value) or not LEAST <= value <= MOST:
-                call = Call("Links", kwargs={field.name: value})
                 fix = f"a number from {LEAST:g} to {MOST:g}."
-                text = format_error(f"{call}: {field.name} is {value!r}.", fix=fix)
-                raise SpecError(text)
+                raise SpecError(f"{field.name} is {value!r}.", fix=fix)
 
+    @public("links.but")
     def but(self, measured: Mapping[str, object]) -> Machine:
         """These figures with some that were measured in their place.
 
@@ -65,9 +65,8 @@ class Machine:
         known = asdict(self)
         for name in measured:
             if name not in known:
-                call = Call("links.but", ({name: measured[name]},))
                 fix = f"one of {', '.join(known)}."
-                raise SpecError(format_error(f"{call}: there is no figure {name!r}.", fix=fix))
+                raise SpecError(f"there is no figure {name!r}.", fix=fix)
         return Machine(**{**known, **measured})
 
     def assumed(self, whose: str, measured: Container[str]) -> tuple[str, ...]:

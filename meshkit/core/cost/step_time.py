@@ -31,8 +31,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Floats, Ints
-from ..call import Call
-from ..errors import SpecError, format_error
+from ..call import public
+from ..errors import Change, SpecError
 from ..topology.level import check_divides
 from ..validate import parse_integer
 from .machines import Machine
@@ -61,19 +61,17 @@ class TrainingJob:
     seq: int
     links: Machine
 
+    @public("Job")
     def __post_init__(self) -> None:
-        numbers = check_job(Call("Job"), *(getattr(self, name) for name in LIMITS))
+        numbers = check_job(*(getattr(self, name) for name in LIMITS))
         for name, number in numbers.items():
             object.__setattr__(self, name, number)
 
 
-def check_job(
-    call: Call, world: object, nodes: object, global_batch: object, seq: object
-) -> dict[str, int]:
+def check_job(world: object, nodes: object, global_batch: object, seq: object) -> dict[str, int]:
     """The numbers of a job as plain ints.
 
     Args:
-        call: what to quote, with the numbers in question added.
         world: as in :class:`TrainingJob`, and so are the others.
         nodes: how many, all equal.
         global_batch: samples of a step.
@@ -83,17 +81,17 @@ def check_job(
         SpecError: for what is no whole number, or too large; where nodes would differ.
     """
     asked = dict(zip(LIMITS, (world, nodes, global_batch, seq), strict=True))
-    numbers = {name: _limited(call, name, value) for name, value in asked.items()}
+    numbers = {name: _limited(name, value) for name, value in asked.items()}
     ranks, count = numbers["world"], numbers["nodes"]
-    check_divides(call.but(world=ranks, nodes=count), ranks, count)
+    check_divides(ranks, count)
     return numbers
 
 
-def _limited(call: Call, name: str, value: object) -> int:
+def _limited(name: str, value: object) -> int:
     number = parse_integer(value)
     if number is None or not 1 <= number <= LIMITS[name]:
         fix = f"a whole number from 1 to {LIMITS[name]}."
-        raise SpecError(format_error(f"{call.but(**{name: value})}: {name} is {value!r}.", fix=fix))
+        raise SpecError((Change(**{name: value}), f": {name} is {value!r}."), fix=fix)
     return number
 
 

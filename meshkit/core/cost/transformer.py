@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..call import Call, Word
-from ..errors import SpecError, format_error
+from ..call import public
+from ..errors import SpecError
 from ..validate import parse_integer
 
 NAMES = {
@@ -88,6 +88,7 @@ class ModelShape:
         self._within("dense_layers", "layers", self.dense_layers <= self.layers)
 
     @classmethod
+    @public("ModelShape.of")
     def of(cls, config: Mapping[str, object]) -> ModelShape:
         """The shape that a ``config.json`` describes. Local, O(1).
 
@@ -105,14 +106,12 @@ class ModelShape:
             >>> shape.parameters
             8030261248
         """
-        call = Call("ModelShape.of", (Word("config"),))
         if config.get("kv_lora_rank") is not None:
-            text = format_error(
-                f"{call}: kv_lora_rank is {config['kv_lora_rank']!r}.",
+            raise SpecError(
+                f"kv_lora_rank is {config['kv_lora_rank']!r}.",
                 "Latent attention is not modelled.",
                 fix="leave kv_lora_rank out; plain attention is then counted in its place.",
             )
-            raise SpecError(text)
         plain = "n_embd" in config
         found = {name: _found(config, names) for name, names in NAMES.items()}
         if plain and found["ffn"] is None and parse_integer(width := found["hidden"]) is not None:
@@ -121,7 +120,7 @@ class ModelShape:
         if missing is not None:
             names = " or ".join(NAMES[missing])
             fix = "the config.json of a decoder, as the Hugging Face Hub has it."
-            raise SpecError(format_error(f"{call}: there is no {names}.", fix=fix))
+            raise SpecError(f"there is no {names}.", fix=fix)
         tied = bool(config.get("tie_word_embeddings", plain))
         given = {name: value for name, value in found.items() if value is not None}
         return cls(**given, plain=plain, tied=tied)  # type: ignore[arg-type]
@@ -129,12 +128,12 @@ class ModelShape:
     def _set(self, name: str, value: int) -> None:
         object.__setattr__(self, name, value)
 
+    @public("ModelShape")
     def _within(self, name: str, other: str, fits: bool, how: str = "is not within") -> None:
         if fits:
             return
-        call = Call("ModelShape", kwargs={other: getattr(self, other), name: getattr(self, name)})
         fix = f"{NAMES[name][0]} and {NAMES[other][0]} as the model has them."
-        raise SpecError(format_error(f"{call}: {name} {how} {other}.", fix=fix))
+        raise SpecError(f"{name} {how} {other}.", fix=fix)
 
     @property
     def attention(self) -> int:
@@ -195,11 +194,11 @@ def _found(config: Mapping[str, object], names: tuple[str, ...]) -> object:
     return next((config[name] for name in names if config.get(name) is not None), None)
 
 
+@public("ModelShape")
 def _checked(name: str, value: object) -> int:
     least = 1 if name in NEEDED else 0
     number = parse_integer(value)
     if number is None or not least <= number <= MOST:
-        call = Call("ModelShape", kwargs={name: value})
         fix = f"a whole number from {least} to {MOST} for {' or '.join(NAMES[name])}."
-        raise SpecError(format_error(f"{call}: {name} is {value!r}.", fix=fix))
+        raise SpecError(f"{name} is {value!r}.", fix=fix)
     return number

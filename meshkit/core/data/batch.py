@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call, drop_none
-from ..errors import CoordinateError, format_error
+from ..call import Call, drop_none, public
+from ..errors import CoordinateError
 from ..validate import parse_integer
 from .batch_solver import BATCH_FIELDS, solve_batch
 from .micro_batch import MicroBatch, micro_batches
@@ -51,10 +51,10 @@ class BatchPlan:
     uneven: bool = False
     asked: int | None = field(default=None, init=False)
 
+    @public("BatchPlan")
     def __post_init__(self) -> None:
         fields = {name: getattr(self, name) for name in BATCH_FIELDS}
-        call = Call("BatchPlan", kwargs={**fields, **({"uneven": True} if self.uneven else {})})
-        for name, value in solve_batch(call, fields, uneven=self.uneven).items():
+        for name, value in solve_batch(fields, uneven=self.uneven).items():
             object.__setattr__(self, name, value)  # as plain ints
         object.__setattr__(self, "uneven", bool(self.global_batch // self.micro_batch % self.dp))
 
@@ -99,8 +99,8 @@ class BatchPlan:
             micro_batch=micro_batch,
             accumulation_steps=accumulation_steps,
         )
-        call = batch_call("BatchPlan.solve", asked, round, uneven)
-        return cls.of(solve_batch(call, asked, round, uneven))
+        batch_call("BatchPlan.solve", asked, round, uneven)
+        return cls.of(solve_batch(asked, round, uneven))
 
     @classmethod
     def of(cls: type[Plan], sizes: Mapping[str, int], **more: Any) -> Plan:  # noqa: ANN401
@@ -110,6 +110,7 @@ class BatchPlan:
         object.__setattr__(plan, "asked", sizes.get("asked"))
         return plan
 
+    @public("plan.samples")
     def samples(self, step: int, data_index: int, *, first: int = 0) -> Ints:
         """The samples that one data coordinate owns in one optimizer step. O(samples owned).
 
@@ -133,12 +134,12 @@ class BatchPlan:
             >>> BatchPlan.solve(dp=2, global_batch=8, micro_batch=2).samples(1, 0).tolist()
             [[8, 9], [12, 13]]
         """
-        call = Call("plan.samples", (step, data_index), {"first": first} if first else {})
-        begin, index = self._begin(call, step, first), self._index(call, data_index)
+        begin, index = self._begin(step, first), self._index(data_index)
         micro_steps = np.arange(self.num_micro_batches(index), dtype=np.int64)[:, None]
         items = np.arange(self.micro_batch, dtype=np.int64)
         return begin + (micro_steps * self.dp + index) * self.micro_batch + items
 
+    @public("plan.micro_batches")
     def micro_batches(self, step: int, data_index: int, *, first: int = 0) -> Iterator[MicroBatch]:
         """What one data coordinate runs in one optimizer step. Lazily.
 
@@ -163,11 +164,10 @@ class BatchPlan:
             >>> [(m.samples.tolist(), round(m.weight, 3)) for m in plan.micro_batches(0, 1)]
             [([1], 0.667), ([1], 0.0)]
         """
-        more = {"first": first} if first else {}
-        call = Call("plan.micro_batches", (step, data_index), more)
-        begin, index = self._begin(call, step, first), self._index(call, data_index)
+        begin, index = self._begin(step, first), self._index(data_index)
         return micro_batches(self.global_batch, self.micro_batch, self.dp, index, begin)
 
+    @public("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int) -> int:
         """How many micro batches a data coordinate owns, fillers left out. O(1).
 
@@ -179,9 +179,10 @@ class BatchPlan:
             >>> [plan.num_micro_batches(d) for d in range(plan.dp)]
             [5, 5, 5, 5, 4, 4, 4]
         """
-        index = self._index(Call("plan.num_micro_batches", (data_index,)), data_index)
+        index = self._index(data_index)
         return -(-(self.global_batch // self.micro_batch - index) // self.dp)
 
+    @public("plan.resize")
     def resize(self, dp: int) -> BatchPlan:
         """The same global batch and micro batch over another number of data coordinates.
 
@@ -196,28 +197,30 @@ class BatchPlan:
             (5, 32)
         """
         asked = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
-        return BatchPlan.of(solve_batch(Call("plan.resize", kwargs={"dp": dp}), asked, uneven=True))
+        return BatchPlan.of(solve_batch(asked, uneven=True))
 
-    def _begin(self, call: Call, step: object, first: object) -> int:
+    def _begin(self, step: object, first: object) -> int:
         """The first sample of a step."""
         number, offset = parse_integer(step), parse_integer(first)
         if number is None or not 0 <= number < MAX_SAMPLES // self.global_batch:
-            text = format_error(f"{call}: there is no step {step!r}.", fix="count steps from 0.")
-            raise CoordinateError(text, index=step)
+            raise CoordinateError(
+                f"there is no step {step!r}.", fix="count steps from 0.", index=step
+            )
         if offset is None or not 0 <= offset < MAX_SAMPLES - (number + 1) * self.global_batch:
-            text = format_error(f"{call}: first is {first!r}.", fix="count samples from 0.")
-            raise CoordinateError(text, index=first)
+            raise CoordinateError(f"first is {first!r}.", fix="count samples from 0.", index=first)
         return offset + number * self.global_batch
 
-    def _index(self, call: Call, data_index: object) -> int:
+    def _index(self, data_index: object) -> int:
         index = parse_integer(data_index)
         if index is None or not 0 <= index < self.dp:
-            text = format_error(
-                f"{call}: there is no data index {data_index!r}.",
+            raise CoordinateError(
+                f"there is no data index {data_index!r}.",
                 f"dp is {self.dp}, so they run from 0 to {self.dp - 1}.",
                 fix=f"a data index from 0 to {self.dp - 1}.",
+                axis="dp",
+                index=data_index,
+                size=self.dp,
             )
-            raise CoordinateError(text, axis="dp", index=data_index, size=self.dp)
         return index
 
     def __eq__(self, other: object) -> bool:

@@ -12,8 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..call import Call
-from ..errors import BatchError, format_error
+from ..errors import BatchError
 from ..grid.layout import Layout
 from ..text import count_noun, format_sizes, name_ranks
 
@@ -71,39 +70,36 @@ def digests_conflict(digests: Mapping[int, object], where: Mapping[int, str]) ->
 
 
 def batch_conflict_error(
-    call: Call, layout: Layout, data: Sequence[str], held: Mapping[int, BatchDigest]
+    layout: Layout, data: Sequence[str], held: Mapping[int, BatchDigest]
 ) -> BatchError:
     """Return the error of conflicting batches, the same on every rank.
 
     Args:
-        call: the call to quote.
         layout: the ranks of the mesh.
         data: the axes that divide the samples.
         held: the batch of each rank; they conflict.
     """
     for rank, one in held.items():
         if one.fault:
-            return _unreadable_error(call, layout, rank, one.fault)
+            return _unreadable_error(layout, rank, one.fault)
     shares: dict[str, list[int]] = {}
     for rank, place in data_coordinates(layout, data).items():
         shares.setdefault(place, []).append(rank)
     odd = {place: found for place, r in shares.items() if (found := _differing_paths(held, r))}
     if odd:
-        return _not_shared_error(call, layout, held, shares, odd)
-    return _not_divided_error(call, held, shares)
+        return _not_shared_error(layout, held, shares, odd)
+    return _not_divided_error(held, shares)
 
 
-def _unreadable_error(call: Call, layout: Layout, rank: int, fault: str) -> BatchError:
-    text = format_error(
-        f"{call}: {fault}, on {_format_ranks(layout, [rank])}.",
+def _unreadable_error(layout: Layout, rank: int, fault: str) -> BatchError:
+    return BatchError(
+        f"{fault}, on {_format_ranks(layout, [rank])}.",
         f"Compared are tensors and {PLAIN}, in dicts, lists and tuples.",
         fix="check the part of the batch that is made of these.",
     )
-    return BatchError(text)
 
 
 def _not_shared_error(
-    call: Call,
     layout: Layout,
     held: Mapping[int, BatchDigest],
     shares: Mapping[str, list[int]],
@@ -118,19 +114,18 @@ def _not_shared_error(
     lines[MAX_CONTENTS:] = [f"and {len(lines) - MAX_CONTENTS} more."] * (len(lines) > MAX_CONTENTS)
     more = [count_noun(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
     more += [count_noun(len(odd) - 1, "other data coordinate")] * (len(odd) > 1)
-    text = format_error(
-        f"{call}: ranks that share samples hold different ones.",
+    return BatchError(
+        "ranks that share samples hold different ones.",
         f"{paths[0]} differs{f' at {place}' if place else ''}.",
         *lines,
         *([f"So it is with {' and '.join(more)}."] if more else []),
         fix="read by the data coordinate, not by the rank: mesh.sampler(dataset, plan); "
         "and check before sp cuts the batch.",
     )
-    return BatchError(text)
 
 
 def _not_divided_error(
-    call: Call, held: Mapping[int, BatchDigest], shares: Mapping[str, list[int]]
+    held: Mapping[int, BatchDigest], shares: Mapping[str, list[int]]
 ) -> BatchError:
     """Return the error about the first data coordinates that hold equal batches."""
     alike: dict[bytes, list[str]] = {}
@@ -139,12 +134,11 @@ def _not_divided_error(
     equal = [places for places in alike.values() if len(places) > 1]
     who = [f"{place} ({name_ranks(shares[place])})" for place in equal[0]]
     who[MAX_NAMED:] = [f"{len(who) - MAX_NAMED} more"] * (len(who) > MAX_NAMED)
-    text = format_error(
-        f"{call}: data coordinates that must differ hold the same samples.",
+    return BatchError(
+        "data coordinates that must differ hold the same samples.",
         f"Equal in every leaf: {', '.join(who[:-1])} and {who[-1]}.",
         fix="give each data coordinate its own samples: mesh.sampler(dataset, plan).",
     )
-    return BatchError(text)
 
 
 def _differing_paths(held: Mapping[int, BatchDigest], ranks: Sequence[int]) -> list[str]:

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from ..call import Call, Word, drop_none
-from ..errors import BatchError, CoordinateError, format_error
+from ..call import Verbatim, drop_none, public
+from ..errors import BatchError, CoordinateError
 from ..text import count_noun
 from ..validate import parse_integer
 from .batch import BatchPlan
@@ -26,7 +26,7 @@ from .batch_solver import solve_batch
 
 Stage = tuple[int, int]
 MOST = 2**16  # stages that a ramp may have
-PLAN = Word("plan")
+PLAN = Verbatim("plan")
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,14 @@ class BatchSchedule:
     stages: tuple[Stage, ...]
     uneven: bool = field(default=False, compare=False)
 
+    @public("BatchSchedule")
     def __post_init__(self) -> None:
-        call = Call("BatchSchedule", (PLAN, self.stages))
         if not isinstance(self.plan, BatchPlan):
-            text = format_error(f"{call}: the plan is {self.plan!r}.", fix="mesh.batch(...) first.")
-            raise BatchError(text)
-        stages = tuple(_pair(call, stage) for stage in self.stages)
+            raise BatchError(f"the plan is {self.plan!r}.", fix="mesh.batch(...) first.")
+        stages = tuple(_pair(stage) for stage in self.stages)
         object.__setattr__(self, "uneven", bool(self.uneven or self.plan.uneven))
         object.__setattr__(self, "stages", stages)
-        _check(call, self.plan, stages, self.uneven)
+        _check(self.plan, stages, self.uneven)
 
     @classmethod
     def constant(cls, plan: BatchPlan) -> BatchSchedule:
@@ -70,6 +69,7 @@ class BatchSchedule:
         return cls(plan, ((0, plan.global_batch),))
 
     @classmethod
+    @public("BatchSchedule.ramp_up")
     def ramp_up(
         cls, plan: BatchPlan, *, start: int, increment: int, samples: int, uneven: bool = False
     ) -> BatchSchedule:
@@ -95,35 +95,30 @@ class BatchSchedule:
             ((0, 2), (34, 4), (67, 6), (100, 8))
         """
         asked = {"start": start, "increment": increment, "samples": samples}
-        call = Call("BatchSchedule.ramp_up", (PLAN,), asked)
         for name, value in asked.items():
             if (parse_integer(value) or 0) < 1:
-                raise BatchError(
-                    format_error(f"{call}: {name} is {value!r}.", fix=f"{name}=1, or more.")
-                )
+                raise BatchError(f"{name} is {value!r}.", fix=f"{name}=1, or more.")
         start, increment, samples = (operator.index(value) for value in asked.values())
         steps, rest = divmod(plan.global_batch - start, increment)
         if rest or steps < 1:
             line = f"From {start} by {increment} never meets {plan.global_batch}."
             gap = plan.global_batch - start
             fix = f"increment={gap}, or what divides it." if gap > 0 else "start with less."
-            raise BatchError(
-                format_error(f"{call}: the ramp does not lead to the plan.", line, fix=fix)
-            )
+            raise BatchError("the ramp does not lead to the plan.", line, fix=fix)
         if steps > samples:
-            line = f"{call}: {steps} increments do not fit into {count_noun(samples, 'sample')}."
-            raise BatchError(format_error(line, fix=f"samples={steps}, or more."))
+            line = f"{steps} increments do not fit into {count_noun(samples, 'sample')}."
+            raise BatchError(line, fix=f"samples={steps}, or more.")
         if steps > MOST:
-            line = f"{call}: {steps} increments; a schedule has {MOST} stages at most."
-            raise BatchError(format_error(line, fix="a larger increment."))
+            line = f"{steps} increments; a schedule has {MOST} stages at most."
+            raise BatchError(line, fix="a larger increment.")
         return cls._made(
-            call,
             plan,
             [(-(-j * samples // steps), start + j * increment) for j in range(steps + 1)],
             uneven,
         )
 
     @classmethod
+    @public("BatchSchedule.from_text")
     def from_text(
         cls,
         plan: BatchPlan,
@@ -149,25 +144,22 @@ class BatchSchedule:
             >>> BatchSchedule.from_text(plan, "0:4 1000:8", tokens_per_sample=128).stages
             ((0, 4), (8, 8))
         """
-        more = drop_none(tokens_per_sample=tokens_per_sample)
-        call = Call("BatchSchedule.from_text", (PLAN, text), more)
+        drop_none(tokens_per_sample=tokens_per_sample)
         unit = 1 if tokens_per_sample is None else parse_integer(tokens_per_sample) or 0
         pairs = [part.split(":") for part in text.split()] if isinstance(text, str) else [[]]
         if not all(len(pair) == 2 and all(n.isdecimal() for n in pair) for pair in pairs):
-            line = f"{call}: stages are pairs of samples and a global batch."
-            raise BatchError(format_error(line, fix='"0:256 200000:512", say.'))
+            line = "stages are pairs of samples and a global batch."
+            raise BatchError(line, fix='"0:256 200000:512", say.')
         if unit < 1:
-            line = f"{call}: tokens_per_sample is {tokens_per_sample!r}."
-            raise BatchError(format_error(line, fix="the length of a sequence, 1 or more."))
+            line = f"tokens_per_sample is {tokens_per_sample!r}."
+            raise BatchError(line, fix="the length of a sequence, 1 or more.")
         stages = [(-(-int(first) // unit), int(size)) for first, size in pairs]
-        return cls._made(call, plan, stages, uneven)
+        return cls._made(plan, stages, uneven)
 
     @classmethod
-    def _made(
-        cls, call: Call, plan: BatchPlan, stages: Sequence[Stage], uneven: bool
-    ) -> BatchSchedule:
+    def _made(cls, plan: BatchPlan, stages: Sequence[Stage], uneven: bool) -> BatchSchedule:
         """A schedule whose errors quote the call that makes it."""
-        _check(call, plan, stages, uneven or plan.uneven)
+        _check(plan, stages, uneven or plan.uneven)
         return cls(plan, tuple(stages), uneven)
 
     def at(self, consumed: int) -> BatchPlan:
@@ -180,10 +172,11 @@ class BatchSchedule:
         """
         number = parse_integer(consumed)
         if number is None or number < 0:
-            text = format_error(
-                f"schedule.at({consumed!r}): no number of samples.", fix="schedule.at(0)."
+            raise CoordinateError(
+                f"schedule.at({consumed!r}): no number of samples.",
+                fix="schedule.at(0).",
+                index=consumed,
             )
-            raise CoordinateError(text, index=consumed)
         place = bisect_right(self.stages, number, key=lambda stage: stage[0])
         return self._of(self.stages[place - 1][1])
 
@@ -217,10 +210,11 @@ class BatchSchedule:
         """
         left = parse_integer(step)
         if left is None or left < 0:
-            text = format_error(
-                f"schedule.consumed({step!r}): there is no such step.", fix="count from 0."
+            raise CoordinateError(
+                f"schedule.consumed({step!r}): there is no such step.",
+                fix="count from 0.",
+                index=step,
             )
-            raise CoordinateError(text, index=step)
         consumed = 0
         for (_, size), (end, _) in pairwise(self.stages):
             steps = min(left, max(0, -(-(end - consumed) // size)))
@@ -240,6 +234,7 @@ class BatchSchedule:
         return _plan(self.plan, global_batch, self.uneven)
 
 
+@public("BatchSchedule")
 def _plan(plan: BatchPlan, global_batch: int, uneven: bool) -> BatchPlan:
     """A plan with another global batch.
 
@@ -247,22 +242,20 @@ def _plan(plan: BatchPlan, global_batch: int, uneven: bool) -> BatchPlan:
         BatchError: where it does not divide.
     """
     sizes = {"dp": plan.dp, "global_batch": global_batch, "micro_batch": plan.micro_batch}
-    return replace(
-        plan, **solve_batch(Call("BatchSchedule", (PLAN,)), sizes, uneven=uneven), uneven=uneven
-    )
+    return replace(plan, **solve_batch(sizes, uneven=uneven), uneven=uneven)
 
 
-def _pair(call: Call, stage: object) -> Stage:
+def _pair(stage: object) -> Stage:
     """A stage as two plain ints."""
     pair = tuple(stage) if isinstance(stage, Sequence) else ()
     first, size = map(parse_integer, pair) if len(pair) == 2 else (None, None)
     if first is None or first < 0 or size is None or size < 1:
         fix = "(samples consumed, global batch), such as (0, 256)."
-        raise BatchError(format_error(f"{call}: {stage!r} is no stage.", fix=fix))
+        raise BatchError(f"{stage!r} is no stage.", fix=fix)
     return first, size
 
 
-def _check(call: Call, plan: BatchPlan, stages: Sequence[Stage], uneven: bool) -> None:
+def _check(plan: BatchPlan, stages: Sequence[Stage], uneven: bool) -> None:
     """Refuse stages out of order, and those that cannot be run.
 
     Raises:
@@ -272,23 +265,23 @@ def _check(call: Call, plan: BatchPlan, stages: Sequence[Stage], uneven: bool) -
     if firsts[:1] != [0] or any(a >= b for a, b in pairwise(firsts)):
         line = f"Stages begin at {', '.join(map(str, firsts)) or 'nothing'}."
         fix = "the first at 0, each later than the one before."
-        raise BatchError(format_error(f"{call}: stages must ascend from 0.", line, fix=fix))
+        raise BatchError("stages must ascend from 0.", line, fix=fix)
     for stage in stages:
         try:
             _plan(plan, stage[1], uneven)
         except BatchError as error:
-            raise _unfit(call, plan, stage, error, uneven) from None
+            raise _unfit(plan, stage, error, uneven) from None
 
 
-def _unfit(
-    call: Call, plan: BatchPlan, stage: Stage, error: BatchError, uneven: bool
-) -> BatchError:
+def _unfit(plan: BatchPlan, stage: Stage, error: BatchError, uneven: bool) -> BatchError:
     """A stage whose global batch does not divide, with what would."""
     (first, size), near = stage, [n for n in (error.below, error.above) if n is not None]
     helps = [] if uneven or size % plan.micro_batch else ["uneven=True"]
-    text = format_error(
-        f"{call}: the stage from {count_noun(first, 'sample')} on cannot be run.",
+    return BatchError(
+        f"the stage from {count_noun(first, 'sample')} on cannot be run.",
         f"{size} does not divide into micro batches of {plan.micro_batch} over dp {plan.dp}.",
         fix=f"{', or '.join([*(f'a global batch of {n}' for n in near), *helps])}.",
+        global_batch=size,
+        below=error.below,
+        above=error.above,
     )
-    return BatchError(text, global_batch=size, below=error.below, above=error.above)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..call import Call
-from ..errors import BatchError, format_error
+from ..errors import BatchError, Change, format_error
 from ..validate import divisors, parse_integer
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
@@ -22,12 +21,11 @@ Sizes = Mapping[str, int]
 
 
 def solve_batch(
-    call: Call, asked: Mapping[str, object], rounding: object = None, uneven: object = False
+    asked: Mapping[str, object], rounding: object = None, uneven: object = False
 ) -> dict[str, int]:
     """All four sizes, and ``asked``, the global batch before it was rounded, if it was.
 
     Args:
-        call: the call to quote.
         asked: those of the four that were given; they are checked here.
         rounding: ``"down"`` or ``"up"``: which neighbour to take for a global batch that does not
             divide; None refuses it.
@@ -36,64 +34,61 @@ def solve_batch(
     Raises:
         BatchError: as :meth:`BatchPlan.solve`.
     """
-    sizes = {name: _checked(call, name, asked) for name in asked}
+    sizes = {name: _checked(name, asked) for name in asked}
     if not isinstance(uneven, bool):
-        raise BatchError(
-            format_error(f"{call}: uneven is {uneven!r}.", fix="uneven=True, or False.")
-        )
+        raise BatchError(f"uneven is {uneven!r}.", fix="uneven=True, or False.")
     if rounding is not None and rounding not in ROUNDINGS:
         ways = " or ".join(f"round={way!r}" for way in ROUNDINGS)
-        raise BatchError(format_error(f"{call}: round is {rounding!r}.", fix=f"{ways}."))
+        raise BatchError(f"round is {rounding!r}.", fix=f"{ways}.")
     missing = [name for name in BATCH_FIELDS if name not in sizes]
     if len(missing) > 1:
-        raise _too_few(call, sizes, missing)
+        raise _too_few(sizes, missing)
     if uneven and missing in ([], ["accumulation_steps"]):
-        return _dealt(call, sizes, rounding)
-    return _divided(call, sizes, missing, rounding)
+        return _dealt(sizes, rounding)
+    return _divided(sizes, missing, rounding)
 
 
-def _divided(call: Call, sizes: Sizes, missing: list[str], rounding: object) -> dict[str, int]:
+def _divided(sizes: Sizes, missing: list[str], rounding: object) -> dict[str, int]:
     """Every data coordinate runs as many micro batches as every other."""
     unit = math.prod(size for name, size in sizes.items() if name != "global_batch")
     total = sizes.get("global_batch", unit)
     found = {**sizes, "global_batch": total}
     if total % unit or (not missing and total != unit):
-        found["global_batch"] = _rounded(call, sizes, unit, rounding, not missing)
+        found["global_batch"] = _rounded(sizes, unit, rounding, not missing)
         found["asked"] = total
     for name in set(missing) - {"global_batch"}:
         found[name] = found["global_batch"] // unit
     return found
 
 
-def _dealt(call: Call, sizes: Sizes, rounding: object) -> dict[str, int]:
+def _dealt(sizes: Sizes, rounding: object) -> dict[str, int]:
     """Whole micro batches, of which some data coordinates run one more than others."""
     total, micro = sizes["global_batch"], sizes["micro_batch"]
     found = dict(sizes)
     if total % micro:
         alone = {"global_batch": total, "micro_batch": micro}
-        found["global_batch"] = _rounded(call, alone, micro, rounding, exact=False)
+        found["global_batch"] = _rounded(alone, micro, rounding, exact=False)
         found["asked"] = total
     steps = -(-(found["global_batch"] // micro) // sizes["dp"])
     if sizes.get("accumulation_steps", steps) != steps:
-        text = format_error(
-            f"{call}: accumulation_steps is {sizes['accumulation_steps']}.",
+        raise BatchError(
+            f"accumulation_steps is {sizes['accumulation_steps']}.",
             f"{found['global_batch'] // micro} micro batches over dp {sizes['dp']} are {steps} "
             "at the most.",
             fix=f"accumulation_steps={steps}, or leave it out.",
+            global_batch=total,
         )
-        raise BatchError(text, global_batch=total)
     return {**found, "accumulation_steps": steps}
 
 
-def _checked(call: Call, name: str, asked: Mapping[str, object]) -> int:
+def _checked(name: str, asked: Mapping[str, object]) -> int:
     number = parse_integer(value := asked[name])
     if number is None or number < 1:
-        text = format_error(
-            f"{call}: {name} is {value!r}.",
+        raise BatchError(
+            f"{name} is {value!r}.",
             "Batches and steps are whole numbers of 1 or more.",
             fix=f"{name}={_unit(asked) if name == 'global_batch' else 1}, or more.",
         )
-        raise BatchError(text)
     return number
 
 
@@ -103,7 +98,7 @@ def _unit(asked: Mapping[str, object]) -> int:
     return math.prod(number for number in numbers if number is not None and number > 0)
 
 
-def _too_few(call: Call, sizes: Sizes, missing: list[str]) -> BatchError:
+def _too_few(sizes: Sizes, missing: list[str]) -> BatchError:
     """Too few were given, or none: name those that fit."""
     names = BATCH_FIELDS[1:] if "dp" in sizes else BATCH_FIELDS
     enough = "Any two of the three give the third." if "dp" in sizes else "Any three give the last."
@@ -112,15 +107,15 @@ def _too_few(call: Call, sizes: Sizes, missing: list[str]) -> BatchError:
     if "global_batch" in sizes:
         known = math.prod(size for name, size in sizes.items() if name != "global_batch")
         changes["global_batch"] = -(-sizes["global_batch"] // known) * known
-    text = format_error(
-        f"{call}: {len(names) - len(missing)} of {', '.join(names)} given.",
+    return BatchError(
+        f"{len(names) - len(missing)} of {', '.join(names)} given.",
         enough,
-        fix=f"{call.but(**changes)}.",
+        fix=(Change(**changes), "."),
+        global_batch=sizes.get("global_batch"),
     )
-    return BatchError(text, global_batch=sizes.get("global_batch"))
 
 
-def _rounded(call: Call, sizes: Sizes, unit: int, rounding: object, exact: bool) -> int:
+def _rounded(sizes: Sizes, unit: int, rounding: object, exact: bool) -> int:
     """The neighbour of a global batch that does not divide which was asked for.
 
     Raises:
@@ -131,12 +126,12 @@ def _rounded(call: Call, sizes: Sizes, unit: int, rounding: object, exact: bool)
     below, above = low if 0 < low < total else None, high if high > total else None
     chosen = {"down": below, "up": above}.get(str(rounding))
     if chosen is None:
-        raise _indivisible(call, sizes, unit, (below, above), exact)
+        raise _indivisible(sizes, unit, (below, above), exact)
     return chosen
 
 
 def _indivisible(
-    call: Call, sizes: Sizes, unit: int, around: tuple[int | None, int | None], exact: bool
+    sizes: Sizes, unit: int, around: tuple[int | None, int | None], exact: bool
 ) -> BatchError:
     """The batch that does not divide, with the nearest that do, and what divides it."""
     total, near = sizes["global_batch"], [n for n in around if n is not None]
@@ -152,7 +147,7 @@ def _indivisible(
     if fitting:
         ways.append("leave out one of the three" if exact else f"{free} one of {shown}")
     text = format_error(
-        f"{call}: {total} is not {'' if exact else 'a multiple of '}{product} = {unit}.",
+        f"{total} is not {'' if exact else 'a multiple of '}{product} = {unit}.",
         f"Nearest global batches: {' and '.join(str(n) for n in near)}.",
         f"{PLURAL[free]} that divide {among}: {shown}.",
         fix=f"{', or '.join(ways)}.",

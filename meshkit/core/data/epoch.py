@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..call import Call
-from ..errors import BatchError, CoordinateError, format_error
+from ..errors import BatchError, Change, CoordinateError
 from ..text import count_noun
 from ..validate import parse_integer
 from .batch import BatchPlan
@@ -100,15 +100,16 @@ class Epoch:
         last = f", 0 to {self.steps - 1}" if self.steps else ""
         there = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
         before = f" after the first {count_noun(self.begin, 'sample')}" if self.begin else ""
-        text = format_error(
+        return CoordinateError(
             f"{Call('sampler.micro_batches', (step,))}: there is no such step.",
             f"{there}{before}{last}.",
             fix="for step in range(sampler.steps).",
+            index=step,
+            size=self.steps,
         )
-        return CoordinateError(text, index=step, size=self.steps)
 
 
-def checked_epoch(call: Call, epoch: Epoch) -> Epoch:
+def checked_epoch(epoch: Epoch) -> Epoch:
     """The epoch with plain ints in it.
 
     Raises:
@@ -117,36 +118,36 @@ def checked_epoch(call: Call, epoch: Epoch) -> Epoch:
     """
     length, seed, number = (parse_integer(n) for n in (epoch.length, epoch.seed, epoch.number))
     if length is None or not 1 <= length <= MAX_LENGTH:
-        line = f"{call}: the number of samples is {epoch.length!r}."
-        raise BatchError(format_error(line, fix=f"1 sample or more, {MAX_LENGTH} at most."))
+        line = f"the number of samples is {epoch.length!r}."
+        raise BatchError(line, fix=f"1 sample or more, {MAX_LENGTH} at most.")
     if epoch.tail not in TAILS:
-        line = f"{call}: tail is {epoch.tail!r}."
+        line = f"tail is {epoch.tail!r}."
         known = '"keep" the rest as a smaller step, "drop" it, or "pad" it with the first samples.'
-        raise BatchError(format_error(line, known, fix=f"{call.but(tail='keep')}."))
+        raise BatchError(line, known, fix=(Change(tail="keep"), "."))
     if seed is None or number is None or number < 0 or not isinstance(epoch.shuffle, bool):
-        raise _no_order(call, epoch)
+        raise _no_order(epoch)
     if epoch.tail == "drop" and length < epoch.plan.global_batch:
-        raise _no_whole_step(call, length, epoch.plan)
+        raise _no_whole_step(length, epoch.plan)
     return replace(epoch, length=length, seed=seed, number=number)
 
 
-def _no_order(call: Call, epoch: Epoch) -> BatchError:
+def _no_order(epoch: Epoch) -> BatchError:
     asked = f"shuffle={epoch.shuffle!r}, seed={epoch.seed!r}, epoch={epoch.number!r}"
     number = parse_integer(epoch.number)
     wrong: dict[str, object] = {} if isinstance(epoch.shuffle, bool) else {"shuffle": True}
     wrong |= {"seed": 0} if parse_integer(epoch.seed) is None else {}
     wrong |= {"epoch": 0} if number is None or number < 0 else {}
-    text = format_error(
-        f"{call}: there is no such order.",
+    return BatchError(
+        "there is no such order.",
         f"{asked}, where a bool, an int and an int of 0 or more are needed.",
-        fix=f"{call.but(**wrong)}.",
+        fix=(Change(**wrong), "."),
     )
-    return BatchError(text)
 
 
-def _no_whole_step(call: Call, length: int, plan: BatchPlan) -> BatchError:
-    text = format_error(
-        f"{call}: {count_noun(length, 'sample')} give no whole step of {plan.global_batch}.",
-        fix=f"{call.but(tail='keep')}, or a global batch of at most {length}.",
+def _no_whole_step(length: int, plan: BatchPlan) -> BatchError:
+    return BatchError(
+        f"{count_noun(length, 'sample')} give no whole step of {plan.global_batch}.",
+        fix=(Change(tail="keep"), f", or a global batch of at most {length}."),
+        global_batch=plan.global_batch,
+        below=length,
     )
-    return BatchError(text, global_batch=plan.global_batch, below=length)

@@ -16,8 +16,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from ..call import Call
-from ..errors import CoordinateError, SpecError, format_error
+from ..call import public
+from ..errors import Change, CoordinateError, SpecError
 from ..grid.axis_names import resolve_axes
 from ..grid.layout import Layout
 from ..grid.position import check_member
@@ -28,6 +28,7 @@ CODE_BITS = 63  # seeds fit into int64, where tensors and checkpoints hold them
 LOW = 0xFFFFFFFF
 
 
+@public("stream_seed")
 def stream_seed(base: int, name: str = "", /, **coordinate: int) -> int:
     """The seed of a stream: the same for equal arguments, on every rank and in every job. Pure.
 
@@ -62,31 +63,29 @@ def stream_seed(base: int, name: str = "", /, **coordinate: int) -> int:
         >>> stream_seed(0), stream_seed(0, "dropout", dp=2, tp=0)
         (2630070831674974442, 2083744102578743801)
     """
-    call = Call("stream_seed", (base,) if name == "" else (base, name), coordinate)
-    return seed_of(call, base, name, coordinate)
+    return seed_of(base, name, coordinate)
 
 
-def seed_of(call: Call, base: object, name: object, coordinate: Mapping[str, object]) -> int:
+def seed_of(base: object, name: object, coordinate: Mapping[str, object]) -> int:
     """:func:`stream_seed` for a call of another name, which its errors then quote."""
     number = parse_integer(base)
     if number is None:
-        text = format_error(
-            f"{call}: the base is {base!r}, {article(type(base).__name__)}.",
+        raise SpecError(
+            f"the base is {base!r}, {article(type(base).__name__)}.",
             "A base is any int, the same on all ranks.",
             fix="the int that seeds the job.",
         )
-        raise SpecError(text)
     if not isinstance(name, str):
-        line = f"{call}: the name is {name!r}, {article(type(name).__name__)}."
-        raise SpecError(format_error(line, fix=f"a str, such as {str(name)!r}."))
+        line = f"the name is {name!r}, {article(type(name).__name__)}."
+        raise SpecError(line, fix=f"a str, such as {str(name)!r}.")
     axes = sorted(coordinate)
-    high, low = divmod(_code(call, {axis: coordinate[axis] for axis in axes}), LOW + 1)
+    high, low = divmod(_code({axis: coordinate[axis] for axis in axes}), LOW + 1)
     # "%x", as Python refuses to write out long ints in decimal digits
     said = json.dumps([f"{number:x}", name, axes]).encode()
     return _scattered(hashlib.blake2b(said, digest_size=32).digest(), high, low)
 
 
-def varied(call: Call, layout: Layout, rank: int, vary: object) -> dict[str, int]:
+def varied(layout: Layout, rank: int, vary: object) -> dict[str, int]:
     """A rank's coordinate along some axes: ``"dp tp"`` or ``("dp", "tp")``; none is ``()``.
 
     Raises:
@@ -94,30 +93,34 @@ def varied(call: Call, layout: Layout, rank: int, vary: object) -> dict[str, int
         UnknownAxisError: for an axis the layout does not have.
         CoordinateError: for a rank outside the layout, where an axis is named.
     """
-    axes = resolve_axes(call, "vary", vary, layout.axes)
+    axes = resolve_axes("vary", vary, layout.axes)
     if axes:
-        check_member(call, layout, rank)
+        check_member(layout, rank)
     coordinate = layout.coordinate(rank) if axes else {}
     return {axis: coordinate[axis] for axis in axes}
 
 
-def _code(call: Call, coordinate: Mapping[str, object]) -> int:
+def _code(coordinate: Mapping[str, object]) -> int:
     """The indices as one int, in the order given; no two coordinates of these axes share it."""
     code = 1
     for axis, index in coordinate.items():
-        number = check_integer(call, axis, index, axis=axis) + 1
+        number = check_integer(axis, index, axis=axis) + 1
         if number < 1:
-            line = f"{call}: {axis} is {index}."
-            text = format_error(line, "An index counts from 0.", fix=f"{call.but(**{axis: 0})}.")
-            raise CoordinateError(text, axis=axis, index=index)
+            line = f"{axis} is {index}."
+            raise CoordinateError(
+                line,
+                "An index counts from 0.",
+                fix=(Change(**{axis: 0}), "."),
+                axis=axis,
+                index=index,
+            )
         code = code << 2 * number.bit_length() - 1 | number
     if code.bit_length() > CODE_BITS:
-        text = format_error(
-            f"{call}: the coordinate is too far out for a seed of its own.",
+        raise CoordinateError(
+            "the coordinate is too far out for a seed of its own.",
             f"Its code has {code.bit_length()} bits, and {CODE_BITS} fit.",
             fix="fewer axes, or smaller indices.",
         )
-        raise CoordinateError(text)
     return code
 
 

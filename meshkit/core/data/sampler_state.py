@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..call import Call
-from ..errors import BatchError, CoordinateError, format_error
+from ..errors import BatchError, CoordinateError
 from ..text import article, count_noun
 from ..validate import parse_integer
 from .epoch import Epoch
@@ -31,45 +30,43 @@ def state(epoch: Epoch, steps: int) -> State:
     }
 
 
-def resume_epoch(call: Call, epoch: Epoch, said: object) -> Epoch:
+def resume_epoch(epoch: Epoch, said: object) -> Epoch:
     """The rest of the epoch that a state stands in, over the data and by the plan of ``epoch``.
 
     Raises:
         BatchError: for a state that cannot be read, or of other data.
     """
-    found = read(call, said, (*state(epoch, 0),))
-    number, consumed = position(call, found)
+    found = read(said, (*state(epoch, 0),))
+    number, consumed = position(found)
     kept = ("length", "shuffle", *(["seed"] if epoch.shuffle else []))
     here = state(epoch, 0)
     odd = [name for name in kept if found[name] != here[name]]
     if odd:
         lines = (f"{name} is {found[name]!r} in the state, {here[name]!r} here." for name in odd)
         fix = f"a sampler with the {' and '.join(odd)} of the state."
-        raise BatchError(
-            format_error(f"{call}: the state is of another order of samples.", *lines, fix=fix)
-        )
+        raise BatchError("the state is of another order of samples.", *lines, fix=fix)
     if consumed > epoch.length:
-        raise _unreadable(call, f"consumed is {consumed}, of {count_noun(epoch.length, 'sample')}")
+        raise _unreadable(f"consumed is {consumed}, of {count_noun(epoch.length, 'sample')}")
     return replace(epoch, number=number, begin=consumed)
 
 
-def read(call: Call, said: object, names: tuple[str, ...]) -> Mapping[str, object]:
+def read(said: object, names: tuple[str, ...]) -> Mapping[str, object]:
     """The fields of a state.
 
     Raises:
         BatchError: where one is missing, or the state is of another version.
     """
     if not isinstance(said, Mapping):
-        raise _unreadable(call, f"it is {article(type(said).__name__)}")
+        raise _unreadable(f"it is {article(type(said).__name__)}")
     missing = [name for name in names if name not in said]
     if missing:
-        raise _unreadable(call, f"it has no {', '.join(missing)}")
+        raise _unreadable(f"it has no {', '.join(missing)}")
     if said["version"] != VERSION:
-        raise _unreadable(call, f"its version is {said['version']!r}, not {VERSION}")
+        raise _unreadable(f"its version is {said['version']!r}, not {VERSION}")
     return said
 
 
-def position(call: Call, found: Mapping[str, object]) -> tuple[int, int]:
+def position(found: Mapping[str, object]) -> tuple[int, int]:
     """The epoch and the samples consumed.
 
     Raises:
@@ -78,11 +75,11 @@ def position(call: Call, found: Mapping[str, object]) -> tuple[int, int]:
     number, consumed = parse_integer(found["epoch"]), parse_integer(found["consumed"])
     if number is None or number < 0 or consumed is None or consumed < 0:
         fault = f"epoch is {found['epoch']!r}, consumed is {found['consumed']!r}"
-        raise _unreadable(call, fault)
+        raise _unreadable(fault)
     return number, consumed
 
 
-def checked_count(call: Call, what: str, value: object, most: int | None = None) -> int:
+def checked_count(what: str, value: object, most: int | None = None) -> int:
     """A number of steps, or of an epoch, as a plain int.
 
     Raises:
@@ -91,13 +88,13 @@ def checked_count(call: Call, what: str, value: object, most: int | None = None)
     number = parse_integer(value)
     if number is None or number < 0 or (most is not None and number > most):
         known = "0 or more" if most is None else f"from 0 to {most}"
-        text = format_error(f"{call}: {what} is {value!r}.", fix=f"{what} as an int, {known}.")
-        raise CoordinateError(text, index=value)
+        raise CoordinateError(
+            f"{what} is {value!r}.", fix=f"{what} as an int, {known}.", index=value
+        )
     return number
 
 
-def _unreadable(call: Call, fault: str) -> BatchError:
-    text = format_error(
-        f"{call}: this is no state to read on from.", f"{fault}.", fix="what state_dict() gave."
+def _unreadable(fault: str) -> BatchError:
+    return BatchError(
+        "this is no state to read on from.", f"{fault}.", fix="what state_dict() gave."
     )
-    return BatchError(text)

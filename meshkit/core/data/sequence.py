@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Ints
-from ..call import Call
-from ..errors import CoordinateError, SpecError, format_error
+from ..call import Call, public
+from ..errors import Change, CoordinateError, SpecError
 from ..text import plural
 from ..validate import parse_integer
 
@@ -66,10 +66,10 @@ class SequencePlan:
     order: Order = "contiguous"
     pad: bool = False
 
+    @public("SequencePlan")
     def __post_init__(self) -> None:
         options = {"order": self.order, "pad": self.pad}
-        call = Call("SequencePlan", (self.length, self.parts), changed(options))
-        fields = _checked(call, {"length": self.length, "parts": self.parts, **options})
+        fields = _checked({"length": self.length, "parts": self.parts, **options})
         for name, value in fields.items():
             object.__setattr__(self, name, value)  # as plain ints
 
@@ -159,12 +159,13 @@ class SequencePlan:
     def _part(self, method: str, part: object) -> int:
         number = parse_integer(part)
         if number is None or not 0 <= number < self.parts:
-            text = format_error(
+            raise CoordinateError(
                 f"{Call(method, (part,))}: there is no part {part!r}.",
                 f"There are {self.parts}, counted from 0.",
                 fix=f"a part from 0 to {self.parts - 1}.",
+                index=part,
+                size=self.parts,
             )
-            raise CoordinateError(text, index=part, size=self.parts)
         return number
 
     def _ranges(self, part: int) -> tuple[range, ...]:
@@ -186,13 +187,10 @@ class SequencePlan:
         return f"length {self.length}{padding} = {parts}, {self.order}"
 
 
-def sequence_plan(
-    call: Call, length: int, parts: int, order: Order, pad: bool, cut: str
-) -> SequencePlan:
+def sequence_plan(length: int, parts: int, order: Order, pad: bool, cut: str) -> SequencePlan:
     """A plan for a call of another name, which its errors then quote.
 
     Args:
-        call: its first argument is the length.
         length: as in :class:`SequencePlan`, like the next three.
         parts: likewise.
         order: likewise.
@@ -200,7 +198,7 @@ def sequence_plan(
         cut: where the parts come from, for the errors: ``"cp 2 x sp 4"``.
     """
     asked = {"length": length, "parts": parts, "order": order, "pad": pad}
-    _checked(call, asked, cut)
+    _checked(asked, cut)
     return SequencePlan(length, parts, order, pad)
 
 
@@ -215,35 +213,32 @@ def changed(options: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in options.items() if repr(value) != repr(defaults[name])}
 
 
-def _checked(call: Call, asked: Mapping[str, Any], cut: str = "") -> dict[str, object]:
+def _checked(asked: Mapping[str, Any], cut: str = "") -> dict[str, object]:
     """The fields, the numbers as plain ints."""
     if asked["order"] not in ORDERS:
-        text = format_error(
-            f"{call}: order is {asked['order']!r}.",
+        raise SpecError(
+            f"order is {asked['order']!r}.",
             f"The orders of tokens are {' and '.join(ORDERS)}.",
             fix="order='contiguous', or order='zigzag'.",
         )
-        raise SpecError(text)
     if not isinstance(asked["pad"], bool | np.bool_):
-        text = format_error(f"{call}: pad is {asked['pad']!r}.", fix="pad=True, or pad=False.")
-        raise SpecError(text)
-    parts = _number(call, "parts", asked["parts"], 1)
+        raise SpecError(f"pad is {asked['pad']!r}.", fix="pad=True, or pad=False.")
+    parts = _number("parts", asked["parts"], 1)
     unit = _unit(parts, asked["order"])
-    length = _number(call, "length", asked["length"], unit)
+    length = _number("length", asked["length"], unit)
     if length % unit and not asked["pad"]:
-        raise _indivisible(call, length, unit, cut or f"parts {parts}")
+        raise _indivisible(length, unit, cut or f"parts {parts}")
     return {"length": length, "parts": parts, "order": asked["order"], "pad": bool(asked["pad"])}
 
 
-def _number(call: Call, name: str, value: object, works: int) -> int:
+def _number(name: str, value: object, works: int) -> int:
     number = parse_integer(value)
     if number is None or number < 1:
-        text = format_error(
-            f"{call}: {name} is {value!r}.",
+        raise SpecError(
+            f"{name} is {value!r}.",
             "Lengths and parts are whole numbers of 1 or more.",
             fix=f"{name} {works}, say.",
         )
-        raise SpecError(text)
     return number
 
 
@@ -256,7 +251,7 @@ def _filled(length: int, unit: int) -> int:
     return -(-length // unit) * unit
 
 
-def _indivisible(call: Call, length: int, unit: int, cut: str) -> SpecError:
+def _indivisible(length: int, unit: int, cut: str) -> SpecError:
     """The length that does not divide, with the nearest that do."""
     above = _filled(length, unit)
     below = above - unit or None
@@ -264,10 +259,11 @@ def _indivisible(call: Call, length: int, unit: int, cut: str) -> SpecError:
     zigzag = call.kwargs.get("order") == "zigzag"
     product = f"2 x {cut}" if zigzag else cut
     equals = f" = {unit}" if " x " in product else ""
-    text = format_error(
-        f"{call}: {length} is not a multiple of {product}{equals}.",
+    return SpecError(
+        f"{length} is not a multiple of {product}{equals}.",
         *["Zigzag cuts the sequence into two chunks a part."] * zigzag,
         f"Nearest {plural('length', 1 + bool(below))}: {' and '.join(near)}.",
-        fix=f"length {' or '.join(near)}, or {call.but(pad=True)}, which fills up to {above}.",
+        fix=(f"length {' or '.join(near)}, or ", Change(pad=True), f", which fills up to {above}."),
+        below=below,
+        above=above,
     )
-    return SpecError(text, below=below, above=above)

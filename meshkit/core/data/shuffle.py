@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Ints
-from ..call import Call
-from ..errors import CoordinateError, format_error
+from ..call import public
+from ..errors import CoordinateError
 
 Words = NDArray[np.uint64]
 
@@ -87,13 +87,14 @@ def _hashed(words: Words) -> Words:
     return words
 
 
+@public("shuffled")
 def _check_inside(places: Ints, length: int) -> None:
     wrong = places[(places < 0) | (places >= length)]
     if len(wrong):
-        call = Call("shuffled", (places,), {"length": length})
-        text = format_error(
-            f"{call}: there is no position {wrong[0]}.",
+        raise CoordinateError(
+            f"there is no position {wrong[0]}.",
             f"They run from 0 to {length - 1}.",
             fix="positions inside the order.",
+            index=int(wrong[0]),
+            size=length,
         )
-        raise CoordinateError(text, index=int(wrong[0]), size=length)

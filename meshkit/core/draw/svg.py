@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call, Word
-from ..errors import SpecError, format_error
+from ..call import Call, Verbatim, public
+from ..errors import SpecError
 from ..text import count_noun, format_sizes
 from ..validate import check_integers
 from .colors import shade, text_color, to_hex
@@ -52,6 +52,7 @@ STYLE = """\
 """
 
 
+@public("draw_svg")
 def draw_svg(axes: tuple[str, ...], grid: Ints, nodes: Ints | None = None) -> str:
     """Return the grid as an SVG picture.
 
@@ -77,18 +78,13 @@ def draw_svg(axes: tuple[str, ...], grid: Ints, nodes: Ints | None = None) -> st
         >>> picture[picture.index("<title>rank 2"):].partition("</title>")[0].splitlines()
         ['<title>rank 2', 'dp=1 tp=0', 'node 1']
     """
-    call = Call("draw_svg", (axes, Word("grid"), *(() if nodes is None else (nodes,))))
     if grid.size > MAX_RANKS:
-        raise _too_many_ranks(call, axes, grid.shape)
+        raise _too_many_ranks(axes, grid.shape)
     ranks = grid.ravel()
-    node_of = np.zeros_like(ranks) if nodes is None else check_integers(call, "nodes", nodes)
+    node_of = np.zeros_like(ranks) if nodes is None else check_integers("nodes", nodes)
     if node_of.shape != ranks.shape:
-        line = (
-            f"{call}: nodes has shape {node_of.shape}, the grid {count_noun(len(ranks), 'rank')}."
-        )
-        raise SpecError(
-            format_error(line, fix="one node for the rank at each position, as a flat array.")
-        )
+        line = f"nodes has shape {node_of.shape}, the grid {count_noun(len(ranks), 'rank')}."
+        raise SpecError(line, fix="one node for the rank at each position, as a flat array.")
     coordinates = np.indices(grid.shape).reshape(grid.ndim, -1).T  # (num_ranks, num_axes)
     long_axes = [(axis, size) for axis, size in zip(axes, grid.shape, strict=True) if size > 1]
     style = cell_style(long_axes, len(ranks), int(ranks.max()))
@@ -127,7 +123,7 @@ def escape(text: str) -> str:
     return text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;", 34: "&quot;"})
 
 
-def _too_many_ranks(call: Call, axes: tuple[str, ...], shape: tuple[int, ...]) -> SpecError:
+def _too_many_ranks(axes: tuple[str, ...], shape: tuple[int, ...]) -> SpecError:
     """Return the error of a grid that is too large, with a slice of it that can be drawn."""
     inner, slices, num_drawn = math.prod(shape), [], 1
     for size in shape:
@@ -135,13 +131,13 @@ def _too_many_ranks(call: Call, axes: tuple[str, ...], shape: tuple[int, ...]) -
         drawn = max(1, min(size, MAX_RANKS // inner))  # if cut, all axes inside it fit
         num_drawn *= drawn
         slices.append(f":{drawn}")
-    part = Call("draw_svg", (axes, Word(f"grid[{', '.join(slices)}]")))
-    text = format_error(
-        f"{call}: {math.prod(shape)} ranks are too many for a picture.",
+    part = Call("draw_svg", (axes, Verbatim(f"grid[{', '.join(slices)}]")))
+    return SpecError(
+        f"{math.prod(shape)} ranks are too many for a picture.",
         f"At most {MAX_RANKS} ranks are drawn, each as a cell.",
         fix=f"{part}, the first {num_drawn}; or print(layout), which shows the edges.",
+        sizes=dict(zip(axes, shape, strict=True)),
     )
-    return SpecError(text, sizes=dict(zip(axes, shape, strict=True)))
 
 
 def _page(

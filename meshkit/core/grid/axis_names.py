@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ..call import Call
-from ..errors import SpecError, UnknownAxisError, format_error
+from ..errors import CALL, Change, SpecError, UnknownAxisError
 from ..text import article, count_noun
 from ..validate import parse_integer
 
@@ -64,7 +64,7 @@ def closest_axis(name: object, names: Collection[str]) -> str | None:
     return found[0] if found else None
 
 
-def check_axes_exist(call: Call, asked: Iterable[str], axes: tuple[str, ...]) -> None:
+def check_axes_exist(asked: Iterable[str], axes: tuple[str, ...]) -> None:
     """Refuse axes that are not among ``axes``, and any axis listed twice.
 
     Raises:
@@ -74,27 +74,32 @@ def check_axes_exist(call: Call, asked: Iterable[str], axes: tuple[str, ...]) ->
     seen: set[str] = set()
     for name in asked:
         if name not in axes:
-            raise _unknown(call, name, axes)
+            raise _unknown(name, axes)
         if name in seen:
             fix = f"name {name} once."
-            raise SpecError(format_error(f"{call} names the axis {name} twice.", fix=fix))
+            raise SpecError(f"{CALL} names the axis {name} twice.", fix=fix)
         seen.add(name)
 
 
-def _unknown(call: Call, name: object, axes: tuple[str, ...]) -> UnknownAxisError:
+def _unknown(name: object, axes: tuple[str, ...]) -> UnknownAxisError:
     suggestion = closest_axis(name, axes)
     if isinstance(name, str) and name.split()[1:] and set(name.split()) <= set(axes):
         fix = f"one str an axis: {', '.join(repr(axis) for axis in name.split())}."
-        text = format_error(f"{call}: {name!r} is several axes in one str.", fix=fix)
-        return UnknownAxisError(text, axis=name, axes=axes)
+        return UnknownAxisError(
+            f"{name!r} is several axes in one str.", fix=fix, axis=name, axes=axes
+        )
     hint = f"did you mean {suggestion}?" if suggestion else f"use one of {', '.join(axes)}."
-    text = format_error(
-        f"{call}: there is no axis {name!r}.", f"The axes are {', '.join(axes)}.", fix=hint
+    return UnknownAxisError(
+        f"there is no axis {name!r}.",
+        f"The axes are {', '.join(axes)}.",
+        fix=hint,
+        axis=name,
+        axes=axes,
+        suggestion=suggestion,
     )
-    return UnknownAxisError(text, axis=name, axes=axes, suggestion=suggestion)
 
 
-def check_names(call: Call, names: Collection[object]) -> None:
+def check_names(names: Collection[object]) -> None:
     """Refuse names that einops, Python or meshkit's own options could not take.
 
     Raises:
@@ -108,17 +113,16 @@ def check_names(call: Call, names: Collection[object]) -> None:
             fix = "a short lower-case word, such as dp, sp or tp."
             if name in RESERVED:
                 fix = f"another name for an axis; the option {name} is one of other calls."
-            line = f"{call}: {name!r} cannot be the name of an axis."
-            raise SpecError(format_error(line, f"It {reason}.", fix=fix))
+            line = f"{name!r} cannot be the name of an axis."
+            raise SpecError(line, f"It {reason}.", fix=fix)
     if not 1 <= len(names) <= MAX_AXES:
-        text = format_error(
-            f"{call} has {len(names)} axes.",
+        raise SpecError(
+            f"{CALL} has {len(names)} axes.",
             f"A mesh has 1 to {MAX_AXES}.",
             fix="leave out axes of size 1."
             if names
-            else f"{call.but(dp=-1 if call.name in VIEWS else 1)}.",
+            else (Change(dp=-1 if call.name in VIEWS else 1), "."),
         )
-        raise SpecError(text)
 
 
 def _name_fault(name: object) -> str | None:
@@ -135,55 +139,54 @@ def _name_fault(name: object) -> str | None:
     return None
 
 
-def check_sizes(call: Call, sizes: Mapping[str, object]) -> dict[str, int]:
+def check_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
     """The sizes as plain ints, each 1 or more, or -1.
 
     Args:
-        call: the call to quote.
         sizes: axis name to what the caller gave as its size. Integers of numpy count as ints.
 
     Raises:
         SpecError: for a bool, a float, a str, zero and a negative number other than -1.
     """
-    check_names(call, sizes)
-    return check_each(call, sizes)
+    check_names(sizes)
+    return check_each(sizes)
 
 
-def check_each(call: Call, sizes: Mapping[str, object]) -> dict[str, int]:
+def check_each(sizes: Mapping[str, object]) -> dict[str, int]:
     """The sizes as plain ints, as :func:`check_sizes`, whatever their names."""
-    return {name: _size(call, name, sizes) for name in sizes}
+    return {name: _size(name, sizes) for name in sizes}
 
 
-def _size(call: Call, name: str, sizes: Mapping[str, object]) -> int:
+def _size(name: str, sizes: Mapping[str, object]) -> int:
     size = sizes[name]
     number = parse_integer(size)
     if number is not None and (number >= 1 or number == -1):
         return number
     what = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
-    text = format_error(
-        f"{call}: the size of {name} is {what}.",
+    raise SpecError(
+        f"the size of {name} is {what}.",
         "A size is an int of 1 or more, or -1 for the one to be inferred.",
-        fix=f"{call.but(**{name: _meant(call, sizes, size)})}.",
+        fix=(Change(**{name: _meant(sizes, size)}), "."),
+        sizes=dict(sizes),
     )
-    raise SpecError(text, sizes=dict(sizes))
 
 
-def _meant(call: Call, sizes: Mapping[str, object], size: object) -> int:
+def _meant(sizes: Mapping[str, object], size: object) -> int:
     """What was probably meant: 4 for ``"4"`` and 4.0; else -1, where it could be inferred."""
     try:
         number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = 0
     inferred = -1 not in sizes.values() and call.name != "Layout"
-    return number if number >= 1 else (-1 if inferred and ("dp" in sizes or _ordered(call)) else 1)
+    return number if number >= 1 else (-1 if inferred and ("dp" in sizes or _ordered()) else 1)
 
 
-def _ordered(call: Call) -> bool:
+def _ordered() -> bool:
     """Whether the caller's axes are all there is, so that dp is not inferred beside them."""
     return call.name in VIEWS or "order" in call.kwargs
 
 
-def check_one_inferred(call: Call, sizes: Mapping[str, int]) -> None:
+def check_one_inferred(sizes: Mapping[str, int]) -> None:
     """Refuse more than one -1: their product is known, they are not.
 
     Raises:
@@ -192,50 +195,49 @@ def check_one_inferred(call: Call, sizes: Mapping[str, int]) -> None:
     unknown = [name for name, size in sizes.items() if size == -1]
     if len(unknown) > 1:
         first, *rest = unknown
-        text = format_error(
-            f"{call} leaves the sizes of {' and '.join(unknown)} open.",
+        raise SpecError(
+            f"{CALL} leaves the sizes of {' and '.join(unknown)} open.",
             "Only one size can be inferred"
             + ("; dp is inferred where it is left out." if "dp" in unknown else "."),
-            fix=f"{call.but(**{first: -1}, **dict.fromkeys(rest, 1))}.",
+            fix=(Change(**{first: -1}, **dict.fromkeys(rest, 1)), "."),
+            sizes=dict(sizes),
         )
-        raise SpecError(text, sizes=dict(sizes))
 
 
-def check_complete(call: Call, sizes: Mapping[str, int]) -> None:
+def check_complete(sizes: Mapping[str, int]) -> None:
     """Refuse sizes that are not all known, or whose product int64 cannot number.
 
     Raises:
         SpecError: with the call that infers a size.
     """
-    check_one_inferred(call, sizes)
+    check_one_inferred(sizes)
     unknown = next((name for name, size in sizes.items() if size == -1), None)
     if unknown is not None:
         ranks = -2 * math.prod(sizes.values())  # a number that the known sizes divide
         like = Call("factor_world", (ranks,), {**sizes, "order": " ".join(sizes)})
         fix = f"{like}, which infers it from a number of ranks."
-        text = format_error(f"{call}: there is nothing to infer {unknown} from.", fix=fix)
-        raise SpecError(text, sizes=dict(sizes))
-    check_count(call, math.prod(sizes.values()), sizes)
+        raise SpecError(f"there is nothing to infer {unknown} from.", fix=fix, sizes=dict(sizes))
+    check_count(math.prod(sizes.values()), sizes)
 
 
-def check_count(call: Call, num_ranks: int, sizes: Mapping[str, object]) -> None:
+def check_count(num_ranks: int, sizes: Mapping[str, object]) -> None:
     """Refuse more ranks than int64 can number.
 
     Raises:
         SpecError: with the sizes.
     """
     if num_ranks > MAX_RANKS:
-        text = format_error(f"{call} has more ranks than int64 can number.", fix="smaller sizes.")
-        raise SpecError(text, sizes=dict(sizes))
+        raise SpecError(
+            f"{CALL} has more ranks than int64 can number.", fix="smaller sizes.", sizes=dict(sizes)
+        )
 
 
 def infer_sizes(
-    call: Call, sizes: Mapping[str, int], num_ranks: int, evidence: str, *, whose: str = WORLD
+    sizes: Mapping[str, int], num_ranks: int, evidence: str, *, whose: str = WORLD
 ) -> dict[str, int]:
     """The sizes with the -1 replaced, so that their product is ``num_ranks``.
 
     Args:
-        call: the call to quote.
         sizes: from the outside in, one of them -1 at most.
         num_ranks: how many ranks there are.
         evidence: where that number comes from, as it is printed: ``"WORLD_SIZE = 6 (torchrun)"``.
@@ -249,7 +251,7 @@ def infer_sizes(
         >>> infer_sizes(Call("f"), {"dp": -1, "sp": 2, "tp": 4}, 64, "")
         {'dp': 8, 'sp': 2, 'tp': 4}
     """
-    check_one_inferred(call, sizes)
+    check_one_inferred(sizes)
     known = math.prod(size for size in sizes.values() if size != -1)
     unknown = [name for name, size in sizes.items() if size == -1]
     if unknown and num_ranks % known == 0:
@@ -258,17 +260,16 @@ def infer_sizes(
         return dict(sizes)
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
     need = f"a multiple of {known} ranks" if unknown else count_noun(known, "rank")
-    text = format_error(
-        f"{call} needs {need}, {whose} has {num_ranks}.",
+    raise SpecError(
+        f"{CALL} needs {need}, {whose} has {num_ranks}.",
         f"{product} = {known}; {evidence}.",
-        fix=_fix_product(call, sizes, known, num_ranks, can_start=whose == WORLD),
+        fix=_fix_product(sizes, known, num_ranks, can_start=whose == WORLD),
+        sizes=dict(sizes),
+        world_size=num_ranks,
     )
-    raise SpecError(text, sizes=dict(sizes), world_size=num_ranks)
 
 
-def _fix_product(
-    call: Call, sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool
-) -> str:
+def _fix_product(sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool) -> str:
     """What would work: another number of ranks, or the same call without dp."""
     below, above = num_ranks // known * known, (num_ranks // known + 1) * known
     worlds = [str(n) for n in (below, above) if n] if -1 in sizes.values() else [str(known)]
@@ -277,15 +278,13 @@ def _fix_product(
     rest = known // sizes["dp"] if sizes.get("dp", -1) != -1 else 0
     if rest and num_ranks % rest == 0 and -1 not in sizes.values():
         size = num_ranks // rest
-        ways.append(f"{call.but(dp=None if can_start else -1)}, which gives dp={size}")
+        ways.append((Change(dp=None if can_start else -1), f", which gives dp={size}"))
     if call.name in VIEWS and "dp" not in sizes and -1 not in sizes.values():
-        ways += _ways_of_a_view(call, sizes, known, num_ranks)
+        ways += _ways_of_a_view(sizes, known, num_ranks)
     return f"{', or '.join(ways) or f'sizes whose product is {num_ranks}'}."
 
 
-def _ways_of_a_view(
-    call: Call, sizes: Mapping[str, int], known: int, num_ranks: int
-) -> Iterator[str]:
+def _ways_of_a_view(sizes: Mapping[str, int], known: int, num_ranks: int) -> Iterator[str]:
     """The call with dp to be inferred, in its standard place; else with the first axis that can."""
     if num_ranks % known == 0 and not call.args and "order" not in call.kwargs:
         given = [*call.kwargs.items()]
@@ -294,20 +293,17 @@ def _ways_of_a_view(
         return
     for axis, size in sizes.items():
         if num_ranks % (known // size) == 0:
-            yield f"{call.but(**{axis: -1})}, which gives {axis}={num_ranks * size // known}"
+            yield (Change(**{axis: -1}), f", which gives {axis}={num_ranks * size // known}")
             return
 
 
 DEFAULT = ("dp",)
 
 
-def resolve_axes(
-    call: Call, argument: str, value: object, axes: tuple[str, ...]
-) -> tuple[str, ...]:
+def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
     """The axes in the order they are named; none for an empty value.
 
     Args:
-        call: the call to quote.
         argument: what it is called there.
         value: ``"dp sp"`` or ``("dp", "sp")``.
         axes: those there are.
@@ -322,11 +318,12 @@ def resolve_axes(
     """
     if not isinstance(value, str | tuple | list):
         fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
-        raise SpecError(format_error(f"{call}: {argument} is {value!r}.", fix=fix))
+        raise SpecError(f"{argument} is {value!r}.", fix=fix)
     names = parse_axes(value)
     if names == DEFAULT and "dp" not in axes:
         fix = f"{argument}={' '.join(axes)!r}, or those of these axes that do."
-        text = format_error(f"{call}: there is no axis dp that divides the samples.", fix=fix)
-        raise UnknownAxisError(text, axis="dp", axes=axes)
-    check_axes_exist(call, names, axes)
+        raise UnknownAxisError(
+            "there is no axis dp that divides the samples.", fix=fix, axis="dp", axes=axes
+        )
+    check_axes_exist(names, axes)
     return names

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
-from ..call import Call, drop_none
-from ..errors import SpecError, format_error
+from ..call import Call, drop_none, public
+from ..errors import CALL, Change, SpecError
 from ..text import article
 from ..validate import parse_integer
 from .axis_names import VIEWS, check_count, check_each, check_one_inferred, check_sizes, infer_sizes
@@ -15,6 +15,7 @@ from .layout import Layout
 from .order import order_axes
 
 
+@public("factor_world")
 def factor_world(
     world_size: int,
     *,
@@ -52,51 +53,49 @@ def factor_world(
         (Layout(pp=2, dp=2, tp=2), [[[0, 1], [4, 5]], [[2, 3], [6, 7]]])
     """
     parts = drop_none(within=within, across=across)
-    call = Call("factor_world", (world_size,), {**sizes, **drop_none(order=order), **parts})
     num_ranks = parse_integer(world_size)
     if num_ranks is None or num_ranks < 1:
-        text = format_error(f"{call}: a world of {world_size!r} ranks.", fix="an int of 1 or more.")
-        raise SpecError(text, sizes=dict(sizes))
-    check_count(call, num_ranks, sizes)
+        raise SpecError(
+            f"a world of {world_size!r} ranks.", fix="an int of 1 or more.", sizes=dict(sizes)
+        )
+    check_count(num_ranks, sizes)
     if parts:
-        check_no_plain_sizes(call, sizes)
-        return hybrid_layout(call, num_ranks, within, across, order)
-    nested = ordered_sizes(call, sizes, order)
-    return Layout(ranks=None, **infer_sizes(call, nested, num_ranks, f"world_size = {num_ranks}"))
+        check_no_plain_sizes(sizes)
+        return hybrid_layout(num_ranks, within, across, order)
+    nested = ordered_sizes(sizes, order)
+    return Layout(ranks=None, **infer_sizes(nested, num_ranks, f"world_size = {num_ranks}"))
 
 
-def ordered_sizes(
-    call: Call, sizes: Mapping[str, object], order: str | Iterable[str] | None
-) -> dict[str, int]:
+def ordered_sizes(sizes: Mapping[str, object], order: str | Iterable[str] | None) -> dict[str, int]:
     """The sizes checked and nested from the outside in, with dp, before the -1 is inferred.
 
     Raises:
         SpecError: as :func:`factor_world`, for all that can be known without a world size.
     """
     # no sizes at all ask for dp alone
-    return order_axes(call, check_sizes(call, sizes) if sizes else {}, order)
+    return order_axes(check_sizes(sizes) if sizes else {}, order)
 
 
-def merge_sizes(call: Call, sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
+def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
     """Sizes given as a mapping, as from a config, and by keyword, together.
 
     Raises:
         SpecError: for sizes that are no mapping, and for an axis that is given twice.
     """
     if sizes is not None and not isinstance(sizes, Mapping):
-        text = format_error(
-            f"{call}: sizes is {article(type(sizes).__name__)}.",
+        raise SpecError(
+            f"sizes is {article(type(sizes).__name__)}.",
             fix=f"{call.name}({'dp=-1' if call.name in VIEWS else 'dp=4, sp=2, tp=1'}), or the same"
             " as a dict.",
         )
-        raise SpecError(text)
     mapped: Mapping[str, object] = sizes or {}
     both = sorted(mapped.keys() & axes.keys())
     if both:
-        raise SpecError(format_error(f"{call} gives {both[0]} twice.", fix=f"give {both[0]} once."))
+        raise SpecError(f"{CALL} gives {both[0]} twice.", fix=f"give {both[0]} once.")
     return {**mapped, **axes}
 
 
+@public("split_world")
 def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, range]:
     """The ranks of each part, one part after the other. Pure arithmetic. O(parts).
 
@@ -117,35 +116,34 @@ def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, ran
         >>> split_world(16, actor=8, critic=4, reference=-1)
         {'actor': range(0, 8), 'critic': range(8, 12), 'reference': range(12, 16)}
     """
-    call = Call("split_world", () if world_size is None else (world_size,), parts)
     if not parts:
-        fix = f"{call.but(actor=-1 if world_size is not None else 4)}, say."
-        raise SpecError(format_error(f"{call} names no part.", fix=fix))
-    sizes = check_each(call, parts)
-    check_one_inferred(call, sizes)
+        fix = (Change(actor=-1 if world_size is not None else 4), ", say.")
+        raise SpecError(f"{CALL} names no part.", fix=fix)
+    sizes = check_each(parts)
+    check_one_inferred(sizes)
     if world_size is not None or -1 in sizes.values():
-        sizes = _filled(call, sizes, world_size)
+        sizes = _filled(sizes, world_size)
     ends = [*accumulate(sizes.values())]
     return {name: range(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
 
 
-def _filled(call: Call, sizes: dict[str, int], world_size: int | None) -> dict[str, int]:
+def _filled(sizes: dict[str, int], world_size: int | None) -> dict[str, int]:
     """The numbers of ranks, the open one inferred, so that they add up to the world."""
     known = sum(size for size in sizes.values() if size != -1)
     unknown = [name for name, size in sizes.items() if size == -1]
     total = parse_integer(world_size)
     if total is None:
         nothing = f"there is nothing to infer {' '.join(unknown)} from"
-        line = f"{call}: {nothing if world_size is None else f'a world of {world_size!r} ranks'}."
+        line = f"{nothing if world_size is None else f'a world of {world_size!r} ranks'}."
         fix = f"{Call(call.name, (known + len(unknown),), sizes)}, say."
-        raise SpecError(format_error(line, fix=fix))
+        raise SpecError(line, fix=fix)
     left = total - known
     if left < len(unknown) or (left and not unknown):
         last = unknown[0] if unknown else next(reversed(sizes))
         room = left + (0 if unknown else sizes[last])
         ways = [f"start {known + len(unknown)} ranks"]
-        ways += [f"{call.but(**{last: room})}"] if room > 0 else []
+        ways += [(Change(**{last: room}),)] if room > 0 else []
         parts = " + ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
-        line = f"{call}: the parts are {known} ranks, the world has {total}."
-        raise SpecError(format_error(line, f"{parts} = {known}.", fix=f"{', or '.join(ways)}."))
+        line = f"the parts are {known} ranks, the world has {total}."
+        raise SpecError(line, f"{parts} = {known}.", fix=f"{', or '.join(ways)}.")
     return {**sizes, **dict.fromkeys(unknown, left)}

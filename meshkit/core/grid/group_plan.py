@@ -19,7 +19,7 @@ from functools import cached_property
 
 from ..arrays import Ints
 from ..call import Call
-from ..errors import SpecError, format_error
+from ..errors import SpecError
 from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
 
@@ -61,8 +61,6 @@ class GroupPlan:
         cls,
         layout: Layout,
         groups: str | Sequence[str | Iterable[str]] = (),
-        *,
-        call: Call | None = None,
     ) -> GroupPlan:
         """The plan for a layout.
 
@@ -70,7 +68,6 @@ class GroupPlan:
             layout: the grid.
             groups: more groups than the usual ones: ``["dp tp"]`` or ``[("dp", "tp")]``. A str is
                 one group.
-            call: the call to quote in errors.
 
         Raises:
             UnknownAxisError: for an axis the layout does not have.
@@ -83,10 +80,10 @@ class GroupPlan:
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
-        call = call or Call("GroupPlan.of", (layout, groups))
-        extra = _extra(call, [groups] if isinstance(groups, str) else groups)
+        call or Call("GroupPlan.of", (layout, groups))
+        extra = _extra([groups] if isinstance(groups, str) else groups)
         for axes in extra:
-            check_axes_exist(call, axes, layout.axes)
+            check_axes_exist(axes, layout.axes)
         averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
         usual: list[Axes] = [(), *((axis,) for axis in layout.axes), averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
@@ -114,11 +111,10 @@ class GroupPlan:
         return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
 
 
-def not_built(call: Call, building: Call, plan: GroupPlan, axes: Axes) -> SpecError:
+def not_built(building: Call, plan: GroupPlan, axes: Axes) -> SpecError:
     """The error of a group that was not asked for, with the call that builds it.
 
     Args:
-        call: the call to quote.
         building: the call that built, or builds, the mesh.
         plan: what was asked for.
         axes: what was not.
@@ -127,19 +123,18 @@ def not_built(call: Call, building: Call, plan: GroupPlan, axes: Axes) -> SpecEr
     more = [*(" ".join(one) for one in plan.extra), " ".join(axes)]
     if building.name.startswith("Mesh.from_"):  # of groups that the caller made
         building = Call("mesh.view", kwargs=plan.layout.sizes)
-    text = format_error(
-        f"{call}: no group over {' '.join(axes)} was built.",
+    return SpecError(
+        f"no group over {' '.join(axes)} was built.",
         f"Built are {built}; a getter never creates one.",
         fix=f"{building.but(groups=more)}.",
+        sizes=plan.layout.sizes,
     )
-    return SpecError(text, sizes=plan.layout.sizes)
 
 
-def _extra(call: Call, groups: object) -> tuple[Axes, ...]:
+def _extra(groups: object) -> tuple[Axes, ...]:
     """The axes of every group asked for."""
     if isinstance(groups, Iterable):
         named = list(groups)
         if all(isinstance(names, Iterable) for names in named):
             return tuple(parse_axes(names) for names in named)
-    text = format_error(f"{call}: groups is not a list of axes.", fix='groups=["dp tp"], say.')
-    raise SpecError(text)
+    raise SpecError("groups is not a list of axes.", fix='groups=["dp tp"], say.')

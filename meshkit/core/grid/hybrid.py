@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ..call import Call
-from ..errors import SpecError, format_error
+from ..errors import CALL, Change, SpecError
 from ..text import article
 from ..topology.axis_assignment import permuted_positions
 from ..validate import parse_integer
@@ -27,7 +26,6 @@ from .order import order_axes
 
 
 def hybrid_layout(
-    call: Call,
     num_ranks: int,
     within: Mapping[str, int] | None,
     across: Mapping[str, int] | None,
@@ -39,14 +37,14 @@ def hybrid_layout(
         SpecError: where a size cannot be, more than one is open, or the product does not fit.
         SpecError: if an axis has no standard position and ``order`` is None.
     """
-    inner, outer = _checked(call, "within", within), _checked(call, "across", across)
-    names = order_axes(call, dict.fromkeys((*outer, *inner), 1), order)
+    inner, outer = _checked("within", within), _checked("across", across)
+    names = order_axes(dict.fromkeys((*outer, *inner), 1), order)
     if "dp" in names and "dp" not in {*outer, *inner}:
         outer["dp"] = -1
     parts = {f"across {name}": outer[name] for name in names if name in outer}
     parts |= {f"within {name}": inner[name] for name in names if name in inner}
-    _check_one_open(call, parts)
-    sizes = infer_sizes(call, parts, num_ranks, f"world_size = {num_ranks}")
+    _check_one_open(parts)
+    sizes = infer_sizes(parts, num_ranks, f"world_size = {num_ranks}")
     far, near = (
         [sizes.get(f"{part} {name}", 1) for name in names] for part in ("across", "within")
     )
@@ -57,21 +55,21 @@ def hybrid_layout(
     return Layout(ranks=ranks, **total)
 
 
-def check_no_plain_sizes(call: Call, sizes: Mapping[str, object]) -> None:
+def check_no_plain_sizes(sizes: Mapping[str, object]) -> None:
     """Refuse sizes by keyword beside those within and across.
 
     Raises:
         SpecError: with where they go.
     """
     if sizes:
-        line = f"{call} gives {', '.join(sizes)} beside within and across."
+        line = f"{CALL} gives {', '.join(sizes)} beside within and across."
         has = call.kwargs.get("across")
         across = {**(has if isinstance(has, Mapping) else {}), **sizes}
-        fix = f"{call.but(**dict.fromkeys(sizes), across=across)}; or within, on a node."
-        raise SpecError(format_error(line, fix=fix), sizes=dict(sizes))
+        fix = (Change(**dict.fromkeys(sizes), across=across), "; or within, on a node.")
+        raise SpecError(line, fix=fix, sizes=dict(sizes))
 
 
-def _checked(call: Call, option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
+def _checked(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
     """Sizes of 1 or more, or -1, by axis.
 
     Raises:
@@ -80,21 +78,19 @@ def _checked(call: Call, option: str, sizes: Mapping[str, int] | None) -> dict[s
     if sizes is None:
         return {}
     if not isinstance(sizes, Mapping):
-        line = f"{call}: {option} is {article(type(sizes).__name__)}."
-        raise SpecError(format_error(line, fix=f"{option}={{'dp': 2}}, say: axis to size."))
+        line = f"{option} is {article(type(sizes).__name__)}."
+        raise SpecError(line, fix=f"{option}={{'dp': 2}}, say: axis to size.")
     if sizes:
-        check_names(call, sizes)
+        check_names(sizes)
     for name, size in sizes.items():
         number = parse_integer(size)
         if number is None or (number < 1 and number != -1):
-            line = f"{call}: the size of {name} {option} nodes is {size!r}."
-            raise SpecError(
-                format_error(line, fix="an int of 1 or more, or -1 for the one to be inferred.")
-            )
+            line = f"the size of {name} {option} nodes is {size!r}."
+            raise SpecError(line, fix="an int of 1 or more, or -1 for the one to be inferred.")
     return {name: int(size) for name, size in sizes.items()}
 
 
-def _check_one_open(call: Call, parts: Mapping[str, int]) -> None:
+def _check_one_open(parts: Mapping[str, int]) -> None:
     """Refuse more than one size to be inferred.
 
     Raises:
@@ -102,6 +98,6 @@ def _check_one_open(call: Call, parts: Mapping[str, int]) -> None:
     """
     unknown = [part for part, size in parts.items() if size == -1]
     if len(unknown) > 1:
-        line = f"{call} leaves {' and '.join(unknown)} open."
+        line = f"{CALL} leaves {' and '.join(unknown)} open."
         more = "Only one size can be inferred; dp is, across nodes, where it is left out."
-        raise SpecError(format_error(line, more, fix=f"a size for {' and '.join(unknown[1:])}."))
+        raise SpecError(line, more, fix=f"a size for {' and '.join(unknown[1:])}.")

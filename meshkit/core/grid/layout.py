@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arrays import Ints
-from ..call import Call, drop_none
+from ..call import Call, public
 from ..draw.grid_text import draw_positions
 from ..validate import (
     check_coordinate_complete,
@@ -64,14 +64,14 @@ class Layout:
 
     __slots__ = ("_axes", "_seats", "_strided")
 
+    @public("Layout")
     def __init__(self, /, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
-        call = Call("Layout", kwargs={**sizes, **drop_none(ranks=ranks)})
-        checked = check_sizes(call, sizes)
-        check_complete(call, checked)
+        checked = check_sizes(sizes)
+        check_complete(checked)
         num_ranks = math.prod(checked.values())
         self._axes = tuple(checked)
         self._strided = axis_strides(checked, num_ranks)
-        self._seats = RankOrder.of(call, range(num_ranks) if ranks is None else ranks, num_ranks)
+        self._seats = RankOrder.of(range(num_ranks) if ranks is None else ranks, num_ranks)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -119,6 +119,7 @@ class Layout:
         position = self._position("layout.coordinate", rank)
         return {axis: position // stride % size for axis, size, stride in self._strided}
 
+    @public("layout.rank")
     def rank(self, /, **coordinate: int) -> int:
         """The rank at a coordinate. O(axes).
 
@@ -129,10 +130,9 @@ class Layout:
             CoordinateError: for an index outside its axis, or an axis left out.
             UnknownAxisError: for an axis the layout does not have.
         """
-        call = Call("layout.rank", kwargs=coordinate)
-        check_axes_exist(call, coordinate, self.axes)
-        check_coordinate_complete(call, coordinate, self.axes)
-        places = [check_index(call, axis, coordinate[axis], n) * s for axis, n, s in self._strided]
+        check_axes_exist(coordinate, self.axes)
+        check_coordinate_complete(coordinate, self.axes)
+        places = [check_index(axis, coordinate[axis], n) * s for axis, n, s in self._strided]
         return self._seats.at(sum(places))
 
     def coordinates(self, ranks: ArrayLike) -> Ints:
@@ -240,6 +240,7 @@ class Layout:
         """
         return np.roll(self.peers(rank, axis), -self.coordinate(rank)[axis])
 
+    @public("layout.rearrange")
     def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
         """The grid, rearranged by einops: int64, in the shape that the pattern says.
 
@@ -255,8 +256,7 @@ class Layout:
             >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
             [[0, 1], [2, 3], [4, 5], [6, 7]]
         """
-        call = Call("layout.rearrange", (pattern,), sizes)
-        return rearrange_grid(call, self.grid, self.axes, pattern, sizes)
+        return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
     def view(self, /, **sizes: int) -> Layout:
         """The same ranks in the same order, factored otherwise.
@@ -271,10 +271,8 @@ class Layout:
             >>> Layout(dp=4, sp=2).view(replicate=2, shard=-1)
             Layout(replicate=2, shard=4)
         """
-        call, has = Call("layout.view", kwargs=sizes), f"{self!r} has {self.num_ranks} ranks"
-        filled = infer_sizes(
-            call, check_sizes(call, sizes), self.num_ranks, has, whose="the layout"
-        )
+        _call, has = Call("layout.view", kwargs=sizes), f"{self!r} has {self.num_ranks} ranks"
+        filled = infer_sizes(check_sizes(sizes), self.num_ranks, has, whose="the layout")
         return Layout(ranks=self.ranks, **filled)
 
     def __contains__(self, rank: object) -> bool:
@@ -308,9 +306,10 @@ class Layout:
         position = None if mark is None else self._seats.find(mark)
         return draw_positions(self.axes, self.shape, self._seats.at, mark=position, width=width)
 
+    @public(name)
     def _check(self, name: str, axes: tuple[str, ...]) -> None:
         if len(axes) != 1 or axes[0] not in self._axes:  # a call in words takes its time
-            check_axes_exist(Call(name, axes), axes, self._axes)
+            check_axes_exist(axes, self._axes)
 
     def _position(self, name: str, rank: int) -> int:
         found = self._seats.find(check_integer(name, "rank", rank))

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..call import Call
-from ..errors import SpecError, format_error
+from ..errors import Change, SpecError, format_error
 from ..text import article
 from .axis_names import STANDARD, VIEWS, check_names, check_one_inferred, closest_axis, parse_axes
 
 
-def order_axes(
-    call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None
-) -> dict[str, int]:
+def order_axes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
     """The sizes from the outermost axis to the innermost, dp among them.
 
     Args:
-        call: the call to quote.
         sizes: as :func:`check_sizes` returns them.
         order: axis names from the outside in, every one once; None is the standard order.
             Where ``dp`` has no size it is added as -1, unless ``order`` leaves it out too.
@@ -26,23 +23,20 @@ def order_axes(
         SpecError: where ``order`` and the sizes do not name the same axes.
     """
     if order is None:
-        _check_standard_order(call, sizes)
+        _check_standard_order(sizes)
         names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
     else:
-        names = _names(call, order)
-        _check_order(call, sizes, names)
+        names = _names(order)
+        _check_order(sizes, names)
     nested = {name: sizes.get(name, -1) for name in names}
-    check_one_inferred(call, nested)
+    check_one_inferred(nested)
     return nested
 
 
-def view_sizes(
-    call: Call, sizes: Mapping[str, int], order: str | Iterable[str] | None
-) -> dict[str, int]:
+def view_sizes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
     """The sizes of a view from the outside in: as written, or as ``order`` says.
 
     Args:
-        call: the call to quote.
         sizes: as :func:`check_sizes` returns them.
         order: as in :func:`order_axes`.
 
@@ -51,7 +45,7 @@ def view_sizes(
             views of one job would then nest differently, which is rarely meant.
     """
     if order is not None:
-        return order_axes(call, sizes, order)
+        return order_axes(sizes, order)
     standard = [name for name in sizes if name in STANDARD]
     right = sorted(standard, key=STANDARD.index)
     if standard != right:
@@ -59,24 +53,24 @@ def view_sizes(
         nested = {n: sizes[n] for n in (next(turn) if n in STANDARD else n for n in sizes)}
         rest = {n: value for n, value in call.kwargs.items() if n not in sizes}
         fix = Call(call.name, kwargs={**nested, **rest})
-        text = format_error(
-            f"{call}: {' '.join(standard)} is not the standard order, {' '.join(right)}.",
+        raise SpecError(
+            f"{' '.join(standard)} is not the standard order, {' '.join(right)}.",
             "A view keeps the order in which its axes are written, from the outside in.",
             fix=f"{fix}, or order={' '.join(sizes)!r}, if it is meant.",
+            sizes=dict(sizes),
         )
-        raise SpecError(text, sizes=dict(sizes))
     return dict(sizes)
 
 
-def _names(call: Call, order: object) -> tuple[str, ...]:
+def _names(order: object) -> tuple[str, ...]:
     if isinstance(order, Iterable):
         return parse_axes(order)
     kind = type(order).__name__
-    fix = f"{call.but(order='dp tp')}, say."
-    raise SpecError(format_error(f"{call}: order is {order!r}, {article(kind)}.", fix=fix))
+    fix = (Change(order="dp tp"), ", say.")
+    raise SpecError(f"order is {order!r}, {article(kind)}.", fix=fix)
 
 
-def _check_standard_order(call: Call, sizes: Mapping[str, int]) -> None:
+def _check_standard_order(sizes: Mapping[str, int]) -> None:
     for name in sizes:
         if name not in STANDARD:
             suggestion = closest_axis(name, STANDARD)
@@ -84,17 +78,17 @@ def _check_standard_order(call: Call, sizes: Mapping[str, int]) -> None:
             order = " ".join(dict.fromkeys((*dp, *sizes)))
             hint = f"did you mean {suggestion}? Or " if suggestion else ""
             text = format_error(
-                f"{call}: the axis {name} has no standard place.",
+                f"the axis {name} has no standard place.",
                 f"The standard axes nest {' '.join(STANDARD)}, from the outside in.",
-                fix=f"{hint}say where it goes: {call.but(order=order)}.",
+                fix=(f"{hint}say where it goes: ", Change(order=order), "."),
             )
             facts = {"axis": name, "axes": STANDARD, "suggestion": suggestion}
             raise SpecError(text, sizes=dict(sizes), **facts)
 
 
-def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
+def _check_order(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
     if names:
-        check_names(call, names)
+        check_names(names)
     unsized = [n for n in names if n not in sizes and n != "dp"]
     unplaced = [n for n in sizes if n not in names]
     doubled = sorted({n for n in names if names.count(n) > 1})
@@ -107,7 +101,5 @@ def _check_order(call: Call, sizes: Mapping[str, int], names: tuple[str, ...]) -
     fits = "dp" in sizes or -1 in sizes.values() or call.name in VIEWS
     dp = [] if fits else ["dp"]  # with it, any number of ranks fits
     right = " ".join(dict.fromkeys(dp + [n for n in names if n not in unsized] + unplaced))
-    fix = f"{call.but(order=right)}."
-    raise SpecError(
-        format_error(f"{call}: order and sizes differ.", *evidence, fix=fix), sizes=dict(sizes)
-    )
+    fix = (Change(order=right), ".")
+    raise SpecError("order and sizes differ.", *evidence, fix=fix, sizes=dict(sizes))

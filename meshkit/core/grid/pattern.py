@@ -9,8 +9,7 @@ import einops
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call
-from ..errors import SpecError, format_error
+from ..errors import CALL, SpecError
 from ..text import format_sizes
 from ..validate import parse_integer
 from .axis_names import check_axes_exist
@@ -20,11 +19,10 @@ TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
 PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
 
 
-def joined_axes(call: Call, pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def joined_axes(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """The axes of each word or bracket of a pattern.
 
     Args:
-        call: the call to quote.
         pattern: axis names, some of them joined by a pair of brackets; each axis once at most.
         axes: the axes there are.
 
@@ -37,19 +35,18 @@ def joined_axes(call: Call, pattern: str, axes: tuple[str, ...]) -> tuple[tuple[
         (('dp', 'sp'), ('tp',))
     """
     if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
-        text = format_error(
-            f"{call}: not a pattern of axes.",
+        raise SpecError(
+            "not a pattern of axes.",
             "A pattern is axis names, some of them joined by a pair of brackets.",
             fix=f'"{" ".join(axes)}", or some of these joined: "(dp sp) tp".',
         )
-        raise SpecError(text)
     parts = tuple(tuple(token.strip("()").split()) for token in PART.findall(pattern))
-    check_axes_exist(call, [axis for part in parts for axis in part], axes)
+    check_axes_exist([axis for part in parts for axis in part], axes)
     return parts
 
 
 def rearrange_grid(
-    call: Call, grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
+    grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
 ) -> Ints:
     """The grid, rearranged by einops.
 
@@ -59,22 +56,20 @@ def rearrange_grid(
     """
     right = f'rearrange("{" ".join(axes)} -> ({" ".join(axes)})"), say.'
     if not isinstance(pattern, str) or pattern.count("->") != 1:
-        raise SpecError(format_error(f"{call}: a pattern is a str with one ->.", fix=right))
+        raise SpecError("a pattern is a str with one ->.", fix=right)
     for name, size in sizes.items():
         if parse_integer(size) is None:
-            raise SpecError(format_error(f"{call}: {name} is {size!r}, not an int.", fix=right))
-    _check_places(call, pattern, axes)
+            raise SpecError(f"{name} is {size!r}, not an int.", fix=right)
+    _check_places(pattern, axes)
     try:
         return np.asarray(einops.rearrange(grid, pattern, **sizes))
     except einops.EinopsError as error:
         shape = format_sizes(dict(zip(axes, grid.shape, strict=True)))
         said = str(error).strip().splitlines()[-1].strip()
-        raise SpecError(
-            format_error(f"{call} on {shape}: einops refuses.", said, fix=right)
-        ) from error
+        raise SpecError(f"{CALL} on {shape}: einops refuses.", said, fix=right) from error
 
 
-def _check_places(call: Call, pattern: str, axes: tuple[str, ...]) -> None:
+def _check_places(pattern: str, axes: tuple[str, ...]) -> None:
     """Refuse an axis in another axis' place on the left side."""
     left, _, right = pattern.partition("->")
     front, dots, back = left.partition("...")
@@ -84,6 +79,4 @@ def _check_places(call: Call, pattern: str, axes: tuple[str, ...]) -> None:
     for token, axis in places:
         if token in axes and token != axis:
             fix = f'rearrange("{" ".join(axes)} ->{right}").'
-            raise SpecError(
-                format_error(f"{call}: {token} stands in the place of {axis}.", fix=fix)
-            )
+            raise SpecError(f"{token} stands in the place of {axis}.", fix=fix)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 
 from ..arrays import Ints
-from ..call import Call
-from ..errors import CoordinateError, format_error
+from ..call import public
+from ..errors import CoordinateError
 from ..text import count_noun
 from .axis_names import check_axes_exist
 from .layout import Layout
 
 
-def check_member(call: Call, layout: Layout, rank: int) -> None:
+def check_member(layout: Layout, rank: int) -> None:
     """Refuse a rank outside a layout.
 
     Raises:
@@ -20,9 +20,10 @@ def check_member(call: Call, layout: Layout, rank: int) -> None:
     """
     if rank not in layout:
         held = f"It holds {count_noun(layout.num_ranks, 'rank')}; mesh.inside is False here."
-        line = f"{call}: rank {rank} is not in {layout!r}."
-        text = format_error(line, held, fix="ask only where mesh.inside.")
-        raise CoordinateError(text, index=rank, size=layout.num_ranks)
+        line = f"rank {rank} is not in {layout!r}."
+        raise CoordinateError(
+            line, held, fix="ask only where mesh.inside.", index=rank, size=layout.num_ranks
+        )
 
 
 class Position:
@@ -73,6 +74,7 @@ class Position:
         """
         return self.layout.size(*axes)
 
+    @public("mesh.group_rank")
     def group_rank(self, *axes: str) -> int:
         """This rank's place in its group over the axes, as ``mesh.group(*axes).rank()``. Local.
 
@@ -83,7 +85,7 @@ class Position:
             UnknownAxisError: for an axis the mesh does not have.
             CoordinateError: on a rank outside the mesh.
         """
-        check_axes_exist(Call("mesh.group_rank", axes), axes, self.layout.axes)
+        check_axes_exist(axes, self.layout.axes)
         place, here = 0, self.coordinate
         for axis in axes or self.layout.axes:
             place = place * self.layout.sizes[axis] + here[axis]

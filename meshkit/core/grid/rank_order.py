@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Ints
-from ..call import Call, format_value
-from ..errors import CoordinateError, SpecError, format_error
+from ..call import format_value
+from ..errors import CALL, CoordinateError, SpecError
 from ..text import count_noun
 from ..validate import parse_integer
 
@@ -44,25 +44,24 @@ class RankOrder:
         return RankOrder, (self.ranks,)  # a copy is read-only too
 
     @classmethod
-    def of(cls, call: Call, ranks: Sequence[int] | Ints, num_positions: int | None) -> RankOrder:
+    def of(cls, ranks: Sequence[int] | Ints, num_positions: int | None) -> RankOrder:
         """Seats for ``num_positions`` positions; None means as many as there are ranks.
 
         Raises:
             SpecError: where the ranks are not distinct non-negative integers, one a position.
         """
-        ranks = ranks if isinstance(ranks, range) else _integers(call, ranks)
+        ranks = ranks if isinstance(ranks, range) else _integers(ranks)
         if len(ranks) == 0:
-            raise _refused(call, "ranks is empty")
+            raise _refused("ranks is empty")
         if num_positions is not None and len(ranks) != num_positions:
             positions = count_noun(num_positions, "position")
-            text = format_error(
-                f"{call} has {positions} and {count_noun(len(ranks), 'rank')}.",
+            raise SpecError(
+                f"{CALL} has {positions} and {count_noun(len(ranks), 'rank')}.",
                 "Each position of the grid holds one rank.",
                 fix=f"ranks=range({num_positions}), say, or other sizes.",
             )
-            raise SpecError(text)
         if isinstance(ranks, range):
-            _check_bounds(call, min(ranks[0], ranks[-1]), max(ranks[0], ranks[-1]))
+            _check_bounds(min(ranks[0], ranks[-1]), max(ranks[0], ranks[-1]))
         return cls(_compact(ranks))
 
     def at(self, position: int) -> int:
@@ -133,35 +132,35 @@ class RankOrder:
         return self.array()[self._order]
 
 
-def _refused(call: Call, fault: str) -> SpecError:
+def _refused(fault: str) -> SpecError:
     fix = "distinct ranks of this world, such as ranks=range(4)."
-    return SpecError(format_error(f"{call}: {fault}.", fix=fix))
+    return SpecError(f"{fault}.", fix=fix)
 
 
-def _integers(call: Call, ranks: Sequence[int] | Ints) -> Ints:
+def _integers(ranks: Sequence[int] | Ints) -> Ints:
     whole = isinstance(ranks, np.ndarray) and ranks.dtype.kind in "iu" and ranks.ndim == 1
-    array = np.array(ranks) if whole else _from_python(call, ranks)  # a copy: ours is read-only
+    array = np.array(ranks) if whole else _from_python(ranks)  # a copy: ours is read-only
     if len(array):
-        _check_bounds(call, int(array.min()), int(array.max()))
+        _check_bounds(int(array.min()), int(array.max()))
     if len(np.unique(array)) != len(array):
-        raise _refused(call, "a rank stands twice in ranks")
+        raise _refused("a rank stands twice in ranks")
     return array.astype(np.int64)
 
 
-def _from_python(call: Call, ranks: Sequence[int] | Ints) -> NDArray[Any]:
+def _from_python(ranks: Sequence[int] | Ints) -> NDArray[Any]:
     try:
         checked = [parse_integer(rank) for rank in ranks]
     except TypeError:
-        raise _refused(call, f"ranks is {ranks!r}") from None
+        raise _refused(f"ranks is {ranks!r}") from None
     if None in checked:
-        raise _refused(call, "ranks holds something that is not an int")
+        raise _refused("ranks holds something that is not an int")
     return np.array(checked, dtype=object)
 
 
-def _check_bounds(call: Call, low: int, high: int) -> None:
+def _check_bounds(low: int, high: int) -> None:
     if low < 0 or high > MAX_RANK:
         fault = "negative" if low < 0 else "more than int64 can hold"
-        raise _refused(call, f"a rank is {fault}")
+        raise _refused(f"a rank is {fault}")
 
 
 def _compact(ranks: range | Ints) -> range | Ints:
@@ -177,9 +176,10 @@ def _compact(ranks: range | Ints) -> range | Ints:
 
 def unknown_rank_error(name: str, rank: int, layout: object, seats: RankOrder) -> CoordinateError:
     """The error of a rank that has no place in a layout."""
-    text = format_error(
+    return CoordinateError(
         f"{name}: rank {rank} is not in {layout!r}.",
         f"It has {count_noun(len(seats), 'rank')}, {seats}.",
         fix=f"a rank {seats}.",
+        index=rank,
+        size=len(seats),
     )
-    return CoordinateError(text, index=rank, size=len(seats))

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..call import Call
-from ..errors import CollectiveError, format_error
+from ..errors import CollectiveError
 from ..grid.layout import Layout
 from ..text import format_ranks
 
@@ -80,7 +79,6 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
 
 
 def hang_error(
-    call: Call,
     summary: str,
     layout: Layout,
     statuses: Mapping[int, RankStatus],
@@ -90,7 +88,6 @@ def hang_error(
     """Return the error that all ranks raise.
 
     Args:
-        call: the call to quote.
         summary: one line about the failed collective.
         layout: the layout of the mesh.
         statuses: the ranks that answered, with their status.
@@ -110,12 +107,13 @@ def hang_error(
     looks = (
         f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
     )
-    text = format_error(
-        f"{call}: {summary}",
+    return CollectiveError(
+        f"{summary}",
         *_shorten(lines),
         fix=f"{looks or 'look at the logs of all ranks'}; then {REBUILD_ADVICE}.",
+        missing_ranks=tuple(silent),
+        behind=tuple(late),
     )
-    return CollectiveError(text, missing_ranks=tuple(silent), behind=tuple(late))
 
 
 def _begun(statuses: Mapping[int, RankStatus], rank: int) -> Mapping[str, int]:

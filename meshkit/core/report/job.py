@@ -75,7 +75,6 @@ class JobReport:
         batch: BatchPlan | None = None,
         *,
         placement: Placement | None = None,
-        call: Call | None = None,
     ) -> JobReport:
         """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
 
@@ -84,7 +83,6 @@ class JobReport:
             topology: the nodes of the ranks; None if unknown.
             batch: the batch plan.
             placement: the placement of the layout, if it was placed.
-            call: the call that a fix changes.
 
         Raises:
             CoordinateError: if a rank of the layout is not in the topology.
@@ -95,13 +93,13 @@ class JobReport:
             (4, 15)
         """
         layout = plan.layout
-        call = call or Call("build_mesh", kwargs=layout.sizes)
+        call or Call("build_mesh", kwargs=layout.sizes)
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
         # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.key
         keys = {plan.key(axes) for axes in plan.asked}
         groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
-        warnings = () if topology is None else tuple(_warnings(call, layout, topology, crossing))
+        warnings = () if topology is None else tuple(_warnings(layout, topology, crossing))
         return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement)
 
     @property
@@ -157,14 +155,12 @@ def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[Axi
 
 
 def _warnings(
-    call: Call, layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
+    layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
 ) -> Iterator[str]:
     """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
     if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
-        yield format_error(
-            f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp", call=call)
-        )
+        yield format_error(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp"))
 
 
 HEADER = ("axis", "size", "stride", "groups", "first group")

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Floats, Ints
-from ..call import Call
-from ..errors import SpecError, format_error
+from ..call import public
+from ..errors import Change, SpecError
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import plural
@@ -117,6 +117,7 @@ def _crossing(axis: str, level: str, domains: Ints, dim: int) -> Crossing:
     )
 
 
+@public("link_bytes")
 def link_bytes(
     layout: Layout,
     topology: Topology,
@@ -158,7 +159,7 @@ def link_bytes(
         >>> link_bytes(Layout(dp=2, tp=4), Topology.even(8, nodes=2), {"dp": 10, "tp": 1000})
         array([40., 40.])
     """
-    sent = traffic_per_axis(Call("link_bytes"), layout, traffic)
+    sent = traffic_per_axis(layout, traffic)
     domains = topology.domain_of(level, layout.grid)
     return count_leaving(domains, len(topology.domain_names(level))) @ sent
 
@@ -180,7 +181,7 @@ def count_leaving(domains: Ints, num_domains: int) -> Ints:
     return leaving
 
 
-def traffic_per_axis(call: Call, layout: Layout, traffic: Mapping[str, float] | None) -> Floats:
+def traffic_per_axis(layout: Layout, traffic: Mapping[str, float] | None) -> Floats:
     """Return the traffic of a rank along each axis of a layout: float64 (num_axes,).
 
     Raises:
@@ -189,10 +190,10 @@ def traffic_per_axis(call: Call, layout: Layout, traffic: Mapping[str, float] | 
     """
     if traffic is None:
         return np.array([float(DEFAULT_RATIO) ** index for index in range(len(layout.axes))])
-    check_axes_exist(call.but(traffic=dict(traffic)), traffic, layout.axes)
+    check_axes_exist(traffic, layout.axes)
     for axis, amount in traffic.items():
         if not is_number(amount) or not math.isfinite(amount) or amount < 0:
-            line = f"{call.but(traffic=dict(traffic))}: the traffic of {axis} is {amount!r}."
+            line = (Change(traffic=dict(traffic)), f": the traffic of {axis} is {amount!r}.")
             fix = "the bytes that a rank sends along it in a step, 0 or more."
-            raise SpecError(format_error(line, fix=fix))
+            raise SpecError(line, fix=fix)
     return np.array([float(traffic.get(axis, 0)) for axis in layout.axes])

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call
-from ..errors import SpecError, format_error
+from ..call import public
+from ..errors import Change, SpecError, format_error
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import article, count_noun, format_ranks
@@ -39,12 +39,11 @@ class CrossingVerdict:
 
 
 def check_policies(
-    call: Call, layout: Layout, crossing: object, *, within: Iterable[str] = ()
+    layout: Layout, crossing: object, *, within: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the policy of each axis that has one other than ``"allow"``.
 
     Args:
-        call: the call to quote.
         layout: the grid.
         crossing: the policies that the caller passed, or None.
         within: axes that the caller declared to be on one node. Their default is a warning, as
@@ -57,27 +56,24 @@ def check_policies(
     """
     policies = {} if crossing is None else crossing
     if not isinstance(policies, Mapping):
-        line = f"{call}: crossing is {crossing!r}, {article(type(crossing).__name__)}."
-        raise SpecError(
-            format_error(line, fix=f"for example {call.but(crossing={'tp': 'error'})}.")
-        )
-    check_axes_exist(call, policies, layout.axes)
+        line = f"crossing is {crossing!r}, {article(type(crossing).__name__)}."
+        raise SpecError(line, fix=("for example ", Change(crossing={"tp": "error"}), "."))
+    check_axes_exist(policies, layout.axes)
     for axis, policy in policies.items():
         if policy not in POLICIES:
-            fix = f"{call.but(crossing={**policies, axis: 'error'})}, or 'warn', or 'allow'."
-            raise SpecError(format_error(f"{call}: crossing of {axis} is {policy!r}.", fix=fix))
+            fix = (Change(crossing={**policies, axis: "error"}), ", or 'warn', or 'allow'.")
+            raise SpecError(f"crossing of {axis} is {policy!r}.", fix=fix)
     policy_of = {**DEFAULT_POLICIES, **dict.fromkeys(within, "warn"), **policies}
     chosen = ((axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes)
     return {axis: policy for axis, policy in chosen if policy != "allow"}
 
 
 def check_crossings(
-    call: Call, layout: Layout, topology: Topology, policies: Mapping[str, str]
+    layout: Layout, topology: Topology, policies: Mapping[str, str]
 ) -> CrossingVerdict:
     """Return the error and the warning about axes that cross nodes.
 
     Args:
-        call: the call to quote.
         layout: the grid.
         topology: the node of each rank.
         policies: axis to policy. All other axes may cross.
@@ -91,18 +87,16 @@ def check_crossings(
     crossing = [by_axis[axis] for axis in watched if by_axis[axis].crosses]
     errors = [item for item in crossing if policies[item.axis] == "error"]
     warnings = [item for item in crossing if policies[item.axis] == "warn"]
-    return CrossingVerdict(
-        _message(call, layout, topology, errors), _message(call, layout, topology, warnings)
-    )
+    return CrossingVerdict(_message(layout, topology, errors), _message(layout, topology, warnings))
 
 
-def _message(call: Call, layout: Layout, topology: Topology, crossing: list[Crossing]) -> str:
+def _message(layout: Layout, topology: Topology, crossing: list[Crossing]) -> str:
     if not crossing:
         return ""
     axes = [item.axis for item in crossing]
     evidence = [f"{item}; {_first_group(layout, topology, item.axis)}." for item in crossing]
     return format_error(
-        f"{call}: {', '.join(axes)} {'crosses' if len(axes) == 1 else 'cross'} nodes.",
+        f"{', '.join(axes)} {'crosses' if len(axes) == 1 else 'cross'} nodes.",
         *evidence,
         f"There are {topology}.",
         fix=_fix(layout, topology, axes),
@@ -128,8 +122,13 @@ def _fix(layout: Layout, topology: Topology, axes: list[str]) -> str:
     return f"{' '.join(fixes)} Or {allow}"
 
 
+@public("suggest_fix")
 def suggest_fix(
-    layout: Layout, topology: Topology, axis: str, *, level: str = NODE, call: Call | None = None
+    layout: Layout,
+    topology: Topology,
+    axis: str,
+    *,
+    level: str = NODE,
 ) -> str:
     """Return changes that keep an axis inside its nodes: order, placement, or another size.
 
@@ -140,7 +139,6 @@ def suggest_fix(
         topology: the node of each rank.
         axis: the axis that should not cross.
         level: the level whose domains the axis should not cross.
-        call: the call that made the layout, to be quoted with the changes; None lists the changes
             only.
 
     Returns:
@@ -160,13 +158,13 @@ def suggest_fix(
         >>> suggest_fix(Layout(dp=1, tp=8), cyclic, "tp")
         'dp=2, tp=4, place=True, as a node holds 4 ranks.'
     """
-    check_axes_exist(Call("suggest_fix", (axis,)), (axis,), layout.axes)
+    check_axes_exist((axis,), layout.axes)
     if not _crosses(layout, topology, axis, level):
         return ""
     counts = np.bincount(topology.domain_of(level, layout.grid).ravel())
     fits = math.gcd(layout.sizes[axis], *counts.tolist())
     if fits == layout.sizes[axis] or layout.sizes[axis] <= counts.max():
-        fixes = [_format(changes, call) for changes in _reorderings(layout, topology, axis, level)]
+        fixes = [_format(changes) for changes in _reorderings(layout, topology, axis, level)]
         if _fits_in_blocks(layout, topology, axis, level):
             fixes.insert(0, BLOCKS)
         if fixes:
@@ -174,13 +172,15 @@ def suggest_fix(
     smaller, changes = _shrink(layout, axis, fits)
     changes |= next(_reorderings(smaller, topology, axis, level), {})
     if call is not None:
-        return f"{_format(changes, call)}."
+        return f"{_format(changes)}."
     if set(counts[counts > 0].tolist()) == {fits}:
-        return f"{_format(changes, call)}, as a {level} holds {count_noun(fits, 'rank')}."
-    return f"{_format(changes, call)}, as {fits} divides the ranks of every {level}."
+        return f"{_format(changes)}, as a {level} holds {count_noun(fits, 'rank')}."
+    return f"{_format(changes)}, as {fits} divides the ranks of every {level}."
 
 
-def _format(changes: Changes, call: Call | None) -> str:
+def _format(
+    changes: Changes,
+) -> str:
     if call is not None:
         return str(call.but(**changes))
     return ", ".join(f"{name}={value!r}" for name, value in changes.items())

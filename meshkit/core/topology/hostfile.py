@@ -11,24 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..call import Call, Word
-from ..errors import SpecError, format_error
+from ..call import Call, Verbatim
+from ..errors import SpecError
 from ..text import count_noun
 from .topology import Topology
 
 LEVELS = ("host", "rack", "row", "hall")  # the columns
-PARSE = Call("parse_hostfile", (Word("text"),))
+PARSE = Call("parse_hostfile", (Verbatim("text"),))
 
 Row = tuple[int, list[str]]  # the number of a line, from 1, and its words
 
 
-def parse_hostfile(text: str, *, call: Call = PARSE) -> Topology:
+def parse_hostfile(
+    text: str,
+) -> Topology:
     r"""Return the topology of a text that has a line for each rank, in the order of ranks.
 
     Args:
         text: in each line the host, then optionally its rack, row and hall. Empty lines and
             comments after ``#`` are skipped.
-        call: the call to quote in errors.
 
     Raises:
         SpecError: if there is no line, if lines have different numbers of words or more than four,
@@ -41,21 +42,21 @@ def parse_hostfile(text: str, *, call: Call = PARSE) -> Topology:
         >>> print(parse_hostfile("a r1\nb r1\na r1\nc r2"))
         4 ranks on 3 nodes of 1 and 2, in 2 racks, not in blocks: node 0 has ranks 0, 2
     """
-    rows = [*_rows(call, text)]
+    rows = [*_rows(text)]
     if not rows:
         fix = "a line for each rank: its host, and its rack if it is known."
-        raise SpecError(format_error(f"{call}: the file names no host.", fix=fix))
-    _check_columns(call, rows)
+        raise SpecError("the file names no host.", fix=fix)
+    _check_columns(rows)
     topology = Topology.of_hosts(words[0] for _, words in rows)
     for column in range(1, len(rows[0][1])):
-        parents = _parents(call, rows, column)
+        parents = _parents(rows, column)
         host_domains = {words[0]: parents[words[column - 1]] for _, words in rows}
         domains = [host_domains[str(name)] for name in topology.names]
         topology = topology.with_level(LEVELS[column], domains)
     return topology
 
 
-def _rows(call: Call, text: str) -> Iterator[Row]:
+def _rows(text: str) -> Iterator[Row]:
     """Yield the words of each line that has any.
 
     Raises:
@@ -65,15 +66,15 @@ def _rows(call: Call, text: str) -> Iterator[Row]:
         words = line.partition("#")[0].split()
         for word in words:
             if "=" in word:
-                summary = f"{call}: line {number} has {word!r}, which is no host and no rack."
+                summary = f"line {number} has {word!r}, which is no host and no rack."
                 why = "An MPI hostfile has a line for each host; this file needs one for each rank."
                 fix = f"a line with {words[0]} for each of its ranks."
-                raise SpecError(format_error(summary, why, fix=fix))
+                raise SpecError(summary, why, fix=fix)
         if words:
             yield number, words
 
 
-def _check_columns(call: Call, rows: Sequence[Row]) -> None:
+def _check_columns(rows: Sequence[Row]) -> None:
     """Check that all lines have equally many words, four at most.
 
     Raises:
@@ -81,17 +82,15 @@ def _check_columns(call: Call, rows: Sequence[Row]) -> None:
     """
     (first, first_words), most = rows[0], len(LEVELS)
     for number, words in rows:
-        line = f"{call}: line {number} has {count_noun(len(words), 'word')}"
+        line = f"line {number} has {count_noun(len(words), 'word')}"
         if len(words) > most:
-            raise SpecError(
-                format_error(f"{line}.", fix=f"at most {most} words: {', '.join(LEVELS)}.")
-            )
+            raise SpecError(f"{line}.", fix=f"at most {most} words: {', '.join(LEVELS)}.")
         if len(words) != len(first_words):
             fix = "a host in each line, then its rack, row and hall."
-            raise SpecError(format_error(f"{line}, line {first} has {len(first_words)}.", fix=fix))
+            raise SpecError(f"{line}, line {first} has {len(first_words)}.", fix=fix)
 
 
-def _parents(call: Call, rows: Sequence[Row], column: int) -> dict[str, str]:
+def _parents(rows: Sequence[Row], column: int) -> dict[str, str]:
     """Return the domain in a column for each domain in the column before.
 
     Raises:
@@ -102,6 +101,6 @@ def _parents(call: Call, rows: Sequence[Row], column: int) -> dict[str, str]:
         inner, parent = words[column - 1], words[column]
         first, other = parents.setdefault(inner, (number, parent))
         if other != parent:
-            line = f"{call}: {inner} is in {other} in line {first}, in {parent} in line {number}."
-            raise SpecError(format_error(line, fix=f"one {LEVELS[column]} for {inner}."))
+            line = f"{inner} is in {other} in line {first}, in {parent} in line {number}."
+            raise SpecError(line, fix=f"one {LEVELS[column]} for {inner}.")
     return {inner: parent for inner, (_, parent) in parents.items()}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call
-from ..errors import SpecError, format_error
+from ..errors import SpecError
 from ..text import count_noun
 from ..validate import divisors, parse_integer
 
@@ -48,7 +47,7 @@ def name_domains(level: str, labels: Iterable[object]) -> tuple[str, ...]:
     return tuple(f"{level} {label}".lstrip() for label in labels)
 
 
-def check_nested(call: Call, level: Level, inner_levels: tuple[Level, ...]) -> None:
+def check_nested(level: Level, inner_levels: tuple[Level, ...]) -> None:
     """Check that a level splits no domain of the levels inside it.
 
     Raises:
@@ -59,12 +58,12 @@ def check_nested(call: Call, level: Level, inner_levels: tuple[Level, ...]) -> N
         split = np.flatnonzero(np.bincount(parts) > 1)
         if len(split):
             name = inner.names[split[0]]
-            line = f"{call}: {name} would be in several domains."
+            line = f"{name} would be in several domains."
             fix = f"one domain for all nodes of {name}; add levels from the inside out."
-            raise SpecError(format_error(line, fix=fix))
+            raise SpecError(line, fix=fix)
 
 
-def check_divides(call: Call, num_ranks: int, num_nodes: int) -> None:
+def check_divides(num_ranks: int, num_nodes: int) -> None:
     """Check that ranks divide evenly over nodes.
 
     Raises:
@@ -77,6 +76,6 @@ def check_divides(call: Call, num_ranks: int, num_nodes: int) -> None:
     nearest = [below, *(n for n in valid if n > num_nodes)][:2]
     verb = "does" if num_ranks == 1 else "do"
     ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
-    line = f"{call}: {ranks} {verb} not divide over {nodes}."
+    line = f"{ranks} {verb} not divide over {nodes}."
     fix = f"{', or '.join(str(call.but(nodes=n)) for n in nearest)}."
-    raise SpecError(format_error(line, fix=fix), world_size=num_ranks)
+    raise SpecError(line, fix=fix, world_size=num_ranks)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..arrays import Ints
-from ..call import Call
+from ..call import public
 from ..grid.layout import Layout
 from ..text import format_sizes
 from .axis_assignment import Assignment, Chain, Sizes, assignments
@@ -63,6 +63,7 @@ class Candidate:
     chain: Chain
 
 
+@public("placed")
 def placed(
     layout: Layout, topology: Topology, traffic: Mapping[str, float] | None = None
 ) -> Placement:
@@ -107,9 +108,7 @@ def placed(
         a node holds tp=4; a step sends 4 x dp out of the busiest node, 256 x dp before
           next best: a node holds dp=2 tp=2; a step sends 128 x dp out of the busiest node
     """
-    problem = PlacementProblem.of(
-        layout, topology, traffic_per_axis(Call("placed"), layout, traffic)
-    )
+    problem = PlacementProblem.of(layout, topology, traffic_per_axis(layout, traffic))
     unit = "bytes" if traffic is not None else f"x {layout.axes[0]}"
     before = problem.cost(problem.current(layout))
     best, second = _two_best(problem)

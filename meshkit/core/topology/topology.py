@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arrays import Ints
-from ..call import Call, drop_none
-from ..errors import CoordinateError, SpecError, format_error
+from ..call import drop_none, public
+from ..errors import CALL, Change, CoordinateError, SpecError
 from ..grid.rank_order import MAX_RANK
 from ..text import article, count_noun
 from ..validate import check_integers, parse_integer
@@ -60,6 +60,7 @@ class Topology:
                 array.flags.writeable = False
 
     @classmethod
+    @public("Topology.even")
     def even(cls, world_size: int, *, nodes: int, racks: int | None = None) -> Topology:
         """Return nodes of one size, with consecutive ranks.
 
@@ -78,21 +79,21 @@ class Topology:
             64 ranks on 8 nodes of 8; 64 ranks on 8 nodes of 8, in 2 racks
         """
         options = {"nodes": nodes, **drop_none(racks=racks)}
-        call = Call("Topology.even", (world_size,), options)
         numbers = {"world_size": world_size, **options}
-        num_ranks, num_nodes, *rest = (_positive(call, *item) for item in numbers.items())
-        check_divides(call, num_ranks, num_nodes)
+        num_ranks, num_nodes, *rest = (_positive(*item) for item in numbers.items())
+        check_divides(num_ranks, num_nodes)
         topology = cls.of_sizes(np.full(num_nodes, num_ranks // num_nodes))
         for num_racks in rest:
             if num_nodes % num_racks:
                 racks_text = count_noun(num_racks, "rack")
-                line = f"{call}: {num_nodes} nodes do not divide over {racks_text}."
-                fix = f"{call.but(racks=None)}.with_level('rack', [...]), a rack for each node."
-                raise SpecError(format_error(line, fix=fix), world_size=num_ranks)
+                line = f"{num_nodes} nodes do not divide over {racks_text}."
+                fix = (Change(racks=None), ".with_level('rack', [...]), a rack for each node.")
+                raise SpecError(line, fix=fix, world_size=num_ranks)
             topology = topology.with_level("rack", np.arange(num_nodes) // (num_nodes // num_racks))
         return topology
 
     @classmethod
+    @public("Topology.of_sizes")
     def of_sizes(cls, sizes: Sequence[int] | Ints) -> Topology:
         """Return nodes of sizes that may differ, with consecutive ranks.
 
@@ -108,14 +109,13 @@ class Topology:
             >>> print(Topology.of_sizes([7, 8]))
             15 ranks on 2 nodes of 7 and 8
         """
-        call = Call("Topology.of_sizes", (sizes,))
         if isinstance(sizes, str) or not len(sizes):
             fix = "for example Topology.of_sizes([7, 8]), the number of ranks on each node."
-            raise SpecError(format_error(f"{call} has no node sizes.", fix=fix))
-        counts = [_positive(call, f"the size of node {i}", size) for i, size in enumerate(sizes)]
+            raise SpecError(f"{CALL} has no node sizes.", fix=fix)
+        counts = [_positive(f"the size of node {i}", size) for i, size in enumerate(sizes)]
         if sum(counts) > MAX_RANK:
-            line = f"{call} has more ranks than int64 can number."
-            raise SpecError(format_error(line, fix="smaller sizes."))
+            line = f"{CALL} has more ranks than int64 can number."
+            raise SpecError(line, fix="smaller sizes.")
         return cls(np.array(counts, dtype=np.int64), name_domains(NODE, range(len(counts))))
 
     @classmethod
@@ -139,10 +139,11 @@ class Topology:
         if not names:
             fix = "for example Topology.of_hosts(['a', 'a', 'b', 'b']), the host of each rank."
             line = f"Topology.of_hosts({hosts!r}): hosts is not a list of hosts."
-            raise SpecError(format_error(line, fix=fix))
+            raise SpecError(line, fix=fix)
         consecutive = bool((np.diff(by_rank) >= 0).all())
         return cls(np.bincount(by_rank), names, (), None if consecutive else by_rank)
 
+    @public("topology.with_level")
     def with_level(self, name: str, domains: Sequence[Hashable] | Ints) -> Topology:
         """Return the same nodes with one more level, outside all others.
 
@@ -161,17 +162,16 @@ class Topology:
             >>> print(Topology.even(8, nodes=4).with_level("rack", ["r1", "r1", "r2", "r2"]))
             8 ranks on 4 nodes of 2, in 2 racks
         """
-        call = Call("topology.with_level", (name, domains))
         if name in (*self.levels, "device"):
-            line = f"{call}: there is already a level {name!r}."
-            raise SpecError(format_error(line, fix="another name."))
+            line = f"there is already a level {name!r}."
+            raise SpecError(line, fix="another name.")
         of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
             nodes = count_noun(self.num_nodes, "node")
-            line = f"{call} has {count_noun(len(of_node), 'domain')} for {nodes}."
-            raise SpecError(format_error(line, fix="one domain for each node."))
+            line = f"{CALL} has {count_noun(len(of_node), 'domain')} for {nodes}."
+            raise SpecError(line, fix="one domain for each node.")
         level = Level(name, of_node, names)
-        check_nested(call, level, self.outer[:1])
+        check_nested(level, self.outer[:1])
         return Topology(self.sizes, self.names, (level, *self.outer), self._by_rank)
 
     @property
@@ -202,7 +202,7 @@ class Topology:
         if outside.any():
             rank, last = int(array[outside].flat[0]), self.world_size - 1
             line = f"topology.node_of: rank {rank} is not in the topology, which has {self}."
-            raise CoordinateError(format_error(line, fix=f"ranks from 0 to {last}."), index=rank)
+            raise CoordinateError(line, fix=f"ranks from 0 to {last}.", index=rank)
         if self._by_rank is not None:
             return np.asarray(self._by_rank[array])
         return np.searchsorted(self._ends, array, side="right").astype(np.int64)
@@ -243,7 +243,7 @@ class Topology:
         if number is None or not 0 <= number < self.num_nodes:
             fix = f"a node from 0 to {self.num_nodes - 1}."
             line = f"topology.ranks_of({node!r}): the node does not exist."
-            raise CoordinateError(format_error(line, fix=fix), index=node, size=self.num_nodes)
+            raise CoordinateError(line, fix=fix, index=node, size=self.num_nodes)
         if self._by_rank is not None:
             return np.flatnonzero(self._by_rank == number).astype(np.int64)
         end = int(self._ends[number])
@@ -258,7 +258,7 @@ class Topology:
             if level.name == name:
                 return level
         fix = f"use one of {', '.join(self.levels)}."
-        raise SpecError(format_error(f"topology: there is no level {name!r}.", fix=fix))
+        raise SpecError(f"topology: there is no level {name!r}.", fix=fix)
 
     def _key(self) -> tuple[object, ...]:
         by_rank = None if self._by_rank is None else self._by_rank.tobytes()
@@ -287,7 +287,7 @@ class Topology:
         return f"{text}, not in blocks: node 0 has ranks {shown}"
 
 
-def _positive(call: Call, name: str, value: object) -> int:
+def _positive(name: str, value: object) -> int:
     """Return a number of ranks, nodes or racks as a plain int.
 
     Raises:
@@ -297,6 +297,4 @@ def _positive(call: Call, name: str, value: object) -> int:
     if number is not None and 1 <= number <= MAX_RANK:
         return number
     text = str(number) if number is not None else f"{value!r}, {article(type(value).__name__)}"
-    raise SpecError(
-        format_error(f"{call}: {name} is {text}.", fix=f"an int of 1 or more for {name}.")
-    )
+    raise SpecError(f"{name} is {text}.", fix=f"an int of 1 or more for {name}.")

@@ -7,14 +7,12 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import RankTimeoutError, format_error
+from ...core.errors import RankTimeoutError
 from ..launchers.world import World
 from ..store.client import STORE_GRACE, store_call
 
 
 def broadcast_from_rank_0(
-    call: Call,
     store: dist.Store,
     world: World,
     key: str,
@@ -27,7 +25,6 @@ def broadcast_from_rank_0(
     """What rank 0 says, on every rank. Collective; one or two store operations a rank.
 
     Args:
-        call: the call to quote.
         store: where the ranks met.
         world: who this process is.
         key: where it stands; one that was never used before.
@@ -41,7 +38,7 @@ def broadcast_from_rank_0(
     """
     if world.rank == 0:
         words = say()
-        store_call(call, world, STORE_GRACE, lambda: store.set(key, words))
+        store_call(world, STORE_GRACE, lambda: store.set(key, words))
         return words
 
     def listen() -> str:
@@ -50,9 +47,10 @@ def broadcast_from_rank_0(
         except dist.DistNetworkError:
             raise
         except RuntimeError as error:  # its deadline; FileStore has no other type for it
-            line = f"{call}: rank {world.rank} did not hear {what}."
-            text = format_error(line, str(error).partition("\n")[0], fix=fix)
-            raise RankTimeoutError(text, missing_ranks=(0,)) from error
+            line = f"rank {world.rank} did not hear {what}."
+            raise RankTimeoutError(
+                line, str(error).partition("\n")[0], fix=fix, missing_ranks=(0,)
+            ) from error
         return str(store.get(key).decode())
 
-    return store_call(call, world, wait.total_seconds() + STORE_GRACE, listen)
+    return store_call(world, wait.total_seconds() + STORE_GRACE, listen)

@@ -142,9 +142,7 @@ def agree(
     began = time.monotonic() if since is None else since
     left = max(0.001, began + wait.total_seconds() - time.monotonic())
     limit = left + STORE_GRACE
-    number, said = store_call(
-        matter.call, party.world, limit, lambda: _held(matter, party, left, wait)
-    )
+    number, said = store_call(party.world, limit, lambda: _held(matter, party, left, wait))
     if said == ALL:
         return number
     raise _obeyed(error_from_json(said), party.world.rank)

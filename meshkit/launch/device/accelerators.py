@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from ...core.call import Call
-from ...core.errors import LaunchError, format_error
+from ...core.errors import LaunchError
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,12 @@ def installed() -> str | None:
     return next((row.device for row in rows), None)
 
 
-def load_bridge(call: Call, device_type: str, local_rank: int | None) -> None:
+def load_bridge(device_type: str, local_rank: int | None) -> None:
     """Import the modules that make a device known to torch.
 
     Selects this rank's module first. Does nothing for a device without a bridge.
 
     Args:
-        call: the call to quote.
         device_type: the device type, as torch names it.
         local_rank: the index of this rank on its node; None selects no module.
 
@@ -92,38 +90,37 @@ def load_bridge(call: Call, device_type: str, local_rank: int | None) -> None:
     """
     row = row_of(device_type)
     if local_rank is not None:
-        _choose_module(call, row, local_rank)
+        _choose_module(row, local_rank)
     for name in row.bridge:
         try:
             import_module(name)
         except Exception as error:  # a vendor's package may raise anything
-            text = format_error(
-                f"{call}: cannot import {name}, which makes torch know {device_type}.",
+            raise LaunchError(
+                f"cannot import {name}, which makes torch know {device_type}.",
                 f"{type(error).__name__}: {error}",
                 fix="repair that package, or init(device='cpu').",
-            )
-            raise LaunchError(text) from error
+            ) from error
 
 
-def _choose_module(call: Call, row: Accelerator, local_rank: int) -> None:
+def _choose_module(row: Accelerator, local_rank: int) -> None:
     """Set the variable that binds this process to one of the visible modules."""
     visible = os.environ.get(row.visible or "")
     if row.visible is None or row.module is None or not visible or row.module in os.environ:
         return
     modules = [module.strip() for module in visible.split(",")]
     if len({*modules}) < len(modules) or not all(module.isdecimal() for module in modules):
-        text = format_error(
-            f"{call}: {row.visible}={visible} is not a list of {row.device} modules.",
+        raise LaunchError(
+            f"{row.visible}={visible} is not a list of {row.device} modules.",
             fix=f"export {row.visible}=0,1,2,3, each number once.",
+            variables={row.visible: visible},
         )
-        raise LaunchError(text, variables={row.visible: visible})
     if local_rank >= len(modules):
-        text = format_error(
-            f"{call}: there is no {row.device} module for local_rank {local_rank}.",
+        raise LaunchError(
+            f"there is no {row.device} module for local_rank {local_rank}.",
             f"{row.visible}={visible} names {len(modules)}.",
             fix=f"start {len(modules)} ranks on this node, or name more in {row.visible}.",
+            variables={row.visible: visible},
         )
-        raise LaunchError(text, variables={row.visible: visible})
     os.environ[row.module] = modules[local_rank]
 
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import LaunchError, format_error
+from ...core.errors import Change, LaunchError
 from ...core.text import count_noun
 from .accelerators import EXCLUSIVE, installed, load_bridge, row_of
 
@@ -20,11 +19,10 @@ def accelerator() -> str | None:
     return current.type if current is not None else None
 
 
-def read_device(call: Call, requested: str | torch.device | None) -> torch.device:
+def read_device(requested: str | torch.device | None) -> torch.device:
     """Return the requested device, possibly without an index.
 
     Args:
-        call: the call to quote.
         requested: a device or its name; None means the accelerator, or the cpu without one.
 
     Raises:
@@ -36,18 +34,14 @@ def read_device(call: Call, requested: str | torch.device | None) -> torch.devic
         kind = requested if requested is not None else accelerator() or installed() or "cpu"
         return torch.device(kind)
     except (RuntimeError, TypeError) as error:
-        line = f"{call}: torch does not know the device {requested!r}."
-        text = format_error(line, fix="device='cpu' or 'cuda'.")
-        raise LaunchError(text) from error
+        line = f"torch does not know the device {requested!r}."
+        raise LaunchError(line, fix="device='cpu' or 'cuda'.") from error
 
 
-def choose_device(
-    call: Call, requested: str | torch.device | None, local_rank: int
-) -> torch.device:
+def choose_device(requested: str | torch.device | None, local_rank: int) -> torch.device:
     """Return the device of this process and make an accelerator torch's current device.
 
     Args:
-        call: the call to quote.
         requested: a device or its type; None means the accelerator, or the cpu without one.
             The index defaults to 0 if one device is visible, else to ``local_rank``.
         local_rank: the index of this rank on its node.
@@ -57,8 +51,8 @@ def choose_device(
     """
     # `installed` reads many folders, so it runs only without a request
     kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
-    load_bridge(call, kind, local_rank)  # before torch can read the device
-    device = read_device(call, kind if requested is None else requested)
+    load_bridge(kind, local_rank)  # before torch can read the device
+    device = read_device(kind if requested is None else requested)
     if requested is None and not visible_devices(device):  # a bridge without a device
         return torch.device("cpu")
     if device.type == "cpu":
@@ -68,12 +62,11 @@ def choose_device(
     index = device.index if device.index is not None else (0 if single else local_rank)
     if index >= num_visible:
         options = [f"start {count_noun(num_visible, 'rank')} on this node"] if num_visible else []
-        text = format_error(
-            f"{call}: there is no {device.type}:{index} for local_rank {local_rank}.",
+        raise LaunchError(
+            f"there is no {device.type}:{index} for local_rank {local_rank}.",
             f"This process sees {count_noun(num_visible, device.type + ' device')}.",
             fix=f"{', or '.join([*options, 'init(device=' + repr('cpu') + ')'])}.",
         )
-        raise LaunchError(text)
     chosen = torch.device(device.type, index)
     make_current = getattr(torch.get_device_module(chosen), "set_device", None)
     if make_current is not None:  # mps has one device only, and no such function
@@ -99,11 +92,10 @@ def device_uuid(device: torch.device) -> str | None:
     return None if uuid is None else str(uuid)
 
 
-def choose_backend(call: Call, requested: str | None, device: torch.device) -> str:
+def choose_backend(requested: str | None, device: torch.device) -> str:
     """Return the requested backend, else torch's default for the device, else the table's.
 
     Args:
-        call: the call to quote.
         requested: a backend, or one per device type; None means the default.
         device: the device of this rank.
 
@@ -111,15 +103,14 @@ def choose_backend(call: Call, requested: str | None, device: torch.device) -> s
         LaunchError: if this build of torch lacks the backend, or it cannot serve the device.
     """
     name = _default_backend(device.type) if requested is None else requested
-    backend = check_backend(call, name)
+    backend = check_backend(name)
     kind = backend_for(backend, device.type)
     if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
-        text = format_error(
-            f"{call}: the backend {backend!r} has no collectives on {device.type}, the device of "
+        raise LaunchError(
+            f"the backend {backend!r} has no collectives on {device.type}, the device of "
             "this rank.",
-            fix=f"{call.but(backend='gloo')}, or leave device and backend to init.",
+            fix=(Change(backend="gloo"), ", or leave device and backend to init."),
         )
-        raise LaunchError(text)
     return backend
 
 
@@ -131,7 +122,7 @@ def _default_backend(device_type: str) -> str:
     return next((name for name in names if dist.is_backend_available(name)), names[0])
 
 
-def check_backend(call: Call, name: object) -> str:
+def check_backend(name: object) -> str:
     """Return the name of a backend in lower case: ``"gloo"``, ``"cpu:gloo,cuda:nccl"``.
 
     Raises:
@@ -141,23 +132,21 @@ def check_backend(call: Call, name: object) -> str:
     pairs = [(kind, backend) for kind, _, backend in (part.rpartition(":") for part in parts)]
     per_device = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)
     if not per_device and (len(pairs) > 1 or pairs[0][0] or not pairs[0][1]):
-        text = format_error(
-            f"{call}: backend is {name!r}.",
+        raise LaunchError(
+            f"backend is {name!r}.",
             "A backend is one name, or one name per device type.",
             fix="backend='gloo', or backend='cpu:gloo,cuda:nccl'.",
         )
-        raise LaunchError(text)
     missing = [
         backend
         for _, backend in pairs
         if backend == "undefined" or not dist.is_backend_available(backend)
     ]
     if missing:
-        text = format_error(
-            f"{call}: this torch {torch.__version__} has no backend {missing[0]!r}.",
+        raise LaunchError(
+            f"this torch {torch.__version__} has no backend {missing[0]!r}.",
             fix="backend='gloo', or a torch built with it.",
         )
-        raise LaunchError(text)
     return ",".join(parts)
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from ...core.call import Call
+from ...core.call import public
 from ...core.errors import LaunchError
 from ..device.accelerators import installed, load_bridge, row_of
 from ..launchers.detect import allocation, detect
@@ -101,6 +101,7 @@ def torch_version(torch: ModuleType) -> Finding:
     return Finding("torch", not old, text, advice)
 
 
+@public("init")
 def devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
     """Return the device type of this process and the finding that counts devices by name."""
     from ..device.device import accelerator
@@ -109,7 +110,7 @@ def devices(torch: ModuleType, env: Env) -> tuple[str, Finding]:
         warnings.simplefilter("always")
         kind = accelerator() or installed()
         try:
-            load_bridge(Call("init"), kind or "cpu", None)
+            load_bridge(kind or "cpu", None)
             names = _device_names(torch, kind) if kind else []
         except LaunchError as error:
             return "cpu", _from_error("devices", error)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...core.call import Call, drop_none
-from ...core.errors import LaunchError, format_error
+from ...core.call import drop_none, public
+from ...core.errors import LaunchError
 from ...core.validate import parse_integer
 from .fields import world_from_launcher
 from .table import HAND_WRITTEN, Launcher, matching_launchers
@@ -31,6 +31,7 @@ WHO = ("rank", "world_size", "local_rank")
 _FIELDS = (*WHO, "local_world_size", "node_rank", "num_nodes")
 
 
+@public("detect")
 def detect(
     environ: Mapping[str, str] | None = None,
     *,
@@ -62,12 +63,11 @@ def detect(
         (3, 'hand-written', 'RANK', 'one node assumed')
     """
     options = drop_none(rank=rank, world_size=world_size, local_rank=local_rank)
-    call = Call("detect", kwargs=options)
-    arguments = check_arguments(call, options)
+    arguments = check_arguments(options)
     return detect_world(os.environ if environ is None else environ, arguments)
 
 
-def check_arguments(call: Call, options: Mapping[str, object]) -> dict[str, int]:
+def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
     """Return ``rank``, ``world_size`` and ``local_rank`` as plain ints, if given.
 
     Raises:
@@ -78,14 +78,12 @@ def check_arguments(call: Call, options: Mapping[str, object]) -> dict[str, int]
         number, least = parse_integer(options[name]), 1 if name == "world_size" else 0
         if number is None or number < least:
             fix = f"an int of {least} or more."
-            raise LaunchError(format_error(f"{call}: {name} is {options[name]!r}.", fix=fix))
+            raise LaunchError(f"{name} is {options[name]!r}.", fix=fix)
         numbers[name] = number
     rank, world_size = numbers.get("rank", 0), numbers.get("world_size")
     if world_size is not None and rank >= world_size:
         fix = f"a rank from 0 to {world_size - 1}."
-        raise LaunchError(
-            format_error(f"{call}: there is no rank {rank} of {world_size}.", fix=fix)
-        )
+        raise LaunchError(f"there is no rank {rank} of {world_size}.", fix=fix)
     return numbers
 
 
@@ -116,9 +114,7 @@ def _single(env: Env, arguments: Mapping[str, int]) -> World:
     if "rank" in arguments or arguments.get("world_size", 1) > 1 or arguments.get("local_rank"):
         passed = " and ".join(f"{name}={value}" for name, value in arguments.items())
         fix = "pass rank= and world_size= both, or start under a launcher."
-        raise LaunchError(
-            format_error(f"no launcher was found, and only {passed} was passed.", fix=fix)
-        )
+        raise LaunchError(f"no launcher was found, and only {passed} was passed.", fix=fix)
     counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
     sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...core.call import Call, Word
-from ...core.errors import SpecError, format_error
+from ...core.call import public
+from ...core.errors import SpecError
 from ...core.topology.topology import Topology
 from .hostlist import host_names
 
@@ -23,6 +23,7 @@ TIERS = ("switch", "spine", "superspine")
 Parents = dict[str, str]  # a node or switch to the switch or block above it
 
 
+@public("slurm_topology")
 def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
     """Return the topology of ranks with Slurm's switches or blocks as levels. Pure.
 
@@ -46,10 +47,9 @@ def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
         >>> print(topology, topology.domain_names("switch"), sep="; ")
         4 ranks on 2 nodes of 2, in 2 switches, in 1 spine; ('s0', 's1')
     """
-    call = Call("slurm_topology", (Word("text"), list(hosts)))
-    block, parents = _read(call, text)
+    block, parents = _read(text)
     topology = Topology.of_hosts(hosts)
-    chains = [[*_above(call, parents, host)] for host in topology.names]
+    chains = [[*_above(parents, host)] for host in topology.names]
     for height in range(max(map(len, chains))):
         name = TIERS[height] if height < len(TIERS) else f"tier {height + 1}"
         name = "block" if block and height == 0 else name
@@ -59,7 +59,7 @@ def slurm_topology(text: str, hosts: Sequence[str]) -> Topology:
     return topology
 
 
-def _read(call: Call, text: str) -> tuple[bool, Parents]:
+def _read(text: str) -> tuple[bool, Parents]:
     """Return whether the file has blocks, and the parent of each node and switch."""
     block, parents = False, Parents()
     for number, line in _lines(text):
@@ -67,12 +67,12 @@ def _read(call: Call, text: str) -> tuple[bool, Parents]:
         name = fields.get("switchname") or fields.get("blockname")
         if name is None:
             if fields.keys() - {"blocksizes"}:
-                raise _unread(call, number, line, "it has no SwitchName and no BlockName")
+                raise _unread(number, line, "it has no SwitchName and no BlockName")
             continue
         block = block or "blockname" in fields
-        for child in _children(call, number, line, fields):
+        for child in _children(number, line, fields):
             if parents.setdefault(child, name) != name:
-                raise _unread(call, number, line, f"{child} is already below {parents[child]}")
+                raise _unread(number, line, f"{child} is already below {parents[child]}")
     return block, parents
 
 
@@ -95,33 +95,31 @@ def _fields(line: str) -> dict[str, str]:
     return {key.lower(): value for key, _, value in words}
 
 
-def _children(call: Call, number: int, line: str, fields: dict[str, str]) -> Iterator[str]:
+def _children(number: int, line: str, fields: dict[str, str]) -> Iterator[str]:
     for key in ("nodes", "switches"):
         try:
             yield from host_names(fields.get(key, ""))
         except ValueError as error:
-            raise _unread(call, number, line, str(error)) from None
+            raise _unread(number, line, str(error)) from None
 
 
-def _above(call: Call, parents: Parents, host: str) -> Iterator[str]:
+def _above(parents: Parents, host: str) -> Iterator[str]:
     """Yield the switches above a host, the nearest first."""
     name = host if host in parents else host.partition(".")[0]
     if name not in parents:
-        line = f"{call}: {host} is below no switch."
+        line = f"{host} is below no switch."
         fix = f"a line such as SwitchName=s0 Nodes={host}, or hosts spelled as in Slurm."
-        raise SpecError(format_error(line, fix=fix))
+        raise SpecError(line, fix=fix)
     seen = {name}
     while (name := parents.get(name, "")) and name not in seen:
         seen.add(name)
         yield name
     if name:
-        line = f"{call}: the switch {name} is above itself."
-        raise SpecError(format_error(line, fix="Switches= lines that form a tree."))
+        line = f"the switch {name} is above itself."
+        raise SpecError(line, fix="Switches= lines that form a tree.")
 
 
-def _unread(call: Call, number: int, line: str, fault: str) -> SpecError:
+def _unread(number: int, line: str, fault: str) -> SpecError:
     evidence = f"Line {number} is {line.strip()!r}: {fault}."
     fix = "lines such as SwitchName=s0 Nodes=n[1-4], or SwitchName=top Switches=s[0-1]."
-    return SpecError(
-        format_error(f"{call}: the text is not a valid topology.conf.", evidence, fix=fix)
-    )
+    return SpecError("the text is not a valid topology.conf.", evidence, fix=fix)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NoReturn
 
-from ...core.errors import LaunchError, format_error
+from ...core.errors import LaunchError
 
 Env = Mapping[str, str]
 Names = tuple[str, ...]  # the variables that may hold one field; the first one set is used
@@ -85,7 +85,7 @@ def raise_invalid(
         LaunchError: always.
     """
     line = f"the launcher {launcher} was recognised, but {fault}."
-    raise LaunchError(format_error(line, *evidence, fix=fix), variables=dict(variables))
+    raise LaunchError(line, *evidence, fix=fix, variables=dict(variables))
 
 
 def raise_conflict(launcher: str, env: Env, first: str, second: str, fault: str) -> NoReturn:
@@ -96,9 +96,9 @@ def raise_conflict(launcher: str, env: Env, first: str, second: str, fault: str)
     """
     values = {name: env.get(name) for name in (first, second)}
     passed = any(name.startswith("argument ") for name in values)
-    text = format_error(
+    raise LaunchError(
         f"{first}={values[first]} {fault}={values[second]}.",
         f"Both were read for the launcher {launcher}.",
         fix=f"{'pass' if passed else 'export'} {first} and {second} so that they agree.",
+        variables=values,
     )
-    raise LaunchError(text, variables=values)

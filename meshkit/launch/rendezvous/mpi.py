@@ -13,8 +13,7 @@ from types import ModuleType
 
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import LaunchError, RankTimeoutError, format_error
+from ...core.errors import LaunchError, RankTimeoutError
 from ..launchers.table import LAUNCHERS
 from ..launchers.world import World
 
@@ -23,9 +22,7 @@ LENGTH = 512  # bytes of the message: a host name has 253 at most
 HOW = "broadcast by mpi4py"
 
 
-def told_by_mpi(
-    call: Call, world: World, wait: timedelta, began: float
-) -> tuple[World, dist.Store | None]:
+def told_by_mpi(world: World, wait: timedelta, began: float) -> tuple[World, dist.Store | None]:
     """The world with the address of a store that rank 0 hosts on a free port. Collective.
 
     The port is never let go between its choice and its use: on rank 0 the store that holds it is
@@ -33,7 +30,6 @@ def told_by_mpi(
     a deadline.
 
     Args:
-        call: the call to quote.
         world: who this process is.
         wait: how long to wait for rank 0's message.
         began: when that time began, on the monotonic clock.
@@ -42,7 +38,7 @@ def told_by_mpi(
         LaunchError: where mpi4py is not there, or speaks another MPI than that of the launcher.
         RankTimeoutError: where rank 0 did not send in time.
     """
-    mpi = _mpi(call, world)
+    mpi = _mpi(world)
     holder = _hosted(world, wait)
     host = "127.0.0.1" if world.local_world_size == world.world_size else gethostname()
     message = bytearray(LENGTH)
@@ -52,7 +48,7 @@ def told_by_mpi(
     request = mpi.COMM_WORLD.Ibcast([message, mpi.BYTE], root=0)
     while not request.Test():
         if time.monotonic() > began + wait.total_seconds():
-            raise _silent(call, world, wait)
+            raise _silent(world, wait)
         time.sleep(0.002)
     _end_with_mpi(mpi)
     addr, port = json.loads(message.rstrip(b"\0").decode())
@@ -77,7 +73,7 @@ def _hosted(world: World, wait: timedelta) -> dist.TCPStore | None:
     )
 
 
-def _mpi(call: Call, world: World) -> ModuleType:
+def _mpi(world: World) -> ModuleType:
     """mpi4py's MPI, where it is that of the launcher."""
     try:
         import mpi4py
@@ -87,21 +83,21 @@ def _mpi(call: Call, world: World) -> ModuleType:
             mpi4py.rc.finalize = False
         from mpi4py import MPI as mpi  # importing it starts MPI
     except (ImportError, RuntimeError) as error:  # not installed, or it finds no MPI library
-        raise nowhere(call, world, f"mpi4py: {str(error).partition(chr(10))[0]}.") from error
+        raise nowhere(world, f"mpi4py: {str(error).partition(chr(10))[0]}.") from error
     comm = mpi.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return mpi
     name = str(mpi.Get_library_version()).partition(",")[0].strip("\0 \n")
     seen = f"mpi4py speaks {name}, for which this is rank {comm.rank} of {comm.size}; "
     seen += "MPI4PY_MPIABI=mpich or openmpi chooses."
-    raise nowhere(call, world, seen)
+    raise nowhere(world, seen)
 
 
-def nowhere(call: Call, world: World, *evidence: str) -> LaunchError:
+def nowhere(world: World, *evidence: str) -> LaunchError:
     """The error of a job that does not know where its ranks meet."""
     variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
-    text = format_error(
-        f"{call}: rank {world.rank} of {world.world_size} does not know where to meet the others.",
+    return LaunchError(
+        f"rank {world.rank} of {world.world_size} does not know where to meet the others.",
         f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
         f"MASTER_PORT={world.master_port} ({world.launcher}).",
         *evidence,
@@ -111,15 +107,14 @@ def nowhere(call: Call, world: World, *evidence: str) -> LaunchError:
         '    init(init_method="tcp://<host of rank 0>:29500")\n'
         '    init(init_method="file:///shared/new-file")\n'
         "    pip install mpi4py   (under mpirun and mpiexec)",
+        variables={k: v and str(v) for k, v in variables.items()},
     )
-    return LaunchError(text, variables={k: v and str(v) for k, v in variables.items()})
 
 
-def _silent(call: Call, world: World, wait: timedelta) -> RankTimeoutError:
-    text = format_error(
-        f"{call}: rank 0 did not tell rank {world.rank} where to meet within "
-        f"{wait.total_seconds():g} s.",
+def _silent(world: World, wait: timedelta) -> RankTimeoutError:
+    return RankTimeoutError(
+        f"rank 0 did not tell rank {world.rank} where to meet within {wait.total_seconds():g} s.",
         "It tells through mpi4py, in its own init().",
         fix="look at the log of rank 0 first.",
+        missing_ranks=(0,),
     )
-    return RankTimeoutError(text, missing_ranks=(0,))

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ...core.call import Call
 from ...core.errors import MeshkitError, RankTimeoutError
 from ..agreement.consensus import Participants, Proposal, agree, announce_failure
 from ..launchers.world import World
@@ -45,13 +44,13 @@ def rendezvous(
     Returns:
         The world with the address, where it had to be told; the store; the generation.
     """
-    world, _held = _located(matter.call, world, wait, since)
+    world, _held = _located(world, wait, since)
     while True:
         try:
-            store, generation = _opened(matter.call, world, wait, since)
+            store, generation = _opened(world, wait, since)
         except dist.DistNetworkError as error:
             if not _rested(since, wait):
-                raise store_lost_error(matter.call, world) from error
+                raise store_lost_error(world) from error
             continue
         try:
             agree(matter, Participants.of(store, world), wait, since=since)
@@ -73,7 +72,7 @@ def announce_init_failure(
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return
     try:
-        store, _ = _opened(matter.call, world, wait, time.monotonic(), keep=True)
+        store, _ = _opened(world, wait, time.monotonic(), keep=True)
     except (MeshkitError, RuntimeError):  # the caller has its own error to tell
         return
     announce_failure(matter, Participants.of(store, world), error)
@@ -87,7 +86,7 @@ def _rested(since: float, wait: timedelta) -> bool:
 
 
 def _opened(
-    call: Call, world: World, wait: timedelta, since: float, *, keep: bool = False
+    world: World, wait: timedelta, since: float, *, keep: bool = False
 ) -> tuple[dist.Store, int]:
     """The store under the prefix of this rank's next generation, and its number.
 
@@ -97,11 +96,11 @@ def _opened(
     """
 
     def open_and_sit() -> tuple[dist.Store, int]:
-        base = open_store(call, world, wait, since=since, keep=keep)
+        base = open_store(world, wait, since=since, keep=keep)
         try:
             generation = acquire_rank(base, world.rank)
         except RankTakenError as taken:
-            raise duplicate_rank_error(call, world, base, taken) from None
+            raise duplicate_rank_error(world, base, taken) from None
         if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
             return open_and_sit()
         return Generation(generation, base), generation
@@ -110,14 +109,12 @@ def _opened(
         left = since + wait.total_seconds() - time.monotonic()
         return run_with_deadline(max(0.0, left) + STORE_GRACE, open_and_sit)
     except DeadlineExceededError:
-        raise store_lost_error(call, world, silent=True) from None
+        raise store_lost_error(world, silent=True) from None
 
 
-def _located(
-    call: Call, world: World, wait: timedelta, since: float
-) -> tuple[World, dist.Store | None]:
+def _located(world: World, wait: timedelta, since: float) -> tuple[World, dist.Store | None]:
     """The world with an address: where nobody gave one, mpirun's ranks tell each other."""
     unknown = world.init_method is None and None in address(world)
     if unknown and world.launcher in BY_MPI and world.world_size > 1:
-        return told_by_mpi(call, world, wait, since)
+        return told_by_mpi(world, wait, since)
     return world, None

@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
-from ...core.call import Call, Word, drop_none
+from ...core.call import public
 from ...core.errors import RankTimeoutError, SpawnError, SpecError, format_error
 from ...core.text import format_ranks
 from ...core.validate import parse_integer
@@ -39,6 +39,7 @@ NOTICE = 1.0
 LONGEST = 86400.0  # seconds of one wait; more than a month would overflow poll(2)
 
 
+@public("spawn")
 def spawn(
     fn: Callable[..., Result],
     world_size: int,
@@ -77,16 +78,13 @@ def spawn(
         >>> spawn(operator.add, 2, (40, 2))
         [42, 42]
     """
-    name = getattr(fn, "__qualname__", repr(fn))
-    call = Call("spawn", (Word(name), world_size), drop_none(timeout=timeout))
+    getattr(fn, "__qualname__", repr(fn))
     count = parse_integer(world_size)
     if count is None or count < 1:
-        raise SpecError(
-            format_error(f"{call}: world_size is not a number of processes.", fix="1 or more.")
-        )
-    limit = parse_timeout(call, "timeout", timeout)
-    context = context_for(call, fn)
-    job = _pickled(call, fn, args)
+        raise SpecError("world_size is not a number of processes.", fix="1 or more.")
+    limit = parse_timeout("timeout", timeout)
+    context = context_for(fn)
+    job = _pickled(fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
     try:
         outcomes = _outcomes(_start(context, job, count, folder), limit)
@@ -94,11 +92,11 @@ def spawn(
         shutil.rmtree(folder, ignore_errors=True)
     failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
     if failures:
-        raise _failed(call, failures)
+        raise _failed(failures)
     return [outcome.result for outcome in outcomes if isinstance(outcome, Success)]
 
 
-def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> bytes:
+def _pickled(fn: Callable[..., object], args: Sequence[object]) -> bytes:
     """Return fn and its arguments as bytes.
 
     Raises:
@@ -107,12 +105,11 @@ def _pickled(call: Call, fn: Callable[..., object], args: Sequence[object]) -> b
     try:
         return pickle.dumps((fn, tuple(args)))
     except Exception as error:  # a foreign __reduce__ may raise anything
-        text = format_error(
-            f"{call}: fn and args cannot be sent to another process.",
+        raise SpecError(
+            "fn and args cannot be sent to another process.",
             str(error),
             fix="define fn at the top level of a module, script or notebook, with picklable args.",
-        )
-        raise SpecError(text) from error
+        ) from error
 
 
 def _start(
@@ -197,7 +194,7 @@ def _advice(first: int, failure: Failure) -> str:
     return f"look at rank {first} first; the others may have failed because it did."
 
 
-def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
+def _failed(failures: dict[int, Failure]) -> SpawnError:
     """Return the error that names the rank that failed first, and the outcomes of the others."""
     first = min(failures, key=lambda rank: failures[rank].when)
     ranks_by_summary: dict[str, list[int]] = {}
@@ -208,7 +205,7 @@ def _failed(call: Call, failures: dict[int, Failure]) -> SpawnError:
         for summary, ranks in ranks_by_summary.items()
     ]
     text = format_error(
-        f"{call}: rank {first} failed first, with {failures[first].summary}",
+        f"rank {first} failed first, with {failures[first].summary}",
         *failures[first].traceback.splitlines(),
         *lines,
         fix=_advice(first, failures[first]),

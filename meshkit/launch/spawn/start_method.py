@@ -11,8 +11,7 @@ from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from ...core.call import Call
-from ...core.errors import SpecError, format_error
+from ...core.errors import SpecError
 from ..device.accelerators import ACCELERATORS
 
 Context = ForkContext | ForkServerContext
@@ -34,14 +33,13 @@ def preload(*modules: str) -> None:
     _preloaded = tuple(dict.fromkeys((*_preloaded, *modules)))
 
 
-def context_for(call: Call, fn: Callable[..., object]) -> Context:
+def context_for(fn: Callable[..., object]) -> Context:
     """Return a multiprocessing context whose processes can find ``fn``, with torch imported once.
 
     No other process can import a function that was typed into a notebook or a prompt. For such a
     function the ranks are forked from this process.
 
     Args:
-        call: the call to quote.
         fn: the function that the processes will run.
 
     Raises:
@@ -54,7 +52,7 @@ def context_for(call: Call, fn: Callable[..., object]) -> Context:
         # gc_freeze must be last: it freezes the objects of the modules before it
         context.set_forkserver_preload([*_preloaded, f"{__package__}.gc_freeze"])
         return context
-    _check_forkable(call)
+    _check_forkable()
     import torch.distributed  # noqa: F401  (once for all ranks)
 
     return multiprocessing.get_context("fork")
@@ -84,7 +82,7 @@ def inherited_pipe_ends(
     return (own_end, *(pipe for _, pipe in started)) if forked else ()
 
 
-def _check_forkable(call: Call) -> None:
+def _check_forkable() -> None:
     """Check that children forked from this process could use their accelerator and join a job.
 
     Raises:
@@ -97,15 +95,14 @@ def _check_forkable(call: Call) -> None:
     if not used and not joined:
         return
     reason = f"it uses {used[0]}, which does not work in a fork" if used else "it has joined a job"
-    text = format_error(
-        f"{call}: fn was typed into this session, which cannot be forked: {reason}.",
+    raise SpecError(
+        f"fn was typed into this session, which cannot be forked: {reason}.",
         fix=(
             f"write fn into a file and import it; or restart, and spawn before {used[0]} is used."
             if used
             else "meshkit.shutdown() first."
         ),
     )
-    raise SpecError(text)
 
 
 def _in_use(module: object) -> bool:

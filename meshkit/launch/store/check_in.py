@@ -22,7 +22,6 @@ from ...core.errors import (
     LaunchError,
     MeshkitError,
     RankTimeoutError,
-    format_error,
 )
 from ...core.report.disagreement import disagreement, group_equal_requests
 from ...core.text import format_ranks, format_sizes, plural
@@ -119,14 +118,14 @@ def missing_ranks_error(
     names = first_few([f"{rank} ({place(rank)})" if place else str(rank) for rank in missing])
     hosts = first_few(sorted({one.host for one in came.values()}))
     on_hosts = f" on {plural('host', len(hosts))} {', '.join(hosts)}" if hosts else ""
-    text = format_error(
+    return RankTimeoutError(
         f"{len(missing)} of {len(came) + len(missing)} ranks did not arrive at {what} within "
         f"{seconds:g} s.",
         f"Missing: {', '.join(names)}. Arrived: {format_ranks(sorted(came))}{on_hosts}.",
         *more,
         fix=f"look at the logs of {plural('rank', len(missing))} {format_ranks(missing)} first.",
+        missing_ranks=tuple(missing),
     )
-    return RankTimeoutError(text, missing_ranks=tuple(missing))
 
 
 def first_few(names: list[str]) -> list[str]:
@@ -141,13 +140,13 @@ def failure_report(about: str, rank: int, error: BaseException) -> DisagreementE
     lines = [line.strip() for line in rest if not line.strip().startswith("Fix:")]
     fixes = [line.strip().removeprefix("Fix: ") for line in rest if line.strip().startswith("Fix:")]
     who = f"rank {rank} ({CheckIn.here({})})"
-    text = format_error(
+    return DisagreementError(
         about,
         f"{who} gave up: {type(error).__name__}: {first}",
         *lines,
         fix=fixes[0] if fixes else f"look at the log of rank {rank} first.",
+        requests={rank: f"{type(error).__name__}: {first}"},
     )
-    return DisagreementError(text, requests={rank: f"{type(error).__name__}: {first}"})
 
 
 def error_to_json(error: MeshkitError) -> str:

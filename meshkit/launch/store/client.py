@@ -15,7 +15,6 @@ from urllib.parse import urlparse
 
 import torch.distributed as dist
 
-from ...core.call import Call
 from ...core.errors import LaunchError, MeshkitError, RankTimeoutError, format_error
 from ..launchers.world import World
 from ..rendezvous.mpi import nowhere
@@ -33,7 +32,6 @@ PROBE_INTERVAL = 0.2  # seconds between two knocks at a host that does not answe
 
 
 def open_store(
-    call: Call,
     world: World,
     wait: timedelta,
     *,
@@ -43,7 +41,6 @@ def open_store(
     """The store of this job, as all its ranks see it.
 
     Args:
-        call: the call to quote.
         world: who this process is, and where ranks meet.
         wait: how long to wait for the host of the store.
         since: when that time began, on the monotonic clock; None means now.
@@ -57,15 +54,15 @@ def open_store(
         return dist.HashStore()
     if str(world.init_method).startswith("file://"):
         # torch removes the file with the last of so many users; of -1 never
-        return dist.FileStore(_file(call, str(world.init_method)), -1 if keep else world.world_size)
+        return dist.FileStore(_file(str(world.init_method)), -1 if keep else world.world_size)
     host, port = address(world)
     if host is None or port is None:
-        raise nowhere(call, world)
+        raise nowhere(world)
     began = time.monotonic() if since is None else since
-    return store_of_attempt(call, world, _tcp(call, world, host, port, wait, began))
+    return store_of_attempt(world, _tcp(world, host, port, wait, began))
 
 
-def store_call(call: Call, world: World, seconds: float, work: Callable[[], Result]) -> Result:
+def store_call(world: World, seconds: float, work: Callable[[], Result]) -> Result:
     """What ``work`` hears from the store; in bounded time, whatever has become of its host.
 
     Raises:
@@ -76,9 +73,9 @@ def store_call(call: Call, world: World, seconds: float, work: Callable[[], Resu
     except MeshkitError:
         raise
     except RuntimeError as error:  # of any store; a file that cannot be read is DistStoreError
-        raise store_lost_error(call, world) from error
+        raise store_lost_error(world) from error
     except DeadlineExceededError:
-        raise store_lost_error(call, world, silent=True) from None
+        raise store_lost_error(world, silent=True) from None
 
 
 def address(world: World) -> tuple[str | None, int | None]:
@@ -92,7 +89,7 @@ def address(world: World) -> tuple[str | None, int | None]:
         return None, None
 
 
-def _file(call: Call, url: str) -> str:
+def _file(url: str) -> str:
     """The path of a file store: torch's own would wait for minutes for one that cannot be.
 
     Raises:
@@ -108,8 +105,7 @@ def _file(call: Call, url: str) -> str:
     if plain:
         why = "There is a file that is no store of torch's, or one that was cut short."
     fix = 'init_method="file:///shared/new-file", in a folder that all ranks see.'
-    text = format_error(f"{call}: there can be no store in {url}.", why, fix=fix)
-    raise LaunchError(text)
+    raise LaunchError(f"there can be no store in {url}.", why, fix=fix)
 
 
 def _new_or_plain(path: Path) -> bool:
@@ -120,13 +116,11 @@ def _new_or_plain(path: Path) -> bool:
         return True
 
 
-def _tcp(
-    call: Call, world: World, host: str, port: int, wait: timedelta, began: float
-) -> dist.Store:
+def _tcp(world: World, host: str, port: int, wait: timedelta, began: float) -> dist.Store:
     """A TCP store, hosted by rank 0 unless the torchrun agent already hosts it."""
     hosts = world.rank == 0 and not _has_agent(world)
     if not hosts:
-        _wait_for_listener(call, world, host, port, wait, began)
+        _wait_for_listener(world, host, port, wait, began)
     try:
         # Whoever hosts it is here, by any name: a wrong MASTER_ADDR must not keep it waiting.
         return dist.TCPStore(
@@ -139,15 +133,15 @@ def _tcp(
         )
     except RuntimeError as error:  # DistNetworkError is one; torch 2.6 raises a plain one
         if not hosts:
-            raise _no_answer(call, world, f"{host}:{port}", wait) from error
+            raise _no_answer(world, f"{host}:{port}", wait) from error
         if (theirs := _of_another_rank_0(port)) is not None:
             return theirs
-        text = format_error(
-            f"{call}: rank 0 cannot host the store at {host}:{port}.",
+        raise LaunchError(
+            f"rank 0 cannot host the store at {host}:{port}.",
             str(error).partition("\n")[0],
             fix="export MASTER_PORT=<a free port> on all ranks, and MASTER_ADDR=<this host>.",
-        )
-        raise LaunchError(text, variables={"MASTER_PORT": str(port)}) from error
+            variables={"MASTER_PORT": str(port)},
+        ) from error
 
 
 def hosted_by_rank_0(world: World) -> bool:
@@ -178,9 +172,7 @@ def _has_agent(world: World) -> bool:
     return agent and world.launcher == "torchrun" and world.init_method in (None, "env://")
 
 
-def _wait_for_listener(
-    call: Call, world: World, host: str, port: int, wait: timedelta, began: float
-) -> None:
+def _wait_for_listener(world: World, host: str, port: int, wait: timedelta, began: float) -> None:
     """Wait until the host listens: torch's own client would wait for twice its timeout."""
     deadline = began + wait.total_seconds()
     while True:
@@ -189,14 +181,14 @@ def _wait_for_listener(
             socket.create_connection((host, port), timeout=left).close()
             return
         except UnicodeError as error:  # a name that no resolver takes
-            raise _no_answer(call, world, f"{host}:{port}", wait) from error
+            raise _no_answer(world, f"{host}:{port}", wait) from error
         except OSError as error:
             if time.monotonic() + PROBE_INTERVAL >= deadline:
-                raise _no_answer(call, world, f"{host}:{port}", wait) from error
+                raise _no_answer(world, f"{host}:{port}", wait) from error
             time.sleep(PROBE_INTERVAL)
 
 
-def store_lost_error(call: Call, world: World, *, silent: bool = False) -> RankTimeoutError:
+def store_lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
     """The error of a store that has gone, or that answers nothing any more."""
     url = str(world.init_method)
     if url.startswith("file://"):
@@ -207,20 +199,20 @@ def store_lost_error(call: Call, world: World, *, silent: bool = False) -> RankT
         evidence = f"It was at {where}; the process that hosts it {how}."
         fix = "look at the log of rank 0 first, or of the torchrun agent."
     text = format_error(
-        f"{call}: rank {world.rank} lost the store where the ranks meet.", evidence, fix=fix
+        f"rank {world.rank} lost the store where the ranks meet.", evidence, fix=fix
     )
     missing = (0,) if hosted_by_rank_0(world) and world.rank else ()
     return RankTimeoutError(text, missing_ranks=missing)
 
 
-def _no_answer(call: Call, world: World, where: str, wait: timedelta) -> RankTimeoutError:
+def _no_answer(world: World, where: str, wait: timedelta) -> RankTimeoutError:
     agent = _has_agent(world)
-    text = format_error(
-        f"{call}: no store answers rank {world.rank} at {where} within {wait.total_seconds():g} s.",
+    return RankTimeoutError(
+        f"no store answers rank {world.rank} at {where} within {wait.total_seconds():g} s.",
         f"{'The torchrun agent of the first node' if agent else 'Rank 0'} hosts it.",
         fix="look at the log of rank 0 first; then check that this host can reach that one.",
+        missing_ranks=() if agent else (0,),
     )
-    return RankTimeoutError(text, missing_ranks=() if agent else (0,))
 
 
 class Generation(dist.PrefixStore):

@@ -8,8 +8,7 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import LaunchError, format_error
+from ...core.errors import LaunchError
 from ..launchers.world import World
 from .check_in import error_to_json
 from .rank_lease import LeaseHolder, RankTakenError
@@ -17,20 +16,17 @@ from .rank_lease import LeaseHolder, RankTakenError
 PATIENCE = 2.0  # seconds for the other ranks of a job to come, before all are told
 
 
-def duplicate_rank_error(
-    call: Call, world: World, base: dist.Store, taken: RankTakenError
-) -> LaunchError:
+def duplicate_rank_error(world: World, base: dist.Store, taken: RankTakenError) -> LaunchError:
     """The error of a rank that another process holds; its job is told too, where it waits.
 
     Local, 2 s at most. A job that runs already is left alone.
 
     Args:
-        call: the call to quote.
         world: who this process is.
         base: the store of the job, without the prefix of a generation.
         taken: who holds the rank.
     """
-    error = _two_processes(call, world, taken.holder, taken.waits)
+    error = _two_processes(world, taken.holder, taken.waits)
     if taken.waits:
         with suppress(RuntimeError):  # the store goes with the first of its job to raise
             _tell(base, taken.holder, error_to_json(error))
@@ -47,17 +43,17 @@ def _tell(base: dist.Store, holder: LeaseHolder, words: str) -> None:
     meeting.compare_set("verdict", "", words)
 
 
-def _two_processes(call: Call, world: World, holder: LeaseHolder, waits: bool) -> LaunchError:
+def _two_processes(world: World, holder: LeaseHolder, waits: bool) -> LaunchError:
     source = world.sources.get("rank", "rank")
     state = "waits for the others" if waits else "has joined already, and runs"
-    text = format_error(
-        f"{call}: two processes claim rank {world.rank} at {_where(world)}.",
+    return LaunchError(
+        f"two processes claim rank {world.rank} at {_where(world)}.",
         f"{holder} came first and {state}; {LeaseHolder.here()} came after it.",
         f"The second has rank {world.rank} from {source} ({world.launcher}).",
         fix="give every process a rank of its own, and every job a MASTER_PORT (or init_method) of "
         "its own; end what an earlier job has left.",
+        variables={source: str(world.rank)},
     )
-    return LaunchError(text, variables={source: str(world.rank)})
 
 
 def _where(world: World) -> str:

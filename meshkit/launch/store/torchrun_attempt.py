@@ -19,15 +19,14 @@ from pathlib import PurePath
 
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import LaunchError, format_error
+from ...core.errors import LaunchError
 from ..launchers.world import World
 from .rank_lease import end_generation, lease_holders
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"
 
 
-def store_of_attempt(call: Call, world: World, store: dist.Store) -> dist.Store:
+def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
     """The store under a prefix of this attempt of the job. Local, two store operations.
 
     torchrun's agent keeps its store over restarts: what ranks left there before must not be met
@@ -35,7 +34,6 @@ def store_of_attempt(call: Call, world: World, store: dist.Store) -> dist.Store:
     Under torchrun a world of another size is another attempt too.
 
     Args:
-        call: the call to quote.
         world: who this process is.
         store: as the agent, or rank 0, hosts it.
 
@@ -53,7 +51,7 @@ def store_of_attempt(call: Call, world: World, store: dist.Store) -> dist.Store:
         if int(newest) == count:
             return base
         if int(newest) > count:
-            raise _over(call, world, count, f"Attempt {newest} has begun, with {who}")
+            raise _over(world, count, f"Attempt {newest} has begun, with {who}")
         number = int(store.compare_set("attempt", str(number), str(number + 1)))
         if root.add("ended", 1) == 1:
             _end_all(base, world.world_size)
@@ -82,10 +80,10 @@ def _agent() -> str:
     return "/".join([socket.gethostname(), *folders[2:3]])
 
 
-def _over(call: Call, world: World, count: int, begun: str) -> LaunchError:
-    text = format_error(
-        f"{call}: rank {world.rank} is of attempt {count} of the job, which is over.",
+def _over(world: World, count: int, begun: str) -> LaunchError:
+    return LaunchError(
+        f"rank {world.rank} is of attempt {count} of the job, which is over.",
         f"{begun}; this is pid {os.getpid()}.",
         fix=f"end this process (kill {os.getpid()} on host {socket.gethostname()}).",
+        variables={COUNT: str(count)},
     )
-    return LaunchError(text, variables={COUNT: str(count)})

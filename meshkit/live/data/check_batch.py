@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 import torch.distributed as dist
 
-from ...core.call import Call
 from ...core.data.batch_check import (
     BatchDigest,
     batch_conflict_error,
@@ -26,7 +25,6 @@ HEAD_BYTES = (
 
 
 def check_batches(
-    call: Call,
     batch: object,
     layout: Layout,
     data: Sequence[str],
@@ -38,7 +36,6 @@ def check_batches(
     Collective over the group.
 
     Args:
-        call: the call to quote.
         batch: the batch of this rank.
         layout: the ranks of the mesh.
         data: the axes that divide the samples.
@@ -59,7 +56,7 @@ def check_batches(
     sizes = {rank: int.from_bytes(one[32:40], "little") for rank, one in heads.items()}
     rows = _gather_bytes(details, max(sizes.values()), group, device)
     sent = {r: BatchDigest.unpacked(row[: sizes[r]]) for r, row in zip(where, rows, strict=True)}
-    raise batch_conflict_error(call, layout, data, sent)
+    raise batch_conflict_error(layout, data, sent)
 
 
 def batch_digest(batch: object) -> BatchDigest:

@@ -12,10 +12,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...core.arrays import Ints
-from ...core.call import Call
 from ...core.data.batch import BatchPlan
 from ...core.data.micro_batch import MicroBatch
-from ...core.errors import CoordinateError, SpecError, format_error
+from ...core.errors import CoordinateError, SpecError
 from ...core.text import count_noun
 
 MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
@@ -61,7 +60,7 @@ class RankBatch(BatchPlan):
         found = self.data_index if data_index is None else data_index
         if found is None:
             line = f"plan.{question}(...): this rank is outside the mesh."
-            raise CoordinateError(format_error(line, fix="ask only where mesh.inside."))
+            raise CoordinateError(line, fix="ask only where mesh.inside.")
         return found
 
     @contextmanager
@@ -89,15 +88,12 @@ class RankBatch(BatchPlan):
             yield
 
 
-def token_weights(
-    call: Call, counts: object, group: dist.ProcessGroup, device: torch.device
-) -> torch.Tensor:
+def token_weights(counts: object, group: dist.ProcessGroup, device: torch.device) -> torch.Tensor:
     """Return the weight of each micro batch by its tokens. See ``mesh.token_weights``.
 
     Collective over the group: one all-reduce of two numbers.
 
     Args:
-        call: the call to quote.
         counts: the tokens of each micro batch of this rank.
         group: the group over which gradients are averaged.
         device: the device that tensors of a collective must be on.
@@ -111,7 +107,7 @@ def token_weights(
     dist.all_reduce(sums, group=group)
     total, refused = sums.tolist()
     if own is None or refused or not total:
-        raise _no_weights_error(call, own is not None, refused)
+        raise _no_weights_error(own is not None, refused)
     weights: torch.Tensor = own.double() * group.size() / total
     return weights
 
@@ -128,15 +124,15 @@ def _read_counts(counts: object) -> torch.Tensor | None:
     return None if own.ndim != 1 or any(kinds) or large else own
 
 
-def _no_weights_error(call: Call, whole: bool, refused: int) -> SpecError:
+def _no_weights_error(whole: bool, refused: int) -> SpecError:
     """Return the error that says why there are no weights, here or on another rank."""
-    why = f"{call}: counts are whole numbers of 0 or more, one a micro batch."
+    why = "counts are whole numbers of 0 or more, one a micro batch."
     fix = "[int(mask.sum()) for mask in masks]."
     if whole and refused:
         why, fix = (
-            f"{call}: {count_noun(refused, 'rank')} refused its own counts.",
+            f"{count_noun(refused, 'rank')} refused its own counts.",
             "see their logs.",
         )
     elif whole:
-        why, fix = f"{call}: no rank has a token.", "leave this step out on all ranks."
-    return SpecError(format_error(why, fix=fix))
+        why, fix = "no rank has a token.", "leave this step out on all ranks."
+    return SpecError(why, fix=fix)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.call import Call, Word, drop_none
+from ...core.call import public
 from ...core.data.random_streams import seed_of, varied
-from ...core.errors import MeshkitError, SpecError, format_error
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.layout import Layout
 from ...core.text import article, format_sizes
 from ...launch.default_group import current_job
@@ -62,6 +62,7 @@ class RandomStreams:
         self._seeds: dict[str, int] = {}  # the seed with which this process began a stream
         self._open: list[str] = []
 
+    @public("mesh.rng")
     def __call__(
         self, name: str, *, vary: str | tuple[str, ...] = (), seed: int | None = None
     ) -> AbstractContextManager[None]:
@@ -82,18 +83,14 @@ class RandomStreams:
             MeshkitError: when an open stream is entered again, which would repeat its numbers; when
                 a stream is left before one that was entered later, as generators may do.
         """
-        more = {} if vary == () else {"vary": vary}
-        call = Call("mesh.rng", (name,), {**more, **drop_none(seed=seed)})
-        _check_name(call, name)
-        coordinate = varied(call, self._layout, self._rank, vary)
-        number = seed_of(call, self._base() if seed is None else seed, name, coordinate)
+        _check_name(name)
+        coordinate = varied(self._layout, self._rank, vary)
+        number = seed_of(self._base() if seed is None else seed, name, coordinate)
         key = f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
         if seed is not None and self._seeds.get(key, number) != number:
-            line = f"{call}: the stream {key!r} began with another seed."
-            raise SpecError(
-                format_error(line, fix="leave out seed to go on with it, or another name.")
-            )
-        return self._drawing(call, key, number)
+            line = f"the stream {key!r} began with another seed."
+            raise SpecError(line, fix="leave out seed to go on with it, or another name.")
+        return self._drawing(key, number)
 
     def state_dict(self) -> dict[str, State]:
         """Return the state of each stream: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
@@ -108,6 +105,7 @@ class RandomStreams:
             self._states[self._open[-1]] = self._now()
         return {key: _copied(state) for key, state in self._states.items()}
 
+    @public("mesh.rng.load_state_dict")
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
         """Restore the streams of this rank's coordinates. Local.
 
@@ -120,11 +118,10 @@ class RandomStreams:
             SpecError: if the states are invalid; nothing is changed then.
             MeshkitError: if a stream is open.
         """
-        call = Call("mesh.rng.load_state_dict", (Word("states"),))
         if self._open:
-            line = f"{call}: the stream {self._open[-1]!r} is open."
-            raise MeshkitError(format_error(line, fix="load before the with, or after it."))
-        _check_states(call, states, self._now())
+            line = f"the stream {self._open[-1]!r} is open."
+            raise MeshkitError(line, fix="load before the with, or after it.")
+        _check_states(states, self._now())
         inside = self._rank in self._layout
         here = self._layout.coordinate(self._rank) if inside else {}
         mine = {f"{axis}={index}" for axis, index in here.items()}
@@ -153,10 +150,10 @@ class RandomStreams:
             self._states, self._seeds, self._open = now
 
     @contextmanager
-    def _drawing(self, call: Call, key: str, seed: int) -> Iterator[None]:
+    def _drawing(self, key: str, seed: int) -> Iterator[None]:
         if key in self._open:
-            line = f"{call}: the stream {key!r} is open, and would draw the same numbers twice."
-            raise MeshkitError(format_error(line, fix="a stream of another name inside it."))
+            line = f"the stream {key!r} is open, and would draw the same numbers twice."
+            raise MeshkitError(line, fix="a stream of another name inside it.")
         outer = self._now()
         if self._open:  # so that a state_dict inside is right
             self._states[self._open[-1]] = outer
@@ -168,22 +165,21 @@ class RandomStreams:
             try:
                 yield
             finally:
-                self._leave(call, key)
+                self._leave(key)
         finally:
             self._put(outer, seed)
 
-    def _leave(self, call: Call, key: str) -> None:
+    def _leave(self, key: str) -> None:
         """Keep the state of the stream, unless streams were left out of order."""
         inner = self._open[-1]
         self._open.remove(key)
         if inner != key:
-            line = f"{call}: the stream {key!r} is left while {inner!r}, entered later, is open."
-            text = format_error(
+            line = f"the stream {key!r} is left while {inner!r}, entered later, is open."
+            raise MeshkitError(
                 line,
                 "Neither knows now which numbers were its own.",
                 fix="no yield inside the with.",
             )
-            raise MeshkitError(text)
         self._states[key] = self._now()
 
     def _now(self) -> State:
@@ -207,30 +203,27 @@ def base_seed(built: int | None) -> int:
     return (built if record is None else record.seed) or 0
 
 
-def _check_name(call: Call, name: object) -> None:
+def _check_name(name: object) -> None:
     """Raise if a name contains blanks, which separate name and coordinate in a stream's key."""
     if not isinstance(name, str) or name.split() != [name]:
-        line = f"{call}: {name!r} is no name of a stream."
-        raise SpecError(format_error(line, fix="a str without blanks, such as 'dropout'."))
+        line = f"{name!r} is no name of a stream."
+        raise SpecError(line, fix="a str without blanks, such as 'dropout'.")
 
 
-def _check_states(call: Call, states: object, now: State) -> None:
+def _check_states(states: object, now: State) -> None:
     """Raise if states are invalid, or from generators that this torch does not have."""
     if not isinstance(states, Mapping):
-        line = f"{call}: the states are {article(type(states).__name__)}, not a dict."
-        raise SpecError(
-            format_error(line, fix="what mesh.rng.state_dict() returned, or several merged.")
-        )
+        line = f"the states are {article(type(states).__name__)}, not a dict."
+        raise SpecError(line, fix="what mesh.rng.state_dict() returned, or several merged.")
     for key, state in states.items():
         kinds = state if isinstance(key, str) and isinstance(state, Mapping) else {"?": None}
         wrong = [kind for kind in kinds if not _fits(kinds[kind], now.get(kind))]
         if wrong:
-            text = format_error(
-                f"{call}: the state {key!r} of {wrong[0]!r} is not one of a generator here.",
+            raise SpecError(
+                f"the state {key!r} of {wrong[0]!r} is not one of a generator here.",
                 "It is a uint8 tensor by the name of a stream and the type of a device.",
                 fix="what mesh.rng.state_dict() returned, on a torch and a device like these.",
             )
-            raise SpecError(text)
 
 
 def _fits(state: object, like: Tensor | None) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, Sampler
 
-from ...core.call import Call, Word
+from ...core.call import Call, Verbatim, public
 from ...core.data.batch import BatchPlan
 from ...core.data.epoch import Epoch, checked_epoch
 from ...core.data.micro_batch import MicroBatch
 from ...core.data.sampler_state import State, checked_count, resume_epoch, state
-from ...core.errors import BatchError, format_error
+from ...core.errors import BatchError
 from ...core.text import article
 from ...core.validate import parse_integer
 from .stream import MicroBatchStream, check_stream
@@ -104,6 +104,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         if self._now is now:  # unless a later pass has begun
             self._begun, self._done, self._over = True, done, done == now.steps
 
+    @public("sampler.set_epoch")
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch at its start, as ``DistributedSampler.set_epoch`` does. Optional.
 
@@ -115,10 +116,11 @@ class MicroBatchSampler(Sampler[list[int]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        number = checked_count(Call("sampler.set_epoch", (epoch,)), "epoch", epoch)
+        number = checked_count("epoch", epoch)
         if self._begun or number != self.epoch:
             self._begin(replace(self._now, number=number, begin=0))
 
+    @public("sampler.state_dict")
     def state_dict(self, *, steps: int | None = None) -> State:
         """Return the position in this pass for a checkpoint; equal on every rank.
 
@@ -135,9 +137,9 @@ class MicroBatchSampler(Sampler[list[int]]):
         """
         if steps is None:
             return state(self._now, self._done)
-        call = Call("sampler.state_dict", kwargs={"steps": steps})
-        return state(self._now, checked_count(call, "steps", steps, self.steps))
+        return state(self._now, checked_count("steps", steps, self.steps))
 
+    @public("sampler.load_state_dict")
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan: the next pass is the rest of its epoch.
 
@@ -152,15 +154,13 @@ class MicroBatchSampler(Sampler[list[int]]):
             BatchError: if the state is invalid, or of another order of samples: another length or
                 shuffle, or with shuffle another seed. Nothing is changed then.
         """
-        self._begin(
-            resume_epoch(Call("sampler.load_state_dict", (Word("state"),)), self._now, state)
-        )
+        self._begin(resume_epoch(self._now, state))
 
     def _begin(self, epoch: Epoch) -> None:
         self._now, self._done, self._begun, self._over = epoch, 0, False, False
 
 
-def length_of(call: Call, source: object) -> int:
+def length_of(source: object) -> int:
     """Return the number of samples: the number given, or the ``len`` of a dataset.
 
     Raises:
@@ -171,28 +171,28 @@ def length_of(call: Call, source: object) -> int:
         return number
     if isinstance(source, Sized):
         return len(source)
-    text = format_error(
-        f"{call}: {article(type(source).__name__)} has no len().",
+    raise BatchError(
+        f"{article(type(source).__name__)} has no len().",
         "What is read by index must say how many samples it has.",
         fix="the number of samples, or a torch.utils.data.IterableDataset.",
     )
-    raise BatchError(text)
 
 
 def sampler_call(dataset: object, order: Mapping[str, object]) -> Call:
     """Return the call of ``mesh.sampler`` as written, without defaults."""
     number = parse_integer(dataset)
     said = {name: value for name, value in order.items() if value not in (False, 0, None)}
-    return Call("mesh.sampler", (Word("dataset") if number is None else number, Word("plan")), said)
+    return Call(
+        "mesh.sampler", (Verbatim("dataset") if number is None else number, Verbatim("plan")), said
+    )
 
 
 def make_sampler(
-    call: Call, dataset: object, plan: BatchPlan, data_index: int, order: Mapping[str, Any]
+    dataset: object, plan: BatchPlan, data_index: int, order: Mapping[str, Any]
 ) -> MicroBatchSampler | MicroBatchStream[Any]:
     """Return the sampler or stream of one data coordinate. See :meth:`meshkit.Mesh.sampler`.
 
     Args:
-        call: the call to quote.
         dataset: a dataset, its length, or an ``IterableDataset``.
         plan: the batch plan.
         data_index: the data coordinate of this rank.
@@ -202,12 +202,8 @@ def make_sampler(
         BatchError: if a value is invalid.
     """
     if isinstance(dataset, IterableDataset):
-        check_stream(call, order["shuffle"], order["seed"], order["tail"])
-        return MicroBatchStream(
-            dataset, plan, data_index, checked_count(call, "epoch", order["epoch"])
-        )
+        check_stream(order["shuffle"], order["seed"], order["tail"])
+        return MicroBatchStream(dataset, plan, data_index, checked_count("epoch", order["epoch"]))
     tail = "keep" if order["tail"] is None else order["tail"]
     numbers = (order["shuffle"], order["seed"], tail, order["epoch"])
-    return MicroBatchSampler(
-        checked_epoch(call, Epoch(length_of(call, dataset), plan, data_index, *numbers))
-    )
+    return MicroBatchSampler(checked_epoch(Epoch(length_of(dataset), plan, data_index, *numbers)))

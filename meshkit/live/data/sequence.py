@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.call import Call, Word
+from ...core.call import Call, Verbatim, public
 from ...core.data.sequence import Order, SequencePlan, changed, sequence_plan
-from ...core.errors import MeshkitError, SpecError, format_error
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.axis_names import resolve_axes
 from ...core.grid.layout import Layout
 from ...core.text import count_noun
@@ -84,9 +84,9 @@ class SequenceShard:
         Raises:
             SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens.
         """
-        call, length = Call("shard.take", (Word("tensor"),), {"dim": dim}), self.plan.length
+        _call, length = Call("shard.take", (Verbatim("tensor"),), {"dim": dim}), self.plan.length
         fix = "a tensor of whole sequences, or mesh.sequence with their length."
-        _check(call, tensor, dim, length, f"The sequence has {length}.", fix)
+        _check(tensor, dim, length, f"The sequence has {length}.", fix)
         held = []
         for run in self.plan.ranges(self.part):
             first, last = min(run.start, length), min(run.stop, length)
@@ -114,14 +114,15 @@ class SequenceShard:
             SpecError: if a tensor has no such dim, if ``dim`` has another number of tokens, or if
                 the number of slices is not the number of parts.
         """
-        call, plan = Call("shard.restore", (Word("parts"),), {"dim": dim}), self.plan
+        _call, plan = Call("shard.restore", (Verbatim("parts"),), {"dim": dim}), self.plan
         fix = "all parts, in their order; shard.gather(tensor) gets them."
         if not isinstance(parts, Tensor):
-            _check_parts(call, parts, dim, plan, fix)
+            _check_parts(parts, dim, plan, fix)
         whole = parts if isinstance(parts, Tensor) else torch.cat(list(parts), dim)
-        _check(call, whole, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
+        _check(whole, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
         return _reorder(whole, dim, plan).narrow(dim, 0, plan.length)
 
+    @public("shard.gather")
     def gather(self, tensor: Tensor, dim: int = 1) -> Tensor:
         """Return the whole sequence from every rank's slice. Collective over the group of the axes.
 
@@ -141,9 +142,8 @@ class SequenceShard:
                 the group was not requested, with the argument that creates it.
             MeshkitError: after ``close``, or after ``shutdown``; on a copy in another process.
         """
-        call = Call("shard.gather", (Word("tensor"),), {"dim": dim})
         fix = "what shard.take(tensor) gives."
-        _check(call, tensor, dim, self.plan.tokens, f"Each part has {self.plan.tokens}.", fix)
+        _check(tensor, dim, self.plan.tokens, f"Each part has {self.plan.tokens}.", fix)
         parts = [tensor.detach()]
         if self.plan.parts > 1:
             parts = all_gather(parts[0], self.group_of())
@@ -153,7 +153,7 @@ class SequenceShard:
 def _no_group() -> dist.ProcessGroup:
     """Raise in place of the group of a shard that was pickled."""
     line = "shard.gather(tensor): this shard is a copy, and its group stayed behind."
-    raise MeshkitError(format_error(line, fix="mesh.sequence(...) in this process."))
+    raise MeshkitError(line, fix="mesh.sequence(...) in this process.")
 
 
 def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
@@ -163,7 +163,6 @@ def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
 
 
 def sequence_shard(
-    call: Call,
     layout: Layout,
     group_rank: Callable[..., int],
     group_of: Callable[..., dist.ProcessGroup],
@@ -176,7 +175,6 @@ def sequence_shard(
     """Return the shard of a rank of a sequence that is cut over some axes. Local.
 
     Args:
-        call: the call to quote.
         layout: the layout of the mesh.
         group_rank: axes to this rank's index in the group over them.
         group_of: axes to that group; called only when needed.
@@ -190,10 +188,10 @@ def sequence_shard(
         SpecError: as ``mesh.sequence``.
         UnknownAxisError: if the layout has no such axis.
     """
-    names, sizes = resolve_axes(call, "axes", axes, layout.axes), layout.sizes
+    names, sizes = resolve_axes("axes", axes, layout.axes), layout.sizes
     cut = " x ".join(f"{name} {sizes[name]}" for name in names)
     parts = math.prod(sizes[name] for name in names)
-    plan = sequence_plan(call, length, parts, order, pad, cut)
+    plan = sequence_plan(length, parts, order, pad, cut)
     part = group_rank(*names) if names else 0
     return SequenceShard(plan, part, device, lambda: group_of(*names))
 
@@ -210,24 +208,22 @@ def _reorder(whole: Tensor, dim: int, plan: SequencePlan) -> Tensor:
     return torch.cat([starts[start] for start in sorted(starts)], dim)
 
 
-def _check_parts(
-    call: Call, parts: Sequence[Tensor], dim: object, plan: SequencePlan, fix: str
-) -> None:
+def _check_parts(parts: Sequence[Tensor], dim: object, plan: SequencePlan, fix: str) -> None:
     if len(parts) != plan.parts:
-        line = f"{call}: {count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
-        raise SpecError(format_error(line, fix=fix))
+        line = f"{count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
+        raise SpecError(line, fix=fix)
     for part in parts:
-        _check(call, part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
+        _check(part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
 
 
-def _check(call: Call, tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:
+def _check(tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:
     """Raise if the tensor has no such dim, or if it holds another number of tokens."""
     shape, place = tuple(tensor.shape), parse_integer(dim)
     if place is None or not -len(shape) <= place < len(shape):
-        line = f"{call}: a tensor of shape {shape} has no dim {dim!r}."
+        line = f"a tensor of shape {shape} has no dim {dim!r}."
     elif shape[place] == wanted:
         return
     else:
-        line = f"{call}: dim {place} of a tensor of shape {shape} has {shape[place]} tokens."
+        line = f"dim {place} of a tensor of shape {shape} has {shape[place]} tokens."
     fits = [f"dim={number}" for number, size in enumerate(shape) if size == wanted]
-    raise SpecError(format_error(line, evidence, fix=f"{', or '.join(fits)}." if fits else fix))
+    raise SpecError(line, evidence, fix=f"{', or '.join(fits)}." if fits else fix)

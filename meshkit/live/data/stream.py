@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ...core.call import Call, Word
+from ...core.call import public
 from ...core.data.batch import BatchPlan
 from ...core.data.micro_batch import MicroBatch, micro_batches
 from ...core.data.sampler_state import VERSION, State, checked_count, position, read
-from ...core.errors import BatchError, format_error
+from ...core.errors import BatchError, Change
 
 Sample = TypeVar("Sample")
 
@@ -54,6 +54,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         """The number of the current epoch."""
         return self._epoch
 
+    @public("stream.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """Return the micro batches of a step, with positions in the stream as ``samples``.
 
@@ -63,7 +64,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        done = checked_count(Call("stream.micro_batches", (step,)), "step", step)
+        done = checked_count("step", step)
         plan, first = self._plan, self._consumed(done)
         share = (plan.global_batch, plan.micro_batch, plan.dp, self._data_index, first)
         return [*micro_batches(*share)]
@@ -91,6 +92,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
                 kept[place] = sample
         return kept if place == first + self._plan.global_batch - 1 else None
 
+    @public("stream.set_epoch")
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch at its start. An epoch that was loaded from a state is unchanged.
 
@@ -100,10 +102,11 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        number = checked_count(Call("stream.set_epoch", (epoch,)), "epoch", epoch)
+        number = checked_count("epoch", epoch)
         if number != self._epoch:
             self._epoch, self._begin = number, 0
 
+    @public("stream.state_dict")
     def state_dict(self, *, steps: int) -> State:
         """Return the position after some steps for a checkpoint; equal on every rank.
 
@@ -114,9 +117,10 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        done = checked_count(Call("stream.state_dict", kwargs={"steps": steps}), "steps", steps)
+        done = checked_count("steps", steps)
         return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
 
+    @public("stream.load_state_dict")
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan. Consumed samples are skipped.
 
@@ -128,28 +132,25 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             BatchError: if the state is invalid.
         """
-        call = Call("stream.load_state_dict", (Word("state"),))
-        valid = read(call, state, ("version", "epoch", "consumed"))
-        self._epoch, self._begin = position(call, valid)
+        valid = read(state, ("version", "epoch", "consumed"))
+        self._epoch, self._begin = position(valid)
 
     def _consumed(self, steps: int) -> int:
         return self._begin + steps * self._plan.global_batch
 
 
-def check_stream(call: Call, shuffle: object, seed: object, tail: object) -> None:
+def check_stream(shuffle: object, seed: object, tail: object) -> None:
     """Raise if a stream does not support the options.
 
     Raises:
         BatchError: if shuffle or seed is set, or if the tail is not dropped.
     """
     if shuffle or seed != 0:
-        line = f"{call}: a stream is read in its own order."
+        line = "a stream is read in its own order."
         raise BatchError(
-            format_error(
-                line, fix=f"{call.but(shuffle=None, seed=None)}, and shuffle in the dataset."
-            )
+            line, fix=(Change(shuffle=None, seed=None), ", and shuffle in the dataset.")
         )
     if tail not in (None, "drop"):
-        line = f"{call}: tail is {tail!r}."
+        line = f"tail is {tail!r}."
         whole = "Where a stream ends is not known before, so only whole steps are read."
-        raise BatchError(format_error(line, whole, fix=f"{call.but(tail='drop')}."))
+        raise BatchError(line, whole, fix=(Change(tail="drop"), "."))

@@ -17,8 +17,7 @@ import numpy as np
 import torch.distributed as dist
 
 from ...core.arrays import Ints
-from ...core.call import Call
-from ...core.errors import MeshkitError, SpecError, format_error
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.group_plan import Axes, GroupPlan, GroupStep
 from ...launch.torch_internals import advance_group_counter, clear_dtensor_cache, set_timeout
 from .options import GroupOptions
@@ -27,7 +26,7 @@ from .registry import GroupKey, GroupRegistry, Groups
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
 
 
-def check_orders(call: Call, plan: GroupPlan) -> None:
+def check_orders(plan: GroupPlan) -> None:
     """Refuse groups whose members are not in ascending order where torch would sort them.
 
     Raises:
@@ -38,12 +37,11 @@ def check_orders(call: Call, plan: GroupPlan) -> None:
     for step in plan.steps:
         if (step.members[:, 1:] < step.members[:, :-1]).any():
             axes = " ".join(step.axes) or "the whole mesh"
-            text = format_error(
-                f"{call}: the ranks of group({axes}) are not in ascending order.",
+            raise SpecError(
+                f"the ranks of group({axes}) are not in ascending order.",
                 "torch below 2.13 sorts them, and places would not be coordinates.",
                 fix="torch 2.13 or newer; or list axes from the outside in, and ranks ascending.",
             )
-            raise SpecError(text)
 
 
 def create_groups(plan: GroupPlan, rank: int, terms: GroupOptions, shared: GroupRegistry) -> Groups:
@@ -272,9 +270,8 @@ def _checked(group: dist.ProcessGroup, ranks: list[int]) -> dist.ProcessGroup:
     """The group, if torch made what was asked for."""
     members = dist.get_process_group_ranks(group)
     if members != ranks or group.rank() != ranks.index(dist.get_rank()):
-        text = format_error(
+        raise MeshkitError(
             f"new_group({ranks}) returned a group of {members}.",
             fix="report this with the version of torch.",
         )
-        raise MeshkitError(text)
     return group

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...core.arrays import Ints
-from ...core.call import Call
-from ...core.errors import SpecError, format_error
+from ...core.call import public
+from ...core.errors import SpecError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.grid.pattern import joined_axes
@@ -22,6 +22,7 @@ from ...core.grid.pattern import joined_axes
 GroupOf = Callable[..., dist.ProcessGroup]
 
 
+@public("mesh.device_mesh")
 def device_mesh(
     layout: Layout, rank: int, group_of: GroupOf, device_type: str, pattern: str | None
 ) -> DeviceMesh:
@@ -39,13 +40,12 @@ def device_mesh(
         SpecError: for a pattern that cannot be read or a group that is not what the mesh says.
         UnknownAxisError: for an axis the layout does not have.
     """
-    call = Call("mesh.device_mesh", () if pattern is None else (pattern,))
     single = tuple((axis,) for axis in layout.axes)
-    parts = single if pattern is None else joined_axes(call, pattern, layout.axes)
+    parts = single if pattern is None else joined_axes(pattern, layout.axes)
     names = tuple("_".join(part) for part in parts)
     groups = [group_of(*part) for part in parts]
     for part, group in zip(parts, groups, strict=True):
-        check_members(call, part, group, layout.peers(rank, *part))
+        check_members(part, group, layout.peers(rank, *part))
     if len(groups) == 1:
         return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
     return DeviceMesh.from_group(
@@ -63,7 +63,6 @@ def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:
 
 
 def check_members(
-    call: Call,
     part: Axes,
     group: dist.ProcessGroup,
     row: Ints,
@@ -78,12 +77,10 @@ def check_members(
     try:
         members = dist.get_process_group_ranks(group)
     except (KeyError, ValueError) as error:
-        text = format_error(f"{call}: the group over {' '.join(part)} has been destroyed.", fix=fix)
-        raise SpecError(text) from error
+        raise SpecError(f"the group over {' '.join(part)} has been destroyed.", fix=fix) from error
     if members != row.tolist():
-        text = format_error(
-            f"{call}: the group over {' '.join(part)} is not the one the mesh says.",
+        raise SpecError(
+            f"the group over {' '.join(part)} is not the one the mesh says.",
             f"The group holds {members}, the mesh says {row.tolist()}.",
             fix=fix,
         )
-        raise SpecError(text)

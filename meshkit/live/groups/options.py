@@ -8,8 +8,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import SpecError, format_error
+from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist, parse_axes
 from ...core.grid.group_plan import Axes, GroupPlan, not_built
 from ...core.topology.topology import Topology
@@ -58,19 +57,19 @@ class GroupOptions:
         return has_connect_timeout(self.runs_on)
 
 
-def check_in_world(call: Call, highest: int, world: World, *, fix: str | None = None) -> None:
+def check_in_world(highest: int, world: World, *, fix: str | None = None) -> None:
     """Refuse ranks that are not in the world.
 
     Raises:
         SpecError: with the ranks there are.
     """
     if highest >= world.world_size:
-        text = format_error(
-            f"{call}: ranks must be some of the world's.",
+        raise SpecError(
+            "ranks must be some of the world's.",
             f"They run from 0 to {world.world_size - 1}; {world.size_evidence}.",
             fix=fix or f"ranks=range({world.world_size}), or a part of it.",
+            world_size=world.world_size,
         )
-        raise SpecError(text, world_size=world.world_size)
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,6 @@ class GroupTimeouts:
     @classmethod
     def of(
         cls,
-        call: Call,
         plan: GroupPlan,
         timeout: Time | Mapping[str, Time] | None,
         usual: timedelta | None,
@@ -96,7 +94,6 @@ class GroupTimeouts:
         """The limits that a caller asks for.
 
         Args:
-            call: the call to quote.
             plan: the groups.
             timeout: for all groups; or for those over some axes: ``{"tp": 30, "dp sp": 600}``.
             usual: for all others; that of the job.
@@ -106,14 +103,14 @@ class GroupTimeouts:
             UnknownAxisError: for an axis the mesh does not have.
         """
         if not isinstance(timeout, Mapping):
-            return cls(parse_timeout(call, "timeout", timeout) or usual)
+            return cls(parse_timeout("timeout", timeout) or usual)
         found: dict[Axes, timedelta] = {}
         for names, value in timeout.items():
             axes = parse_axes(names) if isinstance(names, str | tuple) else (names,)
-            check_axes_exist(call, axes, plan.layout.axes)
+            check_axes_exist(axes, plan.layout.axes)
             if not plan.has(axes):
-                raise not_built(call, call, plan, axes)
-            limit = parse_timeout(call, "timeout", value)
+                raise not_built(call, plan, axes)
+            limit = parse_timeout("timeout", value)
             if limit is not None:  # listings that come to one group: the longest counts
                 found[plan.key(axes)] = max(limit, found.get(plan.key(axes), limit))
         return cls(usual, found)

@@ -78,7 +78,12 @@ class GroupRegistry:
     users: dict[int, OpenView] = field(default_factory=dict)
     born: int = 0
 
-    def register(self, name: str, groups: Groups, number: int, call: Call) -> int:
+    def register(
+        self,
+        name: str,
+        groups: Groups,
+        number: int,
+    ) -> int:
         """Take a mesh and its groups into the book; the number of its birth."""
         if not self.born:
             self.number, self.call = number, call

@@ -15,8 +15,7 @@ from functools import partial
 
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import CollectiveError, RankTimeoutError, format_error
+from ...core.errors import CALL, CollectiveError, RankTimeoutError
 from ...core.report.hang import REBUILD_ADVICE
 from ...core.text import format_ranks
 from ...launch.agreement.consensus import Participants
@@ -28,7 +27,6 @@ from .current import in_collective
 
 
 def barrier(
-    call: Call,
     party: Participants | None,
     group: dist.ProcessGroup,
     limit: timedelta | None,
@@ -40,7 +38,6 @@ def barrier(
     Cost: one store operation per rank, beside the group's own barrier.
 
     Args:
-        call: the call to quote.
         party: the store and the ranks of the group; None if torch exposes no store.
         group: the process group.
         limit: the maximum wait; None is the group's own timeout.
@@ -54,18 +51,18 @@ def barrier(
     with in_collective("barrier", group):
         meeting = None
         if party is not None:
-            meeting = store_call(call, party.world, STORE_GRACE, partial(_check_in, party))
+            meeting = store_call(party.world, STORE_GRACE, partial(_check_in, party))
         began = time.monotonic()
         try:
             work = dist.barrier(group, async_op=True, device_ids=device_ids)
             work.wait(*[limit] if limit else [])
         except RuntimeError as error:
             if limit is None or time.monotonic() - began < limit.total_seconds():
-                raise _broken_error(call, party, meeting, error, format_coordinate) from error
+                raise _broken_error(party, meeting, error, format_coordinate) from error
             if party is None or meeting is None:
-                raise _unknown_error(call, (), limit) from error
-            look = partial(_missing_error, call, party.ranks, meeting, limit, format_coordinate)
-            raise store_call(call, party.world, STORE_GRACE, look) from error
+                raise _unknown_error((), limit) from error
+            look = partial(_missing_error, party.ranks, meeting, limit, format_coordinate)
+            raise store_call(party.world, STORE_GRACE, look) from error
 
 
 def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
@@ -88,7 +85,6 @@ def _check_in(party: Participants) -> dist.Store:
 
 
 def _broken_error(
-    call: Call,
     party: Participants | None,
     meeting: dist.Store | None,
     error: RuntimeError,
@@ -112,12 +108,15 @@ def _broken_error(
         if gone
         else "look at all ranks' logs"
     )
-    text = format_error(f"{call} broke: {line}", *lines, fix=f"{look}; then {REBUILD_ADVICE}.")
-    return CollectiveError(text, missing_ranks=tuple(gone))
+    return CollectiveError(
+        f"{CALL} broke: {line}",
+        *lines,
+        fix=f"{look}; then {REBUILD_ADVICE}.",
+        missing_ranks=tuple(gone),
+    )
 
 
 def _missing_error(
-    call: Call,
     ranks: Sequence[int],
     meeting: dist.Store,
     limit: timedelta,
@@ -127,15 +126,14 @@ def _missing_error(
     came = check_ins(meeting, ranks)
     missing = [rank for rank in ranks if rank not in came]
     if not missing:
-        return _unknown_error(call, ranks, limit)
+        return _unknown_error(ranks, limit)
     return missing_ranks_error(call, limit.total_seconds(), came, missing, format_coordinate)
 
 
-def _unknown_error(call: Call, ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:
+def _unknown_error(ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:
     """Return the error of a timed-out barrier whose missing ranks are unknown."""
-    text = format_error(
-        f"{call}: not all of its group came through within {limit.total_seconds():g} s.",
+    return RankTimeoutError(
+        f"not all of its group came through within {limit.total_seconds():g} s.",
         f"The group holds ranks {', '.join(map(str, ranks)) or 'that are not known here'}.",
         fix="look at the logs of these ranks.",
     )
-    return RankTimeoutError(text)

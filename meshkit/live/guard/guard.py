@@ -59,7 +59,7 @@ def guard_collectives(context: GuardContext, limit: timedelta | None) -> Iterato
     keys, state = context.keys, context.state
     if state.has_left and keys is not None:
         withdraw = partial(withdraw_status, keys, context.rank)
-        store_call(context.call, context.record.world, STATUS_TIMEOUT, withdraw)
+        store_call(context.record.world, STATUS_TIMEOUT, withdraw)
         state.has_left = False
         state.answered.clear()
     raises = _raises_in_caller(context)

@@ -156,7 +156,7 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
     except (RuntimeError, DeadlineExceededError):
         text = reports.get(max(reports, default=0), "")
         if not text:
-            host = store_lost_error(context.call, context.record.world).missing_ranks
+            host = store_lost_error(context.record.world).missing_ranks
             return _local_report(context, summary, status, host)
     if text and context.rank == 0 and hosted_by_rank_0(context.record.world):
         _leave_last(context, keys)
@@ -280,4 +280,4 @@ def _error(
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     layout = context.layout
-    return hang_error(context.call, summary, layout, statuses, silent, coordinate_formatter(layout))
+    return hang_error(summary, layout, statuses, silent, coordinate_formatter(layout))

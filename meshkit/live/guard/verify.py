@@ -10,8 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import MeshkitError, format_error
+from ...core.errors import MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.report.verification import Seconds, Verification, summarize_timings
@@ -23,7 +22,6 @@ WRONG = -1.0  # instead of seconds, if a group holds other ranks than the layout
 
 
 def verify_groups(
-    call: Call,
     layout: Layout,
     rank: int,
     groups: Mapping[Axes, dist.ProcessGroup],
@@ -34,7 +32,6 @@ def verify_groups(
     Cost: six collectives of a few bytes per group, and one over all ranks.
 
     Args:
-        call: the call to quote.
         layout: the ranks of the mesh.
         rank: this process.
         groups: axes to this rank's group, the group over all axes included.
@@ -52,7 +49,7 @@ def verify_groups(
         whole = tuple(axis for axis in layout.axes if layout.size(axis) > 1)
         rows = all_gather(torch.tensor(own, dtype=torch.float64, device=device), groups[whole])
         seconds = torch.stack(rows).cpu().numpy()  # (num_ranks, num_keys)
-    _check_members(call, layout, keys, seconds)
+    _check_members(layout, keys, seconds)
     return summarize_timings(layout, keys, seconds)
 
 
@@ -75,16 +72,15 @@ def _time_gather(group: dist.ProcessGroup, device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _check_members(call: Call, layout: Layout, keys: list[Axes], seconds: Seconds) -> None:
+def _check_members(layout: Layout, keys: list[Axes], seconds: Seconds) -> None:
     """Raise if any rank found other members in a group than the layout says."""
     ranks = layout.grid.ravel()
     for key, column in zip(keys, seconds.T, strict=True):
         wrong = sorted(int(rank) for rank in ranks[column == WRONG])
         if wrong:
-            text = format_error(
-                f"{call}: the group over {' '.join(key)} is not the one the mesh says.",
+            raise MeshkitError(
+                f"the group over {' '.join(key)} is not the one the mesh says.",
                 "A gather over it met other ranks, or in another order, on ranks "
                 f"{format_ranks(wrong)}.",
                 fix="close the mesh and build it again; report this with the version of torch.",
             )
-            raise MeshkitError(text)

@@ -8,8 +8,8 @@ from functools import partial
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ...core.call import Call, Word
-from ...core.errors import MeshkitError, SpecError, format_error
+from ...core.call import Call, Verbatim
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.axis_names import check_axes_exist, check_names, parse_axes
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
@@ -29,15 +29,14 @@ MeshParts = tuple[Call, GroupPlan, Job, GroupOptions, GroupRegistry]  # what a M
 
 def call_of(layout: object, groups: object) -> Call:
     """The call of ``Mesh.from_groups``, to quote."""
-    named = dict.fromkeys(groups, Word("group")) if isinstance(groups, Mapping) else groups
+    named = dict.fromkeys(groups, Verbatim("group")) if isinstance(groups, Mapping) else groups
     return Call("Mesh.from_groups", (layout, named))
 
 
-def wrap_groups(call: Call, read: Callable[[], tuple[Layout, Given]]) -> MeshParts:
+def wrap_groups(read: Callable[[], tuple[Layout, Given]]) -> MeshParts:
     """What a mesh over groups of the user's own is made of. Local, but that others hear a refusal.
 
     Args:
-        call: the call to quote.
         read: gives the grid, and axes to this rank's group.
 
     Raises:
@@ -48,18 +47,18 @@ def wrap_groups(call: Call, read: Callable[[], tuple[Layout, Given]]) -> MeshPar
     try:
         layout, groups = read()
         fix = f"a mesh of ranks from 0 to {job.world.world_size - 1}."
-        check_in_world(call, max(layout.ranks), job.world, fix=fix)
-        plan = GroupPlan.of(layout, [*groups], call=call)  # what is lent is asked for
-        check_orders(call, plan)
-        mine = check_external_groups(call, layout, job.world.rank, groups)
+        check_in_world(max(layout.ranks), job.world, fix=fix)
+        plan = GroupPlan.of(layout, [*groups])  # what is lent is asked for
+        check_orders(plan)
+        mine = check_external_groups(layout, job.world.rank, groups)
         shared = GroupRegistry(lent=mine, lends=", ".join(map(_named, plan.extra)))
     except MeshkitError as error:
-        announce_refusal(call, job.world, error)
+        announce_refusal(job.world, error)
         raise
     return call, plan, job, GroupOptions(None, GroupTimeouts(job.timeout), job.default), shared
 
 
-def given_groups(call: Call, layout: object, groups: object) -> tuple[Layout, Given]:
+def given_groups(layout: object, groups: object) -> tuple[Layout, Given]:
     """What the caller gave, if it is a layout and a mapping.
 
     Raises:
@@ -69,16 +68,12 @@ def given_groups(call: Call, layout: object, groups: object) -> tuple[Layout, Gi
         wrong = [key for key in groups if not _is_axes(key)]
         if not wrong:
             return layout, groups
-        text = format_error(
-            f"{call}: {wrong[0]!r} is no axes.", fix='{"dp": group, "dp tp": group}, say.'
-        )
-        raise SpecError(text)
-    text = format_error(
-        f"{call}: what is given is {article(type(layout).__name__)} and"
+        raise SpecError(f"{wrong[0]!r} is no axes.", fix='{"dp": group, "dp tp": group}, say.')
+    raise SpecError(
+        f"what is given is {article(type(layout).__name__)} and"
         f" {article(type(groups).__name__)}, not a Layout and a dict.",
         fix='Mesh.from_groups(Layout(dp=4, tp=2), {"dp": dp_group, "tp": tp_group}), say.',
     )
-    raise SpecError(text)
 
 
 def _is_axes(key: object) -> bool:
@@ -87,7 +82,7 @@ def _is_axes(key: object) -> bool:
     )
 
 
-def of_device_mesh(call: Call, device_mesh: object) -> tuple[Layout, Given]:
+def of_device_mesh(device_mesh: object) -> tuple[Layout, Given]:
     """The grid of a DeviceMesh, and axes to this rank's group; None where this rank is outside.
 
     Raises:
@@ -95,7 +90,7 @@ def of_device_mesh(call: Call, device_mesh: object) -> tuple[Layout, Given]:
     """
     if not isinstance(device_mesh, DeviceMesh):
         fix = "a torch.distributed.device_mesh.DeviceMesh."
-        raise SpecError(format_error(f"{call}: {article(type(device_mesh).__name__)}.", fix=fix))
+        raise SpecError(f"{article(type(device_mesh).__name__)}.", fix=fix)
     names = device_mesh.mesh_dim_names
     if names is None:
         shape = tuple(device_mesh.mesh.shape)
@@ -103,8 +98,8 @@ def of_device_mesh(call: Call, device_mesh: object) -> tuple[Layout, Given]:
         fix = (
             f"init_device_mesh({device_mesh.device_type!r}, {shape}, mesh_dim_names={words}), say."
         )
-        raise SpecError(format_error(f"{call}: its dimensions have no names.", fix=fix))
-    check_names(call, names)
+        raise SpecError("its dimensions have no names.", fix=fix)
+    check_names(names)
     sizes = dict(zip(names, device_mesh.mesh.shape, strict=True))
     layout = Layout(ranks=device_mesh.mesh.flatten().tolist(), **sizes)
     if device_mesh.get_coordinate() is None:
@@ -112,19 +107,17 @@ def of_device_mesh(call: Call, device_mesh: object) -> tuple[Layout, Given]:
     try:
         return layout, {name: device_mesh.get_group(name) for name in names}
     except RuntimeError as error:
-        text = format_error(
-            f"{call}: a group of it is gone.", str(error), fix="a DeviceMesh that is whole."
-        )
-        raise SpecError(text) from error
+        raise SpecError(
+            "a group of it is gone.", str(error), fix="a DeviceMesh that is whole."
+        ) from error
 
 
 def check_external_groups(
-    call: Call, layout: Layout, rank: int, groups: Mapping[str | tuple[str, ...], object]
+    layout: Layout, rank: int, groups: Mapping[str | tuple[str, ...], object]
 ) -> dict[Strides, dist.ProcessGroup | None]:
     """A user's own groups by their members, each checked. Local.
 
     Args:
-        call: the call to quote.
         layout: the grid.
         rank: this rank.
         groups: axes to this rank's group; on a rank outside the layout, to None or whatever torch
@@ -138,30 +131,27 @@ def check_external_groups(
     found: dict[Strides, dist.ProcessGroup | None] = {}
     for names, group in groups.items():
         axes = parse_axes(names)
-        check_axes_exist(call, axes, layout.axes)
-        mine = _checked(call, layout, rank, axes, group) if rank in layout else None
+        check_axes_exist(axes, layout.axes)
+        mine = _checked(layout, rank, axes, group) if rank in layout else None
         steps = layout.strides(*axes)
         if found.setdefault(steps, mine) is not mine and steps:  # of one rank, the first serves all
             fix = "hand in one of them."
-            raise SpecError(format_error(f"{call}: two groups over {_named(axes)}.", fix=fix))
+            raise SpecError(f"two groups over {_named(axes)}.", fix=fix)
     return found
 
 
-def _checked(
-    call: Call, layout: Layout, rank: int, axes: tuple[str, ...], group: object
-) -> dist.ProcessGroup:
+def _checked(layout: Layout, rank: int, axes: tuple[str, ...], group: object) -> dist.ProcessGroup:
     row = layout.peers(rank, *axes)
     if not isinstance(group, dist.ProcessGroup):
-        text = format_error(
-            f"{call}: what is given for {_named(axes)} is no process group of rank {rank}.",
+        raise SpecError(
+            f"what is given for {_named(axes)} is no process group of rank {rank}.",
             f"It is {group!r}; the layout says {row.tolist()}.",
             fix=f"the group over {row.tolist()}, which dist.new_group made on all ranks.",
         )
-        raise SpecError(text)
     fix = f"the group over {row.tolist()}, in this order."
     if call.name == "Mesh.from_device_mesh":
         fix = "a DeviceMesh whose ranks ascend along each axis, as torch sorts them in its groups."
-    check_members(call, axes, group, row, fix=fix)
+    check_members(axes, group, row, fix=fix)
     return group
 
 
@@ -169,13 +159,12 @@ def _named(axes: tuple[str, ...]) -> str:
     return " ".join(axes) or "the whole mesh"
 
 
-def check_same(call: Call, record: Job, number: int, shared: GroupRegistry) -> None:
+def check_same(record: Job, number: int, shared: GroupRegistry) -> None:
     """Hear at the store that the ranks of each lent group lend the same one, by torch's name.
 
     Two groups may have equal members. One store operation a group.
 
     Args:
-        call: the call to quote.
         record: what is known of the default group.
         number: that of the meeting in which the mesh was agreed upon.
         shared: what is lent.
@@ -192,11 +181,10 @@ def check_same(call: Call, record: Job, number: int, shared: GroupRegistry) -> N
             members = dist.get_process_group_ranks(group)
             hear = partial(keys.compare_set, f"{steps}/{members[0]}", "", group.group_name)
             wait = record.arrival_timeout.total_seconds()
-            name = store_call(call, record.world, wait, hear).decode()
+            name = store_call(record.world, wait, hear).decode()
             if name != group.group_name:
-                text = format_error(
-                    f"{call}: ranks {members} lend different groups of these members.",
+                raise SpecError(
+                    f"ranks {members} lend different groups of these members.",
                     f"Rank {dist.get_rank()} lends {group.group_name!r}, another {name!r}.",
                     fix="hand in the same group on all of them.",
                 )
-                raise SpecError(text)

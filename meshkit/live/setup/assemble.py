@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from ...core.call import Call
 from ...core.grid.group_plan import GroupPlan
 from ...launch.default_group import Job
 from ...launch.torch_internals import connects_at_creation
@@ -18,12 +17,11 @@ from .proposal import agree_on_mesh, commit_groups
 
 
 def assemble(
-    call: Call, plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry
+    plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry
 ) -> tuple[Groups, int]:
     """This rank's groups of a plan, and the number of the meeting. Collective over the world.
 
     Args:
-        call: the call to quote.
         plan: what is asked for.
         record: what is known of the default group, with the times of this mesh.
         terms: on what terms groups are made.
@@ -41,16 +39,15 @@ def assemble(
             raise fatal
         groups = create_groups(plan, record.world.rank, replace(terms, connect=connect), shared)
         try:
-            check_same(call, record, number, shared)
+            check_same(record, number, shared)
         except BaseException:
             destroy_groups(groups.created)
             raise
         return groups
 
-    number = agree_on_mesh(call, plan, record, terms, shared)
-    fatal = check_crossing(call, plan.layout, record, number, terms)
+    number = agree_on_mesh(plan, record, terms, shared)
+    fatal = check_crossing(plan.layout, record, number, terms)
     groups = commit_groups(
-        call,
         plan.layout,
         record,
         make,

@@ -13,8 +13,8 @@ from itertools import groupby
 
 import torch.distributed as dist
 
-from ...core.call import Call, Word
-from ...core.errors import SpecError, format_error
+from ...core.call import Verbatim
+from ...core.errors import Change, SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
@@ -31,15 +31,12 @@ from ..groups.registry import GroupRegistry
 from .proposal import ABOUT, proposal_fields
 
 
-def placed_live(
-    call: Call, plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry
-) -> Layout:
+def placed_live(plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry) -> Layout:
     """The layout with its ranks on the nearest wires; the same on every rank.
 
     Collective over the world where the nodes are to be found out, local where they are given.
 
     Args:
-        call: the call to quote.
         plan: the grid and the groups that are asked for.
         record: what is known of the default group.
         terms: on what terms, and where ranks sit.
@@ -52,12 +49,12 @@ def placed_live(
     """
     if isinstance(terms.place, Topology):
         return placed(plan.layout, terms.place).layout
-    matter = Proposal(call, proposal_fields(call, plan, record, terms, shared), ABOUT)
-    fix = f"{call.but(place=Word('meshkit.Topology.of_hosts([...])'))}, a host for each rank."
+    matter = Proposal(call, proposal_fields(plan, record, terms, shared), ABOUT)
+    fix = (Change(place=Verbatim("meshkit.Topology.of_hosts([...])")), ", a host for each rank.")
     return placed(plan.layout, Topology.of_hosts(checked_in(matter, record, fix))).layout
 
 
-def check_place(call: Call, place: object, world: World) -> None:
+def check_place(place: object, world: World) -> None:
     """Refuse what says no place.
 
     Raises:
@@ -66,25 +63,19 @@ def check_place(call: Call, place: object, world: World) -> None:
     if isinstance(place, bool):
         return
     if not isinstance(place, Topology):
-        text = format_error(
-            f"{call}: place is {place!r}.", fix=f"{call.but(place=True)}, or a Topology."
-        )
-        raise SpecError(text)
+        raise SpecError(f"place is {place!r}.", fix=(Change(place=True), ", or a Topology."))
     if place.world_size != world.world_size:
-        line = f"{call}: place has {place.world_size} ranks, the world has {world.world_size}."
+        line = f"place has {place.world_size} ranks, the world has {world.world_size}."
         fix = "a topology of all ranks of the world, in their order."
-        raise SpecError(
-            format_error(line, f"{world.size_evidence}.", fix=fix), world_size=world.world_size
-        )
+        raise SpecError(line, f"{world.size_evidence}.", fix=fix, world_size=world.world_size)
 
 
 def check_crossing(
-    call: Call, layout: Layout, record: Job, number: int, terms: GroupOptions
+    layout: Layout, record: Job, number: int, terms: GroupOptions
 ) -> RuntimeWarning | None:
     """Refuse or tell that axes cross nodes. Collective where one is to be refused, else local.
 
     Args:
-        call: the call to quote.
         layout: the grid.
         record: what is known of the default group.
         number: that of the meeting in which the mesh was agreed upon.
@@ -105,23 +96,23 @@ def check_crossing(
     watched = {axis for axis in policies if layout.sizes[axis] > 1}
     strict = any(policies[axis] == "error" for axis in watched)
     if store is None and strict:
-        fix = f"{call.but(crossing=None)}."
-        raise SpecError(format_error(f"{call}: no store tells where ranks are.", fix=fix))
+        fix = (Change(crossing=None), ".")
+        raise SpecError("no store tells where ranks are.", fix=fix)
     if store is None or not watched:
         return None
     found, fatal = CrossingVerdict(), None
     if world.rank == 0:
         topology = terms.place
         if not isinstance(topology, Topology):
-            topology = Topology.of_hosts(_hosts(call, record, store, number))
-        found = check_crossings(call, layout, topology, policies)
+            topology = Topology.of_hosts(_hosts(record, store, number))
+        found = check_crossings(layout, topology, policies)
         try:
             if found.warning:  # told of the line that calls build_mesh
                 warnings.warn(found.warning, RuntimeWarning, stacklevel=5)
         except RuntimeWarning as refused:  # python -W error
             fatal = refused
     if strict:
-        error = _heard(call, record, store, f"crossing/{number}", lambda: found.error)
+        error = _heard(record, store, f"crossing/{number}", lambda: found.error)
         if error:
             raise SpecError(error, sizes=layout.sizes)
     return fatal
@@ -146,27 +137,27 @@ def checked_in(matter: Proposal, record: Job, fix: str) -> list[str]:
         DisagreementError: where a rank asks for something else.
         RankTimeoutError: where ranks did not come.
     """
-    call, store = matter.call, record.store
+    _call, store = matter.call, record.store
     if store is None:
-        raise SpecError(format_error(f"{call}: no store tells where ranks are.", fix=fix))
+        raise SpecError("no store tells where ranks are.", fix=fix)
     number = agree(matter, Participants.of(store, record.world), record.arrival_timeout)
 
     def say() -> str:
-        hosts = _hosts(call, record, store, number)
+        hosts = _hosts(record, store, number)
         return json.dumps([(host, len([*ranks])) for host, ranks in groupby(hosts)])
 
-    said = json.loads(_heard(call, record, store, f"hosts/{number}", say))
+    said = json.loads(_heard(record, store, f"hosts/{number}", say))
     return [host for host, count in said for _ in range(count)]
 
 
-def _heard(call: Call, record: Job, store: dist.Store, key: str, say: Callable[[], str]) -> str:
+def _heard(record: Job, store: dist.Store, key: str, say: Callable[[], str]) -> str:
     """What rank 0 knows of the nodes. Collective."""
     what, fix = "where ranks are", "look at the log of rank 0 first."
     wait = record.arrival_timeout
-    return broadcast_from_rank_0(call, store, record.world, key, say, wait, what=what, fix=fix)
+    return broadcast_from_rank_0(store, record.world, key, say, wait, what=what, fix=fix)
 
 
-def _hosts(call: Call, record: Job, store: dist.Store, number: int) -> list[str]:
+def _hosts(record: Job, store: dist.Store, number: int) -> list[str]:
     """The host of each rank that came to a meeting of the world.
 
     One store operation; where they came from several hosts three, or in a file one for each rank.
@@ -175,4 +166,4 @@ def _hosts(call: Call, record: Job, store: dist.Store, number: int) -> list[str]
         RankTimeoutError: where the store does not answer.
     """
     ranks, meeting = range(record.world.world_size), dist.PrefixStore(f"meeting/{number}", store)
-    return store_call(call, record.world, STORE_GRACE, lambda: hosts_of(meeting, ranks))
+    return store_call(record.world, STORE_GRACE, lambda: hosts_of(meeting, ranks))

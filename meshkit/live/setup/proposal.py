@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...core.call import Call, format_value
+from ...core.call import Call, format_value, public
 from ...core.errors import MeshkitError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
@@ -39,7 +39,6 @@ TELLING = timedelta(seconds=5)  # how long a refused rank tries to reach the sto
 
 
 def agree_on_mesh(
-    call: Call,
     plan: GroupPlan,
     record: Job,
     terms: GroupOptions,
@@ -48,7 +47,6 @@ def agree_on_mesh(
     """Compare the request of every rank; the number of the meeting. Collective.
 
     Args:
-        call: the call to quote.
         plan: what to create.
         record: what is known of the default group, with the times of this mesh.
         terms: on what terms.
@@ -58,12 +56,11 @@ def agree_on_mesh(
         DisagreementError: the same on every rank.
         RankTimeoutError: where ranks did not come.
     """
-    asked = proposal_fields(call, plan, record, terms, shared)
+    asked = proposal_fields(plan, record, terms, shared)
     return _meet(Proposal(call, asked, ABOUT, (), coordinate_formatter(plan.layout)), record)
 
 
 def commit_groups(
-    call: Call,
     layout: Layout,
     record: Job,
     make: Callable[[timedelta], Made],
@@ -77,7 +74,7 @@ def commit_groups(
     return commit_on_all(matter, party, record.arrival_timeout, make, undo, waits=waits)
 
 
-def announce_refusal(call: Call, world: World, error: MeshkitError) -> None:
+def announce_refusal(world: World, error: MeshkitError) -> None:
     """Tell the others that this rank's own request was refused. Local, some 10 s at most."""
     record = current_job()
     if record is None:
@@ -88,6 +85,7 @@ def announce_refusal(call: Call, world: World, error: MeshkitError) -> None:
         )
 
 
+@public("mesh.agree")
 def agree_value(layout: Layout, record: Job, number: int, what: str, value: object) -> None:
     """Compare a value of the caller's own over the ranks of a mesh. Collective over them.
 
@@ -102,16 +100,15 @@ def agree_value(layout: Layout, record: Job, number: int, what: str, value: obje
         DisagreementError: the same on every rank, with who has which value.
         RankTimeoutError: where ranks did not come.
     """
-    call = Call("mesh.agree", (what, value))
     matter = Proposal(
         call, {what: repr(value)}, f"ranks disagree about {what}.", (), coordinate_formatter(layout)
     )
     _meet_in_mesh(matter, layout, record, number)
 
 
+@public("mesh.close")
 def agree_close(layout: Layout, record: Job, number: int, built: Call) -> None:
     """Wait until every rank closes this mesh. Collective over its ranks. Raises as above."""
-    call = Call("mesh.close")
     about = "ranks disagree about the end of a mesh."
     said = {"call": "mesh.close", "mesh": f"{built}, number {number}"}
     matter = Proposal(call, said, about, (), coordinate_formatter(layout))
@@ -130,7 +127,6 @@ def _meet_in_mesh(matter: Proposal, layout: Layout, record: Job, number: int) ->
 
 
 def proposal_fields(
-    call: Call,
     plan: GroupPlan,
     record: Job,
     terms: GroupOptions,

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ...core.call import Call
 from ...core.grid.axis_names import check_sizes, infer_sizes
 from ...core.grid.group_plan import Axes, GroupPlan
 from ...core.grid.layout import Layout
@@ -18,7 +17,6 @@ from ..groups.options import GroupOptions, GroupTimeouts
 
 
 def view_plan(
-    call: Call,
     layout: Layout,
     sizes: Mapping[str, object],
     order: str | Iterable[str] | None,
@@ -27,7 +25,6 @@ def view_plan(
     """The plan of a view. Local.
 
     Args:
-        call: the call to quote.
         layout: that of the mesh.
         sizes: those of the view, from the outside in; one may be -1.
         order: as in :func:`view_sizes`.
@@ -37,16 +34,15 @@ def view_plan(
         SpecError: where sizes, order or groups cannot be.
         UnknownAxisError: for an axis in ``groups`` that the view does not have.
     """
-    nested = view_sizes(call, check_sizes(call, sizes), order)
+    nested = view_sizes(check_sizes(sizes), order)
     has = f"{layout!r} has {layout.num_ranks} ranks"
-    filled = infer_sizes(call, nested, layout.num_ranks, has, whose="the mesh")
-    plan = GroupPlan.of(Layout(ranks=layout.ranks, **filled), groups or (), call=call)
-    check_orders(call, plan)
+    filled = infer_sizes(nested, layout.num_ranks, has, whose="the mesh")
+    plan = GroupPlan.of(Layout(ranks=layout.ranks, **filled), groups or ())
+    check_orders(plan)
     return plan
 
 
 def view_terms(
-    call: Call,
     plan: GroupPlan,
     timeout: Time | Mapping[str, Time] | None,
     arrival_timeout: Time | None,
@@ -57,7 +53,6 @@ def view_terms(
     """The terms of a view: those of its mesh, group by group, but for times that are given.
 
     Args:
-        call: the call to quote.
         plan: that of the view.
         timeout: as in ``build_mesh``.
         arrival_timeout: as in ``build_mesh``.
@@ -69,8 +64,8 @@ def view_terms(
         SpecError: for a time that cannot be, or a group that the view does not have.
         UnknownAxisError: for an axis that it does not have.
     """
-    limits = GroupTimeouts.of(call, plan, timeout, terms.limits.usual)
-    wait = parse_timeout(call, "arrival_timeout", arrival_timeout)
+    limits = GroupTimeouts.of(plan, timeout, terms.limits.usual)
+    wait = parse_timeout("arrival_timeout", arrival_timeout)
     if timeout is None or isinstance(timeout, Mapping):
         limits = GroupTimeouts(limits.usual, {**_inherited(plan, terms, whole), **limits.by_key})
     else:  # one time for all, the wait included

@@ -81,7 +81,7 @@ def test_an_axis_stands_once(name: str) -> None:
 
 def test_an_error_quotes_the_call_it_is_given() -> None:
     with pytest.raises(UnknownAxisError, match=r"^bench\(\): there is no axis 'dq'"):
-        parse_targets(Layout(dp=2), ["dq"], Call("bench"))
+        parse_targets(Layout(dp=2), ["dq"])
     with pytest.raises(SpecError, match="a group over dp tp has 1 rank"):
         parse_targets(Layout(dp=1, tp=1), ["dp tp"])
 

@@ -351,14 +351,14 @@ def test_what_cannot_be_read(read: Callable[[str], object], text: str, said: str
 def test_where_memory_is_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     call = CommandLine("meshkit bench", ({"dp": 2},))
     monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: None)
-    check_memory(call, "1024G", 2)
+    check_memory("1024G", 2)
     monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: 2 * RANK + 4 * 1024)
-    check_memory(call, "1K", 2)
+    check_memory("1K", 2)
     with pytest.raises(SpecError, match=r"Fix: meshkit bench dp=2 --sizes 256\.$"):
-        check_memory(call, "1K:2K:2", 2)
+        check_memory("1K:2K:2", 2)
     monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: 2 * RANK - 1)
     with pytest.raises(SpecError, match="2 ranks here do not fit"):
-        check_memory(call, "4", 2)
+        check_memory("4", 2)
 
 
 def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(

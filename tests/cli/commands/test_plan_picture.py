@@ -23,13 +23,13 @@ CALL = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"svg": "b.svg"})
 def test_the_picture_is_in_the_file_and_replaces_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
     path.write_text("x" * 100_000)
-    draw_into(str(path), LAYOUT, NODES, CALL)
+    draw_into(str(path), LAYOUT, NODES)
     assert path.read_text() == draw_svg(LAYOUT.axes, LAYOUT.grid, NODES)
 
 
 def test_no_path_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    draw_into(None, LAYOUT, NODES, CALL)
+    draw_into(None, LAYOUT, NODES)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -44,7 +44,7 @@ def test_no_path_draws_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_file_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -> None:
     path = f"{tmp_path}/{name}"
     with pytest.raises(SpecError) as error:
-        draw_into(path, LAYOUT, NODES, CALL)
+        draw_into(path, LAYOUT, NODES)
     assert str(error.value) == (
         f"{CALL}: the picture cannot be written: {reason}.\n"
         "  Fix: a file in a folder that exists and may be written."
@@ -56,7 +56,7 @@ def test_a_grid_that_is_too_large_leaves_the_file_alone(tmp_path: Path) -> None:
     path.write_text("before")
     call = CommandLine("meshkit plan", ({"dp": MAX_RANKS + 1},), {"svg": str(path)})
     with pytest.raises(SpecError) as error:
-        draw_into(str(path), Layout(dp=MAX_RANKS + 1), None, call)
+        draw_into(str(path), Layout(dp=MAX_RANKS + 1), None)
     assert str(error.value) == (
         f"meshkit plan dp=16385 --svg {path}: 16385 ranks are too many for a picture.\n"
         "  Up to 16384 are drawn.\n"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import BatchError, Layout
-from meshkit.core.call import Call, Word
+from meshkit.core.call import Call, Verbatim
 from meshkit.core.data.batch_check import (
     BatchDigest,
     batch_conflict_error,
@@ -17,7 +17,7 @@ from meshkit.core.data.batch_check import (
 )
 
 quick = settings(deadline=None, max_examples=60, database=None)
-CALL = Call("mesh.check_batch", (Word("batch"),))
+CALL = Call("mesh.check_batch", (Verbatim("batch"),))
 LAYOUT = Layout(dp=2, sp=2)
 WORDS = st.text('ab"\n\u00e9\ud800', max_size=4)
 LEAVES = st.dictionaries(WORDS, WORDS, max_size=3)
@@ -26,7 +26,7 @@ LEAVES = st.dictionaries(WORDS, WORDS, max_size=3)
 def told(
     layout: Layout, held: dict[int, BatchDigest], data: tuple[str, ...] = ("dp",)
 ) -> list[str]:
-    error = batch_conflict_error(CALL, layout, data, held)
+    error = batch_conflict_error(layout, data, held)
     assert isinstance(error, BatchError)
     return str(error).splitlines()
 

@@ -149,7 +149,7 @@ def test_nothing_is_left_at_the_end() -> None:
 def test_plain_ints_inside() -> None:
     plan = plan_of(1, 4, 2)
     asked: Any = (np.int64(8), plan, 0, True, np.int8(3), "keep", np.uint8(2))
-    found = checked_epoch(CALL, Epoch(*asked))
+    found = checked_epoch(Epoch(*asked))
     assert (found.length, found.seed, found.number) == (8, 3, 2)
     assert {type(n) for n in (found.length, found.seed, found.number)} == {int}
 
@@ -173,9 +173,9 @@ def test_plain_ints_inside() -> None:
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any]) -> None:
     epoch = Epoch(8, plan_of(1, 4, 2), 0, True, 0, "keep")
-    checked_epoch(CALL, epoch)
+    checked_epoch(epoch)
     with pytest.raises(BatchError):
-        checked_epoch(CALL, replace(epoch, **change))
+        checked_epoch(replace(epoch, **change))
 
 
 @pytest.mark.parametrize("step", [-1, 2, True, 0.0, None])

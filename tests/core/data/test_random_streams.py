@@ -52,7 +52,7 @@ def seeds_of(layout: Layout, vary: tuple[str, ...], base: int = 0) -> dict[int, 
     """Rank to its seed, as mesh.seed has it."""
     found = {}
     for rank in map(int, layout.ranks):
-        found[rank] = seed_of(CALL, base, "", varied(CALL, layout, rank, vary))
+        found[rank] = seed_of(base, "", varied(layout, rank, vary))
     return found
 
 
@@ -77,7 +77,7 @@ def test_what_torch_draws_from_one_of_them() -> None:
 @quick
 @given(coordinates)
 def test_the_code_is_read_back_in_one_way(coordinate: dict[str, int]) -> None:
-    code = f"{random_streams._code(CALL, dict(sorted(coordinate.items()))):b}"
+    code = f"{random_streams._code(dict(sorted(coordinate.items()))):b}"
     assert code == code_by_hand(coordinate)
     assert read_back(code, list(coordinate)) == coordinate
 
@@ -86,8 +86,8 @@ def test_the_code_is_read_back_in_one_way(coordinate: dict[str, int]) -> None:
 def test_the_worlds_whose_codes_fit_32_bits(axes: int, log2: int) -> None:
     """However 2**(log2) - 1 ranks are factored, the farthest has 32 bits; one size more has not."""
     for indices in splits(log2 - 1, axes):
-        assert random_streams._code(CALL, far(indices)).bit_length() <= 32
-    assert max(random_streams._code(CALL, far(i)).bit_length() for i in splits(log2, axes)) > 32
+        assert random_streams._code(far(indices)).bit_length() <= 32
+    assert max(random_streams._code(far(i)).bit_length() for i in splits(log2, axes)) > 32
     assert 2 ** ((31 - axes) // 2 + 1) == 2**log2
 
 
@@ -256,13 +256,13 @@ def test_for_one_high_half_the_low_half_is_one_to_one(key: bytes, high: int, low
 def test_vary_as_a_str_a_tuple_and_a_list() -> None:
     layout = Layout(dp=4, sp=2, tp=1)
     for vary in ("dp tp", ("dp", "tp"), ["tp", "dp"]):
-        assert varied(CALL, layout, 5, vary) == {"dp": 2, "tp": 0}
-    assert varied(CALL, layout, 99, ()) == varied(CALL, layout, 99, "") == {}
+        assert varied(layout, 5, vary) == {"dp": 2, "tp": 0}
+    assert varied(layout, 99, ()) == varied(layout, 99, "") == {}
 
 
 def test_a_rank_outside_has_no_coordinate() -> None:
     with pytest.raises(CoordinateError, match=r"rank 99 is not in Layout\(dp=4\)"):
-        varied(CALL, Layout(dp=4), 99, "dp")
+        varied(Layout(dp=4), 99, "dp")
 
 
 def test_at_the_door() -> None:

@@ -28,7 +28,7 @@ LAYOUT = Layout(dp=2, sp=3, tp=2)
     ],
 )
 def test_the_axes_of_each_word_or_bracket(pattern: str, parts: object) -> None:
-    assert joined_axes(CALL, pattern, AXES) == parts
+    assert joined_axes(pattern, AXES) == parts
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_the_axes_of_each_word_or_bracket(pattern: str, parts: object) -> None:
 )
 def test_what_cannot_be_read(pattern: object) -> None:
     with pytest.raises(SpecError, match="not a pattern of axes"):
-        joined_axes(CALL, pattern, AXES)  # type: ignore[arg-type]
+        joined_axes(pattern, AXES)  # type: ignore[arg-type]
 
 
 def test_unknown_and_doubled_axes() -> None:
     with pytest.raises(UnknownAxisError):
-        joined_axes(CALL, "(dp xp) tp", AXES)
+        joined_axes("(dp xp) tp", AXES)
     with pytest.raises(SpecError, match="twice"):
-        joined_axes(CALL, "(dp sp) dp", AXES)
+        joined_axes("(dp sp) dp", AXES)
 
 
 @pytest.mark.parametrize(

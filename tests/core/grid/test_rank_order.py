@@ -17,7 +17,7 @@ SHUFFLED = [3, 0, 7, 5]
 
 
 def seats(ranks: object) -> RankOrder:
-    return RankOrder.of(CALL, ranks, len(ranks))  # type: ignore[arg-type]
+    return RankOrder.of(ranks, len(ranks))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -119,24 +119,24 @@ def test_ranks_that_cannot_be_are_refused(ranks: object) -> None:
 @pytest.mark.parametrize("ranks", [[], range(0)])
 def test_no_ranks(ranks: object) -> None:
     with pytest.raises(SpecError, match="ranks is empty"):
-        RankOrder.of(CALL, ranks, None)  # type: ignore[arg-type]
+        RankOrder.of(ranks, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ranks", [[0], [0, 1, 2], range(3)])
 def test_one_rank_a_position(ranks: object) -> None:
     with pytest.raises(SpecError, match=f"has 2 positions and {len(ranks)} rank"):  # type: ignore[arg-type]
-        RankOrder.of(CALL, ranks, 2)  # type: ignore[arg-type]
+        RankOrder.of(ranks, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ranks", [5, None])
 def test_ranks_that_are_no_sequence_are_refused_by_name(ranks: object) -> None:
     with pytest.raises(SpecError):
-        RankOrder.of(CALL, ranks, 2)  # type: ignore[arg-type]
+        RankOrder.of(ranks, 2)  # type: ignore[arg-type]
 
 
 def test_a_range_costs_nothing() -> None:
-    many = RankOrder.of(CALL, range(0, 2**60, 2), 2**59)
+    many = RankOrder.of(range(0, 2**60, 2), 2**59)
     assert many.find(2**59) == 2**58
     assert many.find(2**59 + 1) is None
     assert many.at(2**59 - 1) == 2**60 - 2
-    assert many == RankOrder.of(CALL, range(0, 2**60 - 1, 2), 2**59)
+    assert many == RankOrder.of(range(0, 2**60 - 1, 2), 2**59)

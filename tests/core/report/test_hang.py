@@ -57,7 +57,7 @@ def test_the_group_in_which_a_rank_is_furthest_behind_counts() -> None:
 
 def told(found: dict[int, RankStatus], silent: dict[int, str]) -> meshkit.CollectiveError:
     error = "all_reduce over sp failed on rank 3: RuntimeError: timed out."
-    return hang_error(CALL, error, LAYOUT, found, silent, name)
+    return hang_error(error, LAYOUT, found, silent, name)
 
 
 def test_word_for_word() -> None:
@@ -119,7 +119,7 @@ def test_who_is_looked_at_first_is_told_first() -> None:
     layout = meshkit.Layout(dp=100)
     at = {rank: RankStatus(rank, {"dp": 1 + (rank == 99)}, "send over dp") for rank in range(100)}
     at[77] = RankStatus(77, {"dp": 1}, "", "train.py:3 (load_batch)")
-    text = str(hang_error(CALL, "x.", layout, at, {}, lambda rank: f"dp={rank}"))
+    text = str(hang_error("x.", layout, at, {}, lambda rank: f"dp={rank}"))
     assert text.splitlines()[1].startswith("  Behind: rank 77 (dp=77) ")
     assert text.splitlines()[-1].startswith("  Fix: look at rank 77 first; ")
 
@@ -127,7 +127,7 @@ def test_who_is_looked_at_first_is_told_first() -> None:
 def test_many_lines_are_cut() -> None:
     layout = meshkit.Layout(dp=100)
     at = {rank: RankStatus(rank, {"dp": rank}) for rank in range(100)}
-    error = hang_error(CALL, "x.", layout, at, {}, lambda rank: f"dp={rank}")
+    error = hang_error("x.", layout, at, {}, lambda rank: f"dp={rank}")
     lines = str(error).splitlines()
     assert len(lines) == 1 + 8 + 1 + 1
     assert lines[1].startswith("  Behind: rank 0 ")

@@ -25,17 +25,17 @@ CYCLIC = Topology.of_hosts(["a", "b"] * 4)
 
 
 def test_tp_is_warned_of_where_nothing_is_said() -> None:
-    assert check_policies(CALL, LAYOUT, None) == {"tp": "warn"}
-    assert check_policies(CALL, LAYOUT, {"dp": "error"}) == {"dp": "error", "tp": "warn"}
-    assert check_policies(CALL, LAYOUT, {"tp": "allow"}) == {}
-    assert check_policies(Call("build_mesh"), Layout(dp=8), None) == {}
-    both = check_policies(CALL, LAYOUT, {"tp": "error"}, within=["dp", "tp"])
+    assert check_policies(LAYOUT, None) == {"tp": "warn"}
+    assert check_policies(LAYOUT, {"dp": "error"}) == {"dp": "error", "tp": "warn"}
+    assert check_policies(LAYOUT, {"tp": "allow"}) == {}
+    assert check_policies(Layout(dp=8), None) == {}
+    both = check_policies(LAYOUT, {"tp": "error"}, within=["dp", "tp"])
     assert both == {"dp": "warn", "tp": "error"}
 
 
 def test_an_axis_that_is_not_there() -> None:
     with pytest.raises(UnknownAxisError):
-        check_policies(CALL, LAYOUT, {"tq": "error"})
+        check_policies(LAYOUT, {"tq": "error"})
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_an_axis_that_is_not_there() -> None:
     ],
 )
 def test_the_fix_is_one_that_helps(topology: Topology, fix: str) -> None:
-    said = check_crossings(CALL, LAYOUT, topology, {"tp": "error"}).error
+    said = check_crossings(LAYOUT, topology, {"tp": "error"}).error
     assert said.splitlines()[-1] == (f"  Fix: {fix} Or crossing={{'tp': 'allow'}}, if it is meant.")
 
 
 def test_several_axes_are_told_together() -> None:
     said = check_crossings(
-        CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}
+        LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}
     ).error
     assert said.splitlines()[0] == "build_mesh(dp=2, tp=4): dp, tp cross nodes."
     assert said.splitlines()[-1] == (
@@ -65,7 +65,7 @@ def test_several_axes_are_told_together() -> None:
 
 
 def test_each_policy_has_its_own_words() -> None:
-    found = check_crossings(CALL, LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "warn"})
+    found = check_crossings(LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "warn"})
     assert found.error.splitlines()[:2] == [
         "build_mesh(dp=2, tp=4): dp crosses nodes.",
         "  dp crosses nodes: 4 of 4 groups span 2 nodes; ranks 0, 4 are on node 0, node 4.",
@@ -81,7 +81,7 @@ def test_what_is_said_is_what_crosses(layout: Layout, data: st.DataObject) -> No
     hosts = data.draw(st.lists(st.sampled_from("abc"), min_size=24, max_size=24))
     topology = Topology.of_hosts([*hosts, *["d"] * (max(layout.ranks) + 1)])
     policies = {axis: data.draw(st.sampled_from(["error", "warn"])) for axis in layout.axes}
-    found = check_crossings(Call("build_mesh"), layout, topology, policies)
+    found = check_crossings(layout, topology, policies)
     crossing = {axis for axis, one in crossings(layout, topology).items() if one.crosses}
     for policy, said in (("error", found.error), ("warn", found.warning)):
         named = {line.split()[0] for line in said.splitlines() if " crosses nodes: " in line}
@@ -89,8 +89,8 @@ def test_what_is_said_is_what_crosses(layout: Layout, data: st.DataObject) -> No
 
 
 def test_nothing_is_computed_where_nothing_is_watched() -> None:
-    assert check_crossings(CALL, LAYOUT, CYCLIC, {}) == CrossingVerdict()
-    assert check_crossings(CALL, Layout(dp=8, tp=1), CYCLIC, {"tp": "error"}) == CrossingVerdict()
+    assert check_crossings(LAYOUT, CYCLIC, {}) == CrossingVerdict()
+    assert check_crossings(Layout(dp=8, tp=1), CYCLIC, {"tp": "error"}) == CrossingVerdict()
 
 
 law = settings(deadline=None, max_examples=60, database=None)
@@ -172,7 +172,7 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
 def test_what_is_advised_works(ground: tuple[Layout, Topology], axis: str, written: bool) -> None:
     layout, topology = ground
     call = Call("build_mesh", kwargs=layout.sizes) if written else None
-    text = suggest_fix(layout, topology, axis, call=call)
+    text = suggest_fix(layout, topology, axis)
     assert (text != "") == crossings(layout, topology)[axis].crosses
     for way in filter(None, text.removesuffix(".").split("; or ")):
         if way == BLOCKS:

@@ -60,7 +60,7 @@ def test_levels_nest_where_no_domain_is_torn(inner: list[int], data: st.DataObje
     inside = (level("rack", numbers),)
     if torn:
         with pytest.raises(SpecError, match="would be in several domains"):
-            check_nested(Call("f"), level("pod", outer), inside)
+            check_nested(level("pod", outer), inside)
     else:
-        check_nested(Call("f"), level("pod", outer), inside)
-    check_nested(Call("f"), level("pod", outer), ())
+        check_nested(level("pod", outer), inside)
+    check_nested(level("pod", outer), ())

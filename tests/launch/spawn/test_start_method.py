@@ -114,11 +114,11 @@ def test_preloaded_modules_come_once_in_order_and_before_the_freeze(
     monkeypatch.setattr(start_method, "_preloaded", ("torch",))
     start_method.preload("a", "b")
     start_method.preload("b", "c")
-    context = start_method.context_for(Call("spawn"), session)
+    context = start_method.context_for(session)
     server = sys.modules["multiprocessing.forkserver"]._forkserver
     assert server._preload_modules == ["torch", "a", "b", "c", "meshkit.launch.spawn.gc_freeze"]
     monkeypatch.undo()
-    assert start_method.context_for(Call("spawn"), session) is context
+    assert start_method.context_for(session) is context
 
 
 def test_spawn_registers_the_mesh_and_launch_does_not_name_it() -> None:

@@ -48,14 +48,14 @@ def test_addresses(world: World, found: tuple[str | None, int | None]) -> None:
 
 def test_a_process_alone_needs_no_network_and_a_file_needs_no_port(tmp_path: Path) -> None:
     alone = replace(WORLD, rank=0, world_size=1, master_addr="nowhere.invalid", master_port=1)
-    assert isinstance(open_store(CALL, alone, SECOND), dist.HashStore)
+    assert isinstance(open_store(alone, SECOND), dist.HashStore)
     shared = replace(WORLD, init_method=f"file://{tmp_path}/store")
-    assert isinstance(open_store(CALL, shared, SECOND), dist.FileStore)
+    assert isinstance(open_store(shared, SECOND), dist.FileStore)
 
 
 def test_nowhere_to_meet() -> None:
     with pytest.raises(meshkit.LaunchError) as caught:
-        open_store(CALL, replace(WORLD, master_addr="a"), SECOND)
+        open_store(replace(WORLD, master_addr="a"), SECOND)
     assert caught.value.variables == {"MASTER_ADDR": "a", "MASTER_PORT": None}
     assert str(caught.value) == (
         "init(): rank 1 of 2 does not know where to meet the others.\n"
@@ -84,7 +84,7 @@ def test_no_answer_within_the_deadline(
     world = replace(WORLD, master_addr="127.0.0.1", master_port=port, launcher=launcher)
     began = time.monotonic()
     with pytest.raises(meshkit.RankTimeoutError) as caught:
-        open_store(CALL, world, SECOND)
+        open_store(world, SECOND)
     assert 0.7 < time.monotonic() - began < 3
     assert caught.value.missing_ranks == missing
     assert str(caught.value) == (
@@ -98,7 +98,7 @@ def test_who_comes_again_has_only_what_is_left_of_the_time() -> None:
     world = replace(WORLD, master_addr="127.0.0.1", master_port=free_port())
     now = time.monotonic()
     with pytest.raises(meshkit.RankTimeoutError, match="within 60 s"):
-        open_store(CALL, world, timedelta(seconds=60), since=now - 59.5)
+        open_store(world, timedelta(seconds=60), since=now - 59.5)
     assert time.monotonic() - now < 10
 
 
@@ -109,7 +109,7 @@ def test_a_port_that_is_taken() -> None:
         port = other.getsockname()[1]
         host = replace(WORLD, rank=0, master_addr="127.0.0.1", master_port=port)
         with pytest.raises(meshkit.LaunchError) as caught:
-            open_store(CALL, host, SECOND)
+            open_store(host, SECOND)
     first, evidence, fix = str(caught.value).splitlines()
     assert first == f"init(): rank 0 cannot host the store at 127.0.0.1:{port}."
     assert "address already in use" in evidence.lower()
@@ -122,10 +122,10 @@ def test_a_port_that_is_taken() -> None:
 def test_keys_of_an_earlier_attempt_are_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     host = replace(WORLD, rank=0, master_addr="127.0.0.1", master_port=port)
-    first = open_store(CALL, host, SECOND)
+    first = open_store(host, SECOND)
     first.set("key", "of attempt 0")
     monkeypatch.setitem(os.environ, "TORCHELASTIC_RESTART_COUNT", "1")
-    second = open_store(CALL, host, SECOND)  # the same server: this process hosts it already
+    second = open_store(host, SECOND)  # the same server: this process hosts it already
     assert first.check(["key"])
     assert not second.check(["key"])
 
@@ -144,14 +144,14 @@ def test_keys_of_an_earlier_attempt_are_out_of_sight(monkeypatch: pytest.MonkeyP
 def test_a_file_that_cannot_be_a_store(url: str) -> None:
     began = time.monotonic()
     with pytest.raises(meshkit.LaunchError, match=r"no store in|does not know where"):
-        open_store(CALL, replace(WORLD, init_method=url), SECOND)
+        open_store(replace(WORLD, init_method=url), SECOND)
     assert time.monotonic() - began < 1
 
 
 @pytest.mark.parametrize("url", ["tcp://[::1", "tcp://h:99999", "tcp://", "http://h:1", ""])
 def test_a_url_that_is_none(url: str) -> None:
     with pytest.raises(meshkit.LaunchError, match="does not know where to meet"):
-        open_store(CALL, replace(WORLD, init_method=url), SECOND)
+        open_store(replace(WORLD, init_method=url), SECOND)
 
 
 def test_an_address_of_ones_own_under_torchrun_is_hosted_by_rank_0(
@@ -160,25 +160,25 @@ def test_an_address_of_ones_own_under_torchrun_is_hosted_by_rank_0(
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     url = f"tcp://127.0.0.1:{free_port()}"
     world = replace(WORLD, rank=0, launcher="torchrun", init_method=url)
-    ours = open_store(CALL, world, SECOND)
+    ours = open_store(world, SECOND)
     ours.set("a", "b")
-    assert open_store(CALL, replace(world, rank=1), SECOND).get("a") == b"b"
+    assert open_store(replace(world, rank=1), SECOND).get("a") == b"b"
 
 
 def test_rank_0_hosts_whatever_the_address_says() -> None:
     """A wrong one is told by the ranks that cannot reach it, not by rank 0 after minutes."""
     world = replace(WORLD, rank=0, master_addr="10.255.255.1", master_port=free_port())
     began = time.monotonic()
-    open_store(CALL, world, SECOND).set("a", "b")
+    open_store(world, SECOND).set("a", "b")
     assert time.monotonic() - began < 1
 
 
 def test_a_name_that_no_resolver_takes() -> None:
     world = replace(WORLD, master_addr="a..b", master_port=29500)
     with pytest.raises(meshkit.RankTimeoutError, match=r"no store answers rank 1 at a\.\.b:29500"):
-        open_store(CALL, world, SECOND)
+        open_store(world, SECOND)
 
 
 def test_a_process_alone_needs_no_address() -> None:
     alone = replace(WORLD, rank=0, world_size=1, init_method="env://")
-    open_store(CALL, alone, SECOND).set("a", "b")
+    open_store(alone, SECOND).set("a", "b")

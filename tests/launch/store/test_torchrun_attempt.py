@@ -28,7 +28,7 @@ def of(store: dist.Store, agent: str, count: int, rank: int = 1, size: int = 2) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHELASTIC_RESTART_COUNT", str(count))
         patch.setenv("TORCHELASTIC_ERROR_FILE", f"/tmp/{agent}/attempt_{count}/0/error.json")
-        return store_of_attempt(CALL, world, store)
+        return store_of_attempt(world, store)
 
 
 def is_one(first: dist.Store, second: dist.Store) -> bool:
@@ -79,7 +79,7 @@ def test_without_torchrun_all_sizes_meet(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     base = dist.HashStore()
     worlds = [meshkit.detect({"RANK": "1", "WORLD_SIZE": size}) for size in ("2", "3")]
-    assert is_one(*(store_of_attempt(CALL, world, base) for world in worlds))
+    assert is_one(*(store_of_attempt(world, base) for world in worlds))
 
 
 def test_who_waits_in_an_attempt_is_told_that_it_is_over() -> None:
@@ -103,7 +103,7 @@ def test_who_takes_a_seat_just_as_the_attempt_ends_comes_again(
     answers = [True, True, False]
     monkeypatch.setattr(rendezvous, "is_past", lambda base: answers.pop(0))
     world, wait = meshkit.detect({"RANK": "0", "WORLD_SIZE": "1"}), timedelta(seconds=5)
-    rendezvous._opened(CALL, world, wait, time.monotonic())
+    rendezvous._opened(world, wait, time.monotonic())
     assert answers == []
 
 

@@ -22,7 +22,7 @@ JOB = timedelta(seconds=900)
 
 def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:
     call = Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
-    return GroupTimeouts.of(call, GroupPlan.of(layout), timeout, JOB)
+    return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
 
 
 def seconds(found: GroupTimeouts, *axes: str) -> float:

@@ -32,7 +32,7 @@ def test_a_group_ends_with_its_last_user_and_only_once(
 ) -> None:
     book, there, births = GroupRegistry(), set[int](), []
     for used in views:
-        births.append(book.register("view", groups(used, used - there), number=7, call=CALL))
+        births.append(book.register("view", groups(used, used - there), number=7))
         there |= used
     ended: list[Any] = []
     open_ = dict(zip(births, views, strict=True))
@@ -48,8 +48,8 @@ def test_a_group_ends_with_its_last_user_and_only_once(
 
 def test_the_registry_as_text() -> None:
     book = GroupRegistry(lent={((4, 1),): None})
-    first = book.register("dp=4 sp=2", groups({2, 3}, {2, 3}), number=5, call=CALL)
-    second = book.register("x=8", groups({2}, set()), number=6, call=Call("mesh.view"))
+    first = book.register("dp=4 sp=2", groups({2, 3}, {2, 3}), number=5)
+    second = book.register("x=8", groups({2}, set()), number=6)
     assert (first, second) == (0, 1)
     assert book.call is CALL
     assert book.in_words() == "views 0 (dp=4 sp=2), 1 (x=8) of mesh 5"
@@ -61,6 +61,6 @@ def test_the_registry_as_text() -> None:
     assert book.find(alike(8)) == ("default", None)
     book.release(first)
     assert (
-        book.register("y=8", groups(set(), set()), number=9, call=Call("mesh.view")) == 2
+        book.register("y=8", groups(set(), set()), number=9) == 2
     )  # births are never used twice
     assert book.in_words() == "views 1 (x=8), 2 (y=8) of mesh 5"

@@ -259,10 +259,10 @@ def test_without_a_store_crossing_error_raises() -> None:
     record = Job(meshkit.detect({}), None, None, timedelta(seconds=1), 0, None)
     layout, call = meshkit.Layout(tp=2), Call("build_mesh", kwargs={"tp": 2})
     terms = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
-    assert check_crossing(call, layout, record, 0, terms) is None
+    assert check_crossing(layout, record, 0, terms) is None
     call = call.but(crossing={"tp": "error"})
     with pytest.raises(meshkit.SpecError) as caught:
-        check_crossing(call, layout, record, 0, replace(terms, crossing={"tp": "error"}))
+        check_crossing(layout, record, 0, replace(terms, crossing={"tp": "error"}))
     assert str(caught.value) == (
         "build_mesh(tp=2, crossing={'tp': 'error'}): no store tells where ranks are.\n"
         "  Fix: build_mesh(tp=2)."

@@ -37,7 +37,7 @@ def list_compared_fields() -> list[str]:
     assert record is not None
     plan = GroupPlan.of(meshkit.Layout(dp=1))
     terms = GroupOptions(None, GroupTimeouts(None), None)
-    return list(proposal.proposal_fields(Call("build_mesh"), plan, record, terms, GroupRegistry()))
+    return list(proposal.proposal_fields(plan, record, terms, GroupRegistry()))
 
 
 # What the odd rank passes, or what is altered there, so that one field of its request differs.
