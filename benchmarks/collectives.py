@@ -103,7 +103,7 @@ def check(pair: Pair, rank: int) -> bool:
         except RuntimeError as error:
             unsupported_reason(error)  # raises any other error again
             return False
-        if wrong := ready.wrong(rank):
+        if wrong := ready.num_wrong(rank):
             raise RuntimeError(f"{pair.op} over {pair.axis}: {wrong} wrong elements by {owner}")
     return True
 

@@ -24,7 +24,6 @@ import numpy as np
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.agreement.consensus import Participants, Proposal, agree
 from meshkit.launch.store import client as stores
@@ -92,7 +91,7 @@ def check_in(ranks: int) -> tuple[float, int, set[int]]:
     world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
     sizes = plan_of(ranks).layout.sizes
     request = {"call": "build_mesh", "sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
-    proposal = Proposal(Call("build_mesh", kwargs=sizes), request, "ranks disagree.")
+    proposal = Proposal("build_mesh", request, "ranks disagree.")
     began = time.monotonic()
     with count_store_calls() as counts, no_waiting():
         numbers = {

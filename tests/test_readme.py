@@ -92,7 +92,7 @@ def test_the_disagreement_shown_is_the_one_raised() -> None:
 
 
 def test_the_warning_shown_is_the_one_given() -> None:
-    call, layout = Call("build_mesh", kwargs={"dp": 2, "tp": 2}), meshkit.Layout(dp=2, tp=2)
+    _call, layout = Call("build_mesh", kwargs={"dp": 2, "tp": 2}), meshkit.Layout(dp=2, tp=2)
     found = check_crossings(layout, meshkit.Topology.of_hosts(["a", "b"] * 2), {"tp": "warn"})
     assert f"RuntimeWarning: {found.warning}\n" in README
 

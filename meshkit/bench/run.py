@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.call import Call
 from ..core.grid.layout import Layout
 from ..launch.agreement.consensus import Proposal
 from ..launch.default_group import require_job
@@ -122,7 +121,7 @@ def agree_on_hosts(request: Request) -> list[str]:
         DisagreementError: the same on every rank, with the request of each.
         RankTimeoutError: if ranks do not arrive.
     """
-    matter = Proposal(Call("meshkit bench"), request.fields, DISAGREEMENT)
+    matter = Proposal("meshkit bench", request.fields, DISAGREEMENT)
     return checked_in(
         matter, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."
     )

@@ -117,10 +117,8 @@ class Sweep:
                     with _memory_errors(case, self.mesh.rank):
                         self._measure(case, measurements)
         except CollectiveError as error:
-            head, mark, fix = str(error).rpartition("\n  Fix: ")
-            text = f"{head}\n  It was one of the collectives that measure {current}.{mark}{fix}"
-            facts = {"missing_ranks": error.missing_ranks, "behind": error.behind}
-            raise CollectiveError(text, **facts) from error.__cause__
+            error.evidence += (f"It was one of the collectives that measure {current}.",)
+            raise
         return measurements
 
     def _measure(self, case: Case, measurements: list[Measurement]) -> None:

@@ -15,7 +15,7 @@ from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, 
 from ..core.version import VERSION
 from . import terminal
 from .command import Command, Result, to_ascii
-from .options.command_line import OPTIONS
+from .options.command_line import OPTIONS, command_line
 from .terminal import open_stream, write_stream
 
 # A file each, read when it is typed, or for the help of all.
@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer: Result = asked.command.run(asked)
     except (MeshkitError, ImportError) as error:  # ImportError: torch, where there is none
-        write_stream(f"{to_ascii(_named(f'meshkit {asked.command.name}', str(error)))}\n", "stderr")
+        if isinstance(error, MeshkitError):
+            error.quote(vars(asked).get("line") or command_line(asked))
+        write_stream(f"{to_ascii(str(error))}\n", "stderr")
         return MISUSE if isinstance(error, MISUSED) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -99,8 +101,3 @@ def _parsed(arguments: Sequence[str], *, heard: bool) -> argparse.Namespace:
         told = write_stream("", "stdout") and heard
         write_stream("", "stderr")
         raise SystemExit(left.code or (0 if told else FAILED)) from None
-
-
-def _named(command: str, error: str) -> str:
-    """The error behind the command, unless it begins by quoting that."""
-    return error if error.startswith(f"{command} ") else f"{command}: {error}"

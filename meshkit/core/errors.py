@@ -19,7 +19,7 @@ An error is raised with a summary, evidence and a fix, without the call. The dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -41,7 +41,7 @@ class Change:
 
     Example:
         >>> print(SpecError("needs 8 ranks.", fix=(Change(dp=None), ", which gives dp=3.")).fix_text)
-        the same call without dp, which gives dp=3.
+        without dp, which gives dp=3.
     """
 
     arguments: Mapping[str, object]
@@ -55,14 +55,13 @@ class Change:
             return str(call.with_args(**self.arguments))
         added = ", ".join(f"{k}={v!r}" for k, v in self.arguments.items() if v is not None)
         dropped = ", ".join(k for k, v in self.arguments.items() if v is None)
-        words = [f"with {added}"] * bool(added) + [f"without {dropped}"] * bool(dropped)
-        return f"the same call {' and '.join(words)}"
+        return ", ".join([*[added] * bool(added), *[f"without {dropped}"] * bool(dropped)])
 
 
 Fix = str | Change | tuple["str | Change", ...]
 
 
-def join_fixes(ways: list[Fix]) -> Fix:
+def join_fixes(ways: Sequence[Fix]) -> tuple[str | Change, ...]:
     """Return one fix out of several alternatives, joined by "or".
 
     Example:

@@ -145,8 +145,8 @@ def _who(arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
     """Who this process is: what the arguments say, else the launcher."""
     try:
         world = detect_world(os.environ, arguments)
-    except LaunchError as error:
-        raise LaunchError(f"{error}", variables=error.variables) from None
+    except LaunchError:
+        raise
     if tasks := allocation(world):
         text = format_error(
             f"this is one process by itself, in an allocation of several: {tasks}.",
@@ -185,13 +185,13 @@ def _join(
         "torch": torch.__version__,
     }
     matter = Proposal(
-        call, request, ABOUT, claims, hosts=partial(job_hosts, os.environ, world.launcher)
+        "init", request, ABOUT, claims, hosts=partial(job_hosts, os.environ, world.launcher)
     )
     world, store, generation = rendezvous(matter, world, wait, since=began)
     number = None if seed is None else drawn(store, world, seed, 0, wait)
     home = dist.PrefixStore("default_group", store)
     commit_on_all(
-        Proposal(call, {"call": "init, made"}, UNMADE, stage="the end of "),
+        Proposal("init", {"call": "init, made"}, UNMADE, stage="the end of "),
         Participants.of(store, world),
         wait,
         lambda connect: _make_default_group(world, device, home, timeout, connect),

@@ -44,7 +44,7 @@ def seed_claim(seed: Seed, left: str = "no process group was created") -> Claim:
 
     def clash(first: Claimant, second: Claimant) -> DisagreementError:
         text = format_error(
-            f"ranks disagree about {call.name}(seed=...); {left}.",
+            f"ranks disagree about the seed; {left}.",
             f"{first}: seed={first.value}",
             f"{second}: seed={second.value}",
             fix="pass the same seed on every rank, or seed='shared', which rank 0 draws for all.",

@@ -185,7 +185,7 @@ def _hybrid(
     world: World,
 ) -> Layout:
     """The layout of sizes within and across nodes, on the whole world."""
-    check_no_plain_sizes(sizes)
+    check_no_plain_sizes(sizes, across)
     if ranks is not None:
         fix = (Change(ranks=None), ", or axes by size beside ranks.")
         raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)

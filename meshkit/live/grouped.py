@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.call import public
+from ..core.call import Call, public
 from ..core.errors import MeshkitError
 from ..core.grid.axis_names import check_axes_exist
 from ..core.grid.group_plan import GroupPlan, not_built
@@ -41,7 +41,7 @@ class Grouped(Position):
         number: int,
     ) -> None:
         super().__init__(plan.layout, joined.world.rank)
-        self._call = call
+        self._call = Call("build_mesh", kwargs=plan.layout.sizes)
         self._plan = plan
         self._joined = joined
         self._groups = groups
@@ -74,7 +74,7 @@ class Grouped(Position):
         check_axes_exist(axes, self.layout.axes)
         self._check_open()
         if not self._plan.has(axes):
-            raise not_built(self._call, self._plan, axes)
+            raise not_built(self._plan, axes, self._call)
         self._check_here()
         self._held[axes] = self._groups.by_key[self._plan.key(axes)]
         return self._held[axes]

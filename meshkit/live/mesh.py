@@ -52,7 +52,7 @@ class Mesh(Workload):
         self, plan: GroupPlan, joined: Job, terms: GroupOptions, shared: GroupRegistry
     ) -> None:
         groups, number = assemble(plan, joined, terms, shared)
-        super().__init__(call, plan, joined, groups, shared, number)
+        super().__init__(plan, joined, groups, shared, number)
         self._terms = terms
         self._guard_state = GuardState()
 
@@ -294,7 +294,7 @@ class Mesh(Workload):
     ) -> GuardContext:
         """Return everything that a guard needs to know of this mesh."""
         ids = self._number, self._guard_state
-        return GuardContext(call, self.layout, self._joined, self._groups.by_key, *ids)
+        return GuardContext(self.layout, self._joined, self._groups.by_key, *ids)
 
     def _device_ids(self) -> list[int] | None:
         """The device a collective without tensors must use, where the backend needs one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from meshkit import Layout, SpecError
-from meshkit.core.call import Call
 from meshkit.interop.axis_names import check_data, rename_axes
 
 KNOWN = ("pp", "fsdp", "tp")

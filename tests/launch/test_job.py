@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.call import Call
 from meshkit.launch import default_group, job
 
 

@@ -26,7 +26,6 @@ from itertools import combinations
 import numpy as np
 
 from ...core.arrays import Ints
-from ...core.call import Call
 from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist
 from ...core.grid.group_plan import Axes
@@ -103,10 +102,9 @@ def parse_targets(
         >>> parse_targets(Layout(dp=2, sp=2), ["dp+sp"])[0].span
         ('dp', 'sp')
     """
-    quoted = Call("parse_targets", (layout, list(names))) if call is None else call
     targets: dict[tuple[Axes, ...], Target] = {}
     for name in names:
-        target = _parse_target(quoted, layout, name)
+        target = _parse_target(layout, name)
         targets.setdefault(tuple(sorted(target.groups)), target)
     return tuple(targets.values())
 

@@ -64,7 +64,7 @@ def run(asked: Namespace) -> Result:
         SpawnError: any of these, where the ranks were started here.
     """
     sizes = sizes_of(asked.sizes, "meshkit bench")
-    command_line(asked, sizes)
+    asked.line = command_line(asked, sizes)
     layout = _layout(sizes, asked)
     targets = _targets(layout, asked.axes)
     check_memory(asked.bytes, asked.n or detect().local_world_size or 1)

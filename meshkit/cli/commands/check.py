@@ -47,7 +47,7 @@ def run(asked: Namespace) -> Result:
         SpawnError: any of these, where the ranks were started here.
     """
     sizes = sizes_of(asked.sizes, "meshkit check")
-    command_line(asked, sizes)
+    asked.line = command_line(asked, sizes)
     nested = ordered_sizes(sizes, asked.order)
     request = {**sizes, **drop_none(order=asked.order, groups=asked.groups)}
     fits = partial(_check_fits, nested, asked.groups or ())

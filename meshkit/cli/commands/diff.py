@@ -29,7 +29,7 @@ def run(asked: Namespace) -> Result:
         BatchError: for a batch that does not divide over dp of the first.
     """
     before, after = (_layout(asked, which) for which in ("before", "after"))
-    batch = batch_of(_call(asked, "before", before.sizes), before, asked)
+    batch = batch_of(before, asked)
     found = Difference.of(before, after, batch)
     if asked.json:
         return Result(json.dumps(found.as_dict()))
@@ -44,7 +44,7 @@ def _layout(asked: Namespace, which: str) -> Layout:
         raise SpecError("one of the two grids has no sizes.", fix=fix)
     sizes = sizes_of(words, "meshkit diff")
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
-    _call(asked, which, sizes)
+    asked.line = _call(asked, which, sizes)
     return layout_of(sizes, order, asked.world if -1 in sizes.values() else None)
 
 

@@ -45,7 +45,7 @@ def run(asked: Namespace) -> Result:
     """
     rank, words = _rank_of(asked)
     sizes = sizes_of(words, f"meshkit explain{'' if rank is None else f' {rank}'}")
-    command_line(asked, sizes, *([] if rank is None else [rank]))
+    asked.line = command_line(asked, sizes, *([] if rank is None else [rank]))
     layout = layout_of(sizes, asked.order, asked.world)
     _check_rank(layout, rank)
     topology = topology_of(layout, asked)

@@ -43,7 +43,7 @@ def run(asked: Namespace) -> Result:
         BatchError: for a batch that does not divide.
     """
     sizes = sizes_of(asked.sizes, "meshkit plan")
-    command_line(asked, sizes)
+    asked.line = command_line(asked, sizes)
     overview = overview_of(sizes, asked)
     draw_into(asked.svg, overview.layout, overview.nodes)
     if asked.json:

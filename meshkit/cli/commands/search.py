@@ -18,7 +18,6 @@ from ...core.errors import SpecError
 from ...core.validate import is_number
 from .. import terminal
 from ..command import Command, Result
-from ..options.command_line import command_line
 from ..options.files import object_of
 from ..options.grid import number
 
@@ -114,7 +113,7 @@ def _check_figure(path: str, name: str, value: object) -> None:
 def _job(asked: Namespace, links: Machine) -> TrainingJob:
     """What was asked for. Raises as :class:`TrainingJob`, in the words of the command."""
     numbers = asked.world, asked.nodes, asked.global_batch, asked.seq
-    check_job(command_line(asked), *numbers)
+    check_job(*numbers)
     return TrainingJob(*numbers, links)
 
 

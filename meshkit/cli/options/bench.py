@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
 
 from ...bench.results.collectives import OPERATIONS, sweep_sizes
 from ...core.errors import Change, SpecError
@@ -145,8 +144,4 @@ def check_memory(text: str, ranks: int) -> None:
 
 def _fewer(most: int) -> str:
     """The same command with ranks that fit; in words where its sizes ask for so many."""
-    sizes = next((value for value in call.args if isinstance(value, Mapping)), {})
-    known = math.prod(size for size in sizes.values() if size != -1)
-    if "n" in call.kwargs and -1 in sizes.values() and max(most, 2) // known:
-        return (Change(n=max(most, 2) // known * known), ".")
     return f"a mesh of {count_noun(max(most, 1), 'rank')} or fewer on this machine."

@@ -31,7 +31,7 @@ class CommandLine(Call):
 
     Example:
         >>> typed = CommandLine("meshkit plan", ({"dp": 4, "sp": 2},), {"world": 6})
-        >>> print(typed.but(dp=None, order="sp dp"))
+        >>> print(typed.with_args(dp=None, order="sp dp"))
         meshkit plan sp=2 --world 6 --order 'sp dp'
     """
 
@@ -52,15 +52,15 @@ class CommandLine(Call):
             if name in OPTIONS:
                 yield from format_option(name, value)
 
-    def but(self, **changes: object) -> CommandLine:
-        """As :meth:`Call.but`; of another grid ``--nodes`` are such as it can be on.
+    def with_args(self, **changes: object) -> CommandLine:
+        """As :meth:`Call.with_args`; of another grid ``--nodes`` are such as it can be on.
 
         Example:
             >>> typed = CommandLine("meshkit plan", ({"x": 4},), {"nodes": "3"})
-            >>> print(typed.but(order="dp x"))
+            >>> print(typed.with_args(order="dp x"))
             meshkit plan x=4 --nodes 2 --order 'dp x'
         """
-        found = replace(self, **vars(super().but(**changes)))
+        found = replace(self, **vars(super().with_args(**changes)))
         nodes, ranks = found.kwargs.get("nodes"), found._ranks()
         if "nodes" in changes or nodes is None or ranks is None:
             return found
@@ -88,7 +88,7 @@ class CommandLine(Call):
         if self.quoted:
             args = (sizes if isinstance(value, Mapping) else value for value in self.args)
             return replace(self, args=tuple(args))
-        return self.but(**sizes, order=" ".join(sizes))
+        return self.with_args(**sizes, order=" ".join(sizes))
 
 
 def _nodes(nodes: str, ranks: int) -> str:

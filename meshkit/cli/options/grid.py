@@ -209,7 +209,8 @@ def batch_of(layout: Layout, asked: Namespace) -> BatchPlan | None:
     if not said:
         return None
     if "dp" not in layout.axes:
-        fix = f"{call.nested({'dp': 1, **layout.sizes})}."
+        sizes = {"dp": 1, **layout.sizes}
+        fix = (Change(**sizes, order=" ".join(sizes)), ".")
         raise BatchError("there is no axis dp that divides the samples.", fix=fix)
     try:
         return BatchPlan.of(solve_batch({"dp": layout.sizes["dp"], **said}))

@@ -32,7 +32,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..call import public
-from ..errors import Change, SpecError
+from ..errors import SpecError
 from ..topology.level import check_divides
 from ..validate import parse_integer
 from .machines import Machine
@@ -91,7 +91,7 @@ def _limited(name: str, value: object) -> int:
     number = parse_integer(value)
     if number is None or not 1 <= number <= LIMITS[name]:
         fix = f"a whole number from 1 to {LIMITS[name]}."
-        raise SpecError((Change(**{name: value}), f": {name} is {value!r}."), fix=fix)
+        raise SpecError(f"{name} is {value!r}.", fix=fix)
     return number
 
 

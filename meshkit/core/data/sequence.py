@@ -227,7 +227,8 @@ def _checked(asked: Mapping[str, Any], cut: str = "") -> dict[str, object]:
     unit = _unit(parts, asked["order"])
     length = _number("length", asked["length"], unit)
     if length % unit and not asked["pad"]:
-        raise _indivisible(length, unit, cut or f"parts {parts}")
+        zigzag = asked["order"] == "zigzag"
+        raise _indivisible(length, unit, cut or f"parts {parts}", zigzag=zigzag)
     return {"length": length, "parts": parts, "order": asked["order"], "pad": bool(asked["pad"])}
 
 
@@ -251,12 +252,11 @@ def _filled(length: int, unit: int) -> int:
     return -(-length // unit) * unit
 
 
-def _indivisible(length: int, unit: int, cut: str) -> SpecError:
+def _indivisible(length: int, unit: int, cut: str, *, zigzag: bool) -> SpecError:
     """The length that does not divide, with the nearest that do."""
     above = _filled(length, unit)
     below = above - unit or None
     near = [str(n) for n in (below, above) if n]
-    zigzag = call.kwargs.get("order") == "zigzag"
     product = f"2 x {cut}" if zigzag else cut
     equals = f" = {unit}" if " x " in product else ""
     return SpecError(

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ..call import Call
-from ..errors import CALL, Change, SpecError, UnknownAxisError
+from ..errors import CALL, Change, Fix, SpecError, UnknownAxisError, join_fixes
 from ..text import article, count_noun
 from ..validate import parse_integer
 
@@ -40,7 +40,6 @@ RESERVED = frozenset(
     }
 )
 
-VIEWS = ("layout.view", "mesh.view")  # have ranks to infer a size from
 WORLD = "the world"  # has ranks that can be started anew
 MAX_AXES = 32  # what numpy 1 can hold in one array
 MAX_RANKS = 2**63 - 1  # what int64 can number
@@ -99,7 +98,7 @@ def _unknown(name: object, axes: tuple[str, ...]) -> UnknownAxisError:
     )
 
 
-def check_names(names: Collection[object]) -> None:
+def check_names(names: Collection[object], *, inferable: bool = False) -> None:
     """Refuse names that einops, Python or meshkit's own options could not take.
 
     Raises:
@@ -121,7 +120,7 @@ def check_names(names: Collection[object]) -> None:
             f"A mesh has 1 to {MAX_AXES}.",
             fix="leave out axes of size 1."
             if names
-            else (Change(dp=-1 if call.name in VIEWS else 1), "."),
+            else (Change(dp=-1 if inferable else 1), "."),
         )
 
 
@@ -139,7 +138,7 @@ def _name_fault(name: object) -> str | None:
     return None
 
 
-def check_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
+def check_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
     """The sizes as plain ints, each 1 or more, or -1.
 
     Args:
@@ -148,16 +147,16 @@ def check_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
     Raises:
         SpecError: for a bool, a float, a str, zero and a negative number other than -1.
     """
-    check_names(sizes)
-    return check_each(sizes)
+    check_names(sizes, inferable=inferable)
+    return check_each(sizes, inferable=inferable)
 
 
-def check_each(sizes: Mapping[str, object]) -> dict[str, int]:
+def check_each(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
     """The sizes as plain ints, as :func:`check_sizes`, whatever their names."""
-    return {name: _size(name, sizes) for name in sizes}
+    return {name: _size(name, sizes, inferable=inferable) for name in sizes}
 
 
-def _size(name: str, sizes: Mapping[str, object]) -> int:
+def _size(name: str, sizes: Mapping[str, object], *, inferable: bool) -> int:
     size = sizes[name]
     number = parse_integer(size)
     if number is not None and (number >= 1 or number == -1):
@@ -166,24 +165,18 @@ def _size(name: str, sizes: Mapping[str, object]) -> int:
     raise SpecError(
         f"the size of {name} is {what}.",
         "A size is an int of 1 or more, or -1 for the one to be inferred.",
-        fix=(Change(**{name: _meant(sizes, size)}), "."),
+        fix=(Change(**{name: _meant(sizes, size, inferable=inferable)}), "."),
         sizes=dict(sizes),
     )
 
 
-def _meant(sizes: Mapping[str, object], size: object) -> int:
+def _meant(sizes: Mapping[str, object], size: object, *, inferable: bool) -> int:
     """What was probably meant: 4 for ``"4"`` and 4.0; else -1, where it could be inferred."""
     try:
         number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = 0
-    inferred = -1 not in sizes.values() and call.name != "Layout"
-    return number if number >= 1 else (-1 if inferred and ("dp" in sizes or _ordered()) else 1)
-
-
-def _ordered() -> bool:
-    """Whether the caller's axes are all there is, so that dp is not inferred beside them."""
-    return call.name in VIEWS or "order" in call.kwargs
+    return number if number >= 1 else (-1 if inferable and -1 not in sizes.values() else 1)
 
 
 def check_one_inferred(sizes: Mapping[str, int]) -> None:
@@ -248,7 +241,7 @@ def infer_sizes(
             more than one -1.
 
     Example:
-        >>> infer_sizes(Call("f"), {"dp": -1, "sp": 2, "tp": 4}, 64, "")
+        >>> infer_sizes({"dp": -1, "sp": 2, "tp": 4}, 64, "")
         {'dp': 8, 'sp': 2, 'tp': 4}
     """
     check_one_inferred(sizes)
@@ -269,28 +262,23 @@ def infer_sizes(
     )
 
 
-def _fix_product(sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool) -> str:
+def _fix_product(sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool) -> Fix:
     """What would work: another number of ranks, or the same call without dp."""
     below, above = num_ranks // known * known, (num_ranks // known + 1) * known
     worlds = [str(n) for n in (below, above) if n] if -1 in sizes.values() else [str(known)]
     noun = "rank" if worlds == ["1"] else "ranks"
-    ways = [f"start {' or '.join(worlds)} {noun}"] if can_start else []
+    ways: list[Fix] = [f"start {' or '.join(worlds)} {noun}"] if can_start else []
     rest = known // sizes["dp"] if sizes.get("dp", -1) != -1 else 0
     if rest and num_ranks % rest == 0 and -1 not in sizes.values():
         size = num_ranks // rest
         ways.append((Change(dp=None if can_start else -1), f", which gives dp={size}"))
-    if call.name in VIEWS and "dp" not in sizes and -1 not in sizes.values():
-        ways += _ways_of_a_view(sizes, known, num_ranks)
-    return f"{', or '.join(ways) or f'sizes whose product is {num_ranks}'}."
+    if not can_start and "dp" not in sizes and -1 not in sizes.values():
+        ways += _inferred_axis(sizes, known, num_ranks)
+    return (*join_fixes(ways or [f"sizes whose product is {num_ranks}"]), ".")
 
 
-def _ways_of_a_view(sizes: Mapping[str, int], known: int, num_ranks: int) -> Iterator[str]:
-    """The call with dp to be inferred, in its standard place; else with the first axis that can."""
-    if num_ranks % known == 0 and not call.args and "order" not in call.kwargs:
-        given = [*call.kwargs.items()]
-        given.insert(1 if given[0][0] == "pp" else 0, ("dp", -1))
-        yield f"{Call(call.name, kwargs=dict(given))}, which gives dp={num_ranks // known}"
-        return
+def _inferred_axis(sizes: Mapping[str, int], known: int, num_ranks: int) -> Iterator[Fix]:
+    """Yield the call that infers the first axis that can be inferred."""
     for axis, size in sizes.items():
         if num_ranks % (known // size) == 0:
             yield (Change(**{axis: -1}), f", which gives {axis}={num_ranks * size // known}")

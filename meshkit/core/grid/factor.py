@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from ..call import Call, drop_none, public
-from ..errors import CALL, Change, SpecError
+from ..errors import CALL, Change, Fix, SpecError, join_fixes
 from ..text import article
 from ..validate import parse_integer
-from .axis_names import VIEWS, check_count, check_each, check_one_inferred, check_sizes, infer_sizes
+from .axis_names import check_count, check_each, check_one_inferred, check_sizes, infer_sizes
 from .hybrid import check_no_plain_sizes, hybrid_layout
 from .layout import Layout
 from .order import order_axes
@@ -60,7 +60,7 @@ def factor_world(
         )
     check_count(num_ranks, sizes)
     if parts:
-        check_no_plain_sizes(sizes)
+        check_no_plain_sizes(sizes, across)
         return hybrid_layout(num_ranks, within, across, order)
     nested = ordered_sizes(sizes, order)
     return Layout(ranks=None, **infer_sizes(nested, num_ranks, f"world_size = {num_ranks}"))
@@ -73,7 +73,8 @@ def ordered_sizes(sizes: Mapping[str, object], order: str | Iterable[str] | None
         SpecError: as :func:`factor_world`, for all that can be known without a world size.
     """
     # no sizes at all ask for dp alone
-    return order_axes(check_sizes(sizes) if sizes else {}, order)
+    inferable = "dp" in sizes or order is not None
+    return order_axes(check_sizes(sizes, inferable=inferable) if sizes else {}, order)
 
 
 def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
@@ -85,8 +86,7 @@ def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, objec
     if sizes is not None and not isinstance(sizes, Mapping):
         raise SpecError(
             f"sizes is {article(type(sizes).__name__)}.",
-            fix=f"{call.name}({'dp=-1' if call.name in VIEWS else 'dp=4, sp=2, tp=1'}), or the same"
-            " as a dict.",
+            fix='axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
         )
     mapped: Mapping[str, object] = sizes or {}
     both = sorted(mapped.keys() & axes.keys())
@@ -135,15 +135,15 @@ def _filled(sizes: dict[str, int], world_size: int | None) -> dict[str, int]:
     if total is None:
         nothing = f"there is nothing to infer {' '.join(unknown)} from"
         line = f"{nothing if world_size is None else f'a world of {world_size!r} ranks'}."
-        fix = f"{Call(call.name, (known + len(unknown),), sizes)}, say."
+        fix = f"{Call('split_world', (known + len(unknown),), sizes)}, say."
         raise SpecError(line, fix=fix)
     left = total - known
     if left < len(unknown) or (left and not unknown):
         last = unknown[0] if unknown else next(reversed(sizes))
         room = left + (0 if unknown else sizes[last])
-        ways = [f"start {known + len(unknown)} ranks"]
-        ways += [(Change(**{last: room}),)] if room > 0 else []
+        ways: list[Fix] = [f"start {known + len(unknown)} ranks"]
+        ways += [Change(**{last: room})] if room > 0 else []
         parts = " + ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
         line = f"the parts are {known} ranks, the world has {total}."
-        raise SpecError(line, f"{parts} = {known}.", fix=f"{', or '.join(ways)}.")
+        raise SpecError(line, f"{parts} = {known}.", fix=(*join_fixes(ways), "."))
     return {**sizes, **dict.fromkeys(unknown, left)}

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from ..arrays import Ints
 from ..call import Call
-from ..errors import SpecError
+from ..errors import Change, SpecError
 from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
 
@@ -80,7 +80,6 @@ class GroupPlan:
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
-        call or Call("GroupPlan.of", (layout, groups))
         extra = _extra([groups] if isinstance(groups, str) else groups)
         for axes in extra:
             check_axes_exist(axes, layout.axes)
@@ -111,22 +110,20 @@ class GroupPlan:
         return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
 
 
-def not_built(building: Call, plan: GroupPlan, axes: Axes) -> SpecError:
-    """The error of a group that was not asked for, with the call that builds it.
+def not_built(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
+    """Return the error of a group that was not requested, with the call that builds it.
 
     Args:
-        building: the call that built, or builds, the mesh.
-        plan: what was asked for.
-        axes: what was not.
+        plan: the requested groups.
+        axes: the axes of the missing group.
+        built_by: the call that built the mesh; None for the call that raises the error.
     """
     built = ", ".join("(" + " ".join(one) + ")" for one in plan.asked if one)
     more = [*(" ".join(one) for one in plan.extra), " ".join(axes)]
-    if building.name.startswith("Mesh.from_"):  # of groups that the caller made
-        building = Call("mesh.view", kwargs=plan.layout.sizes)
     return SpecError(
         f"no group over {' '.join(axes)} was built.",
         f"Built are {built}; a getter never creates one.",
-        fix=f"{building.but(groups=more)}.",
+        fix=f"{built_by.with_args(groups=more)}." if built_by else (Change(groups=more), "."),
         sizes=plan.layout.sizes,
     )
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from ..errors import CALL, Change, SpecError
 from ..text import article
-from ..topology.axis_assignment import permuted_positions
 from ..validate import parse_integer
 from .axis_names import check_names, infer_sizes
 from .layout import Layout
 from .order import order_axes
+from .strides import permuted_positions
 
 
 def hybrid_layout(
@@ -55,7 +55,7 @@ def hybrid_layout(
     return Layout(ranks=ranks, **total)
 
 
-def check_no_plain_sizes(sizes: Mapping[str, object]) -> None:
+def check_no_plain_sizes(sizes: Mapping[str, object], across: Mapping[str, int] | None) -> None:
     """Refuse sizes by keyword beside those within and across.
 
     Raises:
@@ -63,9 +63,9 @@ def check_no_plain_sizes(sizes: Mapping[str, object]) -> None:
     """
     if sizes:
         line = f"{CALL} gives {', '.join(sizes)} beside within and across."
-        has = call.kwargs.get("across")
-        across = {**(has if isinstance(has, Mapping) else {}), **sizes}
-        fix = (Change(**dict.fromkeys(sizes), across=across), "; or within, on a node.")
+        known = across if isinstance(across, Mapping) else {}
+        merged = Change(**dict.fromkeys(sizes), across={**known, **sizes})
+        fix = (merged, "; or within, on a node.")
         raise SpecError(line, fix=fix, sizes=dict(sizes))
 
 

@@ -105,18 +105,20 @@ class Layout:
         grid.flags.writeable = False
         return grid
 
+    @public("layout.size")
     def size(self, *axes: str) -> int:
         """The product of the sizes of the axes, none meaning all; UnknownAxisError for others."""
-        self._check("layout.size", axes)
+        self._check(axes)
         return math.prod(size for axis, size, _ in self._strided if axis in axes or not axes)
 
+    @public("layout.coordinate")
     def coordinate(self, rank: int) -> dict[str, int]:
         """Where a rank sits: axis name to index. O(axes).
 
         Raises:
             CoordinateError: where the rank is not in the grid.
         """
-        position = self._position("layout.coordinate", rank)
+        position = self._position(rank)
         return {axis: position // stride % size for axis, size, stride in self._strided}
 
     @public("layout.rank")
@@ -135,6 +137,7 @@ class Layout:
         places = [check_index(axis, coordinate[axis], n) * s for axis, n, s in self._strided]
         return self._seats.at(sum(places))
 
+    @public("layout.coordinates")
     def coordinates(self, ranks: ArrayLike) -> Ints:
         """The coordinates of many ranks at once.
 
@@ -147,14 +150,15 @@ class Layout:
         Raises:
             CoordinateError: where a rank is not in the grid.
         """
-        array = check_integers("layout.coordinates", "ranks", ranks)
+        array = check_integers("ranks", ranks)
         positions = self._seats.find_all(array)
         if (outside := positions < 0).any():
             raise unknown_rank_error(
-                "layout.coordinates", int(array[outside].flat[0]), self, self._seats
+                int(array[outside].flat[0]), self, self._seats
             )
         return indices(positions, self._strided)
 
+    @public("layout.groups")
     def groups(self, *axes: str) -> Ints:
         """All groups over the listed axes.
 
@@ -168,11 +172,12 @@ class Layout:
         Raises:
             UnknownAxisError: for an axis the layout does not have.
         """
-        self._check("layout.groups", axes)
+        self._check(axes)
         outer = [axis for axis in self.axes if axes and axis not in axes]
         pattern = f"{' '.join(self.axes)} -> ({' '.join(outer)}) ({' '.join(axes or self.axes)})"
         return np.asarray(einops.rearrange(self.grid, pattern))
 
+    @public("layout.peers")
     def peers(self, rank: int, *axes: str) -> Ints:
         """The group of one rank over the listed axes, itself included.
 
@@ -187,11 +192,12 @@ class Layout:
             CoordinateError: where the rank is not in the grid.
             UnknownAxisError: for an axis the layout does not have.
         """
-        self._check("layout.peers", axes)
-        position = self._position("layout.peers", rank)
+        self._check(axes)
+        position = self._position(rank)
         steps = select(self._strided, axes or self.axes)
         return self._seats.take(group_start(position, steps) + offsets(steps))
 
+    @public("layout.strides")
     def strides(self, *axes: str) -> Strides:
         """Size and stride of a group over the axes, in as few steps as can be. O(axes).
 
@@ -206,9 +212,10 @@ class Layout:
             >>> dense.strides("dp", "sp"), dense.view(shard=8, tp=2).strides("shard")
             (((8, 2),), ((8, 2),))
         """
-        self._check("layout.strides", axes)
+        self._check(axes)
         return coalesce(select(self._strided, axes or self.axes))
 
+    @public("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
         """The rank ``shift`` steps along an axis. O(axes).
 
@@ -222,12 +229,13 @@ class Layout:
             CoordinateError: where the rank is not in the grid, or ``shift`` is not an int.
             UnknownAxisError: for an axis the layout does not have.
         """
-        self._check("layout.neighbor", (axis,))
-        position = self._position("layout.neighbor", rank)
-        shift = check_integer("layout.neighbor", "shift", shift)
+        self._check((axis,))
+        position = self._position(rank)
+        shift = check_integer("shift", shift)
         there = shift_position(position, select(self._strided, (axis,)), shift, wrap=wrap)
         return None if there is None else self._seats.at(there)
 
+    @public("layout.ring")
     def ring(self, rank: int, axis: str) -> Ints:
         """The ranks around an axis, this one first: int64 (size of the axis,). O(axes + size).
 
@@ -272,7 +280,7 @@ class Layout:
             Layout(replicate=2, shard=4)
         """
         _call, has = Call("layout.view", kwargs=sizes), f"{self!r} has {self.num_ranks} ranks"
-        filled = infer_sizes(check_sizes(sizes), self.num_ranks, has, whose="the layout")
+        filled = infer_sizes(check_sizes(sizes, inferable=True), self.num_ranks, has, whose="the layout")
         return Layout(ranks=self.ranks, **filled)
 
     def __contains__(self, rank: object) -> bool:
@@ -306,13 +314,12 @@ class Layout:
         position = None if mark is None else self._seats.find(mark)
         return draw_positions(self.axes, self.shape, self._seats.at, mark=position, width=width)
 
-    @public(name)
-    def _check(self, name: str, axes: tuple[str, ...]) -> None:
-        if len(axes) != 1 or axes[0] not in self._axes:  # a call in words takes its time
+    def _check(self, axes: tuple[str, ...]) -> None:
+        if len(axes) != 1 or axes[0] not in self._axes:  # the usual case is fast
             check_axes_exist(axes, self._axes)
 
-    def _position(self, name: str, rank: int) -> int:
-        found = self._seats.find(check_integer(name, "rank", rank))
+    def _position(self, rank: int) -> int:
+        found = self._seats.find(check_integer("rank", rank))
         if found is None:
-            raise unknown_rank_error(name, rank, self, self._seats)
+            raise unknown_rank_error(rank, self, self._seats)
         return found

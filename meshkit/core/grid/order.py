@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..call import Call
-from ..errors import Change, SpecError, format_error
-from ..text import article
-from .axis_names import STANDARD, VIEWS, check_names, check_one_inferred, closest_axis, parse_axes
+from ..errors import Change, SpecError
+from ..text import article, format_sizes
+from .axis_names import STANDARD, check_names, check_one_inferred, closest_axis, parse_axes
 
 
-def order_axes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
+def order_axes(
+    sizes: Mapping[str, int], order: str | Iterable[str] | None, *, can_add_dp: bool = True
+) -> dict[str, int]:
     """The sizes from the outermost axis to the innermost, dp among them.
 
     Args:
@@ -27,7 +28,7 @@ def order_axes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> d
         names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
     else:
         names = _names(order)
-        _check_order(sizes, names)
+        _check_order(sizes, names, can_add_dp=can_add_dp)
     nested = {name: sizes.get(name, -1) for name in names}
     check_one_inferred(nested)
     return nested
@@ -45,18 +46,16 @@ def view_sizes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> d
             views of one job would then nest differently, which is rarely meant.
     """
     if order is not None:
-        return order_axes(sizes, order)
+        return order_axes(sizes, order, can_add_dp=False)
     standard = [name for name in sizes if name in STANDARD]
     right = sorted(standard, key=STANDARD.index)
     if standard != right:
         turn = iter(right)
         nested = {n: sizes[n] for n in (next(turn) if n in STANDARD else n for n in sizes)}
-        rest = {n: value for n, value in call.kwargs.items() if n not in sizes}
-        fix = Call(call.name, kwargs={**nested, **rest})
         raise SpecError(
             f"{' '.join(standard)} is not the standard order, {' '.join(right)}.",
             "A view keeps the order in which its axes are written, from the outside in.",
-            fix=f"{fix}, or order={' '.join(sizes)!r}, if it is meant.",
+            fix=(f"{format_sizes(nested, ', ')}; or ", Change(order=" ".join(sizes)), ", if it is meant."),
             sizes=dict(sizes),
         )
     return dict(sizes)
@@ -77,16 +76,20 @@ def _check_standard_order(sizes: Mapping[str, int]) -> None:
             dp = () if -1 in sizes.values() else ("dp",)
             order = " ".join(dict.fromkeys((*dp, *sizes)))
             hint = f"did you mean {suggestion}? Or " if suggestion else ""
-            text = format_error(
+            raise SpecError(
                 f"the axis {name} has no standard place.",
                 f"The standard axes nest {' '.join(STANDARD)}, from the outside in.",
                 fix=(f"{hint}say where it goes: ", Change(order=order), "."),
+                sizes=dict(sizes),
+                axis=name,
+                axes=STANDARD,
+                suggestion=suggestion,
             )
-            facts = {"axis": name, "axes": STANDARD, "suggestion": suggestion}
-            raise SpecError(text, sizes=dict(sizes), **facts)
 
 
-def _check_order(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
+def _check_order(
+    sizes: Mapping[str, int], names: tuple[str, ...], *, can_add_dp: bool
+) -> None:
     if names:
         check_names(names)
     unsized = [n for n in names if n not in sizes and n != "dp"]
@@ -98,7 +101,7 @@ def _check_order(sizes: Mapping[str, int], names: tuple[str, ...]) -> None:
     evidence += [f"{n} is in order but has no size." for n in unsized]
     evidence += [f"{n} has a size but is not in order." for n in unplaced]
     evidence += [f"{n} stands twice in order." for n in doubled]
-    fits = "dp" in sizes or -1 in sizes.values() or call.name in VIEWS
+    fits = "dp" in sizes or -1 in sizes.values() or not can_add_dp
     dp = [] if fits else ["dp"]  # with it, any number of ranks fits
     right = " ".join(dict.fromkeys(dp + [n for n in names if n not in unsized] + unplaced))
     fix = (Change(order=right), ".")

@@ -174,10 +174,10 @@ def _compact(ranks: range | Ints) -> range | Ints:
     return range(int(ranks[0]), int(ranks[-1]) + (1 if step > 0 else -1), step)
 
 
-def unknown_rank_error(name: str, rank: int, layout: object, seats: RankOrder) -> CoordinateError:
+def unknown_rank_error(rank: int, layout: object, seats: RankOrder) -> CoordinateError:
     """The error of a rank that has no place in a layout."""
     return CoordinateError(
-        f"{name}: rank {rank} is not in {layout!r}.",
+        f"rank {rank} is not in {layout!r}.",
         f"It has {count_noun(len(seats), 'rank')}, {seats}.",
         fix=f"a rank {seats}.",
         index=rank,

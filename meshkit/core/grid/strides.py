@@ -14,7 +14,8 @@ of the same ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -113,3 +114,24 @@ def shift_position(position: int, steps: Strides, shift: int, *, wrap: bool) -> 
     if not wrap and not 0 <= here + shift < size:
         return None
     return position + ((here + shift) % size - here) * stride
+
+
+def permuted_positions(shape: Sequence[int], chain: Sequence[tuple[int, int]]) -> Ints:
+    """Return the positions of a grid in the order of a chain of factors, the last one fastest.
+
+    Args:
+        shape: the shape of the grid.
+        chain: the factors of each axis. Their product is the axis size.
+
+    Returns:
+        int64 (positions,), each position once.
+
+    Example:
+        >>> permuted_positions((2, 4), ((1, 2), (0, 2), (1, 2))).tolist()
+        [0, 1, 4, 5, 2, 3, 6, 7]
+    """
+    factors = [pair for pair in chain if pair[1] > 1]  # numpy arrays have few dims
+    by_axis = sorted(range(len(factors)), key=lambda i: factors[i][0])  # stable: outermost first
+    shape_by_axis = [factors[i][1] for i in by_axis]
+    positions = np.arange(math.prod(shape), dtype=np.int64).reshape(shape_by_axis)
+    return np.asarray(positions.transpose(np.argsort(by_axis)).ravel())

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..arrays import Ints
-from ..call import Call
 from ..data.batch import BatchPlan
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
-from ..errors import format_error
+from ..errors import SpecError
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
 from ..text import count_noun, format_sizes, summarize
@@ -64,7 +63,7 @@ class JobReport:
     groups_per_rank: int
     groups: int
     batch: BatchPlan | None
-    warnings: tuple[str, ...]
+    warnings: tuple[SpecError, ...]
     placement: Placement | None = None
 
     @classmethod
@@ -93,7 +92,6 @@ class JobReport:
             (4, 15)
         """
         layout = plan.layout
-        call or Call("build_mesh", kwargs=layout.sizes)
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
         # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.key
@@ -119,7 +117,7 @@ class JobReport:
             "groups_per_rank": self.groups_per_rank,
             "groups": self.groups,
             "batch": self.batch and batch_dict(self.batch),
-            "warnings": list(self.warnings),
+            "warnings": [str(warning) for warning in self.warnings],
             "placement": self.placement and placement_dict(self.placement),
         }
 
@@ -156,11 +154,11 @@ def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[Axi
 
 def _warnings(
     layout: Layout, topology: Topology, crossing: Mapping[str, Crossing]
-) -> Iterator[str]:
+) -> Iterator[SpecError]:
     """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
     if "tp" in crossing and crossing["tp"].crosses:
         why = "tp talks in every layer, and must sit on the nearest wires."
-        yield format_error(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp"))
+        yield SpecError(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp"))
 
 
 HEADER = ("axis", "size", "stride", "groups", "first group")
@@ -216,4 +214,4 @@ def _facts(overview: JobReport) -> list[tuple[str, str]]:
     facts = [("groups", f"{mine}; {overview.groups} in all")]
     facts += [("batch", str(overview.batch))] if overview.batch else []
     facts += [("placed", str(overview.placement))] if overview.placement else []
-    return facts + [("warning", text) for text in overview.warnings]
+    return facts + [("warning", str(warning)) for warning in overview.warnings]

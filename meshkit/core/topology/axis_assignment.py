@@ -21,9 +21,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..arrays import Ints
 from ..validate import divisors
 
 Sizes = tuple[int, ...]  # one number for each axis
@@ -121,27 +118,6 @@ def factorizations(number: int, limits: Sizes) -> Iterator[Sizes]:
         return
     for factor in divisors(math.gcd(number, limits[0])):
         yield from ((factor, *rest) for rest in factorizations(number // factor, limits[1:]))
-
-
-def permuted_positions(shape: Sizes, chain: Chain) -> Ints:
-    """Return the positions of a grid in the order of a chain of factors, the last one fastest.
-
-    Args:
-        shape: the shape of the grid.
-        chain: the factors of each axis. Their product is the axis size.
-
-    Returns:
-        int64 (positions,), each position once.
-
-    Example:
-        >>> permuted_positions((2, 4), ((1, 2), (0, 2), (1, 2))).tolist()
-        [0, 1, 4, 5, 2, 3, 6, 7]
-    """
-    factors = [pair for pair in chain if pair[1] > 1]  # numpy arrays have few dims
-    by_axis = sorted(range(len(factors)), key=lambda i: factors[i][0])  # stable: outermost first
-    shape_by_axis = [factors[i][1] for i in by_axis]
-    positions = np.arange(math.prod(shape), dtype=np.int64).reshape(shape_by_axis)
-    return np.asarray(positions.transpose(np.argsort(by_axis)).ravel())
 
 
 def _quotient(sizes: Sizes, row: Sizes) -> Sizes:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..call import public
-from ..errors import Change, SpecError
+from ..errors import SpecError
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import plural
@@ -193,7 +193,7 @@ def traffic_per_axis(layout: Layout, traffic: Mapping[str, float] | None) -> Flo
     check_axes_exist(traffic, layout.axes)
     for axis, amount in traffic.items():
         if not is_number(amount) or not math.isfinite(amount) or amount < 0:
-            line = (Change(traffic=dict(traffic)), f": the traffic of {axis} is {amount!r}.")
+            line = f"the traffic of {axis} is {amount!r}."
             fix = "the bytes that a rank sends along it in a step, 0 or more."
             raise SpecError(line, fix=fix)
     return np.array([float(traffic.get(axis, 0)) for axis in layout.axes])

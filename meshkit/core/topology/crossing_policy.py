@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..call import public
-from ..errors import Change, SpecError, format_error
+from ..errors import Change, Fix, SpecError, join_fixes
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import article, count_noun, format_ranks
@@ -30,12 +29,12 @@ class CrossingVerdict:
     """The messages about axes that cross nodes against their policy.
 
     Attributes:
-        error: the text of an error to raise, or "".
-        warning: the text of a warning, or "".
+        error: the error to raise, or None.
+        warning: the error whose text is the warning, or None.
     """
 
-    error: str = ""
-    warning: str = ""
+    error: SpecError | None = None
+    warning: SpecError | None = None
 
 
 def check_policies(
@@ -90,16 +89,17 @@ def check_crossings(
     return CrossingVerdict(_message(layout, topology, errors), _message(layout, topology, warnings))
 
 
-def _message(layout: Layout, topology: Topology, crossing: list[Crossing]) -> str:
+def _message(layout: Layout, topology: Topology, crossing: list[Crossing]) -> SpecError | None:
     if not crossing:
-        return ""
+        return None
     axes = [item.axis for item in crossing]
     evidence = [f"{item}; {_first_group(layout, topology, item.axis)}." for item in crossing]
-    return format_error(
+    return SpecError(
         f"{', '.join(axes)} {'crosses' if len(axes) == 1 else 'cross'} nodes.",
         *evidence,
         f"There are {topology}.",
         fix=_fix(layout, topology, axes),
+        sizes=layout.sizes,
     )
 
 
@@ -113,23 +113,23 @@ def _first_group(layout: Layout, topology: Topology, axis: str) -> str:
     return f"ranks {format_ranks(groups[first].tolist())} are on {shown}"
 
 
-def _fix(layout: Layout, topology: Topology, axes: list[str]) -> str:
+def _fix(layout: Layout, topology: Topology, axes: list[str]) -> Fix:
     """Return the changes that keep axes inside nodes, and the policy that allows crossing."""
-    fixes = [suggest_fix(layout, topology, axis) for axis in axes]
-    if len(axes) > 1:
-        fixes = [f"{axis}: {fix}" for axis, fix in zip(axes, fixes, strict=True)]
-    allow = f"crossing={dict.fromkeys(axes, 'allow')}, if it is meant."
-    return f"{' '.join(fixes)} Or {allow}"
+    parts: list[str | Change] = []
+    for axis in axes:
+        parts += [f"{axis}: "] * (len(axes) > 1)
+        parts += [*suggest_fix(layout, topology, axis), " "]
+    allow = Change(crossing=dict.fromkeys(axes, "allow"))
+    return (*parts, "Or ", allow, ", if crossing is meant.")
 
 
-@public("suggest_fix")
 def suggest_fix(
     layout: Layout,
     topology: Topology,
     axis: str,
     *,
     level: str = NODE,
-) -> str:
+) -> tuple[str | Change, ...]:
     """Return changes that keep an axis inside its nodes: order, placement, or another size.
 
     Every change in the text was tried and works.
@@ -142,7 +142,7 @@ def suggest_fix(
             only.
 
     Returns:
-        The text for ``Fix:``; "" if the axis does not cross.
+        The parts of a fix; none if the axis does not cross.
 
     Raises:
         UnknownAxisError: if the layout does not have the axis.
@@ -153,37 +153,27 @@ def suggest_fix(
 
     Example:
         >>> cyclic = Topology.of_hosts(["a", "b"] * 4)
-        >>> suggest_fix(Layout(dp=2, tp=4), cyclic, "tp")
-        'start the ranks in blocks, node by node (srun --distribution=block); or place=True.'
-        >>> suggest_fix(Layout(dp=1, tp=8), cyclic, "tp")
+        >>> SpecError("", fix=suggest_fix(Layout(dp=2, tp=4), cyclic, "tp")).fix_text
+        'start the ranks in blocks, node by node (srun --distribution=block), or place=True.'
+        >>> SpecError("", fix=suggest_fix(Layout(dp=1, tp=8), cyclic, "tp")).fix_text
         'dp=2, tp=4, place=True, as a node holds 4 ranks.'
     """
     check_axes_exist((axis,), layout.axes)
     if not _crosses(layout, topology, axis, level):
-        return ""
+        return ()
     counts = np.bincount(topology.domain_of(level, layout.grid).ravel())
     fits = math.gcd(layout.sizes[axis], *counts.tolist())
     if fits == layout.sizes[axis] or layout.sizes[axis] <= counts.max():
-        fixes = [_format(changes) for changes in _reorderings(layout, topology, axis, level)]
+        fixes: list[Fix] = [Change(**c) for c in _reorderings(layout, topology, axis, level)]
         if _fits_in_blocks(layout, topology, axis, level):
             fixes.insert(0, BLOCKS)
         if fixes:
-            return f"{'; or '.join(fixes)}."
+            return (*join_fixes(fixes), ".")
     smaller, changes = _shrink(layout, axis, fits)
     changes |= next(_reorderings(smaller, topology, axis, level), {})
-    if call is not None:
-        return f"{_format(changes)}."
     if set(counts[counts > 0].tolist()) == {fits}:
-        return f"{_format(changes)}, as a {level} holds {count_noun(fits, 'rank')}."
-    return f"{_format(changes)}, as {fits} divides the ranks of every {level}."
-
-
-def _format(
-    changes: Changes,
-) -> str:
-    if call is not None:
-        return str(call.but(**changes))
-    return ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        return Change(**changes), f", as a {level} holds {count_noun(fits, 'rank')}."
+    return Change(**changes), f", as {fits} divides the ranks of every {level}."
 
 
 def _reorderings(layout: Layout, topology: Topology, axis: str, level: str) -> Iterator[Changes]:

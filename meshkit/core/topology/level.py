@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..errors import SpecError
+from ..errors import Change, SpecError, join_fixes
 from ..text import count_noun
 from ..validate import divisors, parse_integer
 
@@ -77,5 +77,5 @@ def check_divides(num_ranks: int, num_nodes: int) -> None:
     verb = "does" if num_ranks == 1 else "do"
     ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
     line = f"{ranks} {verb} not divide over {nodes}."
-    fix = f"{', or '.join(str(call.but(nodes=n)) for n in nearest)}."
+    fix = (*join_fixes([Change(nodes=n) for n in nearest]), ".")
     raise SpecError(line, fix=fix, world_size=num_ranks)

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..grid.layout import Layout
-from .axis_assignment import Chain, Sizes, permuted_positions
+from ..grid.strides import permuted_positions
+from .axis_assignment import Chain, Sizes
 from .crossing import count_leaving
 from .topology import Topology
 

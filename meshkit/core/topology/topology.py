@@ -189,6 +189,7 @@ class Topology:
         """The names of the levels, the outermost first; ``"node"`` is the last."""
         return (*(level.name for level in self.outer), NODE)
 
+    @public("topology.node_of")
     def node_of(self, ranks: ArrayLike) -> Ints:
         """Return the node of each rank: int64 in the shape of ``ranks``.
 
@@ -197,11 +198,11 @@ class Topology:
 
         Cost: O(ranks * log(nodes)).
         """
-        array = check_integers("topology.node_of", "ranks", ranks)
+        array = check_integers("ranks", ranks)
         outside = (array < 0) | (array >= self.world_size)
         if outside.any():
             rank, last = int(array[outside].flat[0]), self.world_size - 1
-            line = f"topology.node_of: rank {rank} is not in the topology, which has {self}."
+            line = f"rank {rank} is not in the topology, which has {self}."
             raise CoordinateError(line, fix=f"ranks from 0 to {last}.", index=rank)
         if self._by_rank is not None:
             return np.asarray(self._by_rank[array])

@@ -27,8 +27,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...core.call import Call
-from ...core.errors import MeshkitError, RankTimeoutError
+from ...core.errors import CALL, MeshkitError, RankTimeoutError
 from ...core.text import plural
 from ..launchers.world import World
 from ..store.check_in import (
@@ -59,7 +58,7 @@ class Proposal:
     """What a meeting is about.
 
     Attributes:
-        call: the call to quote.
+        operation: the public call that proposes, for example ``"build_mesh"``.
         request: what must be equal on all ranks, field by field.
         about: line one of the error where it is not.
         claims: what must be equal on the ranks that claim it, or a rank's alone.
@@ -70,7 +69,7 @@ class Proposal:
             that explains it.
     """
 
-    call: Call
+    operation: str
     request: Mapping[str, str]
     about: str
     claims: tuple[Claim, ...] = ()
@@ -268,7 +267,7 @@ def _judged(matter: Proposal, party: Participants, meeting: dist.Store, wait: ti
     if missing:
         seen = last_seen(party.store, party.world.rank, missing)
         more = [f"Last seen: {'; '.join(seen)}."] * bool(seen) + _unseen(matter.hosts(), came)
-        what, seconds = f"{matter.stage}{matter.call}", wait.total_seconds()
+        what, seconds = f"{matter.stage}{CALL}", wait.total_seconds()
         return error_to_json(missing_ranks_error(what, seconds, came, missing, matter.place, *more))
     return str(trouble.get("failure", ALL))
 

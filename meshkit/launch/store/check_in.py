@@ -22,6 +22,7 @@ from ...core.errors import (
     LaunchError,
     MeshkitError,
     RankTimeoutError,
+    SpecError,
 )
 from ...core.report.disagreement import disagreement, group_equal_requests
 from ...core.text import format_ranks, format_sizes, plural
@@ -31,7 +32,14 @@ ELSEWHERE = "elsewhere"  # the key of a meeting to which ranks have come from se
 NAMED = 8  # ranks or hosts named one by one in an error
 KINDS: dict[str, type[MeshkitError]] = {
     kind.__name__: kind
-    for kind in (CollectiveError, DisagreementError, LaunchError, MeshkitError, RankTimeoutError)
+    for kind in (
+        CollectiveError,
+        DisagreementError,
+        LaunchError,
+        MeshkitError,
+        RankTimeoutError,
+        SpecError,
+    )
 }
 RANKS = ("missing_ranks", "behind")  # attributes that hold ranks
 
@@ -153,8 +161,9 @@ def error_to_json(error: MeshkitError) -> str:
     """An error as it stands in the store."""
     requests = {str(rank): text for rank, text in getattr(error, "requests", {}).items()}
     ranks = {name: list(getattr(error, name, ())) for name in RANKS}
-    said = {"error": type(error).__name__, "text": str(error)}
-    return json.dumps({**said, "requests": requests, **ranks})
+    text = {"summary": error.summary, "evidence": list(error.evidence), "fix": error.fix_text}
+    kind = {"error": type(error).__name__}
+    return json.dumps({**kind, **text, "requests": requests, **ranks})
 
 
 def error_from_json(said: str) -> MeshkitError:
@@ -164,4 +173,7 @@ def error_from_json(said: str) -> MeshkitError:
     requests = {int(rank): str(text) for rank, text in dict(found.get("requests", {})).items()}
     named: dict[str, object] = {"requests": requests} if requests else {}
     named |= {n: tuple(int(rank) for rank in found[n]) for n in RANKS if found.get(n)}
-    return kind(str(found.get("text")), **named)
+    evidence = [str(line) for line in found.get("evidence", ())]
+    error = kind(str(found.get("summary")), *evidence, fix=str(found.get("fix", "")))
+    vars(error).update(named)
+    return error

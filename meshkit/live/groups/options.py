@@ -109,7 +109,7 @@ class GroupTimeouts:
             axes = parse_axes(names) if isinstance(names, str | tuple) else (names,)
             check_axes_exist(axes, plan.layout.axes)
             if not plan.has(axes):
-                raise not_built(call, plan, axes)
+                raise not_built(plan, axes)
             limit = parse_timeout("timeout", value)
             if limit is not None:  # listings that come to one group: the longest counts
                 found[plan.key(axes)] = max(limit, found.get(plan.key(axes), limit))

@@ -86,7 +86,7 @@ class GroupRegistry:
     ) -> int:
         """Take a mesh and its groups into the book; the number of its birth."""
         if not self.born:
-            self.number, self.call = number, call
+            self.number = number
         self.groups.update(groups.made)
         self.users[self.born] = OpenView(name, groups.used)
         self.born += 1

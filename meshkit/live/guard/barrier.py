@@ -127,7 +127,7 @@ def _missing_error(
     missing = [rank for rank in ranks if rank not in came]
     if not missing:
         return _unknown_error(ranks, limit)
-    return missing_ranks_error(call, limit.total_seconds(), came, missing, format_coordinate)
+    return missing_ranks_error(CALL, limit.total_seconds(), came, missing, format_coordinate)
 
 
 def _unknown_error(ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:

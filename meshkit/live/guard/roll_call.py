@@ -21,7 +21,6 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ...core.call import Call
 from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
@@ -58,7 +57,6 @@ class GuardContext:
     """Everything that a guard needs to know of a mesh.
 
     Attributes:
-        call: the call to quote.
         layout: the ranks of the mesh.
         record: the current job.
         groups: axes to this rank's group, as the group plan names them.
@@ -66,7 +64,6 @@ class GuardContext:
         state: the state of the mesh's roll calls.
     """
 
-    call: Call
     layout: Layout
     record: Job
     groups: Mapping[Axes, dist.ProcessGroup]

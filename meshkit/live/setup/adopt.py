@@ -24,7 +24,7 @@ from ..groups.registry import GroupRegistry
 from .proposal import announce_refusal
 
 Given = Mapping[str | tuple[str, ...], object]
-MeshParts = tuple[Call, GroupPlan, Job, GroupOptions, GroupRegistry]  # what a Mesh is made of
+MeshParts = tuple[GroupPlan, Job, GroupOptions, GroupRegistry]  # what a Mesh is made of
 
 
 def call_of(layout: object, groups: object) -> Call:
@@ -55,7 +55,7 @@ def wrap_groups(read: Callable[[], tuple[Layout, Given]]) -> MeshParts:
     except MeshkitError as error:
         announce_refusal(job.world, error)
         raise
-    return call, plan, job, GroupOptions(None, GroupTimeouts(job.timeout), job.default), shared
+    return plan, job, GroupOptions(None, GroupTimeouts(job.timeout), job.default), shared
 
 
 def given_groups(layout: object, groups: object) -> tuple[Layout, Given]:
@@ -149,8 +149,6 @@ def _checked(layout: Layout, rank: int, axes: tuple[str, ...], group: object) ->
             fix=f"the group over {row.tolist()}, which dist.new_group made on all ranks.",
         )
     fix = f"the group over {row.tolist()}, in this order."
-    if call.name == "Mesh.from_device_mesh":
-        fix = "a DeviceMesh whose ranks ascend along each axis, as torch sorts them in its groups."
     check_members(axes, group, row, fix=fix)
     return group
 

@@ -14,7 +14,7 @@ from itertools import groupby
 import torch.distributed as dist
 
 from ...core.call import Verbatim
-from ...core.errors import Change, SpecError
+from ...core.errors import Change, Fix, SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
@@ -24,7 +24,7 @@ from ...launch.agreement.broadcast import broadcast_from_rank_0
 from ...launch.agreement.consensus import Participants, Proposal, agree
 from ...launch.default_group import Job
 from ...launch.launchers.world import World
-from ...launch.store.check_in import hosts_of
+from ...launch.store.check_in import error_from_json, error_to_json, hosts_of
 from ...launch.store.client import STORE_GRACE, store_call
 from ..groups.options import GroupOptions
 from ..groups.registry import GroupRegistry
@@ -49,7 +49,7 @@ def placed_live(plan: GroupPlan, record: Job, terms: GroupOptions, shared: Group
     """
     if isinstance(terms.place, Topology):
         return placed(plan.layout, terms.place).layout
-    matter = Proposal(call, proposal_fields(plan, record, terms, shared), ABOUT)
+    matter = Proposal("build_mesh", proposal_fields(plan, record, terms, shared), ABOUT)
     fix = (Change(place=Verbatim("meshkit.Topology.of_hosts([...])")), ", a host for each rank.")
     return placed(plan.layout, Topology.of_hosts(checked_in(matter, record, fix))).layout
 
@@ -107,18 +107,18 @@ def check_crossing(
             topology = Topology.of_hosts(_hosts(record, store, number))
         found = check_crossings(layout, topology, policies)
         try:
-            if found.warning:  # told of the line that calls build_mesh
-                warnings.warn(found.warning, RuntimeWarning, stacklevel=5)
+            if found.warning is not None:  # at the line that calls build_mesh
+                warnings.warn(str(found.warning), RuntimeWarning, stacklevel=6)
         except RuntimeWarning as refused:  # python -W error
             fatal = refused
     if strict:
-        error = _heard(record, store, f"crossing/{number}", lambda: found.error)
+        error = _heard(record, store, f"crossing/{number}", lambda: error_to_json(found.error) if found.error else "")
         if error:
-            raise SpecError(error, sizes=layout.sizes)
+            raise error_from_json(error)
     return fatal
 
 
-def checked_in(matter: Proposal, record: Job, fix: str) -> list[str]:
+def checked_in(matter: Proposal, record: Job, fix: Fix) -> list[str]:
     """From which host each rank of the world has come, on every rank. Collective over the world.
 
     Seven store operations a rank: a meeting, and what rank 0 has read there, for which it
@@ -137,7 +137,7 @@ def checked_in(matter: Proposal, record: Job, fix: str) -> list[str]:
         DisagreementError: where a rank asks for something else.
         RankTimeoutError: where ranks did not come.
     """
-    _call, store = matter.call, record.store
+    store = record.store
     if store is None:
         raise SpecError("no store tells where ranks are.", fix=fix)
     number = agree(matter, Participants.of(store, record.world), record.arrival_timeout)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ...core.call import Call, format_value, public
+from ...core.call import Call, format_value
 from ...core.errors import MeshkitError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
@@ -57,7 +57,7 @@ def agree_on_mesh(
         RankTimeoutError: where ranks did not come.
     """
     asked = proposal_fields(plan, record, terms, shared)
-    return _meet(Proposal(call, asked, ABOUT, (), coordinate_formatter(plan.layout)), record)
+    return _meet(Proposal("build_mesh", asked, ABOUT, (), coordinate_formatter(plan.layout)), record)
 
 
 def commit_groups(
@@ -68,8 +68,8 @@ def commit_groups(
     waits: bool,
 ) -> Made:
     """Make the groups of a mesh on all ranks or on none. Collective. See :func:`commit_on_all`."""
-    request = {"call": f"{call.name}, made"}
-    matter = Proposal(call, request, UNMADE, (), coordinate_formatter(layout), "the end of ")
+    request = {"call": "build_mesh, made"}
+    matter = Proposal("build_mesh", request, UNMADE, (), coordinate_formatter(layout), "the end of ")
     party = None if record.store is None else Participants.of(record.store, record.world)
     return commit_on_all(matter, party, record.arrival_timeout, make, undo, waits=waits)
 
@@ -78,14 +78,13 @@ def announce_refusal(world: World, error: MeshkitError) -> None:
     """Tell the others that this rank's own request was refused. Local, some 10 s at most."""
     record = current_job()
     if record is None:
-        give_up_joining(Proposal(Call("init"), {}, ABOUT), world, TELLING, error)
+        give_up_joining(Proposal("init", {}, ABOUT), world, TELLING, error)
     elif record.store is not None:
         announce_failure(
-            Proposal(call, {}, ABOUT), Participants.of(record.store, record.world), error
+            Proposal("build_mesh", {}, ABOUT), Participants.of(record.store, record.world), error
         )
 
 
-@public("mesh.agree")
 def agree_value(layout: Layout, record: Job, number: int, what: str, value: object) -> None:
     """Compare a value of the caller's own over the ranks of a mesh. Collective over them.
 
@@ -101,17 +100,16 @@ def agree_value(layout: Layout, record: Job, number: int, what: str, value: obje
         RankTimeoutError: where ranks did not come.
     """
     matter = Proposal(
-        call, {what: repr(value)}, f"ranks disagree about {what}.", (), coordinate_formatter(layout)
+        "mesh.agree", {what: repr(value)}, f"ranks disagree about {what}.", (), coordinate_formatter(layout)
     )
     _meet_in_mesh(matter, layout, record, number)
 
 
-@public("mesh.close")
 def agree_close(layout: Layout, record: Job, number: int, built: Call) -> None:
     """Wait until every rank closes this mesh. Collective over its ranks. Raises as above."""
     about = "ranks disagree about the end of a mesh."
     said = {"call": "mesh.close", "mesh": f"{built}, number {number}"}
-    matter = Proposal(call, said, about, (), coordinate_formatter(layout))
+    matter = Proposal("mesh.close", said, about, (), coordinate_formatter(layout))
     if layout.num_ranks > 1 and record.world.rank in layout:
         _meet_in_mesh(matter, layout, record, number)
 
@@ -135,7 +133,7 @@ def proposal_fields(
     """All that must be equal on every rank, field by field, in words."""
     layout = plan.layout
     return {
-        "call": call.name,
+        "call": "build_mesh",
         "sizes": format_sizes(layout.sizes),
         "place": _place(terms.place),
         "ranks": _seats(layout),

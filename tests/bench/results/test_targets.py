@@ -20,7 +20,6 @@ from meshkit.bench.results.targets import (
     sample_groups,
     shared_axes,
 )
-from meshkit.core.call import Call
 from meshkit.testing import layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)

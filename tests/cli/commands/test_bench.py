@@ -349,7 +349,7 @@ def test_what_cannot_be_read(read: Callable[[str], object], text: str, said: str
 
 
 def test_where_memory_is_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = CommandLine("meshkit bench", ({"dp": 2},))
+    CommandLine("meshkit bench", ({"dp": 2},))
     monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: None)
     check_memory("1024G", 2)
     monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: 2 * RANK + 4 * 1024)

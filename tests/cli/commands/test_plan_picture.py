@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -
 def test_a_grid_that_is_too_large_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
     path.write_text("before")
-    call = CommandLine("meshkit plan", ({"dp": MAX_RANKS + 1},), {"svg": str(path)})
+    CommandLine("meshkit plan", ({"dp": MAX_RANKS + 1},), {"svg": str(path)})
     with pytest.raises(SpecError) as error:
         draw_into(str(path), Layout(dp=MAX_RANKS + 1), None)
     assert str(error.value) == (

@@ -193,7 +193,7 @@ def test_sizes_are_checked_before_order_and_product() -> None:
 
 
 def test_the_sizes_on_the_error_are_the_axes_and_nothing_else() -> None:
-    call = Call("f", (8,), {"dp": 0, "sp": 2, "order": "dp sp"})
+    Call("f", (8,), {"dp": 0, "sp": 2, "order": "dp sp"})
     with pytest.raises(SpecError) as caught:
         check_sizes({"dp": 0, "sp": 2})
     assert caught.value.sizes == {"dp": 0, "sp": 2}

@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.core.topology.axis_assignment import assignments, factorizations, permuted_positions
+from meshkit.core.grid.strides import permuted_positions
+from meshkit.core.topology.axis_assignment import assignments, factorizations
 from meshkit.core.topology.crossing import count_leaving
 
 law = settings(deadline=None, max_examples=60, database=None)

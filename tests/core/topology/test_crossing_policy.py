@@ -171,7 +171,7 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
 @given(grounds(), st.sampled_from(["dp", "sp", "tp"]), st.booleans())
 def test_what_is_advised_works(ground: tuple[Layout, Topology], axis: str, written: bool) -> None:
     layout, topology = ground
-    call = Call("build_mesh", kwargs=layout.sizes) if written else None
+    Call("build_mesh", kwargs=layout.sizes) if written else None
     text = suggest_fix(layout, topology, axis)
     assert (text != "") == crossings(layout, topology)[axis].crosses
     for way in filter(None, text.removesuffix(".").split("; or ")):

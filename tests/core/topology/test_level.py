@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import SpecError
-from meshkit.core.call import Call
 from meshkit.core.topology.level import Level, check_nested, name_domains, number_labels
 
 law = settings(deadline=None, max_examples=60, database=None)

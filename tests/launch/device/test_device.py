@@ -142,7 +142,7 @@ def test_every_row_of_accelerators_is_its_own() -> None:
 
 def test_a_backend_without_the_cpu_is_refused_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device.dist, "is_backend_available", lambda _: True)
-    call = Call("init", kwargs={"backend": "nccl", "device": "cpu"})
+    Call("init", kwargs={"backend": "nccl", "device": "cpu"})
     with pytest.raises(meshkit.LaunchError) as caught:
         device.choose_backend("nccl", torch.device("cpu"))
     assert str(caught.value) == (

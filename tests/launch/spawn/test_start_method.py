@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.core.call import Call
 from meshkit.launch.spawn import start_method
 
 SUM = """

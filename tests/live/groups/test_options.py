@@ -21,7 +21,7 @@ JOB = timedelta(seconds=900)
 
 
 def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:
-    call = Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
+    Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
     return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
 
 

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.default_group import current_job
 from meshkit.live.groups.options import GroupOptions, GroupTimeouts
