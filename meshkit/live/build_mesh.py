@@ -1,38 +1,32 @@
-"""build_mesh: from the sizes a trainer names to a live mesh."""
+"""build_mesh: create a live mesh from the sizes that a caller names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..core.arrays import Ints
-from ..core.call import drop_none, public
-from ..core.errors import CALL, Change, MeshkitError, SpecError
-from ..core.grid.axis_names import infer_sizes
-from ..core.grid.factor import merge_sizes, ordered_sizes
+from ..core.call import Call, drop_none, public
+from ..core.grid.factor import merge_sizes
 from ..core.grid.group_plan import GroupPlan
-from ..core.grid.hybrid import check_no_plain_sizes, hybrid_layout
-from ..core.grid.layout import Layout
-from ..core.grid.rank_order import RankOrder
+from ..core.grid.plan_groups import plan_groups
 from ..core.topology.crossing_policy import check_policies
+from ..core.topology.placement import placed
 from ..core.topology.topology import Topology
-from ..launch.default_group import Job, current_job
+from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
 from ..launch.job import current_world, init_job
-from ..launch.launchers.world import World
 from ..launch.timeouts import Time, parse_timeout
 from .groups.create import check_orders
-from .groups.options import GroupOptions, GroupTimeouts, check_in_world
+from .groups.options import GroupOptions, GroupTimeouts
 from .groups.registry import GroupRegistry
-from .mesh import Mesh
-from .setup.hosts import check_place, placed_live
-from .setup.proposal import announce_refusal
+from .mesh import Mesh, open_mesh
+from .setup.failure import announcing_failure
+from .setup.hosts import check_place, find_topology
+from .setup.proposal import MeshProposal
 
-TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
 
-
-@public("init")
+@public("build_mesh")
 def build_mesh(
     sizes: Mapping[str, int] | None = None,
     /,
@@ -51,142 +45,109 @@ def build_mesh(
 ) -> Mesh:
     """Factor the world into named axes and create their process groups.
 
-    Collective: every rank calls it with equal arguments, which all ranks compare before a group is
-    made. The request is checked whole before the job is joined; where there is no default group
-    yet, :func:`meshkit.init` makes it. On failure the groups made so far are destroyed, but for
-    the default group, which ``shutdown`` destroys. Ten store operations a rank, and two
-    more where someone else made the default group. Rank 0 needs one more where it looks which axes
-    cross nodes; where ranks came from several hosts three, or in a file one for each rank.
+    Collective: every rank calls it with equal arguments. All ranks compare them before a group is
+    created. The request is validated before the job is joined. If there is no default group,
+    :func:`meshkit.init` creates it. On failure, the groups created so far are destroyed, except the
+    default group, which ``shutdown`` destroys.
+
+    Cost: 10 store operations per rank; 2 more if someone else created the default group. Rank 0
+    needs one more if it checks which axes cross nodes. It needs 3 more if there are several hosts,
+    and one per rank in a file.
 
     Args:
-        sizes: axis name to size, as from a config; the same as ``**axes``.
+        sizes: axis name to size, for example from a config; the same as ``**axes``.
         order: axis names from the outside in; None is the standard order ``pp dp ep cp sp tp``.
-        groups: groups over several axes that the trainer needs beyond the usual ones:
-            ``["dp tp"]``. The usual ones are every axis, the whole mesh, and those of dp, cp and
-            sp that are present together.
-        ranks: the world's ranks that form the mesh, by grid position; None means all in order.
-            Ranks outside take part in the call and get a mesh of which they are no part.
-        within: instead of axes: axis to its size on one node, as in :func:`factor_world`.
+        groups: groups over several axes beyond the default ones: ``["dp tp"]``. The default ones
+            are every axis, the whole mesh, and those of dp, cp and sp that are present together.
+        ranks: the ranks of the mesh by grid position; None means the whole world in order. Other
+            ranks call the function too and get a mesh of which they are not a part.
+        within: axis to its size on one node, instead of axes; see :func:`factor_world`.
         across: axis to its size over nodes; an axis may have both.
-        place: True puts the ranks so that the axes that talk most, the innermost, sit on the
-            nearest wires, by the hosts from which ranks checked in: seven store operations more.
-            A :class:`Topology` says itself where ranks sit. See :func:`meshkit.placed`.
-        crossing: what to do where groups of an axis cross nodes, those of ``place`` or the hosts
-            from which ranks checked in: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Axes left
-            out may cross, but tp is warned of, and so are axes ``within`` nodes only.
-            ``"error"`` costs each rank one store operation more.
+        place: True places ranks by their hosts, so that the innermost axes, which communicate
+            most, are on the nearest links; 7 store operations more. A :class:`Topology` names the
+            hosts instead. See :func:`meshkit.placed`.
+        crossing: the policy if groups of an axis cross nodes, by the hosts of the ranks or by
+            ``place``: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. All other axes may cross;
+            tp and axes that are only in ``within`` warn by default. ``"error"`` costs each rank
+            one store operation more.
         timeout: how long a collective may take, in seconds or as a timedelta; None is that of
-            ``init``. It sets ``arrival_timeout`` too. ``{"tp": 30, "dp sp": 600}`` says it for the
+            ``init``. It sets ``arrival_timeout`` too. ``{"tp": 30, "dp sp": 600}`` sets it for the
             groups over these axes; all others keep that of ``init``.
-        arrival_timeout: how long ranks wait for each other here, and in ``init`` where it is still
-            to come; None is that of ``init``.
-        backend: what the groups run on; None is the backend of the default group.
-        **axes: axis name to size; one may be -1. ``dp`` is inferred where it is left out, unless
+        arrival_timeout: how long ranks wait for each other here, and in ``init`` if this call joins
+            the job; None is that of ``init``.
+        backend: the backend of the groups; None is that of the default group.
+        **axes: axis name to size; one may be -1. ``dp`` is inferred if it is left out, unless
             ``order`` leaves it out too.
 
     Returns:
         A :class:`Mesh`. Close it, or use it in ``with``.
 
     Raises:
-        SpecError: where names, sizes, order, ranks or times cannot be. The other ranks are told.
-            Where an axis crosses nodes that must not: the same on every rank, no group is made.
-        DisagreementError: where ranks ask for different things, or one of them was refused; the
-            same on every rank, with who asked for what.
+        SpecError: if names, sizes, order, ranks or timeouts are invalid, on the rank that requests
+            them; the other ranks quote the error. Also if an axis crosses nodes against its policy;
+            then the same on every rank, and no group is created.
         SpecError: if an axis has no standard position and ``order`` is not given.
-        UnknownAxisError: for an axis in ``groups`` or ``crossing`` that the mesh does not have.
-        LaunchError: where the launcher's variables, the device or the backend are not right.
-        RankTimeoutError: where ranks did not arrive in time, with their coordinates.
+        DisagreementError: if ranks request different meshes, or the request of one is invalid; the
+            same on every rank, with the request of each.
+        UnknownAxisError: if ``groups`` or ``crossing`` names an axis that the mesh does not have.
+        LaunchError: if the launcher's variables, the device or the backend are invalid.
+        RankTimeoutError: if ranks did not arrive in time, with their coordinates.
 
     Warns:
-        RuntimeWarning: on rank 0, where tp crosses nodes, or another axis that was to be warned of.
+        RuntimeWarning: on rank 0, if tp or another axis with the policy ``"warn"`` crosses nodes.
+
+    Example:
+        ``with meshkit.build_mesh(dp=-1, tp=8) as mesh: train(mesh)``
     """
-    options = drop_none(
-        order=order,
-        groups=groups,
-        ranks=ranks,
-        within=within,
-        across=across,
-        place=place or None,
-        crossing=crossing,
-        timeout=timeout,
-        arrival_timeout=arrival_timeout,
-        backend=backend,
-    )
+    options: dict[str, object] = {
+        "order": order,
+        "groups": groups,
+        "ranks": ranks,
+        "within": within,
+        "across": across,
+        "place": place or None,
+        "crossing": crossing,
+        "timeout": timeout,
+        "arrival_timeout": arrival_timeout,
+        "backend": backend,
+    }
+    call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))
     world = current_world()
-    try:
-        asked = merge_sizes(sizes, axes)
-        if within is None and across is None:
-            layout = _layout(ordered_sizes(asked, order), ranks, world)
-        else:
-            layout = _hybrid(asked, ranks, within, across, order, world)
-        plan = GroupPlan.of(layout, () if groups is None else groups)
-        times = _checked(plan, options)
-        policies = check_policies(layout, crossing, within=_inside(within, across))
+    with announcing_failure(world, call):
+        plan = plan_groups(
+            merge_sizes(sizes, axes),
+            world.world_size,
+            world.size_evidence,
+            order=order,
+            groups=groups,
+            ranks=ranks,
+            within=within,
+            across=across,
+        )
+        check_orders(plan)
+        timeouts = GroupTimeouts.of(plan, timeout)
+        wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
+        backend = None if backend is None else check_backend(backend)
+        on_one_node = [axis for axis in within or () if axis not in (across or ())]
+        policies = check_policies(plan.layout, crossing, within=on_one_node)
         check_place(place, world)
-    except MeshkitError as error:
-        announce_refusal(world, error)
-        raise
-    each = isinstance(timeout, Mapping)  # by axis: not a matter of init
-    said = {n: options[n] for n in options if n in TIMES and not (each and n == "timeout")}
-    job = current_job() or init_job(said)
-    own = times.get("backend")
-    limits = GroupTimeouts.of(plan, timeout, job.timeout)
-    wait = times.get("arrival_timeout", job.arrival_timeout)
-    record = replace(job, timeout=limits.usual, arrival_timeout=wait)
-    terms, shared = GroupOptions(own, limits, job.default, policies, place), GroupRegistry()
-    plan = plan if place is False else _placed(plan, record, terms, shared)
-    return Mesh(plan, record, terms, shared)
+    times = drop_none(timeout=timeouts.default, arrival_timeout=wait, backend=backend)
+    job = current_job() or init_job(times)
+    timeouts = replace(timeouts, default=timeouts.default or job.timeout)
+    group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)
+    job = replace(job, arrival_timeout=wait or job.arrival_timeout)
+    proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
+    return open_mesh(proposal if place is False else _place(proposal))
 
 
-def _placed(plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry) -> GroupPlan:
-    """The plan with its ranks on the nearest wires. Collective, but for a given topology."""
-    try:
-        layout = placed_live(plan, record, terms, shared)
-        moved = GroupPlan.of(layout, plan.extra)
-        check_orders(moved)
-    except SpecError as error:
-        announce_refusal(record.world, error)
-        raise
-    return moved
+def _place(proposal: MeshProposal) -> MeshProposal:
+    """Return the proposal with its ranks on the nearest links.
 
-
-def _inside(within: Mapping[str, int] | None, across: Mapping[str, int] | None) -> list[str]:
-    """The axes that were said to be on one node."""
-    return [axis for axis in within or {} if axis not in (across or {})]
-
-
-def _checked(plan: GroupPlan, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Times and backend, as ``init`` takes them; the last of what can be refused."""
-    check_orders(plan)
-    limits = GroupTimeouts.of(plan, options.get("timeout"), None)
-    wait = parse_timeout("arrival_timeout", options.get("arrival_timeout")) or limits.usual
-    backend = options.get("backend")
-    return drop_none(
-        arrival_timeout=wait, backend=None if backend is None else check_backend(backend)
-    )
-
-
-def _layout(nested: Mapping[str, int], ranks: Sequence[int] | Ints | None, world: World) -> Layout:
-    """The layout on this world, or on the given ranks of it."""
-    if ranks is None:
-        return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
-    seats = RankOrder.of(ranks, None)
-    check_in_world(int(seats.array().max()), world)
-    sizes = infer_sizes(nested, len(seats), f"ranks has {len(seats)}", whose="ranks=")
-    return Layout(ranks=seats.ranks, **sizes)
-
-
-def _hybrid(
-    sizes: Mapping[str, object],
-    ranks: object,
-    within: Mapping[str, int] | None,
-    across: Mapping[str, int] | None,
-    order: str | Iterable[str] | None,
-    world: World,
-) -> Layout:
-    """The layout of sizes within and across nodes, on the whole world."""
-    check_no_plain_sizes(sizes, across)
-    if ranks is not None:
-        fix = (Change(ranks=None), ", or axes by size beside ranks.")
-        raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
-    return hybrid_layout(world.world_size, within, across, order)
+    Collective over the world if the nodes must be found.
+    """
+    topology = find_topology(proposal)
+    with announcing_failure(proposal.job.world, proposal.built_by):
+        layout = placed(proposal.plan.layout, topology).layout
+        plan = GroupPlan.of(layout, proposal.plan.extra)
+        check_orders(plan)
+    return replace(proposal, plan=plan)

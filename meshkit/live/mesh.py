@@ -1,68 +1,234 @@
-"""Mesh: a layout, this process' rank, and its live process groups."""
+"""Mesh: a layout, the rank of this process, and its live process groups."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from types import TracebackType
+from typing import Any, TypeVar, overload
 
+import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.data import IterableDataset
 
-from ..core.call import drop_none, public
-from ..core.errors import MeshkitError
-from ..core.grid.factor import merge_sizes
-from ..core.grid.group_plan import GroupPlan
+from ..core.arrays import Ints
+from ..core.call import public
+from ..core.data.batch import BatchPlan
+from ..core.data.random_streams import seed_of, varied
+from ..core.data.sequence import Order
 from ..core.grid.layout import Layout
+from ..core.grid.position import group_rank
 from ..core.report.verification import Verification
-from ..launch.agreement.consensus import Participants
-from ..launch.default_group import Job
-from ..launch.timeouts import Time, parse_timeout
-from ..launch.torch_internals import timeout_of
-from .groups.create import abort_groups, destroy_groups, ends_together
+from ..core.text import format_sizes
+from ..launch.current_job import Job
+from ..launch.timeouts import Time
+from .data.mesh_data import compare_batches, plan_rank_batch, sample, shard_sequence, weigh_tokens
+from .data.rank_batch import RankBatch
+from .data.rng import RandomStreams, base_seed
+from .data.sampler import MicroBatchSampler
+from .data.sequence import DEFAULT_AXES, SequenceShard
+from .data.stream import MicroBatchStream
+from .groups.device_mesh import device_mesh
+from .groups.mesh_groups import MeshGroups
 from .groups.options import GroupOptions
-from .groups.registry import NONE, GroupRegistry
-from .guard.barrier import barrier
-from .guard.guard import guard_collectives
-from .guard.roll_call import GuardContext, GuardState
-from .guard.verify import verify_groups
-from .setup.adopt import call_of, given_groups, of_device_mesh, wrap_groups
-from .setup.assemble import assemble
-from .setup.proposal import agree_close, agree_value, announce_refusal, coordinate_formatter
-from .setup.view import view_plan, view_terms
-from .workload import Workload
+from .groups.report import GroupsReport, report_groups
+from .guard.mesh_guard import guard_mesh, verify_mesh, wait_at_barrier
+from .guard.roll_call import GuardState
+from .setup.agree import agree_on_value
+from .setup.close import close_mesh
+from .setup.external import propose_from_device_mesh, propose_from_groups
+from .setup.open_groups import open_groups
+from .setup.proposal import MeshProposal
+from .setup.view import propose_view
+
+Sample = TypeVar("Sample")
 
 
-class Mesh(Workload):
-    """The mesh of one process: who it is, who its peers are, and the groups they share.
+class Mesh:
+    """The mesh of one process: its rank, its peers, and the process groups that they share.
 
-    Made by :func:`meshkit.build_mesh`. Every question about the grid is answered by ``layout``;
-    only ``view``, ``barrier``, ``agree`` and ``verify`` communicate. ``with`` closes it at the end.
-    Making one is collective over the world: ranks agree, then create what is not there.
+    Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
+    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch`` and ``token_weights``
+    communicate. ``with`` closes the mesh at the end.
 
     Args:
-        call: the call that builds it, for errors to quote.
-        plan: the layout and the groups asked for.
-        joined: what is known of the default group, with the times of this mesh.
-        terms: on what terms groups are made.
-        shared: the groups of the meshes of which this is a view; a new book for a new mesh.
+        job: the job in which it was built, with the arrival timeout of this mesh.
+        options: the options of its groups.
+        groups: the groups of this rank, with the plan and the registry of the mesh.
+        guard_state: the state of its roll calls.
     """
 
     def __init__(
-        self, plan: GroupPlan, joined: Job, terms: GroupOptions, shared: GroupRegistry
+        self, job: Job, options: GroupOptions, groups: MeshGroups, guard_state: GuardState
     ) -> None:
-        groups, number = assemble(plan, joined, terms, shared)
-        super().__init__(plan, joined, groups, shared, number)
-        self._terms = terms
-        self._guard_state = GuardState()
+        self._job = job
+        self._options = options
+        self._groups = groups
+        self._guard_state = guard_state
+
+    # -------------------------------------------------------------------- the grid
+
+    @property
+    def layout(self) -> Layout:
+        """The grid of ranks."""
+        return self._groups.plan.layout
+
+    @property
+    def rank(self) -> int:
+        """The global rank of this process."""
+        return self._groups.rank
+
+    @property
+    def coordinate(self) -> dict[str, int]:
+        """The coordinate of this rank: axis name to index. Local.
+
+        Raises:
+            CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
+
+        Cost: O(axes) for the first call; then a copy.
+        """
+        return self._coordinate.copy()
+
+    @cached_property
+    def _coordinate(self) -> dict[str, int]:
+        return self.layout.coordinate(self.rank)
+
+    @property
+    def inside(self) -> bool:
+        """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group."""
+        return self.rank in self.layout
+
+    @public("mesh.size")
+    def size(self, *axes: str) -> int:
+        """Return the size of the groups over the axes; without axes, of the whole mesh. Local.
+
+        Raises:
+            UnknownAxisError: if the mesh does not have an axis.
+        """
+        return self._groups.plan.layout.size(*axes)
+
+    @public("mesh.group_rank")
+    def group_rank(self, *axes: str) -> int:
+        """Return the rank of this process in its group over the axes. Local.
+
+        It equals ``mesh.group(*axes).rank()``, but such a group need not exist. It is the index
+        along the axes as listed, the last one fastest. Without axes it is the position in the mesh.
+
+        Raises:
+            UnknownAxisError: if the mesh does not have an axis.
+            CoordinateError: on a rank outside the mesh.
+
+        Cost: O(axes).
+        """
+        return group_rank(self.layout, self.rank, axes)
+
+    @public("mesh.peers")
+    def peers(self, *axes: str) -> Ints:
+        """Return the global ranks of this rank's group over the axes, in group order. Local.
+
+        Returns:
+            int64 (group_size,), with this rank.
+
+        Raises:
+            UnknownAxisError: if the mesh does not have an axis.
+            CoordinateError: on a rank outside the mesh.
+        """
+        return self.layout.peers(self.rank, *axes)
+
+    @public("mesh.neighbor")
+    def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
+        """Return the global rank some steps along an axis. Local, O(axes).
+
+        Args:
+            axis: the axis to step along.
+            shift: the number of steps; negative steps go back.
+            wrap: whether the axis is a ring. Otherwise the result is None beyond its ends.
+
+        Raises:
+            UnknownAxisError: if the mesh does not have the axis.
+            CoordinateError: on a rank outside the mesh, or if ``shift`` is no int.
+        """
+        groups = self._groups
+        return groups.plan.layout.neighbor(groups.rank, axis, shift, wrap=wrap)
+
+    @public("mesh.ring")
+    def ring(self, axis: str) -> Ints:
+        """Return the global ranks around an axis, this one first. Local.
+
+        See :meth:`meshkit.Layout.ring`.
+
+        Returns:
+            int64 (size of the axis,).
+
+        Raises:
+            UnknownAxisError: if the mesh does not have the axis.
+            CoordinateError: on a rank outside the mesh.
+        """
+        return self.layout.ring(self.rank, axis)
+
+    # -------------------------------------------------------------------- process groups
+
+    @public("mesh.group")
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        """Return this rank's process group over the axes; without axes, that of the whole mesh.
+
+        Local: ``build_mesh`` created it. ``group.rank()`` is the index along the axes as listed,
+        the last one fastest.
+
+        Raises:
+            UnknownAxisError: if the mesh does not have an axis.
+            SpecError: if the group was not requested, with the argument that creates it.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+        """
+        return self._groups.get(axes)
+
+    @public("mesh.device_mesh")
+    def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
+        """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
+
+        Args:
+            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``. Axes
+                that are left out are fixed at this rank's coordinate. None gives every axis.
+
+        Returns:
+            A DeviceMesh over existing groups, after a check of the members of each. No group is
+            created. It must not be used after ``close``.
+
+        Raises:
+            SpecError: if the pattern is invalid, or a group was not requested.
+            UnknownAxisError: if the mesh does not have an axis.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+        """
+        return device_mesh(self.layout, self.rank, self.group, self._device.type, pattern)
+
+    @public("mesh.groups_report")
+    def groups_report(self) -> GroupsReport:
+        """Return the groups of this rank in the mesh and all its open views, and their users.
+
+        Local. ``print`` shows a table; ``.communicators`` is the number of groups.
+
+        Raises:
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``print(mesh.groups_report())``
+        """
+        return report_groups(self._groups)
 
     @classmethod
+    @public("Mesh.from_groups")
     def from_groups(cls, layout: Layout, groups: Mapping[str | tuple[str, ...], object], /) -> Mesh:
-        """A mesh over process groups that exist. Collective over the world.
+        """Create a mesh over process groups of the user. Collective over the world.
 
-        The groups are used, by views too, with the times they have, and never destroyed. Those that
-        a mesh needs beside them are made: of the other axes, of the whole, of one. The default
-        group stands for the world. One store operation a lent group, as all must lend the same.
+        Views use the groups too. They keep their timeouts and are never destroyed. Missing groups
+        are created: of other axes, of the whole mesh, and of one rank. The default group serves as
+        the group of the whole world.
+
+        Cost: as :func:`build_mesh`, and one store operation per group.
 
         Args:
             layout: the grid.
@@ -70,29 +236,28 @@ class Mesh(Workload):
                 layout, to None.
 
         Raises:
-            SpecError: where a group does not hold exactly the ranks that the layout says, in that
-                order, or ranks are not in the world. The other ranks are told.
-            UnknownAxisError: for an axis that the layout does not have.
-            LaunchError: where no default group exists.
-            DisagreementError: where ranks hand in different layouts or axes.
-            RankTimeoutError: where ranks did not arrive in time.
+            SpecError: if a group does not hold exactly the ranks of the layout in their order, or
+                ranks are not in the world. The other ranks quote it.
+            UnknownAxisError: if the layout does not have an axis.
+            LaunchError: if there is no default group.
+            DisagreementError: if ranks pass different layouts or axes.
+            RankTimeoutError: if ranks did not arrive in time.
         """
-        call_of(layout, groups)
-        return cls(*wrap_groups(lambda: given_groups(layout, groups)))
+        return open_mesh(propose_from_groups(layout, groups))
 
     @classmethod
     @public("Mesh.from_device_mesh")
     def from_device_mesh(cls, device_mesh: DeviceMesh, /) -> Mesh:
-        """A mesh over a DeviceMesh and its groups. Collective over the world.
+        """Create a mesh over a DeviceMesh and its groups. Collective over the world.
 
         Args:
-            device_mesh: with names, equal on every rank: a whole one, not a slice of this rank.
+            device_mesh: a DeviceMesh with names, equal on every rank; not a slice of this rank.
 
         Raises:
-            SpecError: for a DeviceMesh without names, or with groups whose members are not in the
+            SpecError: if the DeviceMesh has no names, or the members of a group are not in the
                 order of its ranks; and the errors of :meth:`from_groups`.
         """
-        return cls(*wrap_groups(lambda: of_device_mesh(device_mesh)))
+        return open_mesh(propose_from_device_mesh(device_mesh))
 
     @public("mesh.view")
     def view(
@@ -106,11 +271,11 @@ class Mesh(Workload):
         arrival_timeout: Time | None = None,
         **axes: int,
     ) -> Mesh:
-        """The same ranks in the same order, factored otherwise, as a mesh of its own.
+        """Create a mesh of the same ranks in the same order, with other axes.
 
-        Collective over the world, as ``build_mesh``. Every group whose members, order, backend and
-        timeout are those of a group of this mesh, or of another of its views, is that group;
-        only what is not there is made. Close it: its groups stay open while it is only dropped.
+        Collective over the world, as ``build_mesh``. Only missing groups are created. A group of
+        this mesh or of its views is used again if members, order, backend and timeout are equal.
+        Call ``close()``: dropping the object does not free its groups.
 
         Args:
             sizes: axis name to size; the same as ``**axes``.
@@ -121,58 +286,295 @@ class Mesh(Workload):
             **axes: axis name to size, the outermost first; one may be -1.
 
         Raises:
-            SpecError: where the product is not the number of ranks; where standard axes stand out
-                of the standard order, without ``order``; for a time that cannot be.
-            UnknownAxisError: for an axis in ``groups`` or ``timeout`` that the view does not have.
-            DisagreementError: where ranks ask for different views, or have others open.
-            RankTimeoutError: where ranks did not arrive in time.
+            SpecError: if the product is not the number of ranks; if standard axes are not in the
+                standard order and ``order`` is not given; if a timeout is invalid.
+            UnknownAxisError: if ``groups`` or ``timeout`` names an axis that the view lacks.
+            DisagreementError: if ranks request different views, or have different open views.
+            RankTimeoutError: if ranks did not arrive in time.
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
             ``hsdp = mesh.view(replicate=2, shard=-1, tp=2)``
         """
-        drop_none(order=order, groups=groups, timeout=timeout, arrival_timeout=arrival_timeout)
-        try:
-            self._check_open()
-            plan = view_plan(self.layout, merge_sizes(sizes, axes), order, groups)
-            times = (timeout, arrival_timeout)
-            record, terms = view_terms(plan, *times, self._joined, self._terms, self._plan)
-        except MeshkitError as error:
-            announce_refusal(self._joined.world, error)
-            raise
-        return Mesh(plan, record, terms, self._shared)
+        request = sizes, axes, order, groups, timeout, arrival_timeout
+        return open_mesh(propose_view(self._groups, self._job, self._options, *request))
+
+    # -------------------------------------------------------------------- data
+
+    @public("mesh.batch")
+    def batch(
+        self,
+        *,
+        global_batch: int | None = None,
+        micro_batch: int | None = None,
+        accumulation_steps: int | None = None,
+        data: str | tuple[str, ...] = ("dp",),
+        round: str | None = None,
+        uneven: bool = False,
+    ) -> RankBatch:
+        """Return the batch plan of this mesh: any two of the three sizes give the third. Local.
+
+        Args:
+            global_batch: samples in one optimizer step, over all ranks.
+            micro_batch: samples in one forward and backward of one rank.
+            accumulation_steps: micro batches per rank and optimizer step.
+            data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
+                all others share them. Empty means that all ranks read the same samples.
+            round: ``"down"`` or ``"up"``, see :meth:`meshkit.BatchPlan.solve`.
+            uneven: let some ranks run one micro batch more than others; see there.
+
+        Returns:
+            The plan, which knows this rank's share: ``plan.samples(step)``,
+            ``plan.micro_batches(step)`` and ``plan.sync_on_last(model, micro)``.
+
+        Raises:
+            BatchError: if they do not divide, with the nearest batches that do.
+            UnknownAxisError: if ``data`` names an axis that the mesh does not have.
+        """
+        return plan_rank_batch(
+            self._groups,
+            data,
+            round,
+            uneven,
+            global_batch=global_batch,
+            micro_batch=micro_batch,
+            accumulation_steps=accumulation_steps,
+        )
+
+    @public("mesh.token_weights")
+    def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
+        """Return the factors for the mean loss of each micro batch if samples differ in length.
+
+        Collective over the group of the axes: one all-reduce of two numbers. With these factors,
+        the gradient averaged over that group is exactly that of the mean over all tokens of the
+        step. The factor is ``size(*axes) * tokens / all tokens``.
+
+        Args:
+            counts: the tokens that count in each micro batch of the step on this rank, without
+                padding and masked ones; 0 for a filler. A mean over no token is NaN, also after
+                scaling by 0, so divide by at least one.
+            *axes: the axes over which gradients are averaged and tokens differ; without any,
+                ``dp``, and ``cp`` and ``sp`` if the mesh has them.
+
+        Returns:
+            float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
+
+        Raises:
+            SpecError: if counts are not whole numbers of 0 or more, or no rank has a token; if the
+                group was not requested.
+            UnknownAxisError: if the mesh does not have an axis.
+        """
+        return weigh_tokens(self._groups, counts, axes, self._device)
+
+    @overload
+    def sampler(  # noqa: D418
+        self,
+        dataset: IterableDataset[Sample],
+        plan: BatchPlan,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        tail: str | None = None,
+    ) -> MicroBatchStream[Sample]:
+        """Return the stream of an iterable dataset."""
+
+    @overload
+    def sampler(  # noqa: D418
+        self,
+        dataset: Sized | int,
+        plan: BatchPlan,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        tail: str | None = None,
+    ) -> MicroBatchSampler:
+        """Return the sampler of a dataset that is read by index."""
+
+    @public("mesh.sampler")
+    def sampler(
+        self,
+        dataset: IterableDataset[Any] | Sized | int,
+        plan: BatchPlan,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        tail: str | None = None,
+    ) -> MicroBatchSampler | MicroBatchStream[Any]:
+        """Return this rank's micro batches of a dataset, for torch's DataLoader. Local.
+
+        There is one global order of samples for any mesh. Ranks of one data coordinate read the
+        same samples, and data coordinates read different ones. A state that is saved on one mesh
+        resumes on another.
+
+        Cost: no array of all samples. 0.1 microseconds per sample with shuffle, and 0.3
+        milliseconds per step.
+
+        Args:
+            dataset: anything with ``len``, or that number; or an ``IterableDataset``, which gives a
+                :class:`~meshkit.live.data.stream.MicroBatchStream`.
+            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over this dp.
+            shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
+                It is the same for every version of torch and numpy. Not for a stream.
+            seed: any int, the same on every rank.
+            epoch: the first epoch, from 0.
+            tail: the use of the samples at the end that do not fill a global batch. ``"keep"``
+                makes a smaller last step of them, with weights to match. ``"drop"`` leaves them
+                out. ``"pad"`` fills the step with the first samples of the same epoch, which then
+                count twice. None is ``"keep"``, and ``"drop"`` for a stream, which has no other.
+
+        Returns:
+            A ``Sampler[list[int]]`` for ``DataLoader(dataset, batch_sampler=...)`` with any number
+            of workers. For an iterable dataset, a ``MicroBatchStream`` for ``DataLoader(stream,
+            batch_size=None)``.
+
+        Raises:
+            BatchError: if the dataset is empty or has no ``len``; if an order or a tail is invalid;
+                if there are fewer samples than a global batch with ``"drop"``; if the plan is of
+                another mesh.
+            CoordinateError: on a rank outside the mesh.
+
+        Example:
+            ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
+        """
+        order = {"shuffle": shuffle, "seed": seed, "epoch": epoch, "tail": tail}
+        return sample(self._groups, dataset, plan, order)
+
+    @public("mesh.check_batch")
+    def check_batch(self, batch: object, *, data: str | tuple[str, ...] = ("dp",)) -> None:
+        """Check that ranks which share samples hold equal batches, and other ranks different ones.
+
+        Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
+        filler. Two data coordinates can hold equal batches by chance if the dataset repeats them.
+
+        Cost: one gather of 41 bytes per rank, and one more if there is a conflict. Tensors are
+        copied to the host and hashed there, a second or two per gigabyte.
+
+        Args:
+            batch: a tensor, or nested dicts, lists and tuples of tensors, int, float, str, bytes,
+                bool and None. Dtype, shape and bytes are compared, not the device. The order of
+                keys does not matter.
+            data: the axes that divide the samples, as in :meth:`batch`. Empty means that all ranks
+                must hold the same batch.
+
+        Raises:
+            BatchError: the same on every rank: if ranks of one data coordinate hold different
+                batches, with the first key that differs; if two data coordinates hold equal ones;
+                if a rank holds a value of another type.
+            UnknownAxisError: if ``data`` names an axis that the mesh does not have.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``mesh.check_batch(next(iter(loader)))``
+        """
+        compare_batches(self._groups, batch, data, self._device)
+
+    @public("mesh.sequence")
+    def sequence(
+        self,
+        length: int,
+        *,
+        axes: str | tuple[str, ...] = DEFAULT_AXES,
+        order: Order = "contiguous",
+        pad: bool = False,
+    ) -> SequenceShard:
+        """Return this rank's tokens of a sequence, the same number on every rank. Local.
+
+        The part of this rank is ``mesh.group_rank(*axes)``. If the axes have size 1, every rank
+        holds the whole sequence.
+
+        Args:
+            length: tokens in the sequence.
+            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. Empty means that all
+                ranks hold all of it.
+            order: ``"contiguous"``, one run of tokens per rank; or ``"zigzag"``, an early and a
+                late chunk per rank, equal work for all in causal ring attention. See
+                :class:`meshkit.SequencePlan`.
+            pad: whether a length that does not divide is filled with padding at its end.
+
+        Raises:
+            SpecError: if the length is no multiple of the ranks (of twice as many for zigzag) and
+                ``pad`` is False, with the nearest lengths; if a value is invalid.
+            UnknownAxisError: if the mesh does not have an axis.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``mesh.sequence(4096, order="zigzag").take(tokens)``
+        """
+        return shard_sequence(self._groups, length, axes, order, pad, self._device)
+
+    @public("mesh.seed")
+    def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
+        """Return the seed of this rank: distinct along the axes of ``vary``, equal along others.
+
+        Local; no generator changes. The seed is :func:`meshkit.stream_seed` of the base and this
+        rank's coordinate along ``vary``. It therefore stays the same when another axis grows.
+
+        Args:
+            base: any int; None is the seed of ``meshkit.init``, also the number that it drew for
+                ``"shared"``, or 0 without one.
+            vary: the axes along which seeds differ, ``"dp tp"`` or ``("dp", "tp")``; empty means
+                that all ranks have the same.
+
+        Returns:
+            An int from 0 to 2**63 - 1, valid for every generator of torch. On fewer than 2**13
+            ranks its low 32 bits are distinct too: ``np.random.seed(mesh.seed() % 2**32)``.
+
+        Raises:
+            SpecError: if the base is no int, or ``vary`` does not name axes.
+            UnknownAxisError: if ``vary`` names an axis that the mesh does not have.
+            CoordinateError: on a rank outside the mesh, if ``vary`` names an axis.
+
+        Example:
+            ``torch.manual_seed(mesh.seed(vary=("dp", "tp")))``
+        """
+        number = base_seed(self._job.seed) if base is None else base
+        return seed_of(number, "", varied(self.layout, self.rank, vary))
+
+    @cached_property
+    def rng(self) -> RandomStreams:
+        """The random streams of this rank, as :class:`~meshkit.live.data.rng.RandomStreams`.
+
+        Example:
+            ``with mesh.rng("dropout", vary=("dp", "tp")): y = layer(x)``
+        """
+        base = partial(base_seed, self._job.seed)  # no method of the mesh: avoids a cycle
+        return RandomStreams(self.layout, self.rank, self._device.type, base)
+
+    # -------------------------------------------------------------------- checks and failures
 
     @public("mesh.barrier")
     def barrier(self, *axes: str, timeout: Time | None = None) -> None:
-        """Wait until every rank of this rank's group over the axes is here.
+        """Wait until every rank of this rank's group over the axes has called this.
 
-        Collective over that group. Without axes, over the whole mesh. One store operation a rank
-        beside the group's own barrier, so that missing ranks can be named on any backend.
+        Collective over that group; without axes, over the whole mesh.
+
+        Cost: one store operation per rank, beside the group's own barrier. It names missing ranks
+        on any backend.
 
         Args:
             *axes: as in :meth:`group`.
-            timeout: how long to wait, in seconds or as a timedelta; None is the group's timeout.
+            timeout: the maximum wait, in seconds or as a timedelta; None is the group's timeout.
 
         Raises:
-            RankTimeoutError: where others did not come in time, with their coordinates; the group
-                is then broken.
-            CollectiveError: where it broke before that, as a rank died.
+            RankTimeoutError: if ranks did not arrive in time, with their coordinates. The group
+                cannot be used then.
+            CollectiveError: if the barrier broke earlier because a rank died.
         """
-        self._check_here()
-        group = self.group(*axes)
-        limit = parse_timeout("timeout", timeout) or timeout_of(group)
-        barrier(
-            self._party(axes), group, limit, self._device_ids(), coordinate_formatter(self.layout)
-        )
+        wait_at_barrier(self._groups, self._job, axes, timeout)
 
     @public("mesh.guard")
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
-        """Tell the failure of a collective inside in coordinates: who is behind, who is gone.
+        """Report a failed collective inside with coordinates: the ranks behind, the ranks gone.
 
-        Enter it on every rank. Without a timeout it costs nothing until something fails. With one,
-        a collective of the mesh's groups may take that long inside (on gloo; elsewhere, a rank may
-        begin nothing new for that long), and a thread on each rank looks at the store twice a
-        second, so that ranks that hang answer too. An error of any other kind passes unchanged.
+        Enter it on every rank. Without a timeout it costs nothing until a collective fails. With a
+        timeout, a collective of the mesh's groups may take that long inside. On backends other than
+        gloo, a rank may begin no collective for that long. A thread on each rank then reads the
+        store twice a second, so that ranks that hang answer too. Other errors pass unchanged.
 
         Args:
             timeout: how long one collective may take, in seconds or as a timedelta; None leaves
@@ -180,96 +582,77 @@ class Mesh(Workload):
 
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
-                which is the cause. Close the mesh, shut down and build again then. See
-                ``meshkit/live/README.md`` for what is promised.
+                which is the cause. Close the mesh, shut down and build again then. The promises
+                are in ``meshkit/live/README.md``.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
             ``with mesh.guard(timeout=60): train_step()``
         """
-        self._check_here()
-        limit = parse_timeout("timeout", timeout)
-        return guard_collectives(self._guard_context(), limit)
+        return guard_mesh(self._groups, self._job, self._guard_state, timeout)
 
     @public("mesh.verify")
     def verify(self, *, timeout: Time | None = None) -> Verification:
-        """Prove each group by one collective, and time some more.
+        """Check each group with one collective, and time some more.
 
-        Collective over the mesh: six collectives a group of a few bytes each, and one over all. On
-        every group ranks gather each other's numbers, which must come in the order of the
-        coordinate; then the same call is timed. All ranks know all figures.
+        Collective over the mesh. On every group, ranks gather their numbers, which must arrive in
+        the order of the coordinate. Then the same call is timed. All ranks get all results.
+
+        Cost: six collectives of a few bytes per group, and one over all ranks.
 
         Args:
             timeout: how long one collective may take, in seconds or as a timedelta; None leaves
                 each group its own.
 
         Returns:
-            What it took by group, the slowest group and the rank for which others waited most.
+            The time of each group, the slowest group, and the rank for which others waited most.
 
         Raises:
-            CollectiveError: where a collective failed or did not come through, with who is behind.
-            MeshkitError: where a group holds other ranks than the mesh says.
+            CollectiveError: if a collective failed or did not complete, with the ranks behind.
+            MeshkitError: if a group holds other ranks than the layout.
             CoordinateError: on a rank outside the mesh.
         """
-        self._check_here()
-        limit = parse_timeout("timeout", timeout)
-        with guard_collectives(self._guard_context(), limit):
-            return verify_groups(self.layout, self.rank, self._groups.by_key, self._device())
+        return verify_mesh(self._groups, self._job, self._guard_state, timeout, self._device)
 
     @public("mesh.agree")
     def agree(self, what: str, value: object) -> None:
         """Compare a value over all ranks of the mesh: a learning rate, a path, a version.
 
-        Collective over the mesh, on the host: five store operations a rank, no process group.
+        Collective over the mesh, on the host, without a process group.
+
+        Cost: 5 store operations per rank.
 
         Args:
-            what: what the value is, for the error.
+            what: the name of the value, for the error.
             value: compared by its ``repr``.
 
         Raises:
-            DisagreementError: the same on every rank, with who has which value.
-            RankTimeoutError: where ranks did not come within the mesh's ``arrival_timeout``.
+            DisagreementError: the same on every rank, with the value of each.
+            RankTimeoutError: if ranks did not arrive within the mesh's ``arrival_timeout``.
             CoordinateError: on a rank outside the mesh.
         """
-        self._check_here()
-        agree_value(self.layout, self._joined, self._number, what, value)
+        agree_on_value(self._groups, self._job, what, value)
 
+    @public("mesh.close")
     def close(self) -> None:
-        """Destroy the groups this mesh made and no open view of it uses. Harmless to repeat.
+        """Destroy the groups that this mesh created and no open view uses. Harmless to repeat.
 
-        Call it on every rank. The default group stays, and so do groups that the user made. No
-        descriptor and no thread is left, once the caller too has let go of the groups it took.
-        Local on gloo. On nccl, which ends a group on all ranks together, they meet first, unless an
-        error ends the ``with``: close views in the same order on every rank there.
+        Call it on every rank. The default group and groups of the user stay. No descriptor and no
+        thread is left, once the caller too has dropped the groups that it took.
+
+        Local on gloo. On NCCL, all ranks of a group destroy it together, so they agree first. Close
+        views in the same order on every rank there.
 
         Raises:
-            RankTimeoutError: on nccl, where ranks did not come; the groups are then aborted.
-            DisagreementError: on nccl, where a rank makes another call.
+            RankTimeoutError: on NCCL, if ranks are missing; the groups are then aborted.
+            DisagreementError: on NCCL, if a rank makes another call.
         """
-        self._close(alone=False)
-
-    def _close(self, alone: bool) -> None:
-        # torch frees descriptors and threads with the last reference
-        together = ends_together(self._groups.by_key.values())
-        made, self._groups, self._closed = self._shared.release(self._birth), NONE, True
-        self._held.clear()
-        if not together:
-            return destroy_groups(made)
-        try:
-            if alone:
-                abort_groups(made)
-            else:
-                agree_close(self.layout, self._joined, self._number, self._call)
-        except BaseException:
-            abort_groups(made)
-            raise
-        finally:
-            destroy_groups(made)
+        close_mesh(self._groups, self._job, failed=False)
 
     @public("with mesh")
     def __enter__(self) -> Mesh:
-        self._check_open()
+        self._groups.check_open()
         return self
 
     def __exit__(
@@ -278,25 +661,33 @@ class Mesh(Workload):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close(alone=error is not None)
+        close_mesh(self._groups, self._job, failed=error is not None)
 
-    def _party(self, axes: tuple[str, ...]) -> Participants | None:
-        """The ranks of a group at the store; None where torch tells no store."""
-        if self._joined.store is None:
-            return None
-        ranks = sorted(int(rank) for rank in self.peers(*axes))
-        who = hashlib.sha256(str(ranks).encode()).hexdigest()  # one name for equal groups
-        keys = f"mesh/{self._number}/barrier/{who}/"
-        return Participants(self._joined.store, self._joined.world, ranks, keys)
+    def __repr__(self) -> str:
+        here = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"
+        closed = "; closed" if self._groups.is_closed else ""
+        return f"Mesh({format_sizes(self.layout.sizes, ', ')}; rank {self.rank}{here}{closed})"
 
-    def _guard_context(
-        self,
-    ) -> GuardContext:
-        """Return everything that a guard needs to know of this mesh."""
-        ids = self._number, self._guard_state
-        return GuardContext(self.layout, self._joined, self._groups.by_key, *ids)
+    def __str__(self) -> str:
+        return self.layout.draw(mark=self.rank)
 
-    def _device_ids(self) -> list[int] | None:
-        """The device a collective without tensors must use, where the backend needs one."""
-        device = self._joined.world.device
-        return [device.index] if device is not None and device.index is not None else None
+    @property
+    def _device(self) -> torch.device:
+        """The device of tensors in a collective."""
+        return self._job.world.device or torch.device("cpu")
+
+
+def open_mesh(proposal: MeshProposal) -> Mesh:
+    """Agree on a proposed mesh and create its groups. Collective over the world.
+
+    ``build_mesh``, ``view``, ``from_groups`` and ``from_device_mesh`` share it.
+
+    Args:
+        proposal: the mesh that this rank proposes.
+
+    Raises:
+        DisagreementError: if ranks differ; the same on every rank, and no group is created.
+        SpecError: if an axis crosses nodes against its policy; the same on every rank.
+        RankTimeoutError: if ranks are missing. The groups created so far are destroyed.
+    """
+    return Mesh(proposal.job, proposal.options, open_groups(proposal), GuardState())

@@ -26,6 +26,29 @@ def check_member(layout: Layout, rank: int) -> None:
         )
 
 
+def group_rank(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
+    """Return the rank within its group over the axes, as ``dist.get_group_rank`` does.
+
+    It is the row-major index of the coordinate along the axes as listed, the last one fastest.
+    Without axes it is the position in the whole layout.
+
+    Raises:
+        UnknownAxisError: for an axis that the layout does not have.
+        CoordinateError: if the rank is not in the layout.
+
+    Cost: O(axes).
+
+    Example:
+        >>> group_rank(Layout(dp=4, sp=2), 5, ("dp",)), group_rank(Layout(dp=4, sp=2), 5, ())
+        (2, 5)
+    """
+    check_axes_exist(axes, layout.axes)
+    index, coordinate, sizes = 0, layout.coordinate(rank), layout.sizes
+    for axis in axes or layout.axes:
+        index = index * sizes[axis] + coordinate[axis]
+    return index
+
+
 class Position:
     """A layout and a rank. Local and pure; a :class:`meshkit.Mesh` is one with live groups.
 

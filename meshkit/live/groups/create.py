@@ -1,14 +1,14 @@
-"""The only place that creates or destroys process groups.
+"""Create the process groups of a plan: the only place in which meshkit creates groups of a mesh.
 
-It walks through the steps of a :class:`GroupPlan` in their order, which is the same on every rank,
-and computes nothing of its own.
+The steps of a :class:`GroupPlan` have the same order on every rank. Groups that the registry holds,
+and the default group, are used again.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,8 +18,14 @@ import torch.distributed as dist
 
 from ...core.arrays import Ints
 from ...core.errors import MeshkitError, SpecError
-from ...core.grid.group_plan import Axes, GroupPlan, GroupStep
-from ...launch.torch_internals import advance_group_counter, clear_dtensor_cache, set_timeout
+from ...core.grid.group_plan import Axes, GroupPlan
+from ...launch.torch_internals import (
+    advance_group_counter,
+    default_timeout,
+    has_connect_timeout,
+    set_timeout,
+)
+from .destroy import destroy_groups
 from .options import GroupOptions
 from .registry import GroupKey, GroupRegistry, Groups
 
@@ -27,251 +33,254 @@ KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # to
 
 
 def check_orders(plan: GroupPlan) -> None:
-    """Refuse groups whose members are not in ascending order where torch would sort them.
+    """Raise if torch would sort the members of a group that are not in ascending order.
 
     Raises:
-        SpecError: on torch below 2.13; a rank's place in such a group would not be its coordinate.
+        SpecError: on torch below 2.13, as the group rank would not be the coordinate.
     """
-    if KEEPS_ORDER:
-        return
-    for step in plan.steps:
+    for step in () if KEEPS_ORDER else plan.steps:
         if (step.members[:, 1:] < step.members[:, :-1]).any():
             axes = " ".join(step.axes) or "the whole mesh"
             raise SpecError(
                 f"the ranks of group({axes}) are not in ascending order.",
-                "torch below 2.13 sorts them, and places would not be coordinates.",
+                "torch below 2.13 sorts them, so group ranks would not be coordinates.",
                 fix="torch 2.13 or newer; or list axes from the outside in, and ranks ascending.",
             )
 
 
-def create_groups(plan: GroupPlan, rank: int, terms: GroupOptions, shared: GroupRegistry) -> Groups:
-    """Create the groups of a plan that are not there yet. Collective over the default group.
+def create_groups(
+    plan: GroupPlan,
+    rank: int,
+    options: GroupOptions,
+    registry: GroupRegistry,
+    connect_timeout: timedelta,
+) -> Groups:
+    """Create the missing groups of a plan. Collective over the default group.
 
     Args:
         plan: equal on every rank.
-        rank: this rank; it may be outside the layout, and still takes part.
-        terms: equal on every rank.
-        shared: the groups that are there; equal on every rank. It is not changed.
+        rank: this rank. A rank outside the layout takes part too.
+        options: equal on every rank.
+        registry: the groups that exist, equal on every rank. It is not changed.
+        connect_timeout: how long a group may take to connect its members, if its backend connects
+            them at creation.
 
     Returns:
-        This rank's groups. Where one fails, those made before it are destroyed again.
+        This rank's groups. If a creation fails, the groups created before it are destroyed.
 
     Raises:
-        RuntimeError: torch's own, where a group cannot be made, or a peer does not come.
-        MeshkitError: where torch made another group than it was asked for.
+        RuntimeError: torch's own, if a group cannot be created or a peer does not connect.
+        MeshkitError: if torch created another group than requested.
     """
-    found, rest = _there(plan, terms, shared)
-    names = dist.get_pg_count() + sum(_names(step, terms) for step, _, _ in rest)
-    made: list[dist.ProcessGroup] = []
-    new: dict[GroupKey, dist.ProcessGroup | None] = {}
-    try:
-        for step, key, alike in rest:
-            found[key] = new[alike] = _make(step, rank, terms, terms.limits[key], made)
-    except BaseException:
-        destroy_groups(made)
-        _count_up(names, rank)
-        raise
-    used: dict[GroupKey, tuple[Axes, ...]] = {}
-    for axes in plan.asked:
-        alike = _alike(plan, axes, terms)
-        used[alike] = (*used.get(alike, ()), axes)
-    return Groups({key: group for key, group in found.items() if group is not None}, used, new)
-
-
-def _alike(plan: GroupPlan, axes: Axes, terms: GroupOptions) -> GroupKey:
-    """What groups must have in common to be one group."""
-    return plan.layout.strides(*axes), terms.runs_on, terms.time(plan.key(axes))
-
-
-def _there(
-    plan: GroupPlan, terms: GroupOptions, shared: GroupRegistry
-) -> tuple[dict[Axes, dist.ProcessGroup | None], list[tuple[GroupStep, Axes, GroupKey]]]:
-    """The groups of a plan that are there, by key; and the steps whose groups are to be made."""
-    found: dict[Axes, dist.ProcessGroup | None] = {}
-    rest = []
-    for step in plan.steps:
-        key, alike = plan.key(step.axes), _alike(plan, step.axes, terms)
-        origin, group = shared.find(alike)
-        group = group if origin != "default" else _default(step, terms, alike[2])
-        if origin == "default" and group is None:
-            rest.append((step, key, alike))
+    creator = _Creator.read(rank, options, connect_timeout)
+    plan_keys = {axes: plan.key(axes) for axes in plan.asked}
+    requests = _list_requests(plan, plan_keys, options, creator.backend)
+    groups: dict[Axes, dist.ProcessGroup | None] = {}
+    missing: list[_GroupRequest] = []
+    for request in requests:
+        provenance, group = registry.find(request.key)
+        if provenance == "default" and not creator.is_default_group(request):
+            missing.append(request)
         else:
-            found[key] = group
-    return found, rest
+            groups[request.axes] = dist.group.WORLD if provenance == "default" else group
+    new = creator.create_all(missing)
+    groups |= {request.axes: new[request.key] for request in missing}
+    key_of = {request.axes: request.key for request in requests}
+    used: dict[GroupKey, tuple[Axes, ...]] = {}
+    for axes, plan_key in plan_keys.items():
+        used[key_of[plan_key]] = (*used.get(key_of[plan_key], ()), axes)
+    return Groups({axes: group for axes, group in groups.items() if group is not None}, used, new)
 
 
-def ends_together(groups: Iterable[dist.ProcessGroup]) -> bool:
-    """Whether the end of these groups is a matter of all their ranks, as nccl's is."""
-    return any("nccl" in group.name() for group in groups)
+@dataclass(frozen=True)
+class _GroupRequest:
+    """All groups over one set of axes.
 
-
-def abort_groups(groups: Iterable[dist.ProcessGroup]) -> None:
-    """Break off what runs on groups, so that whoever waits in it gets an error. Local.
-
-    Nothing where the backend cannot, as gloo, or torch below 2.13.
+    Attributes:
+        axes: key of the group plan.
+        description: the axes as text, for torch.
+        members: int64 (num_groups, group_size).
+        timeout: how long a collective may take; None is the default of the backend.
+        key: the key under which equal groups are shared.
     """
-    for group in dict.fromkeys(groups):
-        with suppress(AttributeError, RuntimeError):
-            group.abort()
+
+    axes: Axes
+    description: str
+    members: Ints
+    timeout: timedelta | None
+    key: GroupKey
 
 
-def destroy_groups(groups: Iterable[dist.ProcessGroup]) -> None:
-    """Destroy groups and give back their descriptors and threads. Local on gloo.
+def _list_requests(
+    plan: GroupPlan, plan_keys: Mapping[Axes, Axes], options: GroupOptions, backend: str
+) -> list[_GroupRequest]:
+    """Return one request for each set of groups in the plan, in the order of creation."""
+    default, requests = default_timeout(backend), []
+    for step in plan.steps:
+        axes = plan_keys[step.axes]
+        timeout, description = options.timeouts[axes], f"meshkit {' '.join(step.axes) or 'mesh'}"
+        key = plan.layout.strides(*step.axes), backend, timeout or default
+        requests.append(_GroupRequest(axes, description, step.members, timeout, key))
+    return requests
 
-    Groups that are gone already, with the default group or by hand, are passed over.
+
+@dataclass(frozen=True)
+class _Creator:
+    """One creation of groups: its options, and the facts of the default group, read once.
+
+    Attributes:
+        rank: this rank.
+        options: the options of the mesh.
+        connect_timeout: how long a group may take to connect its members; None if the backend has
+            no such timeout.
+        backend: the name of the backend of the groups.
+        bound: the device to which the default group is bound, or None.
+        includes_all: whether torch splits each group from the default group, so that every rank
+            takes part in each creation.
     """
-    gone = [*groups]
-    for group in gone:
-        with suppress(ValueError, AssertionError):  # "Invalid process group specified": gone
-            dist.destroy_process_group(group)
-    if gone:
-        clear_dtensor_cache()
+
+    rank: int
+    options: GroupOptions
+    connect_timeout: timedelta | None
+    backend: str
+    bound: object
+    includes_all: bool
+
+    @classmethod
+    def read(cls, rank: int, options: GroupOptions, connect_timeout: timedelta) -> _Creator:
+        """Read the facts of the default group."""
+        default_backend, bound = str(dist.get_backend()), _bound_device()
+        backend = options.backend or default_backend
+        connect = connect_timeout if has_connect_timeout(backend) else None
+        includes_all = bound is not None and backend == default_backend
+        return cls(rank, options, connect, backend, bound, includes_all)
+
+    def is_default_group(self, request: _GroupRequest) -> bool:
+        """Return whether the default group has these members, this backend and this timeout."""
+        world = dist.group.WORLD
+        timeout = self.options.world_timeout or default_timeout(self.backend)
+        if world is None or request.key[2] != timeout or self.backend != dist.get_backend():
+            return False
+        return bool(request.members.tolist() == [list(range(world.size()))])
+
+    def create_all(self, requests: list[_GroupRequest]) -> dict[GroupKey, dist.ProcessGroup | None]:
+        """Create the groups of all requests; return this rank's group of each, or None.
+
+        If a creation fails, the groups created before it are destroyed.
+        """
+        count = dist.get_pg_count() + sum(map(self._num_names, requests))
+        new: dict[GroupKey, dist.ProcessGroup | None] = {}
+        created: list[dist.ProcessGroup] = []
+        try:
+            for request in requests:
+                new[request.key] = self._create(request, created)
+        except BaseException:
+            destroy_groups(created)
+            self._advance_counter_to(count)
+            raise
+        return new
+
+    def _create(
+        self, request: _GroupRequest, created: list[dist.ProcessGroup]
+    ) -> dist.ProcessGroup | None:
+        """Create all groups of a request on every rank; return this rank's group, or None.
+
+        The group is added to ``created`` as soon as it exists.
+        """
+        if self._is_split(request.members):
+            return self._split(request, created)
+        timeout = self.connect_timeout or request.timeout
+        backend, description = self.options.backend, request.description
+        new = partial(dist.new_group, timeout=timeout, backend=backend, group_desc=description)
+        if self._is_local(request.members):
+            created.append(new([self.rank], use_local_synchronization=True))
+            if self.rank not in request.members:  # created all the same, for one history of groups
+                destroy_groups([created.pop()])
+                return None
+        else:
+            is_own = (request.members == self.rank).any(axis=1)
+            index = int(np.argmax(is_own)) if is_own.any() else len(is_own)
+            self._pass_over(request.members[:index], new)
+            for ranks in request.members[index : index + 1].tolist():
+                keep: dict[str, Any] = {"sort_ranks": False} if ranks != sorted(ranks) else {}
+                created.append(new(ranks, **keep))
+                _check_members(created[-1], ranks)
+            self._pass_over(request.members[index + 1 :], new)
+            if index == len(is_own):
+                return None
+        if self.connect_timeout is not None:
+            set_timeout(created[-1], request.timeout)
+        return created[-1]
+
+    def _is_split(self, members: Ints) -> bool:
+        """Return whether one call can split all these groups from the default group.
+
+        NCCL can do so from a group that is bound to its device. torch then sorts the ranks.
+        """
+        nccl = self.includes_all and self.backend == "nccl"
+        return nccl and bool((members[:, 1:] > members[:, :-1]).all())
+
+    def _is_local(self, members: Ints) -> bool:
+        """Return whether each rank creates its group of one rank by itself."""
+        return members.shape[1] == 1 and not self.includes_all
+
+    def _num_names(self, request: _GroupRequest) -> int:
+        """Return how many groups torch counts for a request; torch names groups by that count."""
+        by_itself = self._is_split(request.members) or self._is_local(request.members)
+        return 0 if by_itself else len(request.members)
+
+    def _pass_over(self, others: Ints, new: Callable[[list[int]], object]) -> None:
+        """Let torch count groups of other ranks, as it names groups by their number."""
+        if self.bound is None and advance_group_counter(len(others)):
+            return
+        for ranks in others.tolist():
+            new(ranks)
+
+    def _advance_counter_to(self, count: int) -> None:
+        """Advance torch's group counter to the value after a complete creation.
+
+        A failed creation stops at a different group on each rank, and later groups would get
+        different names. Nothing is done if all ranks take part in each creation.
+        """
+        missing = max(0, count - dist.get_pg_count())
+        if self.bound is not None or dist.get_world_size() == 1 or advance_group_counter(missing):
+            return
+        for _ in range(missing):
+            dist.new_group([0 if self.rank else 1])  # a group of another rank
+
+    def _split(
+        self, request: _GroupRequest, created: list[dist.ProcessGroup]
+    ) -> dist.ProcessGroup | None:
+        """Split this rank's group from the default group, in one call on every rank.
+
+        The ranks that are in no group form one more group and destroy it at once. A split of a
+        part of the ranks can hang when its groups are destroyed.
+        """
+        parts: list[list[int]] = request.members.tolist()
+        outside = sorted(set(range(dist.get_world_size())).difference(*parts))
+        group: dist.ProcessGroup = dist.split_group(  # type: ignore[assignment]  # never None here
+            split_ranks=[*parts, *([outside] if outside else [])],
+            timeout=request.timeout,
+            group_desc=request.description,
+        )
+        if self.rank in outside:
+            destroy_groups([group])
+            return None
+        created.append(group)
+        _check_members(group, next(ranks for ranks in parts if self.rank in ranks))
+        return group
 
 
-def _default(step: GroupStep, terms: GroupOptions, limit: timedelta) -> dist.ProcessGroup | None:
-    """The default group, where it has exactly these members in this order, backend and timeout."""
-    world = dist.group.WORLD
-    if world is None or limit != terms.usual(terms.world):
-        return None
-    alike = terms.backend in (None, dist.get_backend(world))
-    return world if alike and step.members.tolist() == [list(range(world.size()))] else None
-
-
-def _names(step: GroupStep, terms: GroupOptions) -> int:
-    """How many groups torch counts when it makes those of a step; it names groups by that."""
-    if _splits(step, terms.backend) or _is_alone(step, terms):
-        return 0
-    return len(step.members)
-
-
-def _count_up(names: int, rank: int) -> None:
-    """Let torch count on to where a whole creation would have come.
-
-    A creation that fails stops on each rank at another group; groups made after it would have other
-    names on each. Of a group of others torch only takes note. Not where all ranks take part in it.
-    """
-    other, left = 0 if rank else 1, max(0, names - dist.get_pg_count())
-    if _bound() is None and dist.get_world_size() > 1 and not advance_group_counter(left):
-        for _ in range(left):
-            dist.new_group([other])
-
-
-def _make(
-    step: GroupStep,
-    rank: int,
-    terms: GroupOptions,
-    limit: timedelta | None,
-    made: list[dist.ProcessGroup],
-) -> dist.ProcessGroup | None:
-    """This rank's group among those of a step; every rank takes part in making all of them.
-
-    It is in ``made`` as soon as it exists, whatever comes after.
-    """
-    words = f"meshkit {' '.join(step.axes) or 'mesh'}"
-    if _splits(step, terms.backend):
-        return _split(step, rank, limit, words, made)
-    first = terms.connect if terms.waits else limit
-    new = partial(dist.new_group, timeout=first, backend=terms.backend, group_desc=words)
-    if _is_alone(step, terms):
-        alone: dist.ProcessGroup = new([rank], use_local_synchronization=True)
-        if rank in step.members:
-            made.append(alone)
-            return _timed(alone, terms, limit)
-        destroy_groups(
-            [alone]
-        )  # of a rank outside the mesh: made so that all ranks have one history
-        return None
-    before, mine, after = _parted(step.members, rank)
-    _pass_over(before, new)
-    for ranks in mine:
-        keep: dict[str, Any] = {"sort_ranks": False} if ranks != sorted(ranks) else {}
-        made.append(new(ranks, **keep))
-        _timed(_checked(made[-1], ranks), terms, limit)
-    _pass_over(after, new)
-    return made[-1] if mine else None
-
-
-def _parted(members: Ints, rank: int) -> tuple[Ints, list[list[int]], Ints]:
-    """The groups before this rank's own, that one, and those after it."""
-    at = np.flatnonzero((members == rank).any(axis=1))
-    place = int(at[0]) if len(at) else len(members)
-    own: list[list[int]] = members[place : place + 1].tolist()
-    return members[:place], own, members[place + 1 :]
-
-
-def _pass_over(others: Ints, new: Callable[[list[int]], object]) -> None:
-    """Take note of groups of other ranks, of which torch tells its names."""
-    if _bound() is None and advance_group_counter(len(others)):
-        return
-    for ranks in others.tolist():
-        new(ranks)
-
-
-def _timed(
-    group: dist.ProcessGroup, terms: GroupOptions, limit: timedelta | None
-) -> dist.ProcessGroup:
-    """The group, connected under one time, with the time that its collectives may take."""
-    if terms.waits:
-        set_timeout(group, limit)
-    return group
-
-
-def _is_alone(step: GroupStep, terms: GroupOptions) -> bool:
-    """Whether the groups of a step are made by each rank for itself, on every rank."""
-    return step.members.shape[1] == 1 and not _all_take_part(terms.backend)
-
-
-def _bound() -> object:
-    """The device to which the default group is bound; None where it is not."""
+def _bound_device() -> object:
+    """Return the device to which the default group is bound, or None."""
     return getattr(dist.group.WORLD, "bound_device_id", None)
 
 
-def _all_take_part(backend: str | None) -> bool:
-    """Whether torch splits each group from the default group, in which every rank takes part."""
-    world = dist.group.WORLD
-    return world is not None and _bound() is not None and backend in (None, dist.get_backend(world))
-
-
-def _splits(step: GroupStep, backend: str | None) -> bool:
-    """Whether the groups of a step can be split from the default group, by one call for all.
-
-    NCCL can, from a group that is bound to its device; torch then puts ranks in ascending order.
-    """
-    world, members = dist.group.WORLD, step.members
-    nccl = world is not None and dist.get_backend(world) == "nccl" and backend in (None, "nccl")
-    return nccl and _bound() is not None and bool((members[:, 1:] > members[:, :-1]).all())
-
-
-def _split(
-    step: GroupStep,
-    rank: int,
-    timeout: timedelta | None,
-    words: str,
-    made: list[dist.ProcessGroup],
-) -> dist.ProcessGroup | None:
-    """This rank's group, split from the default group by one call on every rank.
-
-    The ranks that are in no group of the step form one more, which they give back at once: a
-    split of a part can hang when its groups are destroyed.
-    """
-    parts: list[list[int]] = step.members.tolist()
-    rest = sorted(set(range(dist.get_world_size())).difference(*parts))
-    split: Any = dist.split_group(  # not None: each rank is in a part
-        split_ranks=[*parts, *([rest] if rest else [])], timeout=timeout, group_desc=words
-    )
-    if rank in rest:
-        destroy_groups([split])
-        return None
-    made.append(split)
-    return _checked(split, next(ranks for ranks in parts if rank in ranks))
-
-
-def _checked(group: dist.ProcessGroup, ranks: list[int]) -> dist.ProcessGroup:
-    """The group, if torch made what was asked for."""
+def _check_members(group: dist.ProcessGroup, ranks: list[int]) -> None:
+    """Raise if torch created another group than requested."""
     members = dist.get_process_group_ranks(group)
     if members != ranks or group.rank() != ranks.index(dist.get_rank()):
         raise MeshkitError(
             f"new_group({ranks}) returned a group of {members}.",
             fix="report this with the version of torch.",
         )
-    return group

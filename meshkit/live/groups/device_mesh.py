@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...core.arrays import Ints
-from ...core.call import public
 from ...core.errors import SpecError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
@@ -22,7 +21,6 @@ from ...core.grid.pattern import joined_axes
 GroupOf = Callable[..., dist.ProcessGroup]
 
 
-@public("mesh.device_mesh")
 def device_mesh(
     layout: Layout, rank: int, group_of: GroupOf, device_type: str, pattern: str | None
 ) -> DeviceMesh:

@@ -1,12 +1,13 @@
-"""One world, many views: the groups that a mesh and its views share, and who of them is open.
+"""The registry of the groups that a mesh and its views share, and of the views that are open.
 
-Equal groups of equal backend and time are one group, which ends with the last view that uses it::
+Two groups are one if their members, order, backend and timeout are equal. A group is destroyed when
+the last view that uses it is closed::
 
     dense   dp sp tp                 (dp sp) is 4 steps of 2   ── one group ──┐
     hsdp    replicate shard tp       shard   is 4 steps of 2   ───────────────┘
 
-Every rank keeps the same books, that of groups of which it is no part too, so that all ranks make
-or share the same. What is open is compared before a view is made.
+Every rank keeps equal entries, also for groups of other ranks. All ranks therefore create or share
+the same groups. Ranks compare their open views before a view is created.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Literal
 
 import torch.distributed as dist
 
@@ -22,6 +24,7 @@ from ...core.grid.group_plan import Axes
 from ...core.grid.strides import Strides
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
+Provenance = Literal["external", "created", "default"]
 
 
 @dataclass(frozen=True)
@@ -29,28 +32,29 @@ class Groups:
     """The process groups of one rank in one mesh.
 
     Attributes:
-        by_key: the key of a plan to this rank's group; several listings of axes share one. Empty
-            on a rank outside the mesh.
-        used: what each must have in common with an equal one, to the axes that stand for it.
-        made: those of them that were created for it, in order; None where this rank is in none.
+        by_key: key of the group plan to this rank's group. Several sets of axes share one group.
+            It is empty on a rank outside the mesh.
+        used: key of each group to the sets of axes that use it.
+        new: key to group for the groups that were created for this mesh, in order of creation.
+            The group is None if this rank is not a member.
     """
 
     by_key: Mapping[Axes, dist.ProcessGroup]
     used: Mapping[GroupKey, tuple[Axes, ...]]
-    made: Mapping[GroupKey, dist.ProcessGroup | None]
+    new: Mapping[GroupKey, dist.ProcessGroup | None]
 
     @property
     def created(self) -> tuple[dist.ProcessGroup, ...]:
-        """This rank's groups that were created for it, in order."""
-        return tuple(group for group in self.made.values() if group is not None)
+        """This rank's groups that were created for this mesh, in order of creation."""
+        return tuple(group for group in self.new.values() if group is not None)
 
 
-NONE = Groups({}, {}, {})
+NO_GROUPS = Groups({}, {}, {})
 
 
 @dataclass(frozen=True)
 class OpenView:
-    """An open view: its sizes in words, and the groups it uses with the axes they stand for."""
+    """An open view: its sizes as text, and the groups that it uses with the axes of each."""
 
     name: str
     groups: Mapping[GroupKey, tuple[Axes, ...]]
@@ -58,66 +62,75 @@ class OpenView:
 
 @dataclass
 class GroupRegistry:
-    """The groups of a mesh and of its views: a book that is the same on every rank.
+    """The groups of a mesh and of its views, equal on every rank.
 
     Attributes:
-        number: that of the meeting in which the first mesh was agreed upon.
-        call: the one that built it.
-        lent: groups that a user made and lent, by their members; they stay when all is closed.
-        lends: the axes for which they were given, in words.
-        groups: what meshkit made.
-        users: every open view by the number of its birth, with what it uses.
-        born: how many views there were.
+        built_by: the call that built the first mesh.
+        external_groups: groups of the user by their members. They are never destroyed.
+        external_axes: the axes of the external groups as text, for the comparison of ranks.
+        groups: the groups that meshkit created.
+        open_views: view id to the view.
+        next_view_id: the id of the next view; ids are never used twice.
+        round_id: id of the agreement round in which the first mesh was built.
     """
 
-    number: int = 0
-    call: Call = field(default_factory=lambda: Call("build_mesh"))
-    lent: Mapping[Strides, dist.ProcessGroup | None] = field(default_factory=dict)
-    lends: str = ""
+    built_by: Call
+    external_groups: Mapping[Strides, dist.ProcessGroup | None] = field(default_factory=dict)
+    external_axes: str = ""
     groups: dict[GroupKey, dist.ProcessGroup | None] = field(default_factory=dict)
-    users: dict[int, OpenView] = field(default_factory=dict)
-    born: int = 0
+    open_views: dict[int, OpenView] = field(default_factory=dict)
+    next_view_id: int = 0
+    round_id: int = 0
 
-    def register(
-        self,
-        name: str,
-        groups: Groups,
-        number: int,
-    ) -> int:
-        """Take a mesh and its groups into the book; the number of its birth."""
-        if not self.born:
-            self.number = number
-        self.groups.update(groups.made)
-        self.users[self.born] = OpenView(name, groups.used)
-        self.born += 1
-        return self.born - 1
+    def register(self, name: str, groups: Groups, round_id: int) -> int:
+        """Register a view and its groups; return the id of the view.
 
-    def release(self, birth: int) -> tuple[dist.ProcessGroup, ...]:
-        """Strike a mesh out; this rank's groups that nobody uses any more, in order."""
-        self.users.pop(birth, None)
-        used = {alike for user in self.users.values() for alike in user.groups}
-        over = [alike for alike in self.groups if alike not in used]
-        ended = [self.groups.pop(alike) for alike in over]
-        return tuple(group for group in ended if group is not None)
-
-    def find(self, alike: GroupKey) -> tuple[str, dist.ProcessGroup | None]:
-        """Where a group comes from, and the group; None where it is none of this rank's.
-
-        ``lent`` by the user, whatever its terms; ``made``; else ``default``, or yet to be made.
+        Args:
+            name: the sizes of the view as text.
+            groups: the groups of this rank in the view.
+            round_id: id of the agreement round in which the view was built.
         """
-        if alike[0] in self.lent:
-            return "lent", self.lent[alike[0]]
-        return ("made", self.groups[alike]) if alike in self.groups else ("default", None)
+        view_id = self.next_view_id
+        if view_id == 0:
+            self.round_id = round_id
+        self.groups.update(groups.new)
+        self.open_views[view_id] = OpenView(name, groups.used)
+        self.next_view_id += 1
+        return view_id
 
-    def uses(self, alike: GroupKey) -> tuple[tuple[int, str], ...]:
-        """The open views that use a group, and for which axes."""
-        found = []
-        for birth, user in self.users.items():
-            listed = [" ".join(axes) or "all" for axes in user.groups.get(alike, ())]
-            found += [(birth, ", ".join(listed))] if listed else []
-        return tuple(found)
+    def release(self, view_id: int) -> tuple[dist.ProcessGroup, ...]:
+        """Remove a view; return this rank's created groups that no open view uses, in order.
 
-    def in_words(self) -> str:
-        """What is open, as ranks compare it."""
-        users = ", ".join(f"{birth} ({user.name})" for birth, user in self.users.items())
-        return f"views {users} of mesh {self.number}"
+        It is harmless to repeat.
+        """
+        self.open_views.pop(view_id, None)
+        used = {key for view in self.open_views.values() for key in view.groups}
+        unused = [self.groups.pop(key) for key in [*self.groups] if key not in used]
+        return tuple(group for group in unused if group is not None)
+
+    def find(self, key: GroupKey) -> tuple[Provenance, dist.ProcessGroup | None]:
+        """Return where the group of a key comes from, and the group.
+
+        The group is None if this rank is not a member, and for ``"default"``. An external group
+        stands for all groups of equal members, whatever their backend and timeout.
+
+        Returns:
+            ``"external"`` or ``"created"`` if the registry has the group, else ``"default"``: it is
+            the default group, or a group that must be created.
+        """
+        if key[0] in self.external_groups:
+            return "external", self.external_groups[key[0]]
+        return ("created", self.groups[key]) if key in self.groups else ("default", None)
+
+    def uses(self, key: GroupKey) -> tuple[tuple[int, str], ...]:
+        """Return the ids of the open views that use a group, each with the axes as text."""
+        uses = []
+        for view_id, view in self.open_views.items():
+            names = [" ".join(axes) or "all" for axes in view.groups.get(key, ())]
+            uses += [(view_id, ", ".join(names))] if names else []
+        return tuple(uses)
+
+    def describe_views(self) -> str:
+        """Return the open views as text, for the comparison of ranks."""
+        views = ", ".join(f"{view_id} ({view.name})" for view_id, view in self.open_views.items())
+        return f"views {views} of mesh {self.round_id}"

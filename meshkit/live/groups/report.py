@@ -11,6 +11,7 @@ from ...core.call import format_value
 from ...core.draw.table import format_rows
 from ...core.text import count_noun
 from ...launch.torch_internals import timeout_of
+from .mesh_groups import MeshGroups
 from .registry import GroupKey, GroupRegistry
 
 
@@ -20,8 +21,8 @@ class GroupEntry:
 
     Attributes:
         members: its global ranks in order; empty if the group is gone.
-        origin: ``"default"``, ``"made"`` by meshkit, ``"lent"`` by the user, or ``"gone"``: lent
-            and destroyed since.
+        origin: ``"default"``, ``"created"`` by meshkit, ``"external"`` if the user created it, or
+            ``"gone"`` if the user has destroyed it since.
         backend: its backend.
         seconds: its timeout; None if torch does not expose it.
         uses: the id of each open view that uses it, with the axes there.
@@ -61,35 +62,40 @@ class GroupsReport:
         return len(self.groups)
 
     def __str__(self) -> str:
-        made = sum(group.origin == "made" for group in self.groups)
+        created = sum(group.origin == "created" for group in self.groups)
         groups = count_noun(self.communicators, "process group")
-        head = f"rank {self.rank} holds {groups}, {made} made."
+        head = f"rank {self.rank} holds {groups}, {created} created."
         views = (f"view {view}: {sizes}" for view, sizes in self.views.items())
         return "\n  ".join([head, *views, *format_rows([group.cells() for group in self.groups])])
 
 
-def report_groups(rank: int, shared: GroupRegistry) -> GroupsReport:
-    """Return every group of the open views that this rank holds, largest first. Local."""
-    asked = dict.fromkeys(alike for user in shared.users.values() for alike in user.groups)
-    found: dict[dist.ProcessGroup, list[GroupKey]] = {}
-    for alike in asked:  # an external group stands for all groups of equal members
-        origin, group = shared.find(alike)
-        mine = dist.group.WORLD if origin == "default" else group
-        if mine is not None:
-            found.setdefault(mine, []).append(alike)
-    held = [_entry(shared, group, alikes) for group, alikes in found.items()]
-    views = {birth: user.name for birth, user in shared.users.items()}
-    return GroupsReport(rank, views, tuple(sorted(held, key=lambda one: -len(one.members))))
+def report_groups(mesh: MeshGroups) -> GroupsReport:
+    """Return every group of the open views that this rank holds, the largest first. Local.
+
+    Raises:
+        MeshkitError: after ``close``, or after ``shutdown``.
+    """
+    mesh.check_open()
+    registry, views = mesh.registry, mesh.registry.open_views
+    keys_of: dict[dist.ProcessGroup, list[GroupKey]] = {}
+    for key in dict.fromkeys(key for view in views.values() for key in view.groups):
+        origin, group = registry.find(key)
+        held = dist.group.WORLD if origin == "default" else group
+        if held is not None:  # an external group stands for all groups of equal members
+            keys_of.setdefault(held, []).append(key)
+    entries = [_entry(registry, group, keys) for group, keys in keys_of.items()]
+    names = {view_id: view.name for view_id, view in views.items()}
+    return GroupsReport(mesh.rank, names, tuple(sorted(entries, key=lambda e: -len(e.members))))
 
 
 def _entry(
-    shared: GroupRegistry, group: dist.ProcessGroup, alikes: Sequence[GroupKey]
+    registry: GroupRegistry, group: dist.ProcessGroup, keys: Sequence[GroupKey]
 ) -> GroupEntry:
-    uses = tuple(sorted(use for alike in alikes for use in shared.uses(alike)))
+    uses = tuple(sorted(use for key in keys for use in registry.uses(key)))
     limit = timeout_of(group)
     try:
         members, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
     except (KeyError, ValueError):  # destroyed by the user who created it
         return GroupEntry((), "gone", "", None, uses)
     seconds = None if limit is None else limit.total_seconds()
-    return GroupEntry(tuple(members), shared.find(alikes[0])[0], backend, seconds, uses)
+    return GroupEntry(tuple(members), registry.find(keys[0])[0], backend, seconds, uses)

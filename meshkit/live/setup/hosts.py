@@ -1,7 +1,7 @@
-"""Where the ranks of a live job sit: the host names with which they checked in.
+"""Find the hosts of the ranks of a live job, for placement and for axes that cross nodes.
 
-Rank 0 reads them all, and tells the others where they need it: one of many ranks asks the store a
-question of the size of the world, not all of them.
+Rank 0 reads the host names with which all ranks checked in, and broadcasts the result if other
+ranks need it. The other ranks then need no store operation of the size of the world.
 """
 
 from __future__ import annotations
@@ -10,55 +10,31 @@ import json
 import warnings
 from collections.abc import Callable
 from itertools import groupby
+from typing import cast
 
 import torch.distributed as dist
 
 from ...core.call import Verbatim
 from ...core.errors import Change, Fix, SpecError
-from ...core.grid.group_plan import GroupPlan
-from ...core.grid.layout import Layout
 from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
-from ...core.topology.placement import placed
 from ...core.topology.topology import Topology
 from ...launch.agreement.broadcast import broadcast_from_rank_0
-from ...launch.agreement.consensus import Participants, Proposal, agree
-from ...launch.default_group import Job
+from ...launch.agreement.consensus import Participants, Proposal
+from ...launch.current_job import Job
 from ...launch.launchers.world import World
-from ...launch.store.check_in import error_from_json, error_to_json, hosts_of
+from ...launch.store.check_in import read_hosts
 from ...launch.store.client import STORE_GRACE, store_call
-from ..groups.options import GroupOptions
-from ..groups.registry import GroupRegistry
-from .proposal import ABOUT, proposal_fields
-
-
-def placed_live(plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegistry) -> Layout:
-    """The layout with its ranks on the nearest wires; the same on every rank.
-
-    Collective over the world where the nodes are to be found out, local where they are given.
-
-    Args:
-        plan: the grid and the groups that are asked for.
-        record: what is known of the default group.
-        terms: on what terms, and where ranks sit.
-        shared: the groups that are there already.
-
-    Raises:
-        SpecError: where the ranks cannot be placed, or there is no store to tell where they are.
-        DisagreementError: where a rank asks for something else.
-        RankTimeoutError: where ranks did not come.
-    """
-    if isinstance(terms.place, Topology):
-        return placed(plan.layout, terms.place).layout
-    matter = Proposal("build_mesh", proposal_fields(plan, record, terms, shared), ABOUT)
-    fix = (Change(place=Verbatim("meshkit.Topology.of_hosts([...])")), ", a host for each rank.")
-    return placed(plan.layout, Topology.of_hosts(checked_in(matter, record, fix))).layout
+from ...launch.store.deadline import Deadline
+from ...launch.store.error_json import error_from_json, error_to_json
+from ...launch.store.keys import round_store
+from .proposal import MeshProposal
 
 
 def check_place(place: object, world: World) -> None:
-    """Refuse what says no place.
+    """Raise if an argument is not a valid placement.
 
     Raises:
-        SpecError: for anything but a bool, or a topology of as many ranks as the world has.
+        SpecError: unless it is a bool, or a topology of as many ranks as the world has.
     """
     if isinstance(place, bool):
         return
@@ -70,100 +46,125 @@ def check_place(place: object, world: World) -> None:
         raise SpecError(line, f"{world.size_evidence}.", fix=fix, world_size=world.world_size)
 
 
-def check_crossing(
-    layout: Layout, record: Job, number: int, terms: GroupOptions
-) -> RuntimeWarning | None:
-    """Refuse or tell that axes cross nodes. Collective where one is to be refused, else local.
+def find_topology(proposal: MeshProposal) -> Topology:
+    """Return the hosts of the ranks for placement; the same on every rank.
 
-    Args:
-        layout: the grid.
-        record: what is known of the default group.
-        number: that of the meeting in which the mesh was agreed upon.
-        terms: what to do, by axis; and where ranks sit, if that was said.
-
-    Returns:
-        The warning where Python was told to make an error of it, for the caller to raise where the
-        other ranks hear of it; else None.
+    Collective over the world, unless the caller has given a topology.
 
     Raises:
-        SpecError: the same on every rank; where an error is asked for, and nothing tells the nodes.
-        RankTimeoutError: where rank 0, or the store, says nothing.
+        SpecError: if there is no store to find the hosts.
+        DisagreementError: if a rank proposes another mesh.
+        RankTimeoutError: if ranks are missing.
+    """
+    if isinstance(proposal.options.place, Topology):
+        return proposal.options.place
+    example = Change(place=Verbatim("meshkit.Topology.of_hosts([...])"))
+    fix = example, ", with a host for each rank."
+    return Topology.of_hosts(gather_hosts(proposal.before_creation(), proposal.job, fix))
+
+
+def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | None:
+    """Check which axes cross nodes against their policy.
+
+    Collective over the world if an axis must not cross, else local.
+
+    Args:
+        proposal: the mesh on which the ranks agreed.
+        round_id: id of that agreement round.
+
+    Returns:
+        The warning if Python turns warnings into errors, else None. The caller raises it when
+        the other ranks can quote it.
+
+    Raises:
+        SpecError: if an axis crosses that must not, or there is no store to find the nodes; the
+            same on every rank.
+        RankTimeoutError: if rank 0 or the store does not answer.
 
     Warns:
         RuntimeWarning: on rank 0.
     """
-    world, store, policies = record.world, record.store, terms.crossing
+    job, layout, policies = proposal.job, proposal.plan.layout, proposal.options.crossing
     watched = {axis for axis in policies if layout.sizes[axis] > 1}
-    strict = any(policies[axis] == "error" for axis in watched)
-    if store is None and strict:
-        fix = (Change(crossing=None), ".")
-        raise SpecError("no store tells where ranks are.", fix=fix)
-    if store is None or not watched:
+    is_strict = any(policies[axis] == "error" for axis in watched)
+    if job.store is None and is_strict:
+        raise _no_store_error((Change(crossing=None), "."))
+    if job.store is None or not watched:
         return None
-    found, fatal = CrossingVerdict(), None
-    if world.rank == 0:
-        topology = terms.place
-        if not isinstance(topology, Topology):
-            topology = Topology.of_hosts(_hosts(record, store, number))
-        found = check_crossings(layout, topology, policies)
-        try:
-            if found.warning is not None:  # at the line that calls build_mesh
-                warnings.warn(str(found.warning), RuntimeWarning, stacklevel=6)
-        except RuntimeWarning as refused:  # python -W error
-            fatal = refused
-    if strict:
-        error = _heard(record, store, f"crossing/{number}", lambda: error_to_json(found.error) if found.error else "")
+    verdict, fatal = CrossingVerdict(), None
+    if job.world.rank == 0:
+        place = proposal.options.place
+        topology = place if isinstance(place, Topology) else _read_topology(job, round_id)
+        verdict = check_crossings(layout, topology, policies)
+        if verdict.warning is not None:
+            text = str(verdict.warning.quote(proposal.built_by))
+            try:
+                warnings.warn(text, RuntimeWarning, stacklevel=6)  # the line that calls build_mesh
+            except RuntimeWarning as warning:  # python -W error
+                fatal = warning
+    if is_strict:
+        error = _broadcast(job, f"crossing/{round_id}", lambda: _to_json(verdict))
         if error:
             raise error_from_json(error)
     return fatal
 
 
-def checked_in(matter: Proposal, record: Job, fix: Fix) -> list[str]:
-    """From which host each rank of the world has come, on every rank. Collective over the world.
+def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
+    """Return the host of each rank of the world, on every rank. Collective over the world.
 
-    Seven store operations a rank: a meeting, and what rank 0 has read there, for which it
-    needs as many more as :func:`hosts_of` says.
+    Cost: 7 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
+    one more; or three more if there are several hosts, and one per rank in a file.
 
     Args:
-        matter: what the ranks meet about.
-        record: what is known of the default group.
-        fix: what to do where no store tells.
-
-    Returns:
-        The names of the hosts, by rank.
+        proposal: the request on which ranks agree.
+        job: the current job.
+        fix: the fix if there is no store.
 
     Raises:
-        SpecError: where no store tells where ranks are.
-        DisagreementError: where a rank asks for something else.
-        RankTimeoutError: where ranks did not come.
+        SpecError: if torch exposes no store.
+        DisagreementError: if a rank proposes something else.
+        RankTimeoutError: if ranks are missing.
     """
-    store = record.store
-    if store is None:
-        raise SpecError("no store tells where ranks are.", fix=fix)
-    number = agree(matter, Participants.of(store, record.world), record.arrival_timeout)
+    if job.store is None:
+        raise _no_store_error(fix)
+    round_id = job.agree(proposal)
 
-    def say() -> str:
-        hosts = _hosts(record, store, number)
+    def read() -> str:
+        hosts = _read_hosts(job, round_id)
         return json.dumps([(host, len([*ranks])) for host, ranks in groupby(hosts)])
 
-    said = json.loads(_heard(record, store, f"hosts/{number}", say))
-    return [host for host, count in said for _ in range(count)]
+    counts = json.loads(_broadcast(job, f"hosts/{round_id}", read))
+    return [host for host, count in counts for _ in range(count)]
 
 
-def _heard(record: Job, store: dist.Store, key: str, say: Callable[[], str]) -> str:
-    """What rank 0 knows of the nodes. Collective."""
-    what, fix = "where ranks are", "look at the log of rank 0 first."
-    wait = record.arrival_timeout
-    return broadcast_from_rank_0(store, record.world, key, say, wait, what=what, fix=fix)
+def _no_store_error(fix: Fix) -> SpecError:
+    return SpecError("there is no store, so the hosts of the ranks are unknown.", fix=fix)
 
 
-def _hosts(record: Job, store: dist.Store, number: int) -> list[str]:
-    """The host of each rank that came to a meeting of the world.
+def _to_json(verdict: CrossingVerdict) -> str:
+    return error_to_json(verdict.error) if verdict.error is not None else ""
 
-    One store operation; where they came from several hosts three, or in a file one for each rank.
+
+def _broadcast(job: Job, key: str, read: Callable[[], str]) -> str:
+    """Return the text that rank 0 reads. Collective."""
+    what, fix = "the hosts of the ranks", "look at the log of rank 0 first."
+    participants = cast(Participants, job.participants())
+    deadline = Deadline.after(job.arrival_timeout)
+    return broadcast_from_rank_0(participants, key, read, deadline, what=what, fix=fix)
+
+
+def _read_topology(job: Job, round_id: int) -> Topology:
+    return Topology.of_hosts(_read_hosts(job, round_id))
+
+
+def _read_hosts(job: Job, round_id: int) -> list[str]:
+    """Return the host of each rank that took part in a round of the world.
+
+    Cost: one store operation; three if there are several hosts, and one per rank in a file.
 
     Raises:
-        RankTimeoutError: where the store does not answer.
+        RankTimeoutError: if the store does not answer.
     """
-    ranks, meeting = range(record.world.world_size), dist.PrefixStore(f"meeting/{number}", store)
-    return store_call(record.world, STORE_GRACE, lambda: hosts_of(meeting, ranks))
+    store = round_store(cast(dist.Store, job.store), round_id)
+    ranks = range(job.world.world_size)
+    return store_call(job.world, STORE_GRACE, lambda: read_hosts(store, ranks))

@@ -1,4 +1,4 @@
-"""What a view of a mesh is made of: the same ranks, other axes, and times that it inherits."""
+"""Propose a view of a mesh: the same ranks, other axes, and the timeouts of the mesh."""
 
 from __future__ import annotations
 
@@ -6,79 +6,61 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ...core.grid.axis_names import check_sizes, infer_sizes
+from ...core.call import Call
+from ...core.grid.factor import merge_sizes
 from ...core.grid.group_plan import Axes, GroupPlan
-from ...core.grid.layout import Layout
-from ...core.grid.order import view_sizes
-from ...launch.default_group import Job
+from ...core.grid.plan_groups import plan_view
+from ...launch.current_job import Job
 from ...launch.timeouts import Time, parse_timeout
 from ..groups.create import check_orders
+from ..groups.mesh_groups import MeshGroups
 from ..groups.options import GroupOptions, GroupTimeouts
+from .failure import announcing_failure
+from .proposal import MeshProposal
 
 
-def view_plan(
-    layout: Layout,
-    sizes: Mapping[str, object],
+def propose_view(
+    mesh: MeshGroups,
+    job: Job,
+    options: GroupOptions,
+    sizes: Mapping[str, int] | None,
+    axes: Mapping[str, int],
     order: str | Iterable[str] | None,
     groups: str | Sequence[str | Iterable[str]] | None,
-) -> GroupPlan:
-    """The plan of a view. Local.
-
-    Args:
-        layout: that of the mesh.
-        sizes: those of the view, from the outside in; one may be -1.
-        order: as in :func:`view_sizes`.
-        groups: as in :meth:`GroupPlan.of`.
-
-    Raises:
-        SpecError: where sizes, order or groups cannot be.
-        UnknownAxisError: for an axis in ``groups`` that the view does not have.
-    """
-    nested = view_sizes(check_sizes(sizes), order)
-    has = f"{layout!r} has {layout.num_ranks} ranks"
-    filled = infer_sizes(nested, layout.num_ranks, has, whose="the mesh")
-    plan = GroupPlan.of(Layout(ranks=layout.ranks, **filled), groups or ())
-    check_orders(plan)
-    return plan
-
-
-def view_terms(
-    plan: GroupPlan,
     timeout: Time | Mapping[str, Time] | None,
     arrival_timeout: Time | None,
-    record: Job,
-    terms: GroupOptions,
-    whole: GroupPlan,
-) -> tuple[Job, GroupOptions]:
-    """The terms of a view: those of its mesh, group by group, but for times that are given.
-
-    Args:
-        plan: that of the view.
-        timeout: as in ``build_mesh``.
-        arrival_timeout: as in ``build_mesh``.
-        record: what is known of the default group, with the times of the mesh.
-        terms: those of the mesh.
-        whole: the plan of the mesh.
+) -> MeshProposal:
+    """Return the proposal of a view. Local. See :meth:`meshkit.Mesh.view`.
 
     Raises:
-        SpecError: for a time that cannot be, or a group that the view does not have.
-        UnknownAxisError: for an axis that it does not have.
+        MeshkitError: if the request is invalid or the mesh is closed. The other ranks quote it.
     """
-    limits = GroupTimeouts.of(plan, timeout, terms.limits.usual)
-    wait = parse_timeout("arrival_timeout", arrival_timeout)
-    if timeout is None or isinstance(timeout, Mapping):
-        limits = GroupTimeouts(limits.usual, {**_inherited(plan, terms, whole), **limits.by_key})
-    else:  # one time for all, the wait included
-        wait = wait or limits.usual
-    times = replace(record, timeout=limits.usual, arrival_timeout=wait or record.arrival_timeout)
-    return times, replace(terms, limits=limits, crossing={}, place=False)
+    given = {"order": order, "groups": groups, "timeout": timeout}
+    keywords = {**axes, **given, "arrival_timeout": arrival_timeout}
+    call = Call("mesh.view", () if sizes is None else (sizes,), keywords, ("sizes",))
+    with announcing_failure(job.world, call):
+        mesh.check_open()
+        plan = plan_view(mesh.plan.layout, merge_sizes(sizes, axes), order, groups)
+        check_orders(plan)
+        timeouts = GroupTimeouts.of(plan, timeout, options.timeouts.default)
+        wait = parse_timeout("arrival_timeout", arrival_timeout)
+        if timeout is None or isinstance(timeout, Mapping):
+            inherited = _inherit_timeouts(plan, options.timeouts, mesh.plan)
+            timeouts = replace(timeouts, by_key={**inherited, **timeouts.by_key})
+        else:  # one timeout for all groups sets the arrival timeout too
+            wait = wait or timeouts.default
+    job = replace(job, arrival_timeout=wait or job.arrival_timeout)
+    options = replace(options, timeouts=timeouts, crossing={}, place=False)
+    return MeshProposal(plan, job, options, mesh.registry, call)
 
 
-def _inherited(plan: GroupPlan, terms: GroupOptions, whole: GroupPlan) -> dict[Axes, timedelta]:
-    """The times that the mesh has for groups that the view has too, by the keys of the view."""
-    times = {
-        whole.layout.strides(*key) if key else (): time  # no axes would mean the whole mesh
-        for key, time in terms.limits.by_key.items()
+def _inherit_timeouts(
+    plan: GroupPlan, timeouts: GroupTimeouts, mesh_plan: GroupPlan
+) -> dict[Axes, timedelta]:
+    """Return the mesh's timeouts of groups that the view has too, by the keys of the view."""
+    by_members = {  # no axes would mean the whole mesh
+        mesh_plan.layout.strides(*key) if key else (): timeout
+        for key, timeout in timeouts.by_key.items()
     }
-    keys = {plan.key(axes): plan.layout.strides(*axes) for axes in plan.asked}
-    return {key: times[steps] for key, steps in keys.items() if steps in times}
+    members = {plan.key(axes): plan.layout.strides(*axes) for axes in plan.asked}
+    return {key: by_members[strides] for key, strides in members.items() if strides in by_members}

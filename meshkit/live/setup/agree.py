@@ -1,0 +1,46 @@
+"""Agreement rounds of the ranks of one mesh."""
+
+from __future__ import annotations
+
+from ...launch.agreement.consensus import Proposal
+from ...launch.current_job import Job
+from ..groups.mesh_groups import MeshGroups
+from .proposal import coordinate_formatter
+
+
+def agree_on_value(mesh: MeshGroups, job: Job, name: str, value: object) -> None:
+    """Compare a value of the caller over the ranks of a mesh. Collective over them.
+
+    Cost: 5 store operations per rank.
+
+    Args:
+        mesh: the groups of the mesh.
+        job: the current job, with the arrival timeout of the mesh.
+        name: the name of the value.
+        value: compared by its ``repr``.
+
+    Raises:
+        DisagreementError: the same on every rank, with the value of each.
+        RankTimeoutError: if ranks are missing.
+        CoordinateError: on a rank outside the mesh.
+        MeshkitError: after ``close``, or after ``shutdown``.
+    """
+    mesh.check_usable()
+    conflict = f"ranks disagree about {name}."
+    describe = coordinate_formatter(mesh.plan.layout)
+    proposal = Proposal("mesh.agree", {name: repr(value)}, conflict, describe_rank=describe)
+    agree_in_mesh(proposal, mesh, job)
+
+
+def agree_in_mesh(proposal: Proposal, mesh: MeshGroups, job: Job) -> None:
+    """Agree over the ranks of a mesh. Collective over them.
+
+    A mesh of the whole world takes part in the rounds of the world. A rank that makes another call
+    of the world is then reported.
+    """
+    layout = mesh.plan.layout
+    if layout.num_ranks == job.world.world_size:
+        job.agree(proposal)
+    else:
+        ranks = sorted(int(rank) for rank in layout.grid.flat)
+        job.agree(proposal, ranks=ranks, prefix=f"mesh/{mesh.round_id}/")

@@ -1,0 +1,51 @@
+"""Close a mesh: destroy the groups that no open view uses."""
+
+from __future__ import annotations
+
+from ...launch.agreement.consensus import Proposal
+from ...launch.current_job import Job
+from ..groups.destroy import abort_groups, destroy_groups, is_destroyed_collectively
+from ..groups.mesh_groups import MeshGroups
+from .agree import agree_in_mesh
+from .proposal import coordinate_formatter
+
+CONFLICT = "ranks disagree about the end of a mesh."
+
+
+def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
+    """Destroy the created groups of a mesh that no open view uses.
+
+    Local on gloo. Collective over the mesh on NCCL, unless an error has ended the block of the
+    mesh: then groups are aborted, as the other ranks may not come.
+
+    Args:
+        mesh: the groups of the mesh.
+        job: the current job, with the arrival timeout of the mesh.
+        failed: whether an error ended the block of the mesh.
+
+    Raises:
+        RankTimeoutError: on NCCL, if ranks are missing. The groups are then aborted.
+        DisagreementError: on NCCL, if a rank makes another call.
+    """
+    together = is_destroyed_collectively(mesh.groups.by_key.values())
+    groups = mesh.release()
+    try:
+        if together and failed:
+            abort_groups(groups)
+        elif together:
+            _agree_to_close(mesh, job)
+    except BaseException:
+        abort_groups(groups)
+        raise
+    finally:
+        destroy_groups(groups)
+
+
+def _agree_to_close(mesh: MeshGroups, job: Job) -> None:
+    """Wait until every rank closes this mesh. Collective over its ranks."""
+    layout = mesh.plan.layout
+    if layout.num_ranks > 1 and mesh.rank in layout:
+        fields = {"mesh": f"{mesh.built_by}, number {mesh.round_id}"}
+        describe = coordinate_formatter(layout)
+        proposal = Proposal("mesh.close", fields, CONFLICT, describe_rank=describe)
+        agree_in_mesh(proposal, mesh, job)

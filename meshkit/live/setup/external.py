@@ -1,0 +1,207 @@
+"""Check process groups and DeviceMeshes that the user created, and propose a mesh over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ...core.call import Call, Verbatim
+from ...core.errors import SpecError
+from ...core.grid.axis_names import check_axes_exist, check_names, parse_axes
+from ...core.grid.group_plan import GroupPlan
+from ...core.grid.layout import Layout
+from ...core.grid.plan_groups import check_in_world
+from ...core.grid.strides import Strides
+from ...core.text import article
+from ...launch.current_job import Job, require_job
+from ...launch.store.client import store_call
+from ..groups.create import check_orders
+from ..groups.device_mesh import check_members
+from ..groups.options import GroupOptions, GroupTimeouts
+from ..groups.registry import GroupRegistry
+from .failure import announcing_failure
+from .proposal import MeshProposal
+
+ExternalGroups = Mapping[str | tuple[str, ...], object]
+
+
+def propose_from_groups(layout: object, groups: object) -> MeshProposal:
+    """Return the proposal of a mesh over groups of the user. Local.
+
+    Args:
+        layout: the grid.
+        groups: axes to this rank's group.
+
+    Raises:
+        LaunchError: if there is no default group.
+        SpecError: if an argument or a group is invalid. The other ranks quote the error.
+        UnknownAxisError: if the layout does not have an axis.
+    """
+    job = require_job()
+    shown = dict.fromkeys(groups, Verbatim("group")) if isinstance(groups, Mapping) else groups
+    call = Call("Mesh.from_groups", (layout, shown))
+    with announcing_failure(job.world, call):
+        return _propose(job, *_check_arguments(layout, groups), call)
+
+
+def propose_from_device_mesh(device_mesh: object) -> MeshProposal:
+    """Return the proposal of a mesh over a DeviceMesh of the user. Local.
+
+    Args:
+        device_mesh: a DeviceMesh with names.
+
+    Raises:
+        LaunchError: if there is no default group.
+        SpecError: if the DeviceMesh or one of its groups is invalid. The other ranks quote it.
+    """
+    job, call = require_job(), Call("Mesh.from_device_mesh", (device_mesh,), {}, ("device_mesh",))
+    with announcing_failure(job.world, call):
+        return _propose(job, *_read_device_mesh(device_mesh), call)
+
+
+def _propose(job: Job, layout: Layout, groups: ExternalGroups, call: Call) -> MeshProposal:
+    size = job.world.world_size
+    fix = f"a mesh of ranks from 0 to {size - 1}."
+    check_in_world(max(layout.ranks), size, job.world.size_evidence, fix=fix)
+    plan = GroupPlan.of(layout, [*groups])
+    check_orders(plan)
+    external = check_external_groups(layout, job.world.rank, groups)
+    registry = GroupRegistry(call, external, ", ".join(map(_describe_axes, plan.extra)))
+    options = GroupOptions(None, GroupTimeouts(job.timeout), job.default_timeout)
+    view = Call("mesh.view", kwargs=layout.sizes)  # no other call adds groups to such a mesh
+    return MeshProposal(plan, job, options, registry, call, extended_by=view)
+
+
+def _check_arguments(layout: object, groups: object) -> tuple[Layout, ExternalGroups]:
+    """Return the arguments, if they are a layout and a mapping of axes.
+
+    Raises:
+        SpecError: if they are something else.
+    """
+    if isinstance(layout, Layout) and isinstance(groups, Mapping):
+        invalid = [key for key in groups if not _is_axes(key)]
+        if not invalid:
+            return layout, groups
+        fix = 'for example {"dp": group, "dp tp": group}.'
+        raise SpecError(f"{invalid[0]!r} does not name axes.", fix=fix)
+    raise SpecError(
+        f"the arguments are {article(type(layout).__name__)} and"
+        f" {article(type(groups).__name__)}, not a Layout and a dict.",
+        fix='for example Mesh.from_groups(Layout(dp=4, tp=2), {"dp": dp_group, "tp": tp_group}).',
+    )
+
+
+def _is_axes(key: object) -> bool:
+    return isinstance(key, str) or (
+        isinstance(key, tuple) and all(isinstance(axis, str) for axis in key)
+    )
+
+
+def _read_device_mesh(device_mesh: object) -> tuple[Layout, ExternalGroups]:
+    """Return the grid of a DeviceMesh, and axes to this rank's group; None on a rank outside.
+
+    Raises:
+        SpecError: if it is no DeviceMesh, or its axes have no names.
+    """
+    if not isinstance(device_mesh, DeviceMesh):
+        fix = "a torch.distributed.device_mesh.DeviceMesh."
+        raise SpecError(f"the argument is {article(type(device_mesh).__name__)}.", fix=fix)
+    names = device_mesh.mesh_dim_names
+    if names is None:
+        shape = tuple(device_mesh.mesh.shape)
+        example = tuple(f"axis{dim}" for dim in range(len(shape)))
+        fix = f"init_device_mesh({device_mesh.device_type!r}, {shape}, mesh_dim_names={example})."
+        raise SpecError("its dimensions have no names.", fix=f"for example {fix}")
+    check_names(names)
+    sizes = dict(zip(names, device_mesh.mesh.shape, strict=True))
+    layout = Layout(ranks=device_mesh.mesh.flatten().tolist(), **sizes)
+    if device_mesh.get_coordinate() is None:
+        return layout, dict.fromkeys(names)
+    try:
+        return layout, {name: device_mesh.get_group(name) for name in names}
+    except RuntimeError as error:
+        line = "one of its groups has been destroyed."
+        raise SpecError(line, str(error), fix="a DeviceMesh with all its groups.") from error
+
+
+def check_external_groups(
+    layout: Layout, rank: int, groups: ExternalGroups
+) -> dict[Strides, dist.ProcessGroup | None]:
+    """Return the user's groups by their members, after a check of each. Local.
+
+    Args:
+        layout: the grid.
+        rank: this rank.
+        groups: axes to this rank's group. On a rank outside the layout, the values are ignored.
+
+    Raises:
+        UnknownAxisError: if the layout does not have an axis.
+        SpecError: if a value is no group; if a group does not hold exactly the ranks of the layout
+            in their order; if two groups have equal members.
+    """
+    by_members: dict[Strides, dist.ProcessGroup | None] = {}
+    for names, value in groups.items():
+        axes = parse_axes(names)
+        check_axes_exist(axes, layout.axes)
+        group = _check_group(layout, rank, axes, value) if rank in layout else None
+        members = layout.strides(*axes)
+        # groups of one rank have no members here; the first one serves all
+        if by_members.setdefault(members, group) is not group and members:
+            raise SpecError(f"two groups over {_describe_axes(axes)}.", fix="pass one of them.")
+    return by_members
+
+
+def _check_group(
+    layout: Layout, rank: int, axes: tuple[str, ...], group: object
+) -> dist.ProcessGroup:
+    members = layout.peers(rank, *axes)
+    if not isinstance(group, dist.ProcessGroup):
+        raise SpecError(
+            f"the value for {_describe_axes(axes)} is no process group of rank {rank}.",
+            f"It is {group!r}; the layout has {members.tolist()}.",
+            fix=f"the group over {members.tolist()}, which dist.new_group created on all ranks.",
+        )
+    check_members(axes, group, members, fix=f"the group over {members.tolist()}, in this order.")
+    return group
+
+
+def _describe_axes(axes: tuple[str, ...]) -> str:
+    return " ".join(axes) or "the whole mesh"
+
+
+def check_same_groups(
+    job: Job, round_id: int, groups: Mapping[Strides, dist.ProcessGroup | None]
+) -> None:
+    """Check through the store that the members of each group passed the same one.
+
+    Two groups may have equal members, so torch's names of the groups are compared.
+
+    Cost: one store operation per group.
+
+    Args:
+        job: the current job.
+        round_id: id of the agreement round of the mesh.
+        groups: the external groups by their members.
+
+    Raises:
+        SpecError: on a rank whose group differs from the first one that was posted.
+        RankTimeoutError: if the store does not answer.
+    """
+    if job.store is None:
+        return
+    store = dist.PrefixStore(f"mesh/{round_id}/external", job.store)
+    for strides, group in groups.items():
+        if group is None or group.size() == 1:
+            continue
+        members = dist.get_process_group_ranks(group)
+        post = partial(store.compare_set, f"{strides}/{members[0]}", "", group.group_name)
+        name = store_call(job.world, job.arrival_timeout.total_seconds(), post).decode()
+        if name != group.group_name:
+            raise SpecError(
+                f"ranks {members} passed different groups of these members.",
+                f"Rank {dist.get_rank()} passed {group.group_name!r}, another {name!r}.",
+                fix="pass the same group on all of them.",
+            )

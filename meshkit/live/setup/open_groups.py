@@ -1,0 +1,65 @@
+"""Open a mesh from a proposal: agree, create the missing groups on all ranks, or on none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+
+from ...launch.torch_internals import connects_at_creation
+from ..groups.create import create_groups
+from ..groups.destroy import destroy_groups
+from ..groups.mesh_groups import MeshGroups
+from ..groups.registry import Groups
+from .external import check_same_groups
+from .hosts import check_crossing
+from .proposal import MeshProposal
+
+
+def open_groups(proposal: MeshProposal) -> MeshGroups:
+    """Agree on a mesh and create its groups. Collective over the world.
+
+    Args:
+        proposal: the mesh that this rank proposes.
+
+    Returns:
+        This rank's groups, registered as a view.
+
+    Raises:
+        DisagreementError: if ranks differ; the same on every rank, and no group is created.
+        SpecError: if an axis crosses nodes against its policy; the same on every rank.
+        RankTimeoutError: if ranks are missing. The groups created so far are destroyed.
+        RuntimeWarning: on rank 0, if warnings are errors; the other ranks quote it.
+    """
+    job = proposal.job
+    round_id = job.agree(proposal.before_creation())
+    warning = check_crossing(proposal, round_id)
+    groups = job.commit(
+        proposal.after_creation(),
+        partial(_create, proposal, round_id, warning),
+        lambda groups: destroy_groups(groups.created),
+        connects=connects_at_creation(proposal.options.backend or str(job.world.backend)),
+    )
+    identity = job.world.rank, groups, proposal.registry, round_id
+    return MeshGroups(proposal.plan, *identity, proposal.built_by, proposal.extended_by)
+
+
+def _create(
+    proposal: MeshProposal,
+    round_id: int,
+    warning: RuntimeWarning | None,
+    connect_timeout: timedelta,
+) -> Groups:
+    """Create the missing groups on this rank, and check the external ones."""
+    if warning is not None:
+        raise warning
+    job, registry = proposal.job, proposal.registry
+    groups = create_groups(
+        proposal.plan, job.world.rank, proposal.options, registry, connect_timeout
+    )
+    if registry.external_groups:
+        try:
+            check_same_groups(job, round_id, registry.external_groups)
+        except BaseException:
+            destroy_groups(groups.created)
+            raise
+    return groups
