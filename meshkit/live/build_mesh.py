@@ -17,9 +17,9 @@ from ..core.grid.layout import Layout
 from ..core.grid.rank_order import RankOrder
 from ..core.topology.crossing_policy import check_policies
 from ..core.topology.topology import Topology
-from ..launch.default_group import Job, current_job
+from ..launch.current_job import Job, current_job
 from ..launch.device.device import check_backend
-from ..launch.job import current_world, init_job
+from ..launch.job import identify, join
 from ..launch.launchers.world import World
 from ..launch.timeouts import Time, parse_timeout
 from .groups.create import check_orders
@@ -29,10 +29,8 @@ from .mesh import Mesh
 from .setup.hosts import check_place, placed_live
 from .setup.proposal import announce_refusal
 
-TIMES = ("timeout", "arrival_timeout", "backend")  # of init, where build_mesh calls it
 
-
-@public("init")
+@public("build_mesh")
 def build_mesh(
     sizes: Mapping[str, int] | None = None,
     /,
@@ -112,7 +110,8 @@ def build_mesh(
         arrival_timeout=arrival_timeout,
         backend=backend,
     )
-    world = current_world()
+    job = current_job()
+    world = identify() if job is None else job.world
     try:
         asked = merge_sizes(sizes, axes)
         if within is None and across is None:
@@ -127,13 +126,14 @@ def build_mesh(
         announce_refusal(world, error)
         raise
     each = isinstance(timeout, Mapping)  # by axis: not a matter of init
-    said = {n: options[n] for n in options if n in TIMES and not (each and n == "timeout")}
-    job = current_job() or init_job(said)
+    if job is None:
+        limit = None if each else parse_timeout("timeout", timeout)  # type: ignore[arg-type]
+        job = join(world, backend, None, limit, parse_timeout("arrival_timeout", arrival_timeout))
     own = times.get("backend")
     limits = GroupTimeouts.of(plan, timeout, job.timeout)
     wait = times.get("arrival_timeout", job.arrival_timeout)
     record = replace(job, timeout=limits.usual, arrival_timeout=wait)
-    terms, shared = GroupOptions(own, limits, job.default, policies, place), GroupRegistry()
+    terms, shared = GroupOptions(own, limits, job.default_timeout, policies, place), GroupRegistry()
     plan = plan if place is False else _placed(plan, record, terms, shared)
     return Mesh(plan, record, terms, shared)
 

@@ -14,7 +14,7 @@ from ..core.grid.axis_names import check_axes_exist
 from ..core.grid.group_plan import GroupPlan, not_built
 from ..core.grid.position import Position, check_member
 from ..core.text import format_sizes
-from ..launch.default_group import Job
+from ..launch.current_job import Job
 from .groups.device_mesh import device_mesh
 from .groups.registry import GroupRegistry, Groups
 from .groups.report import GroupsReport, report_groups

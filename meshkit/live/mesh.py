@@ -16,7 +16,7 @@ from ..core.grid.group_plan import GroupPlan
 from ..core.grid.layout import Layout
 from ..core.report.verification import Verification
 from ..launch.agreement.consensus import Participants
-from ..launch.default_group import Job
+from ..launch.current_job import Job
 from ..launch.timeouts import Time, parse_timeout
 from ..launch.torch_internals import timeout_of
 from .groups.create import abort_groups, destroy_groups, ends_together
@@ -282,12 +282,10 @@ class Mesh(Workload):
 
     def _party(self, axes: tuple[str, ...]) -> Participants | None:
         """The ranks of a group at the store; None where torch tells no store."""
-        if self._joined.store is None:
-            return None
         ranks = sorted(int(rank) for rank in self.peers(*axes))
         who = hashlib.sha256(str(ranks).encode()).hexdigest()  # one name for equal groups
         keys = f"mesh/{self._number}/barrier/{who}/"
-        return Participants(self._joined.store, self._joined.world, ranks, keys)
+        return self._joined.participants(ranks, keys)
 
     def _guard_context(
         self,

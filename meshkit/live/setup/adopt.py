@@ -15,7 +15,7 @@ from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.grid.strides import Strides
 from ...core.text import article
-from ...launch.default_group import Job, require_job
+from ...launch.current_job import Job, require_job
 from ...launch.store.client import store_call
 from ..groups.create import check_orders
 from ..groups.device_mesh import check_members
@@ -55,7 +55,7 @@ def wrap_groups(read: Callable[[], tuple[Layout, Given]]) -> MeshParts:
     except MeshkitError as error:
         announce_refusal(job.world, error)
         raise
-    return plan, job, GroupOptions(None, GroupTimeouts(job.timeout), job.default), shared
+    return plan, job, GroupOptions(None, GroupTimeouts(job.timeout), job.default_timeout), shared
 
 
 def given_groups(layout: object, groups: object) -> tuple[Layout, Given]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ...core.grid.group_plan import GroupPlan
-from ...launch.default_group import Job
+from ...launch.current_job import Job
 from ...launch.torch_internals import connects_at_creation
 from ..groups.create import create_groups, destroy_groups
 from ..groups.options import GroupOptions

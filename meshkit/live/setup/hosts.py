@@ -10,6 +10,7 @@ import json
 import warnings
 from collections.abc import Callable
 from itertools import groupby
+from typing import cast
 
 import torch.distributed as dist
 
@@ -21,11 +22,14 @@ from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
 from ...core.topology.placement import placed
 from ...core.topology.topology import Topology
 from ...launch.agreement.broadcast import broadcast_from_rank_0
-from ...launch.agreement.consensus import Participants, Proposal, agree
-from ...launch.default_group import Job
+from ...launch.agreement.consensus import Participants, Proposal
+from ...launch.current_job import Job
 from ...launch.launchers.world import World
-from ...launch.store.check_in import error_from_json, error_to_json, hosts_of
+from ...launch.store.check_in import read_hosts
 from ...launch.store.client import STORE_GRACE, store_call
+from ...launch.store.deadline import Deadline
+from ...launch.store.error_json import error_from_json, error_to_json
+from ...launch.store.keys import round_store
 from ..groups.options import GroupOptions
 from ..groups.registry import GroupRegistry
 from .proposal import ABOUT, proposal_fields
@@ -112,7 +116,9 @@ def check_crossing(
         except RuntimeWarning as refused:  # python -W error
             fatal = refused
     if strict:
-        error = _heard(record, store, f"crossing/{number}", lambda: error_to_json(found.error) if found.error else "")
+        error = _heard(
+            record, f"crossing/{number}", lambda: error_to_json(found.error) if found.error else ""
+        )
         if error:
             raise error_from_json(error)
     return fatal
@@ -140,21 +146,22 @@ def checked_in(matter: Proposal, record: Job, fix: Fix) -> list[str]:
     store = record.store
     if store is None:
         raise SpecError("no store tells where ranks are.", fix=fix)
-    number = agree(matter, Participants.of(store, record.world), record.arrival_timeout)
+    number = record.agree(matter)
 
     def say() -> str:
         hosts = _hosts(record, store, number)
         return json.dumps([(host, len([*ranks])) for host, ranks in groupby(hosts)])
 
-    said = json.loads(_heard(record, store, f"hosts/{number}", say))
+    said = json.loads(_heard(record, f"hosts/{number}", say))
     return [host for host, count in said for _ in range(count)]
 
 
-def _heard(record: Job, store: dist.Store, key: str, say: Callable[[], str]) -> str:
+def _heard(record: Job, key: str, say: Callable[[], str]) -> str:
     """What rank 0 knows of the nodes. Collective."""
     what, fix = "where ranks are", "look at the log of rank 0 first."
-    wait = record.arrival_timeout
-    return broadcast_from_rank_0(store, record.world, key, say, wait, what=what, fix=fix)
+    deadline = Deadline.after(record.arrival_timeout)
+    participants = cast(Participants, record.participants())
+    return broadcast_from_rank_0(participants, key, say, deadline, what=what, fix=fix)
 
 
 def _hosts(record: Job, store: dist.Store, number: int) -> list[str]:
@@ -165,5 +172,5 @@ def _hosts(record: Job, store: dist.Store, number: int) -> list[str]:
     Raises:
         RankTimeoutError: where the store does not answer.
     """
-    ranks, meeting = range(record.world.world_size), dist.PrefixStore(f"meeting/{number}", store)
-    return store_call(record.world, STORE_GRACE, lambda: hosts_of(meeting, ranks))
+    ranks, meeting = range(record.world.world_size), round_store(store, number)
+    return store_call(record.world, STORE_GRACE, lambda: read_hosts(meeting, ranks))

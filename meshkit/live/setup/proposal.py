@@ -22,11 +22,11 @@ from ...core.grid.layout import Layout
 from ...core.text import format_sizes
 from ...core.topology.topology import Topology
 from ...core.version import VERSION
-from ...launch.agreement.commit import commit_on_all
-from ...launch.agreement.consensus import Participants, Proposal, agree, announce_failure
-from ...launch.default_group import Job, current_job
+from ...launch.agreement.consensus import Proposal
+from ...launch.current_job import Job, current_job
 from ...launch.launchers.world import World
-from ...launch.rendezvous.rendezvous import announce_init_failure as give_up_joining
+from ...launch.rendezvous.rendezvous import announce_init_failure
+from ...launch.store.deadline import Deadline
 from ...launch.timeouts import format_timeout
 from ..groups.options import GroupOptions
 from ..groups.registry import GroupRegistry
@@ -57,7 +57,7 @@ def agree_on_mesh(
         RankTimeoutError: where ranks did not come.
     """
     asked = proposal_fields(plan, record, terms, shared)
-    return _meet(Proposal("build_mesh", asked, ABOUT, (), coordinate_formatter(plan.layout)), record)
+    return record.agree(Proposal("build_mesh", asked, ABOUT, (), coordinate_formatter(plan.layout)))
 
 
 def commit_groups(
@@ -67,22 +67,19 @@ def commit_groups(
     undo: Callable[[Made], None],
     waits: bool,
 ) -> Made:
-    """Make the groups of a mesh on all ranks or on none. Collective. See :func:`commit_on_all`."""
-    request = {"call": "build_mesh, made"}
-    matter = Proposal("build_mesh", request, UNMADE, (), coordinate_formatter(layout), "the end of ")
-    party = None if record.store is None else Participants.of(record.store, record.world)
-    return commit_on_all(matter, party, record.arrival_timeout, make, undo, waits=waits)
+    """Make the groups of a mesh on all ranks or on none. Collective. See :meth:`Job.commit`."""
+    matter = Proposal("build_mesh", {}, UNMADE, (), coordinate_formatter(layout), "the end of ")
+    return record.commit(matter, make, undo, connects=waits)
 
 
 def announce_refusal(world: World, error: MeshkitError) -> None:
     """Tell the others that this rank's own request was refused. Local, some 10 s at most."""
     record = current_job()
     if record is None:
-        give_up_joining(Proposal("init", {}, ABOUT), world, TELLING, error)
-    elif record.store is not None:
-        announce_failure(
-            Proposal("build_mesh", {}, ABOUT), Participants.of(record.store, record.world), error
-        )
+        proposal = Proposal("build_mesh", {}, ABOUT)
+        announce_init_failure(proposal, world, Deadline.after(TELLING), error)
+    else:
+        record.announce_failure(Proposal("build_mesh", {}, ABOUT), error)
 
 
 def agree_value(layout: Layout, record: Job, number: int, what: str, value: object) -> None:
@@ -100,7 +97,11 @@ def agree_value(layout: Layout, record: Job, number: int, what: str, value: obje
         RankTimeoutError: where ranks did not come.
     """
     matter = Proposal(
-        "mesh.agree", {what: repr(value)}, f"ranks disagree about {what}.", (), coordinate_formatter(layout)
+        "mesh.agree",
+        {what: repr(value)},
+        f"ranks disagree about {what}.",
+        (),
+        coordinate_formatter(layout),
     )
     _meet_in_mesh(matter, layout, record, number)
 
@@ -108,7 +109,7 @@ def agree_value(layout: Layout, record: Job, number: int, what: str, value: obje
 def agree_close(layout: Layout, record: Job, number: int, built: Call) -> None:
     """Wait until every rank closes this mesh. Collective over its ranks. Raises as above."""
     about = "ranks disagree about the end of a mesh."
-    said = {"call": "mesh.close", "mesh": f"{built}, number {number}"}
+    said = {"mesh": f"{built}, number {number}"}
     matter = Proposal("mesh.close", said, about, (), coordinate_formatter(layout))
     if layout.num_ranks > 1 and record.world.rank in layout:
         _meet_in_mesh(matter, layout, record, number)
@@ -117,11 +118,10 @@ def agree_close(layout: Layout, record: Job, number: int, built: Call) -> None:
 def _meet_in_mesh(matter: Proposal, layout: Layout, record: Job, number: int) -> None:
     """The ranks of a mesh; where they are all, in the meetings of the world, beside other calls."""
     if layout.num_ranks == record.world.world_size:
-        _meet(matter, record)
-    elif record.store is not None:
+        record.agree(matter)
+    else:
         ranks = sorted(int(rank) for rank in layout.grid.flat)
-        party = Participants(record.store, record.world, ranks, f"mesh/{number}/")
-        agree(matter, party, record.arrival_timeout)
+        record.agree(matter, ranks=ranks, prefix=f"mesh/{number}/")
 
 
 def proposal_fields(
@@ -133,7 +133,6 @@ def proposal_fields(
     """All that must be equal on every rank, field by field, in words."""
     layout = plan.layout
     return {
-        "call": "build_mesh",
         "sizes": format_sizes(layout.sizes),
         "place": _place(terms.place),
         "ranks": _seats(layout),
@@ -180,10 +179,3 @@ def coordinate_formatter(layout: Layout) -> Callable[[int], str]:
         return format_sizes(layout.coordinate(rank))
 
     return place
-
-
-def _meet(matter: Proposal, record: Job) -> int:
-    """Every rank of the world; 0 where torch tells no store, and there is nobody to meet."""
-    if record.store is None:
-        return 0
-    return agree(matter, Participants.of(record.store, record.world), record.arrival_timeout)

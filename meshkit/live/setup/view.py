@@ -10,7 +10,7 @@ from ...core.grid.axis_names import check_sizes, infer_sizes
 from ...core.grid.group_plan import Axes, GroupPlan
 from ...core.grid.layout import Layout
 from ...core.grid.order import view_sizes
-from ...launch.default_group import Job
+from ...launch.current_job import Job
 from ...launch.timeouts import Time, parse_timeout
 from ..groups.create import check_orders
 from ..groups.options import GroupOptions, GroupTimeouts
