@@ -25,11 +25,11 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.agreement.consensus import Participants, Proposal, agree
+from meshkit.launch.agreement.consensus import ALL, Participants, Proposal, agree
 from meshkit.launch.store import client as stores
-from meshkit.launch.store.check_in import ALL
-from meshkit.launch.store.client import Generation
-from meshkit.launch.store.deadline import run_with_deadline
+from meshkit.launch.store.deadline import Deadline, run_with_deadline
+from meshkit.launch.store.keys import DECISION, generation_store
+from meshkit.launch.store.round_counter import RoundCounter
 
 from .agreement import count_store_calls
 from .harness import Goal, Row, single
@@ -90,12 +90,17 @@ def check_in(ranks: int) -> tuple[float, int, set[int]]:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
     sizes = plan_of(ranks).layout.sizes
-    request = {"call": "build_mesh", "sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
+    generation = generation_store(store, 1)
+    request = {"sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
     proposal = Proposal("build_mesh", request, "ranks disagree.")
     began = time.monotonic()
     with count_store_calls() as counts, no_waiting():
         numbers = {
-            agree(proposal, Participants.of(Generation(1, store), replace(world, rank=rank)), WAIT)
+            agree(
+                proposal,
+                Participants.of(generation, replace(world, rank=rank), RoundCounter()),
+                Deadline.after(WAIT),
+            )
             for rank in range(ranks)
         }
     return time.monotonic() - began, sum(counts.values()), numbers
@@ -110,7 +115,7 @@ def no_waiting() -> Iterator[None]:
         check(store, keys)
 
     def decided(store: dist.Store, key: str) -> bytes:
-        if key != "verdict":
+        if key != DECISION:
             return bytes(get(store, key))
         check(store, [key])
         return ALL.encode()

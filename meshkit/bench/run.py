@@ -11,7 +11,7 @@ import torch
 
 from ..core.grid.layout import Layout
 from ..launch.agreement.consensus import Proposal
-from ..launch.default_group import require_job
+from ..launch.current_job import require_job
 from ..launch.job import init
 from ..live.build_mesh import build_mesh
 from ..live.setup.hosts import checked_in

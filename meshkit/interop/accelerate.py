@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..core.call import public
 from ..core.errors import MeshkitError, SpecError
 from ..core.grid.layout import Layout
-from ..launch.default_group import require_job
+from ..launch.current_job import require_job
 from ..live.mesh import Mesh
 from ..live.setup.proposal import announce_refusal
 from .axis_names import check_data, rename_axes

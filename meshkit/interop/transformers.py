@@ -21,7 +21,7 @@ from ..core.call import public
 from ..core.errors import Change, MeshkitError, SpecError
 from ..core.grid.layout import Layout
 from ..core.text import article
-from ..launch.default_group import require_job
+from ..launch.current_job import require_job
 from ..live.mesh import Mesh
 from ..live.setup.proposal import announce_refusal
 from .axis_names import check_data, rename_axes

@@ -1,12 +1,10 @@
-"""What init knows of a default process group: one record, which lives as long as the group."""
+"""Create torch's default process group, and read the world and the store of one that exists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import cast
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,73 +13,19 @@ from ..core.errors import LaunchError
 from .device.device import accelerator
 from .launchers.detect import detect
 from .launchers.world import World
-from .timeouts import ARRIVAL
-from .torch_internals import timeout_of
-
-
-@dataclass(frozen=True)
-class Job:
-    """What ``init`` knows of a default process group.
-
-    Attributes:
-        world: who this process is.
-        store: where its ranks meet, under a prefix of this generation; None where someone else
-            initialised the group and torch does not tell its store.
-        timeout: how long a collective may take; None is the backend's own default.
-        arrival_timeout: how long ranks wait for each other.
-        generation: how many times this rank has joined on this store, from 1; 0 for a group that
-            someone else initialised.
-        default: how long a collective of the default group itself may take, outside any guard.
-        seed: the number that ``init`` was given last, or drew; None where it was given none.
-        leave: destroys the group at the end of a spawned rank; None if someone else
-            initialised it.
-    """
-
-    world: World
-    store: dist.Store | None
-    timeout: timedelta | None
-    arrival_timeout: timedelta
-    generation: int
-    default: timedelta | None
-    seed: int | None = None
-    leave: Callable[[], None] | None = None
-
-
-# The only module state of meshkit: it lives as long as the default group it speaks of.
-_JOBS: WeakKeyDictionary[dist.ProcessGroup, Job] = WeakKeyDictionary()
-
-
-def current_job() -> Job | None:
-    """What is known of the present default group; None where there is none. Local."""
-    if not dist.is_initialized():
-        return None
-    group = default_group()
-    if group not in _JOBS:
-        time = timeout_of(group)  # read once: a guard lowers it for a while
-        _JOBS[group] = Job(world_from_group(group), store_from_group(group), time, ARRIVAL, 0, time)
-    return _JOBS[group]
-
-
-def require_job() -> Job:
-    """What is known of the present default group. Local.
-
-    Raises:
-        LaunchError: where there is none.
-    """
-    default_group()
-    return cast(Job, current_job())
-
-
-def set_current_job(record: Job) -> None:
-    """Keep a record of the present default group."""
-    _JOBS[default_group()] = record
+from .torch_internals import (
+    bound_device,
+    has_connect_timeout,
+    set_timeout,
+    store_of,
+)
 
 
 def default_group() -> dist.ProcessGroup:
-    """Torch's default group.
+    """Return torch's default group.
 
     Raises:
-        LaunchError: where there is none.
+        LaunchError: if there is none.
     """
     group = dist.group.WORLD
     if group is None:
@@ -89,11 +33,59 @@ def default_group() -> dist.ProcessGroup:
     return group
 
 
-def world_from_group(group: dist.ProcessGroup) -> World:
-    """Who this process is in a group that meshkit did not make. Local.
+def create_default_group(
+    world: World,
+    device: torch.device,
+    store: dist.Store,
+    timeout: timedelta | None,
+    connect_timeout: timedelta,
+) -> None:
+    """Create torch's default group. Collective. nccl is bound to the device, to split groups.
 
-    Rank and size come from the group. What the launcher says of the node is taken over only where
-    it speaks of the same rank and size.
+    Args:
+        world: this process and its backend.
+        device: the device of this process.
+        store: the store, under a prefix of its own.
+        timeout: how long a collective may take; None is the backend's default.
+        connect_timeout: how long the group may take to connect.
+
+    Raises:
+        LaunchError: if torch cannot create the group, or MPI counts other ranks.
+    """
+    connects_first = has_connect_timeout(str(world.backend))
+    options: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
+    if world.backend == "mpi":  # MPI knows rank and size
+        options = {}
+    if world.backend == "nccl":  # a group of several backends cannot always be split
+        options["device_id"] = device
+    try:
+        first = connect_timeout if connects_first else timeout
+        dist.init_process_group(world.backend, timeout=first, **options)
+    except (RuntimeError, ValueError, AssertionError) as error:  # torch's own
+        if dist.is_initialized():  # it failed at the very end
+            dist.destroy_process_group()
+        raise LaunchError(
+            f"rank {world.rank} of {world.world_size} could not create the default group.",
+            f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
+            fix="meshkit doctor, on this host.",
+        ) from error
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if (rank, size) != (world.rank, world.world_size):
+        dist.destroy_process_group()
+        raise LaunchError(
+            f"the launcher counts rank {world.rank} of {world.world_size}, the backend "
+            f"{world.backend} counts {rank} of {size}.",
+            fix="start with the mpirun of the MPI that torch was built with.",
+        )
+    if connects_first:
+        set_timeout(default_group(), timeout)
+
+
+def world_from_group(group: dist.ProcessGroup) -> World:
+    """Return the world of this process in a group that meshkit did not create. Local.
+
+    Rank and size come from the group. The launcher's facts about the node are used only if it
+    reports the same rank and size.
     """
     rank, world_size = group.rank(), group.size()
     sources = {
@@ -102,12 +94,12 @@ def world_from_group(group: dist.ProcessGroup) -> World:
         "backend": "dist.get_backend()",
         "device": "existing group",
     }
-    said = _launcher_world()
-    if said is not None and (said.rank, said.world_size) == (rank, world_size):
-        world, sources = said, {**said.sources, **sources}
+    world = _launcher_world()
+    if world is not None and (world.rank, world.world_size) == (rank, world_size):
+        sources = {**world.sources, **sources}
     else:
         world = World(rank, world_size, rank, None, None, None, None, None, "")
-        sources["local_rank"] = "rank, as nothing says more"
+        sources["local_rank"] = "rank, for lack of other facts"
     backend = str(dist.get_backend(group))
     return replace(
         world,
@@ -119,21 +111,12 @@ def world_from_group(group: dist.ProcessGroup) -> World:
 
 
 def store_from_group(group: dist.ProcessGroup) -> dist.Store | None:
-    """A store that the ranks of the group share; None where this torch does not tell.
+    """Return a store that the ranks of the group share; None if torch exposes none.
 
-    Public in torch 2.13; before that, where torch keeps it, and here only. torch's fake backend,
-    which plays one rank of any world, has nobody to meet.
+    torch's fake backend plays one rank of any world, without other ranks and without a store.
     """
-    if dist.get_backend(group) == "fake":
-        return None
-    try:
-        if hasattr(group, "get_group_store"):
-            store = group.get_group_store()
-        else:
-            store = dist.distributed_c10d._get_default_store()
-        return dist.PrefixStore("meshkit", store)
-    except (AttributeError, RuntimeError):
-        return None
+    store = None if dist.get_backend(group) == "fake" else store_of(group)
+    return None if store is None else dist.PrefixStore("meshkit", store)
 
 
 def _launcher_world() -> World | None:
@@ -144,10 +127,9 @@ def _launcher_world() -> World | None:
 
 
 def _device(group: dist.ProcessGroup, backend: str) -> torch.device:
-    bound = getattr(group, "bound_device_id", None)
-    if isinstance(bound, torch.device):
+    bound, kind = bound_device(group), accelerator()
+    if bound is not None:
         return bound
-    kind = accelerator()
     if backend in ("gloo", "mpi") or kind is None:
         return torch.device("cpu")
     return torch.device(kind, torch.get_device_module(kind).current_device())

@@ -23,7 +23,7 @@ def device_claim(rank: int, device: torch.device, backend: str) -> tuple[Claim, 
     if uuid is None or may_share(device.type, kind):
         return ()
 
-    def clash(first: Claimant, second: Claimant) -> LaunchError:
+    def conflict(first: Claimant, second: Claimant) -> LaunchError:
         return LaunchError(
             f"ranks {first.rank} and {second.rank} use one device, and {kind} needs one "
             "device per rank.",
@@ -32,4 +32,4 @@ def device_claim(rank: int, device: torch.device, backend: str) -> tuple[Claim, 
             "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
         )
 
-    return (Claim(f"device/{uuid}", str(rank), clash),)
+    return (Claim(f"device/{uuid}", str(rank), conflict),)

@@ -1,15 +1,13 @@
-"""init and shutdown: join the job's base process group, and leave it."""
+"""Join the job and leave it: ``init`` and ``shutdown``."""
 
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,26 +15,24 @@ import torch.distributed as dist
 from ..core.call import drop_none, public
 from ..core.errors import LaunchError, format_error
 from ..core.version import VERSION
-from .agreement.commit import commit_on_all
-from .agreement.consensus import Participants, Proposal
-from .default_group import Job, current_job, default_group, set_current_job
-from .device.device import choose_backend, choose_device, read_device
+from .agreement.commit import commit
+from .agreement.consensus import Proposal
+from .current_job import Job, current_job, set_current_job
+from .default_group import create_default_group
+from .device.device import choose_backend, choose_device
 from .device_claim import device_claim
-from .launchers.detect import WHO, allocation, check_arguments, detect_world, from_variables
+from .launchers.detect import allocation, check_arguments, detect_world, from_variables
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .rendezvous.rendezvous import rendezvous
-from .seeds import Seed, check_alike, check_seed, drawn, seed_all, seed_claim
+from .repeated_init import check_same_job
+from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
+from .store.deadline import Deadline
 from .timeouts import ARRIVAL, Time, format_timeout, parse_timeout
-from .torch_internals import (
-    clear_dtensor_cache,
-    connects_at_creation,
-    has_connect_timeout,
-    set_timeout,
-)
+from .torch_internals import clear_dtensor_cache, connects_at_creation
 
-ABOUT = "ranks disagree about init(); no process group was created."
-UNMADE = "a rank could not make the default process group; all have given it up."
+DISAGREEMENT = "ranks disagree about init(); no process group was created."
+FAILURE = "a rank could not create the default process group; no rank has one."
 
 
 @public("init")
@@ -52,235 +48,181 @@ def init(
     world_size: int | None = None,
     local_rank: int | None = None,
 ) -> World:
-    """Join the job: set up the default process group, the device and, if asked, the seeds.
+    """Join the job: set up the default process group, the device and, on request, the seeds.
 
-    Collective: every rank calls it once; a second call returns the same :class:`World`. A default
-    group that someone else initialised is used as it is. Explicit arguments win over what the
-    launcher set. Where the backend is nccl the group is bound to its device at once, so that
-    groups made on it are split from it. On failure no group is left behind.
+    Collective: every rank calls it once. A second call returns the same :class:`World`. A default
+    group that someone else created is used as it is. Arguments override the launcher. With nccl the
+    group is bound to its device at once, so that other groups are split from it. On failure no
+    group is left behind.
 
     Args:
-        backend: what collectives run on; None takes torch's own for the device. One for each
-            kind of device works too: ``"cpu:gloo,cuda:nccl"``.
-        device: where this process computes; None takes its accelerator, or the cpu.
-        timeout: how long a collective may take, in seconds or as a timedelta; None keeps the
-            backend's default (gloo 30 min, nccl 10 min). It sets ``arrival_timeout`` too.
-        arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None
-            means ``timeout`` where that is given, else 300 s.
-        seed: seeds python, numpy and torch alike on all ranks, accelerators included;
-            ``"shared"`` is a number that rank 0 draws for all; None leaves them alone.
-        init_method: where ranks meet: ``"tcp://host:port"``, ``"file:///shared/path"`` or
-            ``"env://"``; None asks the launcher. Ignored where the group exists already.
-        rank: this process' rank; None asks the launcher.
-        world_size: how many ranks the job has; None asks the launcher.
-        local_rank: this process' index on its node; None asks the launcher.
+        backend: the backend of collectives; None is torch's default for the device. Each kind of
+            device may have its own: ``"cpu:gloo,cuda:nccl"``.
+        device: the device of this process; None is its accelerator, or else the cpu.
+        timeout: how long a collective may take, in seconds or as a timedelta; None is the
+            backend's default (gloo 30 min, nccl 10 min). It also sets ``arrival_timeout``.
+        arrival_timeout: how long ranks wait for each other here and in ``build_mesh``; None is
+            ``timeout`` if that is given, else 300 s.
+        seed: the seed of python, numpy and torch on all ranks, accelerators included. For
+            ``"shared"`` rank 0 draws a number. None seeds nothing.
+        init_method: the store: ``"tcp://host:port"``, ``"file:///shared/path"`` or ``"env://"``;
+            None takes the launcher's. Ignored if the group exists already.
+        rank: the rank of this process; None takes the launcher's.
+        world_size: the number of ranks of the job; None takes the launcher's.
+        local_rank: the index of this process on its node; None takes the launcher's.
+
+    Returns:
+        The world of this process.
 
     Raises:
-        LaunchError: where it is not clear who this process is, where ranks meet, or which device
-            it has; where two ranks are on one device and the backend does not allow it; or where
-            an earlier ``init`` said something else.
-        DisagreementError: where ranks gave different seeds, world sizes, backends or times, or have
-            different versions of meshkit or torch.
-        RankTimeoutError: where ranks did not arrive in time, with their numbers.
-        SpecError: for a time or a seed that cannot be.
+        LaunchError: if the rank, the store or the device of this process is unclear; if two ranks
+            use one device and the backend does not allow it; or if an earlier ``init`` had other
+            arguments.
+        DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
+            versions of meshkit or torch.
+        RankTimeoutError: if ranks did not arrive in time, with their numbers.
+        SpecError: if a timeout or the seed is invalid.
 
     Warns:
-        RuntimeWarning: where this is one process in an allocation of several tasks, which no srun
-            has started.
+        RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has
+            started it.
     """
-    # in the order of the signature, so that errors quote the call as it was written
-    asked = drop_none(
-        backend=backend,
-        device=device,
-        timeout=timeout,
-        arrival_timeout=arrival_timeout,
-        seed=seed,
-        init_method=init_method,
-        rank=rank,
-        world_size=world_size,
-        local_rank=local_rank,
-    )
-    return init_job(asked).world
-
-
-def init_job(asked: Mapping[str, Any]) -> Job:
-    """:func:`init`, for a call of any name with the arguments that were given. Collective."""
-    seed = check_seed(asked.get("seed"))
-    limit = parse_timeout("timeout", asked.get("timeout"))
-    wait = parse_timeout("arrival_timeout", asked.get("arrival_timeout"))
-    arguments = check_arguments(asked)
-    record = current_job()
-    if record is None:
-        return _join(_who(arguments, asked), asked, seed, limit, wait)
-    if asked.keys() - {"seed", "init_method"}:
-        record = _kept(record, asked, limit, wait)
-    set_current_job(record)
-    if seed is not None:
-        number = check_alike(record.store, record.world, seed)
-        alike = drawn(record.store, record.world, seed, number, record.arrival_timeout)
-        record = replace(record, seed=alike)
-        set_current_job(record)
-        seed_all(alike)
-    return record
+    parsed_seed = parse_seed(seed)
+    limit = parse_timeout("timeout", timeout)
+    wait = parse_timeout("arrival_timeout", arrival_timeout)
+    ranks = check_arguments(drop_none(rank=rank, world_size=world_size, local_rank=local_rank))
+    job = current_job()
+    if job is None:
+        world = identify(ranks, init_method)
+        return join(world, backend, device, limit, wait, parsed_seed).world
+    arguments = drop_none(**ranks, backend=backend, device=device)
+    job = check_same_job(job, arguments, limit, wait)
+    set_current_job(job)
+    if parsed_seed is not None:
+        _reseed(job, parsed_seed)
+    return job.world
 
 
 def shutdown() -> None:
     """Leave the job: destroy the default group and every group made on it.
 
-    Local, and harmless to repeat. A default group that someone else initialised is left alone.
+    Local, and harmless to repeat. A default group that someone else created is left alone.
     """
-    record = current_job()
-    if record is not None and record.generation:
+    job = current_job()
+    if job is not None and job.generation:
         dist.destroy_process_group()
         clear_dtensor_cache()
 
 
-def current_world() -> World:
-    """Who this process is, without joining: from the default group, else from the launcher."""
-    record = current_job()
-    return record.world if record is not None else detect_world(os.environ, {})
+def identify(
+    arguments: Mapping[str, int] | None = None, init_method: object | None = None
+) -> World:
+    """Return the world of this process before it joins the job. Local.
 
+    Args:
+        arguments: rank, world size and local rank that override the launcher.
+        init_method: the store; None takes the launcher's.
 
-def _who(arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
-    """Who this process is: what the arguments say, else the launcher."""
-    try:
-        world = detect_world(os.environ, arguments)
-    except LaunchError:
-        raise
-    if tasks := allocation(world):
+    Raises:
+        LaunchError: if the launcher's variables contradict each other, or an argument is invalid.
+
+    Warns:
+        RuntimeWarning: as :func:`init`, at the line that calls the public function.
+    """
+    world = detect_world(os.environ, arguments or {})
+    if variable := allocation(world):
         text = format_error(
-            f"this is one process by itself, in an allocation of several: {tasks}.",
-            "No srun has started it: there is no SLURM_STEP_ID of a step.",
-            fix="srun python ..., or init(rank=0, world_size=1) where one process is meant.",
+            f"this is a single process in an allocation of several tasks: {variable}.",
+            "No srun has started it: SLURM_STEP_ID of a step is missing.",
+            fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
         )
         warnings.warn(text, RuntimeWarning, stacklevel=4)
-    if "init_method" not in asked:
+    if init_method is None:
         return world
-    if not isinstance(asked["init_method"], str):
+    if not isinstance(init_method, str):
         fix = 'init_method="tcp://host:29500", or another URL.'
-        raise LaunchError(f"init_method is {asked['init_method']!r}.", fix=fix)
+        raise LaunchError(f"init_method is {init_method!r}.", fix=fix)
     sources = {**world.sources, "init_method": "argument"}
-    world = replace(world, init_method=asked["init_method"], sources=sources)
-    return from_variables(world, os.environ) if world.init_method == "env://" else world
+    world = replace(world, init_method=init_method, sources=sources)
+    return from_variables(world, os.environ) if init_method == "env://" else world
 
 
-def _join(
-    who: World,
-    asked: Mapping[str, Any],
-    seed: Seed,
-    timeout: timedelta | None,
-    arrival_timeout: timedelta | None,
+def join(
+    world: World,
+    backend: str | None = None,
+    device: str | torch.device | None = None,
+    timeout: timedelta | None = None,
+    arrival_timeout: timedelta | None = None,
+    seed: Seed = None,
 ) -> Job:
-    """Meet the other ranks, then make the default group with them."""
-    began, wait = time.monotonic(), arrival_timeout or timeout or ARRIVAL
-    world, device = _equipped(who, asked)
-    claims = (seed_claim(seed), *device_claim(world.rank, device, str(world.backend)))
-    request = {
-        "job": job_name(os.environ, world.launcher) or "untold",
+    """Join the other ranks at the store, and create the default group with them. Collective.
+
+    Args:
+        world: this process, without device and backend.
+        backend: as in :func:`init`.
+        device: as in :func:`init`.
+        timeout: as in :func:`init`.
+        arrival_timeout: as in :func:`init`.
+        seed: an int, ``"shared"``, or None.
+    """
+    wait = arrival_timeout or timeout or ARRIVAL
+    deadline = Deadline.after(wait)
+    world, torch_device = _select_device(world, backend, device)
+    fields = {
+        "job": job_name(os.environ, world.launcher) or "unknown",
         "world_size": str(world.world_size),
         "backend": str(world.backend),
         "timeout": format_timeout(timeout),
         "arrival_timeout": format_timeout(wait),
+        "seed": repr(seed),
         "meshkit": VERSION,
         "torch": torch.__version__,
     }
-    matter = Proposal(
-        "init", request, ABOUT, claims, hosts=partial(job_hosts, os.environ, world.launcher)
+    proposal = Proposal(
+        "init",
+        fields,
+        DISAGREEMENT,
+        device_claim(world.rank, torch_device, str(world.backend)),
+        expected_hosts=partial(job_hosts, os.environ, world.launcher),
     )
-    world, store, generation = rendezvous(matter, world, wait, since=began)
-    number = None if seed is None else drawn(store, world, seed, 0, wait)
-    home = dist.PrefixStore("default_group", store)
-    commit_on_all(
-        Proposal("init", {"call": "init, made"}, UNMADE, stage="the end of "),
-        Participants.of(store, world),
+    participants, generation = rendezvous(proposal, world, deadline)
+    world, store = participants.world, participants.store
+    number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
+    group_store = dist.PrefixStore("default_group", store)
+    commit(
+        Proposal("init", {}, FAILURE, stage="the end of "),
+        participants,
         wait,
-        lambda connect: _make_default_group(world, device, home, timeout, connect),
+        lambda connect: create_default_group(world, torch_device, group_store, timeout, connect),
         lambda _: dist.destroy_process_group(),
-        waits=connects_at_creation(str(world.backend)),
+        connects=connects_at_creation(str(world.backend)),
     )
-    record = Job(world, store, timeout, wait, generation, timeout, number, shutdown)
-    set_current_job(record)
+    counter = participants.counter
+    job = Job(world, store, timeout, wait, generation, timeout, number, shutdown, counter)
+    set_current_job(job)
     if number is not None:
         seed_all(number)
-    return record
+    return job
 
 
-def _make_default_group(
-    world: World,
-    device: torch.device,
-    store: dist.Store,
-    timeout: timedelta | None,
-    connect: timedelta,
-) -> None:
-    """Torch's default group; bound to the device where the backend splits groups from it."""
-    waits = has_connect_timeout(str(world.backend))
-    who: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
-    if world.backend == "mpi":  # MPI knows itself who is who
-        who = {}
-    if world.backend == "nccl":  # of several backends, some cannot be split
-        who["device_id"] = device
-    try:
-        dist.init_process_group(world.backend, timeout=connect if waits else timeout, **who)
-    except (RuntimeError, ValueError, AssertionError) as error:  # torch's own refusals
-        if dist.is_initialized():  # it failed at the very end
-            dist.destroy_process_group()
-        raise _not_made(world, error) from error
-    if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
-        text = format_error(
-            f"the launcher says rank {world.rank} of {world.world_size}, the backend "
-            f"{world.backend} says {dist.get_rank()} of {dist.get_world_size()}.",
-            fix="start with the mpirun of the MPI that torch was built with.",
-        )
-        dist.destroy_process_group()
-        raise LaunchError(text)
-    if waits:
-        set_timeout(default_group(), timeout)
+def _reseed(job: Job, seed: int | str) -> None:
+    """Seed all generators of a rank that has joined already. ``"shared"`` waits for rank 0."""
+    participants = job.participants()
+    call_id = compare_seed(participants, seed)
+    number = draw_seed(participants, seed, call_id, Deadline.after(job.arrival_timeout))
+    set_current_job(replace(job, seed=number))
+    seed_all(number)
 
 
-def _not_made(world: World, error: Exception) -> LaunchError:
-    return LaunchError(
-        f"rank {world.rank} of {world.world_size} could not make the default group.",
-        f"backend {world.backend}, device {world.device}: {str(error).partition(chr(10))[0]}",
-        fix="meshkit doctor, on this host.",
-    )
-
-
-def _equipped(who: World, asked: Mapping[str, Any]) -> tuple[World, torch.device]:
-    """The world with this process' device and backend."""
-    device = choose_device(asked.get("device"), who.local_rank)
-    backend = choose_backend(asked.get("backend"), device)
-    chosen = {n: "argument" if n in asked else "torch's default" for n in ("device", "backend")}
-    sources = {**who.sources, **chosen}
-    return replace(who, device=device, backend=backend, sources=sources), device
-
-
-def _kept(
-    record: Job,
-    asked: Mapping[str, Any],
-    timeout: timedelta | None,
-    arrival_timeout: timedelta | None,
-) -> Job:
-    """The record of a group that exists, unless the call says something else about it."""
-    now = {name: getattr(record.world, name) for name in (*WHO, "backend", "device")}
-    differs = [n for n in now if n in asked and not _same(now[n], asked[n])]
-    foreign = record.generation == 0  # its times may still be said: ours are not in use yet
-    if timeout not in (None, record.timeout) and not foreign:
-        differs.append("timeout")
-    if arrival_timeout not in (None, record.arrival_timeout) and not foreign:
-        differs.append("arrival_timeout")
-    if not differs:
-        wait = arrival_timeout or timeout or record.arrival_timeout
-        return replace(record, timeout=timeout or record.timeout, arrival_timeout=wait)
-    said = ", ".join(f"{n}={getattr(record.world, n, getattr(record, n, None))}" for n in differs)
-    raise LaunchError(
-        f"the default process group already exists, with {said}.",
-        fix="the first init() of the program decides; or meshkit.shutdown() before this one.",
-    )
-
-
-def _same(now: object, asked: str | torch.device) -> bool:
-    """Whether an argument says what is so: ``"cuda"`` is true of ``cuda:3``."""
-    if isinstance(now, torch.device):
-        device = read_device(asked)
-        return device.type == now.type and device.index in (None, now.index)
-    return str(now).lower() == str(asked).lower()
+def _select_device(
+    world: World, backend: str | None, device: str | torch.device | None
+) -> tuple[World, torch.device]:
+    """Return the world with device and backend, and the device."""
+    selected = choose_device(device, world.local_rank)
+    sources = {
+        **world.sources,
+        "device": "torch's default" if device is None else "argument",
+        "backend": "torch's default" if backend is None else "argument",
+    }
+    name = choose_backend(backend, selected)
+    return replace(world, device=selected, backend=name, sources=sources), selected

@@ -1,10 +1,8 @@
-"""What torch keeps of process groups and tells by no public name: here and only here.
+"""All uses of torch's private API for process groups.
 
-(The store of a group, which torch tells from 2.13 on, is a matter of ``foreign.py``; the names that
-Accelerate wants on a DeviceMesh are one of ``interop/accelerate.py``.)
-How long a collective may take (it is set by a public name from torch 2.13 on), how many
-collectives this rank has begun on the group, how many groups torch has named, and what DTensor
-remembers of groups that are gone.
+They read and set the timeout of a group, read its store and its number of collectives, advance
+torch's group counter, and clear DTensor's cache. Where a public name exists in newer versions of
+torch, that name is used first.
 """
 
 from __future__ import annotations
@@ -18,52 +16,52 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 
-# torch 2.13; below that, gloo keeps for its collectives the time under which it connected.
+# From torch 2.13 on. Below, gloo keeps the timeout under which it connected for its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """How long a collective of the group may take; None where torch does not tell. Local.
+    """Return how long a collective of the group may take; None if torch does not expose it. Local.
 
-    No public name tells it, and without it the groups of a mesh would forget the job's own timeout.
+    Without it, the groups of a mesh would lose the timeout of the job.
     """
     try:
-        found = group._get_backend(_device(group)).options._timeout
+        timeout = group._get_backend(_device(group)).options._timeout
     except (AttributeError, RuntimeError):
         return None
-    return found if isinstance(found, timedelta) else None
+    return timeout if isinstance(timeout, timedelta) else None
 
 
 def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
-    """Let later collectives of the group take so long. Local; only where ``RETIMES``.
+    """Set the timeout of later collectives of the group. Local; only if ``CAN_SET_TIMEOUT``.
 
     Args:
-        group: made by torch.
-        timeout: None is the backend's default.
+        group: a process group.
+        timeout: the maximum time of a collective; None is the backend's default.
     """
     group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
 
 
 def default_timeout(backend: str) -> timedelta:
-    """What torch gives a group for which nothing is said: nccl 10 min, all others 30."""
+    """Return torch's default timeout of a group: 10 min for nccl, 30 min for all others."""
     nccl = default_pg_nccl_timeout if backend == "nccl" else None
     return nccl or default_pg_timeout
 
 
 def connects_at_creation(backend: str) -> bool:
-    """Whether making a group waits for its peers, as gloo does: it connects every pair."""
+    """Return whether creation waits for the other ranks: gloo connects every pair."""
     return "gloo" in backend
 
 
 def has_connect_timeout(backend: str) -> bool:
-    """Whether it can do so under another time than that of its collectives."""
+    """Return whether creation can have another timeout than the collectives."""
     return connects_at_creation(backend) and CAN_SET_TIMEOUT
 
 
 def collective_count(group: dist.ProcessGroup) -> int | None:
-    """How many collectives this rank has begun on the group; None where torch does not tell. Local.
+    """Return how many collectives this rank has started on the group; None if unknown. Local.
 
-    The one that waits counts too. A send or a receive counts as one, so ranks of a pipeline differ.
+    A waiting collective counts too. A send or a receive also counts, so ranks of a pipeline differ.
     """
     try:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
@@ -71,29 +69,81 @@ def collective_count(group: dist.ProcessGroup) -> int | None:
         return None
 
 
-def advance_group_counter(groups: int) -> bool:
-    """Let torch go on as if it had named so many groups of others. Local, whatever their number.
+def store_of(group: dist.ProcessGroup) -> dist.Store | None:
+    """Return the store of a group, public from torch 2.13 on; None if torch exposes none. Local.
 
-    Torch names groups by their number, so every rank is told of every group: 0.1 ms for each to
-    which it does not belong, and a large mesh has a thousand. All that torch does is to count them.
+    Below torch 2.13 it is the store of the default group.
+    """
+    try:
+        if hasattr(group, "get_group_store"):
+            return group.get_group_store()
+        return dist.distributed_c10d._get_default_store()
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
+    """Return the device to which a group is bound; None if it is not. Local.
+
+    Args:
+        group: a process group; None is the default group.
+    """
+    device = getattr(dist.group.WORLD if group is None else group, "bound_device_id", None)
+    return device if isinstance(device, torch.device) else None
+
+
+def takes_part_in_split(backend: str | None) -> bool:
+    """Return whether torch splits every new group from the default group. Local.
+
+    Every rank takes part in such a split, also for groups of other ranks. It happens if the default
+    group is bound to a device and the new group has its backend.
+
+    Args:
+        backend: the backend of the new group; None is that of the default group.
+    """
+    world = dist.group.WORLD
+    if world is None or bound_device() is None:
+        return False
+    return backend in (None, dist.get_backend(world))
+
+
+def can_split(backend: str | None) -> bool:
+    """Return whether ``dist.split_group`` can split new groups from the default group. Local.
+
+    nccl can, if its default group is bound to a device. torch then sorts the ranks of each group.
+
+    Args:
+        backend: the backend of the new groups; None is that of the default group.
+    """
+    return takes_part_in_split(backend) and dist.get_backend(dist.group.WORLD) == "nccl"
+
+
+def advance_group_counter(groups: int) -> bool:
+    """Advance torch's group counter without creating groups. Local.
+
+    torch names groups by their number, so every rank must count every group. ``new_group`` takes
+    0.1 ms for each group of other ranks, and a large mesh has a thousand of them.
+
+    Args:
+        groups: the number of groups to count.
 
     Returns:
-        False, and nothing is done, where torch does more than that, or counts by another name.
+        False, with nothing done, if this torch does more than count.
     """
-    book, world = getattr(dist.distributed_c10d, "_world", None), dist.group.WORLD
-    more = hasattr(world, "new_group") or os.environ.get("TORCH_DIST_INIT_BARRIER") == "1"
-    count = getattr(book, "group_count", None)
-    if more or count != dist.get_pg_count():
+    state, world = getattr(dist.distributed_c10d, "_world", None), dist.group.WORLD
+    has_barrier = os.environ.get("TORCH_DIST_INIT_BARRIER") == "1"
+    count = getattr(state, "group_count", None)
+    if has_barrier or hasattr(world, "new_group") or count != dist.get_pg_count():
         return False
-    book.group_count = count + groups  # type: ignore[union-attr]
+    state.group_count = count + groups  # type: ignore[union-attr]
     return True
 
 
 def clear_dtensor_cache() -> None:
-    """Let DTensor forget results that hold groups which are gone. Local; nothing where not loaded.
+    """Clear DTensor's cache, which may hold destroyed groups. Local; a no-op without DTensor.
 
-    It keeps them by equal DeviceMeshes, to which their groups do not belong: a later mesh over the
-    same ranks would be given the groups of an earlier one, and fail.
+    The cache has equal DeviceMeshes as keys, without their groups. A later mesh over the same ranks
+    would get the groups of an earlier one, and fail.
     """
     if "torch.distributed.tensor" in sys.modules:
         from torch.distributed.tensor import debug

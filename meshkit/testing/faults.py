@@ -31,7 +31,7 @@ from pathlib import Path
 from ..core.call import public
 from ..launch.spawn.start_method import context_for, start_process
 from ..launch.spawn.worker import environment, set_up_worker
-from ..launch.store.rank_lease import process_stat
+from ..launch.store.process import process_stat
 from ..live.preload import preload_mesh
 
 LOOK = 0.05  # seconds between two looks at the processes

@@ -90,6 +90,8 @@ def _suggest_fix(fields: Sequence[str]) -> str:
         return "hand in groups over the same axes on every rank."
     if "history" in fields:
         return "make the same groups in the same order on every rank, before this call too."
+    if fields == ["seed"]:
+        return "pass the same seed on every rank, or seed='shared', which rank 0 draws for all."
     versions = [name for name in fields if name in ("meshkit", "torch")]
     if versions:
         return f"install one version of {' and '.join(versions)} on every rank."

@@ -1,56 +1,53 @@
-"""What rank 0 says and all others hear: one key of the store, under a deadline."""
+"""A message from rank 0 to all other ranks: one key of the store, under a deadline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
-
-import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
-from ..launchers.world import World
-from ..store.client import STORE_GRACE, store_call
+from ..store.client import STORE_GRACE, store_call, store_wait
+from ..store.deadline import Deadline
+from .consensus import Participants
 
 
 def broadcast_from_rank_0(
-    store: dist.Store,
-    world: World,
+    participants: Participants,
     key: str,
-    say: Callable[[], str],
-    wait: timedelta,
+    compute: Callable[[], str],
+    deadline: Deadline,
     *,
     what: str,
     fix: str,
 ) -> str:
-    """What rank 0 says, on every rank. Collective; one or two store operations a rank.
+    """Return the message of rank 0, on every rank. Collective.
+
+    Cost: one store operation on rank 0, two on the others.
 
     Args:
-        store: where the ranks met.
-        world: who this process is.
-        key: where it stands; one that was never used before.
-        say: what rank 0 finds out to say; no other rank calls it.
-        wait: how long the others wait for it.
-        what: what is to be heard, for the error.
-        fix: how to mend it.
+        participants: the ranks and their store.
+        key: the key of the message, which was never used before.
+        compute: returns the message; called on rank 0 only.
+        deadline: the end of the wait for rank 0.
+        what: the contents of the message, for the error.
+        fix: the fix of the error.
 
     Raises:
-        RankTimeoutError: where rank 0 did not say it in time.
+        RankTimeoutError: if rank 0 did not send it in time.
     """
+    store, world = participants.store, participants.world
     if world.rank == 0:
-        words = say()
-        store_call(world, STORE_GRACE, lambda: store.set(key, words))
-        return words
+        message = compute()
+        store_call(world, STORE_GRACE, lambda: store.set(key, message))
+        return message
 
-    def listen() -> str:
-        try:
-            store.wait([key], wait)
-        except dist.DistNetworkError:
-            raise
-        except RuntimeError as error:  # its deadline; FileStore has no other type for it
-            line = f"rank {world.rank} did not hear {what}."
-            raise RankTimeoutError(
-                line, str(error).partition("\n")[0], fix=fix, missing_ranks=(0,)
-            ) from error
-        return str(store.get(key).decode())
+    def receive() -> str:
+        if store_wait(store, [key], deadline):
+            return str(store.get(key).decode())
+        raise RankTimeoutError(
+            f"rank {world.rank} did not receive {what}.",
+            f"Rank 0 did not send it within {deadline}.",
+            fix=fix,
+            missing_ranks=(0,),
+        )
 
-    return store_call(world, wait.total_seconds() + STORE_GRACE, listen)
+    return store_call(world, deadline.left + STORE_GRACE, receive)

@@ -1,65 +1,69 @@
-"""What a rank claims at a meeting, and the refusal that all ranks hear where two claims clash.
+"""Claims of ranks in an agreement round, and the error of two claims that conflict.
 
-A claim is a key and a value; the first rank to claim a key decides its value. What must be equal on
-all ranks is claimed under one key (``seed``); what only one rank may have, under a key of its own
-(``device/<uuid>``) with the rank as its value. Whoever meets another value writes the refusal, and
-every rank raises the same words. One store operation a claim.
+A claim is a key and a value. The first rank to claim a key decides its value. A value that only one
+rank may have stands under a key of its own (``device/<uuid>``), with the rank as its value. A rank
+that finds another value writes the error, and every rank raises the same one.
+
+Cost: one store operation per claim.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError
+from ..store.keys import claim_key
+from ..store.process import ProcessIdentity
 
 
 @dataclass(frozen=True)
 class Claimant:
-    """Who claims a value, and from where."""
+    """The rank and the process that claim a value."""
 
     rank: int
     value: str
-    host: str
-    pid: int
+    process: ProcessIdentity
 
     @classmethod
-    def here(cls, rank: int, value: str) -> Claimant:
-        """This process."""
-        return cls(rank, value, socket.gethostname(), os.getpid())
+    def from_json(cls, text: str | bytes) -> Claimant:
+        """Return the claimant that a rank wrote."""
+        record = json.loads(text)
+        return cls(record["rank"], record["value"], ProcessIdentity(**record["process"]))
+
+    def to_json(self) -> str:
+        """Return the text that stands in the store."""
+        return json.dumps(asdict(self))
 
     def __str__(self) -> str:
-        return f"rank {self.rank} (host {self.host}, pid {self.pid})"
+        return f"rank {self.rank} ({self.process})"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A key, a value, and the error to raise where another rank claimed another value."""
+    """A key, a value, and a function that returns the error of two ranks that conflict."""
 
     key: str
     value: str
-    clash: Callable[[Claimant, Claimant], MeshkitError]
+    conflict: Callable[[Claimant, Claimant], MeshkitError]
 
 
 def conflicting_claim(
     store: dist.Store, rank: int, claims: tuple[Claim, ...]
 ) -> MeshkitError | None:
-    """Make the claims of this rank; the error of the first that clashes, or None.
+    """Make the claims of this rank; return the error of the first that conflicts, or None.
 
     Args:
-        store: that of the meeting.
-        rank: this process.
-        claims: what it claims.
+        store: the store of the round.
+        rank: the rank of this process.
+        claims: its claims.
     """
     for claim in claims:
-        mine = Claimant.here(rank, claim.value)
-        first = store.compare_set(f"claim/{claim.key}", "", json.dumps(vars(mine))).decode()
-        theirs = Claimant(**json.loads(first))
-        if theirs.value != mine.value:
-            return claim.clash(*sorted((mine, theirs), key=lambda who: who.rank))
+        own = Claimant(rank, claim.value, ProcessIdentity.current())
+        first = Claimant.from_json(store.compare_set(claim_key(claim.key), "", own.to_json()))
+        if first.value != own.value:
+            return claim.conflict(*sorted((own, first), key=lambda claimant: claimant.rank))
     return None

@@ -1,17 +1,16 @@
-"""Make something on all ranks or on none, under a deadline.
+"""Create something on all ranks or on none, before a deadline.
 
-Once the ranks have agreed they make a group, and torch waits in there for peers under times of its
-own: a rank that dies at that moment would keep the others for half an hour. So the making gets the
-time in which ranks wait for each other, and then all meet again::
+After agreement, ranks create groups. torch waits for peers there, with its own timeouts: a rank
+that dies at that moment would block the others for half an hour. Creation therefore gets the time
+that ranks wait for each other, and a second round follows::
 
-    rank 0   make ........ made    check in ......................... told: 2 is missing, undo
-    rank 1   make ................ failed   check in ................ told: 2 is missing
-    rank 2   make .. dies
+    rank 0   create ........ created   check in ............... reads: 2 is missing, undo
+    rank 1   create ................ failed   check in ........ reads: 2 is missing
+    rank 2   create .. dies
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -19,92 +18,100 @@ from functools import partial
 from typing import TypeVar
 
 from ...core.errors import DisagreementError, MeshkitError
-from ..store.check_in import failure_report
-from ..store.deadline import DeadlineExceededError, run_with_deadline
+from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from .consensus import Participants, Proposal, agree, announce_failure
+from .errors import failure_report
 
-Made = TypeVar("Made")
+Created = TypeVar("Created")
 
 # gloo connects to each peer up to five times, each under the timeout of the group.
 CONNECT_ATTEMPTS = 5
-MIN_TIMEOUT = timedelta(seconds=10)  # a busy machine needs two seconds for a try
-REPORT_GRACE = timedelta(seconds=3)  # for those whose making failed at the very end to say so
+MIN_TIMEOUT = timedelta(seconds=10)  # a busy machine needs two seconds per attempt
+REPORT_GRACE = timedelta(seconds=3)  # for ranks that fail just before the deadline
 
 
-def commit_on_all(
-    matter: Proposal,
-    party: Participants | None,
-    wait: timedelta,
-    make: Callable[[timedelta], Made],
-    undo: Callable[[Made], None],
+def commit(
+    proposal: Proposal,
+    participants: Participants | None,
+    timeout: timedelta,
+    create: Callable[[timedelta], Created],
+    undo: Callable[[Created], None],
     *,
-    waits: bool,
-) -> Made:
-    """What ``make`` returns, once every rank has made it. Collective over the party.
+    connects: bool,
+) -> Created:
+    """Return the result of ``create``, once every rank has created it. Collective.
 
-    Five store operations a rank.
+    Cost: 5 store operations per rank.
 
     Args:
-        matter: what the meeting after it is about.
-        party: who meets; None where there is no store: then nobody is waited for.
-        wait: how long ranks wait for each other; at least 10 s are taken.
-        make: is given the timeout under which a group must connect.
-        undo: gives back what ``make`` returned, where another rank has failed.
-        waits: whether making waits for peers; where not, only the meeting after it is timed.
+        proposal: the request of the round that follows creation.
+        participants: the ranks and their store; None if there is no store. Then no rank waits.
+        timeout: how long ranks wait for each other; at least 10 s are used.
+        create: receives the timeout under which a group must connect.
+        undo: destroys the result of ``create`` after another rank has failed.
+        connects: whether creation waits for peers. If not, only the round has a deadline.
 
     Raises:
-        RankTimeoutError: naming the ranks that have gone meanwhile, within ``wait`` plus 8 s.
-        DisagreementError: where a rank could not make it and all are there, quoting that rank.
-        BaseException: whatever ``make`` raises, on the rank where that is the reason.
+        RankTimeoutError: if ranks died meanwhile, with their numbers, within ``timeout`` plus 8 s.
+        DisagreementError: if another rank could not create it, with the error of that rank.
+        BaseException: the error of ``create``, on the rank that is the reason.
     """
-    began, limit = time.monotonic(), max(wait, MIN_TIMEOUT)
-    work = partial(make, limit / CONNECT_ATTEMPTS)
-    if party is None:
+    limit = max(timeout, MIN_TIMEOUT)
+    deadline = Deadline.after(limit + REPORT_GRACE)
+    work = partial(create, limit / CONNECT_ATTEMPTS)
+    if participants is None:
         return work()
     try:
-        made = _run_bounded(limit, work, undo) if waits else work()
+        created = _run_bounded(limit, work, undo) if connects else work()
     except RuntimeError as error:  # torch's own: a peer may be the reason
-        failure = failure_report(matter.about, party.world.rank, error)
-        _explain(replace(matter, failure=failure), party, limit + REPORT_GRACE, began, error)
+        _find_reason(proposal, participants, deadline, error)
         raise
-    except BaseException as error:  # this rank's alone
-        announce_failure(matter, party, error)
+    except BaseException as error:  # this rank's own
+        announce_failure(proposal, participants, error)
         raise
     try:
-        # A rank that closed its groups while another still connects would leave it hanging.
-        agree(matter, party, limit + REPORT_GRACE, since=began if waits else None)
+        # A rank that closed its groups while another still connects would leave that one hanging.
+        agree(
+            proposal,
+            participants,
+            deadline if connects else Deadline.after(limit + REPORT_GRACE),
+        )
     except BaseException:
-        undo(made)
+        undo(created)
         raise
-    return made
+    return created
 
 
-def _explain(
-    matter: Proposal, party: Participants, wait: timedelta, began: float, error: RuntimeError
+def _find_reason(
+    proposal: Proposal, participants: Participants, deadline: Deadline, error: RuntimeError
 ) -> None:
-    """Hear why making failed, if this rank is not the reason itself.
+    """Find out why creation failed, unless this rank is the reason.
 
     Raises:
-        MeshkitError: naming who has gone, or who failed first.
+        MeshkitError: with the ranks that died, or the rank that failed first.
     """
+    rank = participants.world.rank
+    failure = failure_report(proposal.conflict_summary, proposal.operation, rank, error)
     try:
-        agree(matter, party, wait, since=began)
-    except DisagreementError as told:
-        if party.world.rank not in told.requests:
-            raise told from error
-    except MeshkitError as told:
-        raise told from error
+        agree(replace(proposal, failure=failure), participants, deadline)
+    except DisagreementError as reason:
+        if rank not in reason.requests:
+            raise reason from error
+    except MeshkitError as reason:
+        raise reason from error
 
 
-def _run_bounded(limit: timedelta, work: Callable[[], Made], undo: Callable[[Made], None]) -> Made:
-    """The work, as long as it may wait for peers; what it makes later is undone.
+def _run_bounded(
+    limit: timedelta, work: Callable[[], Created], undo: Callable[[Created], None]
+) -> Created:
+    """Return the result of the work, or undo it if it comes too late.
 
     Raises:
-        RuntimeError: where it took longer: the store answers nothing; or torch, below 2.13, waits
-            under the group's own time.
+        RuntimeError: if the work took too long: the store does not answer, or torch below 2.13
+            waits under the group's own timeout.
     """
     try:
         return run_with_deadline((limit + REPORT_GRACE / 2).total_seconds(), work, late=undo)
     except DeadlineExceededError:
         seconds = limit.total_seconds()
-        raise RuntimeError(f"it did not come to an end within {seconds:g} s") from None
+        raise RuntimeError(f"it did not finish within {seconds:g} s") from None

@@ -1,300 +1,322 @@
-"""Ranks meet at a store under one deadline: who came, who did not, and who asked for what.
+"""An agreement round: ranks check in at a store before a deadline and compare their requests.
 
-A meeting has one verdict, and the first to write it decides: the last rank to check in writes that
-all are here and ask for the same, or who asks for what; a rank whose deadline has passed writes who
-is missing; a rank whose own call was refused writes that. Everybody, those who come late included,
-obeys what stands there::
+A round has one decision, and the first rank that writes it decides. The last rank to check in
+writes that all ranks agree, or the conflict. A rank whose deadline has expired writes which ranks
+are missing. A rank whose own call failed writes its failure. All ranks, late ones included, follow
+the decision::
 
     rank 0   check in ............................ wait ... reads "all"
     rank 1   check in .... wait .................. wait ... reads "all"
     rank 2   check in, the last of three: writes "all"
 
-What ranks bring to a meeting they claim before they check in; where two claims clash, that becomes
-the verdict once all are here, or the deadline has passed. A rank needs five store operations, one
-more a claim, and one more where someone else made the default group; whoever writes a verdict other
-than "all" looks at every rank. Nothing read from the store is ever unpickled.
+Each rank posts its claims before it checks in. A conflict of claims or requests becomes the
+decision when all ranks have checked in, or at the deadline.
+
+Cost: 5 store operations per rank, one more per claim, and one more if the default group is not
+meshkit's. The rank that writes another decision than "all" reads all check-ins.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 import torch.distributed as dist
 
-from ...core.errors import CALL, MeshkitError, RankTimeoutError
+from ...core.errors import MeshkitError, RankTimeoutError
 from ...core.text import plural
 from ..launchers.world import World
-from ..store.check_in import (
-    ALL,
-    ELSEWHERE,
-    CheckIn,
-    check_ins,
-    disagreement_error,
-    error_from_json,
-    error_to_json,
-    failure_report,
-    first_few,
-    missing_ranks_error,
-)
-from ..store.client import STORE_GRACE, Generation, hosted_by_rank_0, store_call
-from ..store.deadline import DeadlineExceededError, run_with_deadline
+from ..store import keys
+from ..store.check_in import CheckIn, read_check_ins
+from ..store.client import STORE_GRACE, hosted_by_rank_0, store_call, store_wait
+from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
+from ..store.error_json import error_from_json, error_to_json
 from ..store.rank_lease import last_seen
+from ..store.round_counter import RoundCounter
 from .claims import Claim, conflicting_claim
+from .errors import disagreement_error, failure_report, first_few, missing_ranks_error
 
-# The process that hosts the store must outlive the others' reading of the verdict, or they lose it.
-HOST_GRACE = 1.0
-FAILURE_GRACE = 5.0  # where it was refused itself, others may still be starting
-DECIDING = 1.0  # seconds in which one rank looks at all others
+ALL = "all"  # the decision when every rank has checked in with the same request
+HOST_GRACE = 1.0  # seconds that rank 0, which may host the store, stays so that others can read
+FAILURE_GRACE = 5.0  # the same after its own failure, when other ranks may still be starting
+DECISION_TIME = 1.0  # seconds in which one rank reads all check-ins
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a meeting is about.
+    """A request that must be equal on all ranks.
 
     Attributes:
-        operation: the public call that proposes, for example ``"build_mesh"``.
-        request: what must be equal on all ranks, field by field.
-        about: line one of the error where it is not.
-        claims: what must be equal on the ranks that claim it, or a rank's alone.
-        place: a rank's coordinate in words, for errors.
-        stage: what of the call, where not its beginning: ``"the end of "``.
-        hosts: where ranks are expected, as far as the launcher says.
-        failure: what went wrong on this rank before; all raise it, unless a rank is missing, as
-            that explains it.
+        operation: the public function that proposes, for example ``"build_mesh"``.
+        fields: the values to compare, by name.
+        conflict_summary: first line of the error if ranks disagree or one of them failed.
+        claims: values that must match on every rank that sets them, or be unique to one rank.
+        describe_rank: returns the coordinate of a rank as text, for errors; None leaves it out.
+        stage: the part of the call, for example ``"the end of "``; empty for its beginning.
+        expected_hosts: returns the hosts of the job, as far as the launcher tells them.
+        failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
     """
 
     operation: str
-    request: Mapping[str, str]
-    about: str
+    fields: Mapping[str, str]
+    conflict_summary: str
     claims: tuple[Claim, ...] = ()
-    place: Callable[[int], str] | None = None
+    describe_rank: Callable[[int], str] | None = None
     stage: str = ""
-    hosts: Callable[[], Sequence[str]] = tuple
+    expected_hosts: Callable[[], Sequence[str]] = tuple
     failure: MeshkitError | None = None
+
+    @property
+    def request(self) -> dict[str, str]:
+        """All compared values: the operation and the fields."""
+        return {"call": f"{self.stage}{self.operation}", **self.fields}
 
 
 @dataclass(frozen=True)
 class Participants:
-    """Who meets where.
+    """The ranks of a round and their store.
 
     Attributes:
-        store: that of the job, under the prefix of its generation.
-        world: who this process is.
-        ranks: who meets, this one among them.
-        keys: before the keys of these meetings, where not the whole world meets.
+        store: the store of a generation of the job.
+        world: this process.
+        ranks: the ranks that take part, this one among them.
+        prefix: key prefix of the rounds, if only a part of the world takes part.
+        counter: counts this rank's rounds; None counts them in the store.
     """
 
     store: dist.Store
     world: World
     ranks: Sequence[int]
-    keys: str = ""
+    prefix: str = ""
+    counter: RoundCounter | None = None
 
     @classmethod
-    def of(cls, store: dist.Store, world: World) -> Participants:
-        """All ranks of a world."""
-        return cls(store, world, range(world.world_size))
+    def of(
+        cls, store: dist.Store, world: World, counter: RoundCounter | None = None
+    ) -> Participants:
+        """Return all ranks of a world."""
+        return cls(store, world, range(world.world_size), counter=counter)
 
-    def next_meeting(self) -> tuple[int, dist.Store]:
-        """The number and the keys of this rank's next meeting.
+    def next_round(self) -> tuple[int, dist.Store]:
+        """Return the id and the store of this rank's next round.
 
-        Every rank counts its own meetings, whatever they are about, so that the keys of an earlier
-        one are never met again, and ranks that make different calls meet.
+        Every rank counts its rounds, whatever they are about. Ranks that make different calls
+        therefore enter the same round and see the difference.
         """
-        if isinstance(self.store, Generation):
-            number = self.store.next_meeting(self.keys)
-        else:  # someone else's, which may have been there for an earlier group
-            number = int(self.store.add(f"{self.keys}meetings/{self.world.rank}", 1))
-        return number, dist.PrefixStore(f"{self.keys}meeting/{number}", self.store)
+        counter = self.counter or RoundCounter(self.store)
+        round_id = counter.next_round(self.world.rank, self.prefix)
+        return round_id, keys.round_store(self.store, round_id, self.prefix)
 
 
-def agree(
-    matter: Proposal, party: Participants, wait: timedelta, *, since: float | None = None
-) -> int:
-    """Check in, and return when every rank has, with the same request.
+def agree(proposal: Proposal, participants: Participants, deadline: Deadline) -> int:
+    """Check in, and return when every rank has checked in with the same request.
 
-    Collective over the ranks of the party; five store operations a rank.
+    Collective over the participants.
+
+    Cost: 5 store operations per rank.
 
     Args:
-        matter: what the meeting is about.
-        party: who meets where.
-        wait: how long to wait for the others.
-        since: when that time began, on the monotonic clock; None means now.
+        proposal: the request of this rank.
+        participants: the ranks and their store.
+        deadline: the end of the wait for the other ranks.
 
     Returns:
-        The number of the meeting, the same on every rank.
+        The id of the round, the same on every rank.
 
     Raises:
-        DisagreementError: where ranks ask for different things, or one of them gave up; the same
-            on every rank.
-        MeshkitError: the error of a claim that clashes, the same on every rank.
-        RankTimeoutError: naming the ranks that did not check in, the same on every rank that did.
-            All of them within ``wait``, plus up to a second by which a FileStore rounds, plus up to
-            a second in which one of them looks at all, plus on rank 0 up to a second more so that
-            all can read it. Where the store itself answers nothing, within ``wait`` plus 4 s.
-    """
-    began = time.monotonic() if since is None else since
-    left = max(0.001, began + wait.total_seconds() - time.monotonic())
-    limit = left + STORE_GRACE
-    number, said = store_call(party.world, limit, lambda: _held(matter, party, left, wait))
-    if said == ALL:
-        return number
-    raise _obeyed(error_from_json(said), party.world.rank)
-
-
-def announce_failure(matter: Proposal, party: Participants, error: BaseException) -> None:
-    """Tell the others that this rank's own call failed, in the meeting to which they come.
-
-    Local: it waits for nobody but, on rank 0, five seconds for the others to read it. Harmless
-    where nobody waits, and where the store is gone.
+        DisagreementError: if ranks request different things, or one of them failed; the same on
+            every rank.
+        MeshkitError: the error of conflicting claims, the same on every rank.
+        RankTimeoutError: if ranks did not check in, the same on every rank that did. All raise it
+            at the deadline, plus up to a second by which a FileStore rounds, plus up to a second in
+            which one rank reads all check-ins. Rank 0 raises it up to a second later, so that all
+            can read. If the store does not answer, ranks raise it 4 s after the deadline.
     """
 
-    def tell() -> None:
-        _, meeting = party.next_meeting()
-        words = error_to_json(failure_report(matter.about, party.world.rank, error))
-        meeting.compare_set("verdict", "", words)  # before it is here: the last to come says "all"
-        meeting.set(f"here/{party.world.rank}", CheckIn.here({}).written())
-        _leave_last(meeting, party.world, len(party.ranks), FAILURE_GRACE)
+    def take_part() -> tuple[int, str]:
+        round_id, store = participants.next_round()
+        return round_id, Round(proposal, participants, deadline, store).decide()
+
+    world = participants.world
+    round_id, decision = store_call(world, deadline.left + STORE_GRACE, take_part)
+    if decision == ALL:
+        return round_id
+    raise _as_seen_by(world.rank, error_from_json(decision))
+
+
+def announce_failure(proposal: Proposal, participants: Participants, error: BaseException) -> None:
+    """Report to the other ranks, in their next round, that this rank's own call failed.
+
+    Local. Rank 0 waits up to 5 s for the others to read it. Nothing happens if no rank waits, or if
+    the store is gone.
+
+    Args:
+        proposal: the request that the other ranks compare.
+        participants: the ranks and their store.
+        error: the error of this rank, which the caller raises.
+    """
+
+    def post() -> None:
+        _, store = participants.next_round()
+        rank = participants.world.rank
+        report = failure_report(proposal.conflict_summary, proposal.operation, rank, error)
+        # before the check-in: the last rank to check in decides "all"
+        store.compare_set(keys.DECISION, "", error_to_json(report))
+        CheckIn.current({}).post(store, rank)
+        _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
 
     try:
-        run_with_deadline(FAILURE_GRACE + STORE_GRACE, tell)
-    except (
-        RuntimeError,
-        DeadlineExceededError,
-    ):  # of a store; the caller has its own error to tell
+        run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
+    except (RuntimeError, DeadlineExceededError):  # of the store; the caller has an error to raise
         return
 
 
-def _held(matter: Proposal, party: Participants, left: float, wait: timedelta) -> tuple[int, str]:
-    """The number of the meeting, and its verdict."""
-    number, meeting = party.next_meeting()
-    said = _verdict(matter, party, meeting, timedelta(seconds=left), wait)
-    if said != ALL:
-        _leave_last(meeting, party.world, meeting.add("count", 0))
-    return number, said
+@dataclass(frozen=True)
+class Round:
+    """One agreement round of this rank: check in, wait, decide.
 
-
-def _verdict(
-    matter: Proposal, party: Participants, meeting: dist.Store, left: timedelta, wait: timedelta
-) -> str:
-    """Claim, check in and wait; what the verdict says."""
-    rank, here = party.world.rank, CheckIn.here(matter.request)
-    odd = _object(matter, meeting, rank, here)
-    if odd and meeting.check(["verdict"]) and meeting.get("verdict").decode() == ALL:
-        return error_to_json(
-            disagreement_error(matter.about, odd, [])
-        )  # it comes to a job that runs already
-    # After all that could differ: whoever finds this rank here has found the difference too.
-    meeting.set(f"here/{rank}", here.written())
-    if _all_here(meeting, party.ranks):
-        words = _judged(matter, party, meeting, wait) if meeting.check(["trouble"]) else ALL
-        return str(meeting.compare_set("verdict", "", words).decode())
-    try:
-        meeting.wait(["verdict"], left)
-    except dist.DistNetworkError:
-        raise
-    except (dist.DistStoreError, RuntimeError):  # the deadline; FileStore says RuntimeError
-        _judge(matter, party, meeting, wait)
-    return str(meeting.get("verdict").decode())
-
-
-def _all_here(meeting: dist.Store, ranks: Sequence[int]) -> bool:
-    """Whether this rank, which has checked in, is the last. One store operation.
-
-    Of a file every rank reads every word: there the ranks are looked for rather than counted.
+    Attributes:
+        proposal: the request of this rank.
+        participants: the ranks and their store.
+        deadline: the end of the wait.
+        store: the store of this round.
     """
-    if meeting.has_extended_api():  # type: ignore[attr-defined]
-        return bool(meeting.add("count", 1) >= len(ranks))
-    return bool(meeting.check([f"here/{rank}" for rank in ranks]))
+
+    proposal: Proposal
+    participants: Participants
+    deadline: Deadline
+    store: dist.Store
+
+    @cached_property
+    def check_in(self) -> CheckIn:
+        """The check-in of this rank."""
+        return CheckIn.current(self.proposal.request)
+
+    def decide(self) -> str:
+        """Check in, wait, and return the decision."""
+        decision = self._decide()
+        if decision != ALL:
+            _leave_last(self.store, self.participants.world, self.store.add(keys.COUNT, 0))
+        return decision
+
+    def _decide(self) -> str:
+        conflict = self._post_conflict()
+        if "dissent" in conflict and self._is_decided_for_all():  # the others' job runs already
+            dissent = _dissenting(conflict)
+            return error_to_json(disagreement_error(self.proposal.conflict_summary, dissent, []))
+        # The conflict is posted first: a rank that sees this check-in also sees the conflict.
+        self.check_in.post(self.store, self.participants.world.rank)
+        if self._all_arrived():
+            decision = self._judge() if self.store.check([keys.CONFLICT]) else ALL
+            return str(self.store.compare_set(keys.DECISION, "", decision).decode())
+        if not store_wait(self.store, [keys.DECISION], self.deadline):
+            self._decide_at_deadline()
+        return str(self.store.get(keys.DECISION).decode())
+
+    def _post_conflict(self) -> dict[str, Any]:
+        """Post this rank's conflict, if there is one, and return it. The first one posted wins."""
+        proposal, rank = self.proposal, self.participants.world.rank
+        clash = conflicting_claim(self.store, rank, proposal.claims)
+        digest = hashlib.sha256(json.dumps(proposal.request, sort_keys=True).encode()).hexdigest()
+        own = [digest, rank, self.check_in.to_json()]
+        first = json.loads(self.store.compare_set(keys.REQUEST, "", json.dumps(own)))
+        if CheckIn.from_json(first[2]).process.host != self.check_in.process.host:
+            self.store.set(keys.SEVERAL_HOSTS, "")
+        conflict: dict[str, Any] = {}
+        if clash is not None:
+            conflict = {"claim": error_to_json(clash)}
+        elif first[0] != digest:
+            conflict = {"dissent": [first[1:], own[1:]]}
+        elif proposal.failure is not None:
+            conflict = {"failure": error_to_json(proposal.failure)}
+        if conflict:
+            self.store.compare_set(keys.CONFLICT, "", json.dumps(conflict))
+        return conflict
+
+    def _is_decided_for_all(self) -> bool:
+        """Return whether the decision is "all" already."""
+        decided = self.store.check([keys.DECISION])
+        return decided and self.store.get(keys.DECISION).decode() == ALL
+
+    def _all_arrived(self) -> bool:
+        """Return whether this rank, which has checked in, is the last. Cost: one store operation.
+
+        A FileStore re-reads the whole file on every operation, so check for the keys instead of
+        keeping a counter.
+        """
+        ranks = self.participants.ranks
+        if self.store.has_extended_api():  # type: ignore[attr-defined]
+            return bool(self.store.add(keys.COUNT, 1) >= len(ranks))
+        return bool(self.store.check([keys.check_in_key(rank) for rank in ranks]))
+
+    def _decide_at_deadline(self) -> None:
+        """Write the decision, as the first rank whose deadline has expired; others wait for it."""
+        is_first = self.store.add(keys.DECIDERS, 1) == 1
+        if is_first or not store_wait(self.store, [keys.DECISION], Deadline.after(DECISION_TIME)):
+            self.store.compare_set(keys.DECISION, "", self._judge())
+
+    def _judge(self) -> str:
+        """Return the decision about the ranks that have arrived."""
+        proposal, ranks = self.proposal, self.participants.ranks
+        check_ins = read_check_ins(self.store, ranks)
+        missing = [rank for rank in ranks if rank not in check_ins]
+        has_conflict = self.store.check([keys.CONFLICT])
+        conflict = json.loads(self.store.get(keys.CONFLICT)) if has_conflict else {}
+        if "dissent" in conflict:  # a rank of another world size is not among our ranks
+            check_ins |= _dissenting(conflict)
+            return error_to_json(disagreement_error(proposal.conflict_summary, check_ins, missing))
+        if "claim" in conflict:
+            return str(conflict["claim"])
+        if missing:
+            return error_to_json(self._missing_ranks_error(check_ins, missing))
+        return str(conflict.get("failure", ALL))
+
+    def _missing_ranks_error(
+        self, check_ins: Mapping[int, CheckIn], missing: Sequence[int]
+    ) -> RankTimeoutError:
+        """Return the error that names the missing ranks, their last hosts, and absent hosts."""
+        proposal, participants = self.proposal, self.participants
+        seen = last_seen(participants.store, participants.world.rank, missing)
+        return missing_ranks_error(
+            proposal.stage,
+            self.deadline.timeout.total_seconds(),
+            check_ins,
+            missing,
+            proposal.describe_rank,
+            *[f"Last seen: {'; '.join(seen)}."] * bool(seen),
+            *_absent_hosts(proposal.expected_hosts(), check_ins),
+        )
 
 
-def _judge(matter: Proposal, party: Participants, meeting: dist.Store, wait: timedelta) -> None:
-    """Write the verdict, as the first whose deadline has passed; the others wait for that one."""
-    if meeting.add("judges", 1) > 1:
-        try:
-            return meeting.wait(["verdict"], timedelta(seconds=DECIDING))
-        except dist.DistNetworkError:
-            raise
-        except (dist.DistStoreError, RuntimeError):  # that one has gone
-            pass
-    meeting.compare_set("verdict", "", _judged(matter, party, meeting, wait))
+def _dissenting(conflict: Mapping[str, Any]) -> dict[int, CheckIn]:
+    """Return the check-ins of the two ranks whose requests differ."""
+    return {rank: CheckIn.from_json(check_in) for rank, check_in in conflict["dissent"]}
 
 
-def _object(matter: Proposal, meeting: dist.Store, rank: int, here: CheckIn) -> dict[int, CheckIn]:
-    """Write down what this rank has against the meeting; what is written first counts.
-
-    Returns:
-        The first rank and this one, where they ask for different things.
-    """
-    clash = conflicting_claim(meeting, rank, matter.claims)
-    digest = hashlib.sha256(json.dumps(dict(matter.request), sort_keys=True).encode()).hexdigest()
-    mine = [digest, rank, here.written()]
-    first = json.loads(meeting.compare_set("request", "", json.dumps(mine)))
-    if json.loads(first[2])["host"] != here.host:
-        meeting.set(ELSEWHERE, "")
-    trouble: dict[str, Any] = {}
-    if clash is not None:
-        trouble = {"clash": error_to_json(clash)}
-    elif first[0] != digest:
-        trouble = {"odd": [first[1:], mine[1:]]}
-    elif matter.failure is not None:
-        trouble = {"failure": error_to_json(matter.failure)}
-    if trouble:
-        meeting.compare_set("trouble", "", json.dumps(trouble))
-    return _odd(trouble)
-
-
-def _odd(trouble: Mapping[str, Any]) -> dict[int, CheckIn]:
-    """The two ranks of a trouble that is a difference."""
-    return {rank: CheckIn(**json.loads(here)) for rank, here in trouble.get("odd", ())}
-
-
-def _judged(matter: Proposal, party: Participants, meeting: dist.Store, wait: timedelta) -> str:
-    """The verdict on those who came, by whoever has to write it."""
-    came = check_ins(meeting, party.ranks)
-    missing = [rank for rank in party.ranks if rank not in came]
-    trouble = json.loads(meeting.get("trouble")) if meeting.check(["trouble"]) else {}
-    if "odd" in trouble:  # a rank of another world size would not be found among ours
-        came |= _odd(trouble)
-        return error_to_json(disagreement_error(matter.about, came, missing))
-    if "clash" in trouble:
-        return str(trouble["clash"])
-    if missing:
-        seen = last_seen(party.store, party.world.rank, missing)
-        more = [f"Last seen: {'; '.join(seen)}."] * bool(seen) + _unseen(matter.hosts(), came)
-        what, seconds = f"{matter.stage}{CALL}", wait.total_seconds()
-        return error_to_json(missing_ranks_error(what, seconds, came, missing, matter.place, *more))
-    return str(trouble.get("failure", ALL))
-
-
-def _unseen(expected: Sequence[str], came: Mapping[int, CheckIn]) -> list[str]:
-    """The hosts from which nobody came, where the launcher calls hosts as they call themselves."""
-    short = {one.host.partition(".")[0] for one in came.values()}
-    unseen = [host for host in expected if host.partition(".")[0] not in short]
-    known = unseen and len(unseen) < len(expected)
-    hosts = f"{plural('host', len(unseen))} {', '.join(first_few(unseen))}"
+def _absent_hosts(expected: Sequence[str], check_ins: Mapping[int, CheckIn]) -> list[str]:
+    """Return a line on the hosts without check-ins, if the launcher and the hosts use one name."""
+    names = {check_in.process.host.partition(".")[0] for check_in in check_ins.values()}
+    absent = [host for host in expected if host.partition(".")[0] not in names]
+    known = absent and len(absent) < len(expected)
+    hosts = f"{plural('host', len(absent))} {', '.join(first_few(absent))}"
     return [f"No rank came from {hosts}."] * bool(known)
 
 
-def _obeyed(error: MeshkitError, rank: int) -> MeshkitError:
-    """The error of the verdict, as a rank that came too late tells it."""
-    if not isinstance(error, RankTimeoutError) or rank not in error.missing_ranks:
-        return error
-    before, _, fix = str(error).rpartition("\n  Fix: ")
-    text = f"{before}\n  Rank {rank} came after that.\n  Fix: {fix}"
-    return RankTimeoutError(text, missing_ranks=error.missing_ranks)
+def _as_seen_by(rank: int, error: MeshkitError) -> MeshkitError:
+    """Return the decision's error, with a note if this rank arrived too late."""
+    if isinstance(error, RankTimeoutError) and rank in error.missing_ranks:
+        error.evidence += (f"Rank {rank} came after that.",)
+    return error
 
 
-def _leave_last(meeting: dist.Store, world: World, readers: int, slack: float = HOST_GRACE) -> None:
-    """On rank 0, which may host the store: wait until all have read, or a moment."""
-    deadline = time.monotonic() + slack
-    read = meeting.add("read", 1)
-    hosts = world.rank == 0 and hosted_by_rank_0(world)
-    while hosts and read < readers and time.monotonic() < deadline:
-        time.sleep(0.01)
-        read = meeting.add("read", 0)
+def _leave_last(store: dist.Store, world: World, readers: int, seconds: float = HOST_GRACE) -> None:
+    """On rank 0, which may host the store, wait until all ranks have read, or some seconds."""
+    deadline = Deadline.after(seconds)
+    read = store.add(keys.READ, 1)
+    if world.rank == 0 and hosted_by_rank_0(world):
+        while read < readers and deadline.sleep(0.01):
+            read = store.add(keys.READ, 0)

@@ -1,4 +1,4 @@
-"""Where mpirun starts a job and nobody says where ranks meet: rank 0 tells them, through mpi4py."""
+"""Broadcast the address of the store through mpi4py, if mpirun starts a job without one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from dataclasses import replace
-from datetime import timedelta
 from socket import gethostname
 from types import ModuleType
 
@@ -16,88 +15,99 @@ import torch.distributed as dist
 from ...core.errors import LaunchError, RankTimeoutError
 from ..launchers.table import LAUNCHERS
 from ..launchers.world import World
+from ..store.deadline import Deadline
 
-BY_MPI = {row.name for row in LAUNCHERS if row.by_mpi}
-LENGTH = 512  # bytes of the message: a host name has 253 at most
-HOW = "broadcast by mpi4py"
+MPI_LAUNCHERS = {row.name for row in LAUNCHERS if row.by_mpi}
+MESSAGE_BYTES = 512  # a host name has 253 at most
+SOURCE = "broadcast by mpi4py"
 
 
-def told_by_mpi(world: World, wait: timedelta, began: float) -> tuple[World, dist.Store | None]:
-    """The world with the address of a store that rank 0 hosts on a free port. Collective.
+def address_by_mpi(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
+    """Return the world with the address of a store that rank 0 hosts on a free port. Collective.
 
-    The port is never let go between its choice and its use: on rank 0 the store that holds it is
-    returned too. mpi4py starts MPI when it is imported, which itself waits for all ranks without
-    a deadline.
+    Rank 0 holds the port from its choice to its use, by the store that is returned too. The import
+    of mpi4py starts MPI, which waits for all ranks without a deadline.
 
     Args:
-        world: who this process is.
-        wait: how long to wait for rank 0's message.
-        began: when that time began, on the monotonic clock.
+        world: this process.
+        deadline: the end of the wait for rank 0's message.
 
     Raises:
-        LaunchError: where mpi4py is not there, or speaks another MPI than that of the launcher.
-        RankTimeoutError: where rank 0 did not send in time.
+        LaunchError: if mpi4py is missing, or was built for another MPI than the launcher's.
+        RankTimeoutError: if rank 0 did not send its message in time.
     """
-    mpi = _mpi(world)
-    holder = _hosted(world, wait)
+    mpi = _import_mpi(world)
+    holder = _host_store(world, deadline)
     host = "127.0.0.1" if world.local_world_size == world.world_size else gethostname()
-    message = bytearray(LENGTH)
+    message = bytearray(MESSAGE_BYTES)
     if holder is not None:
         text = json.dumps([host, holder.port]).encode()
         message[: len(text)] = text
     request = mpi.COMM_WORLD.Ibcast([message, mpi.BYTE], root=0)
     while not request.Test():
-        if time.monotonic() > began + wait.total_seconds():
-            raise _silent(world, wait)
+        if deadline.expired:
+            raise _no_message_error(world, deadline)
         time.sleep(0.002)
-    _end_with_mpi(mpi)
+    _finalize_at_exit(mpi)
     addr, port = json.loads(message.rstrip(b"\0").decode())
-    sources = {**world.sources, "master_addr": HOW, "master_port": HOW}
+    sources = {**world.sources, "master_addr": SOURCE, "master_port": SOURCE}
     return replace(world, master_addr=str(addr), master_port=int(port), sources=sources), holder
 
 
-def _end_with_mpi(mpi: ModuleType) -> None:
-    """End MPI when this process ends, where mpi4py was told not to."""
+def _finalize_at_exit(mpi: ModuleType) -> None:
+    """Finalize MPI when this process ends, if mpi4py does not."""
     import mpi4py
 
     if mpi4py.rc.finalize is False:
         atexit.register(lambda: None if mpi.Is_finalized() else mpi.Finalize())
 
 
-def _hosted(world: World, wait: timedelta) -> dist.TCPStore | None:
-    """On rank 0 a store on a free port."""
+def _host_store(world: World, deadline: Deadline) -> dist.TCPStore | None:
+    """Return a store on a free port, on rank 0 only."""
     if world.rank:
         return None
     return dist.TCPStore(
-        "127.0.0.1", 0, is_master=True, timeout=wait, wait_for_workers=False, multi_tenant=True
+        "127.0.0.1",
+        0,
+        is_master=True,
+        timeout=deadline.timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
     )
 
 
-def _mpi(world: World) -> ModuleType:
-    """mpi4py's MPI, where it is that of the launcher."""
+def _import_mpi(world: World) -> ModuleType:
+    """Return mpi4py's MPI, if it is that of the launcher."""
     try:
         import mpi4py
 
-        # At its end MPI waits for the messages that are under way: it must not after a failure.
+        # MPI waits at its end for pending messages: it must not after a failure.
         if "mpi4py.MPI" not in sys.modules:
             mpi4py.rc.finalize = False
         from mpi4py import MPI as mpi  # importing it starts MPI
     except (ImportError, RuntimeError) as error:  # not installed, or it finds no MPI library
-        raise nowhere(world, f"mpi4py: {str(error).partition(chr(10))[0]}.") from error
+        raise unknown_address_error(
+            world, f"mpi4py: {str(error).partition(chr(10))[0]}."
+        ) from error
     comm = mpi.COMM_WORLD
     if (comm.rank, comm.size) == (world.rank, world.world_size):
         return mpi
     name = str(mpi.Get_library_version()).partition(",")[0].strip("\0 \n")
-    seen = f"mpi4py speaks {name}, for which this is rank {comm.rank} of {comm.size}; "
-    seen += "MPI4PY_MPIABI=mpich or openmpi chooses."
-    raise nowhere(world, seen)
+    evidence = f"mpi4py uses {name}, in which this is rank {comm.rank} of {comm.size}; "
+    evidence += "MPI4PY_MPIABI=mpich or openmpi selects another MPI."
+    raise unknown_address_error(world, evidence)
 
 
-def nowhere(world: World, *evidence: str) -> LaunchError:
-    """The error of a job that does not know where its ranks meet."""
+def unknown_address_error(world: World, *evidence: str) -> LaunchError:
+    """Return the error of a job whose ranks know no store.
+
+    Args:
+        world: this process.
+        *evidence: more lines.
+    """
     variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
     return LaunchError(
-        f"rank {world.rank} of {world.world_size} does not know where to meet the others.",
+        f"rank {world.rank} of {world.world_size} has no address of the job's store.",
         f"init_method={world.init_method!r}, MASTER_ADDR={world.master_addr}, "
         f"MASTER_PORT={world.master_port} ({world.launcher}).",
         *evidence,
@@ -111,10 +121,10 @@ def nowhere(world: World, *evidence: str) -> LaunchError:
     )
 
 
-def _silent(world: World, wait: timedelta) -> RankTimeoutError:
+def _no_message_error(world: World, deadline: Deadline) -> RankTimeoutError:
     return RankTimeoutError(
-        f"rank 0 did not tell rank {world.rank} where to meet within {wait.total_seconds():g} s.",
-        "It tells through mpi4py, in its own init().",
+        f"rank 0 did not send rank {world.rank} the address of the store within {deadline}.",
+        "It sends the address through mpi4py, in its own init().",
         fix="look at the log of rank 0 first.",
         missing_ranks=(0,),
     )

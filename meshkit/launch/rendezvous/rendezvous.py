@@ -1,120 +1,115 @@
-"""The ranks of a job find one store and meet there, under one deadline."""
+"""Bring all ranks of a job to one store, and compare their requests there."""
 
 from __future__ import annotations
-
-import time
-from datetime import timedelta
 
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError, RankTimeoutError
 from ..agreement.consensus import Participants, Proposal, agree, announce_failure
 from ..launchers.world import World
-from ..store.client import (
-    PROBE_INTERVAL,
-    STORE_GRACE,
-    Generation,
-    address,
-    open_store,
-    store_lost_error,
-)
-from ..store.deadline import DeadlineExceededError, run_with_deadline
+from ..store.client import STORE_GRACE, address, store_lost_error
+from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from ..store.duplicate_rank import duplicate_rank_error
+from ..store.keys import generation_store
 from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over
+from ..store.round_counter import RoundCounter
 from ..store.torchrun_attempt import is_past
-from .mpi import BY_MPI, told_by_mpi
+from .mpi import MPI_LAUNCHERS, address_by_mpi
+from .open_store import PROBE_INTERVAL, open_store
 
 
-def rendezvous(
-    matter: Proposal, world: World, wait: timedelta, *, since: float
-) -> tuple[World, dist.Store, int]:
-    """All ranks at one store, under a prefix of this generation. Collective.
+def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Participants, int]:
+    """Bring all ranks to one store, and return when their requests are equal. Collective.
 
-    Keys of an earlier group on the same store must not be met again: each rank counts its own
-    joins, so all ranks that join together agree on the generation without a word. A rank that
-    still found the store of an earlier group, which went with it, comes again; so does one that
-    waited in a start of the job that has been given up.
+    The ranks use a part of the store that belongs to one generation, so that the keys of an earlier
+    group are never used again. Each rank counts how often it has joined, so all ranks that join
+    together have the same generation without communication. A rank retries if it has reached the
+    store of an earlier group, or a start of the job that was given up.
 
     Args:
-        matter: what must be equal on all ranks.
-        world: who this process is.
-        wait: how long ranks wait for each other.
-        since: when that time began, on the monotonic clock.
+        proposal: the request that must be equal on all ranks.
+        world: this process.
+        deadline: the end of the wait for the other ranks.
 
     Returns:
-        The world with the address, where it had to be told; the store; the generation.
+        All ranks at the store, with the address in their world; and the generation.
+
+    Raises:
+        LaunchError: if another process holds the rank, or no address is known.
+        DisagreementError: if ranks request different things.
+        RankTimeoutError: if ranks did not arrive in time, or the store does not answer.
     """
-    world, _held = _located(world, wait, since)
+    world, _holder = _with_address(world, deadline)
     while True:
         try:
-            store, generation = _opened(world, wait, since)
+            participants, generation = _enter_generation(world, deadline)
         except dist.DistNetworkError as error:
-            if not _rested(since, wait):
+            if not deadline.sleep(PROBE_INTERVAL):
                 raise store_lost_error(world) from error
             continue
         try:
-            agree(matter, Participants.of(store, world), wait, since=since)
-            return world, store, generation
+            agree(proposal, participants, deadline)
+            return participants, generation
         except RankTimeoutError as error:
-            gone = isinstance(error.__cause__, dist.DistNetworkError) or is_generation_over(store)
-            if not gone or not _rested(since, wait):
+            store_is_gone = isinstance(error.__cause__, dist.DistNetworkError)
+            retry = store_is_gone or is_generation_over(participants.store)
+            if not retry or not deadline.sleep(PROBE_INTERVAL):
                 raise
 
 
 def announce_init_failure(
-    matter: Proposal, world: World, wait: timedelta, error: MeshkitError
+    proposal: Proposal, world: World, deadline: Deadline, error: MeshkitError
 ) -> None:
-    """Tell ranks that wait in ``init`` that this one will not come, as its call was refused.
+    """Report to ranks that wait in ``init`` that this rank's own call failed.
 
-    Local. It takes ``wait`` to reach the store, after which nobody is told, and a few seconds for
-    the others to read.
+    Local. Nothing is reported if the store cannot be reached before the deadline. The other ranks
+    have a few seconds more to read the report.
+
+    Args:
+        proposal: the request that the other ranks compare.
+        world: this process.
+        deadline: the end of the attempt to reach the store.
+        error: the error of this rank, which the caller raises.
     """
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return
     try:
-        store, _ = _opened(world, wait, time.monotonic(), keep=True)
-    except (MeshkitError, RuntimeError):  # the caller has its own error to tell
+        participants, _ = _enter_generation(world, deadline, keep_file=True)
+    except (MeshkitError, RuntimeError):  # the caller has its own error to raise
         return
-    announce_failure(matter, Participants.of(store, world), error)
+    announce_failure(proposal, participants, error)
 
 
-def _rested(since: float, wait: timedelta) -> bool:
-    """A moment before another try; False where no time is left for one."""
-    left = since + wait.total_seconds() - time.monotonic() > PROBE_INTERVAL
-    time.sleep(PROBE_INTERVAL if left else 0)
-    return left
-
-
-def _opened(
-    world: World, wait: timedelta, since: float, *, keep: bool = False
-) -> tuple[dist.Store, int]:
-    """The store under the prefix of this rank's next generation, and its number.
+def _enter_generation(
+    world: World, deadline: Deadline, *, keep_file: bool = False
+) -> tuple[Participants, int]:
+    """Return all ranks at the store of this rank's next generation, and its number.
 
     Raises:
-        LaunchError: where another process holds the rank.
-        RankTimeoutError: where the store answers nothing.
+        LaunchError: if another process holds the rank.
+        RankTimeoutError: if the store does not answer.
     """
 
-    def open_and_sit() -> tuple[dist.Store, int]:
-        base = open_store(world, wait, since=since, keep=keep)
+    def enter() -> tuple[Participants, int]:
+        base = open_store(world, deadline, keep_file=keep_file)
         try:
             generation = acquire_rank(base, world.rank)
         except RankTakenError as taken:
             raise duplicate_rank_error(world, base, taken) from None
         if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
-            return open_and_sit()
-        return Generation(generation, base), generation
+            return enter()
+        store = generation_store(base, generation)
+        return Participants.of(store, world, RoundCounter()), generation
 
     try:
-        left = since + wait.total_seconds() - time.monotonic()
-        return run_with_deadline(max(0.0, left) + STORE_GRACE, open_and_sit)
+        return run_with_deadline(deadline.left + STORE_GRACE, enter)
     except DeadlineExceededError:
         raise store_lost_error(world, silent=True) from None
 
 
-def _located(world: World, wait: timedelta, since: float) -> tuple[World, dist.Store | None]:
-    """The world with an address: where nobody gave one, mpirun's ranks tell each other."""
-    unknown = world.init_method is None and None in address(world)
-    if unknown and world.launcher in BY_MPI and world.world_size > 1:
-        return told_by_mpi(world, wait, since)
+def _with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
+    """Return the world with an address, which rank 0 broadcasts through MPI if none is given."""
+    is_unknown = world.init_method is None and None in address(world)
+    if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
+        return address_by_mpi(world, deadline)
     return world, None

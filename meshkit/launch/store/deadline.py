@@ -1,44 +1,87 @@
-"""Wait for work that torch cannot interrupt, and stop waiting at a deadline.
+"""Deadlines, and a wait for work that torch cannot interrupt.
 
-A store whose host is stopped, or behind a wire that was cut, answers nothing: torch's clients then
-wait without end, whatever timeout they were given. So what talks to a store runs in a thread of its
-own, and the caller waits for the thread.
+A store whose host is stopped, or whose network is cut, does not answer. A torch client then waits
+forever, whatever its timeout. Calls to a store therefore run in a thread of their own, and the
+caller waits for the thread until a deadline.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from threading import Thread
 from typing import TypeVar
 
 Result = TypeVar("Result")
 
-# Seconds beyond the deadline: a process that was stopped finds it passed when it goes on, and has
-# not yet seen what its thread hears.
+# Extra seconds: a process resumed after SIGSTOP sees an expired deadline before its thread delivers
+# the result.
 RESUME_GRACE = 0.2
 
 
 class DeadlineExceededError(Exception):
-    """The work did not come to an end in time."""
+    """The work did not finish in time."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment until which a rank waits, and the timeout that errors show.
+
+    Attributes:
+        timeout: the whole wait, as the user knows it.
+        moment: the end of the wait, in seconds of the monotonic clock.
+    """
+
+    timeout: timedelta
+    moment: float
+
+    @classmethod
+    def after(cls, timeout: timedelta | float) -> Deadline:
+        """Return the deadline that is one timeout (a timedelta or seconds) from now."""
+        whole = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+        return cls(whole, time.monotonic() + whole.total_seconds())
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, 0 or more."""
+        return max(0.0, self.moment - time.monotonic())
+
+    @property
+    def expired(self) -> bool:
+        """Whether no time is left."""
+        return self.left == 0
+
+    def __str__(self) -> str:
+        return f"{self.timeout.total_seconds():g} s"
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleep if so many seconds are left; return whether they were."""
+        enough = self.left > seconds
+        time.sleep(seconds if enough else 0)
+        return enough
 
 
 def run_with_deadline(
     seconds: float, work: Callable[[], Result], *, late: Callable[[Result], None] | None = None
 ) -> Result:
-    """What ``work()`` returns or raises, if it does so in time.
+    """Return the result of ``work()``, or raise its error, if it finishes in time.
 
-    Local; some 0.1 ms beside the work itself. The thread ends with the work; only where the work
-    never ends it stays, as a daemon, until the process ends.
+    Local. The thread ends with the work. If the work never ends, its thread stays until the process
+    ends, as a daemon.
+
+    Cost: 0.1 ms beside the work itself.
 
     Args:
-        seconds: how long to wait.
-        work: what to run.
-        late: is given what the work returns when nobody waits for it any more.
+        seconds: the maximum wait.
+        work: the function to run.
+        late: receives the result of work that finishes after the wait has ended.
 
     Raises:
-        OverdueError: where the time ran out.
+        DeadlineExceededError: if the time ran out.
 
     Example:
         >>> run_with_deadline(1, lambda: 6 * 7)
@@ -51,7 +94,7 @@ def run_with_deadline(
         if not wait([outcome], seconds).done and not wait([outcome], RESUME_GRACE).done:
             raise DeadlineExceededError
     except BaseException:  # a KeyboardInterrupt too
-        outcome.add_done_callback(partial(_given_back, late))
+        outcome.add_done_callback(partial(_pass_late_result, late))
         raise
     thread.join()
     try:
@@ -60,7 +103,7 @@ def run_with_deadline(
         del outcome  # an error holds the frames it came through, and they must not hold it
 
 
-def _given_back(late: Callable[[Result], None] | None, outcome: Future[Result]) -> None:
+def _pass_late_result(late: Callable[[Result], None] | None, outcome: Future[Result]) -> None:
     if late is not None and outcome.exception() is None:
         late(outcome.result())
 
@@ -68,7 +111,7 @@ def _given_back(late: Callable[[Result], None] | None, outcome: Future[Result]) 
 def _run(work: Callable[[], Result], outcome: Future[Result]) -> None:
     try:
         result = work()
-    except BaseException as error:  # it is the caller's
+    except BaseException as error:  # run_with_deadline raises it in the caller's thread
         outcome.set_exception(error)
     else:
         outcome.set_result(result)

@@ -1,80 +1,89 @@
-"""Who holds a rank at a store: one process at a time, known by name.
+"""A lease on a rank number: one process holds it at a time.
 
 ::
 
-    meshkit/seat/3    {"host": "b", "pid": 311, "born": "<boot> <namespace> 8812",
+    meshkit/lease/3   {"process": {"host": "b", "pid": 311}, "start": "<boot> <namespace> 8812",
                        "claim": "c0..", "generation": 2}
 
-The first process to claim a rank has it. A process that joins again takes its own place in the next
-generation, so that no key of an earlier group is ever met again. Another process takes the place of
-one that has ended, and says to those who still wait for it that this start is over; where the first
-one waits for the others itself, or is known to run, there is one process too many.
+The first process to claim a rank holds it. A process that joins again renews its own lease in the
+next generation, so that no key of an earlier group is used again. Another process may replace one
+that has exited; it then reports to waiting ranks that this start is over. If the first holder waits
+for the other ranks, or is still alive, the second process is rejected as a duplicate.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from uuid import uuid4
 
 import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
-from .check_in import NAMED, CheckIn, error_to_json
+from . import keys
+from .check_in import CheckIn
 from .deadline import DeadlineExceededError, run_with_deadline
+from .error_json import error_to_json
+from .process import ProcessIdentity, pid_namespace, process_start, process_stat
 
-OVER = "this start of the job is over; another one has begun."
+MAX_SEEN = 8  # missing ranks whose last process an error names
 
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """The process that holds a rank, and its generation: how often it was taken, from 1.
+    """The process that holds a rank, and its generation: how often the rank was taken, from 1.
 
-    Every claim has a number of its own, so that a process knows its claim from its earlier ones.
+    Attributes:
+        process: its host and pid.
+        start: text that no other process of its host shares.
+        claim: a number of this claim, so that a process tells its claim from its earlier ones.
+        generation: how often the rank was taken.
     """
 
-    host: str
-    pid: int
-    born: str
+    process: ProcessIdentity
+    start: str
     claim: str
     generation: int = 1
 
     @classmethod
-    def here(cls) -> LeaseHolder:
-        """This process."""
-        return cls(socket.gethostname(), os.getpid(), process_identity(os.getpid()), uuid4().hex)
+    def current(cls) -> LeaseHolder:
+        """Return a new claim of this process."""
+        process = ProcessIdentity.current()
+        return cls(process, process_start(process.pid), uuid4().hex)
 
     @classmethod
-    def read(cls, said: bytes) -> LeaseHolder:
-        """As it stands in the store."""
-        return cls(**json.loads(said))
+    def from_json(cls, text: str | bytes) -> LeaseHolder:
+        """Return the holder that stands in the store."""
+        record = json.loads(text)
+        return cls(**{**record, "process": ProcessIdentity(**record["process"])})
 
-    def written(self) -> str:
-        """As it stands in the store."""
-        return json.dumps(vars(self))
+    def to_json(self) -> str:
+        """Return the text that stands in the store."""
+        return json.dumps(asdict(self))
 
     def is_same(self, other: LeaseHolder) -> bool:
-        """Whether both are one process."""
-        return (self.host, self.pid, self.born) == (other.host, other.pid, other.born)
+        """Return whether both are one process."""
+        return (self.process, self.start) == (other.process, other.start)
 
     def runs(self) -> bool | None:
-        """Whether the process runs; None where that cannot be known from this host."""
-        if self.host != socket.gethostname() or not self.born.startswith(_space()):
+        """Return whether the process runs; None if this host cannot know."""
+        on_this_host = self.process.host == ProcessIdentity.current().host
+        if not on_this_host or not self.start.startswith(pid_namespace()):
             return None
-        return process_identity(self.pid) == self.born
+        return process_start(self.process.pid) == self.start
 
     def state(self) -> str:
-        """What the process does, in words, as far as this host can know."""
-        known = {None: "not known here whether it runs", False: "it has ended"}
-        stopped = process_stat(self.pid)[:1] == ["T"]
-        return known.get(self.runs()) or ("it is stopped" if stopped else "it runs")
+        """Return the state of the process as text, as far as this host can know."""
+        runs = self.runs()
+        if runs is None:
+            return "not known here whether it runs"
+        if not runs:
+            return "it has ended"
+        return "it is stopped" if process_stat(self.process.pid)[:1] == ["T"] else "it runs"
 
     def __str__(self) -> str:
-        return f"host {self.host}, pid {self.pid}"
+        return str(self.process)
 
 
 class RankTakenError(Exception):
@@ -82,7 +91,7 @@ class RankTakenError(Exception):
 
     Attributes:
         holder: that process.
-        waits: whether it still waits for the others of its job.
+        waits: whether it still waits for the other ranks of its job.
     """
 
     def __init__(self, holder: LeaseHolder, waits: bool) -> None:
@@ -91,143 +100,122 @@ class RankTakenError(Exception):
 
 
 def acquire_rank(base: dist.Store, rank: int) -> int:
-    """Take a rank; the generation in which this process has it. Local.
+    """Take a rank, and return the generation in which this process holds it. Local.
 
-    One store operation, two for a process that comes again, and one to four more to see that
-    nobody who has ended is in the way.
+    Cost: one store operation, two for a process that joins again, and one to four more to see that
+    no exited process is in the way.
 
     Args:
-        base: the store of the job, without the prefix of a generation.
-        rank: what is claimed.
+        base: the store of an attempt of the job.
+        rank: the rank to take.
 
     Raises:
-        TakenError: where another process has it and waits, or is known to run.
+        RankTakenError: if another process holds it and waits, or is known to run.
     """
-    key, me = f"meshkit/seat/{rank}", LeaseHolder.here()
-    said = base.compare_set(key, "", me.written())
-    while (before := LeaseHolder.read(said)) != me:
-        if not before.is_same(me):
-            _succeed(base, before)
-        me = replace(me, generation=before.generation + 1)
-        said = base.compare_set(key, said.decode(), me.written())
-    return acquire_rank(base, rank) if _given_up(base, me.generation) else me.generation
+    key, own = keys.lease_key(rank), LeaseHolder.current()
+    text = base.compare_set(key, "", own.to_json())
+    while (holder := LeaseHolder.from_json(text)) != own:
+        if not holder.is_same(own):
+            _end_exited(base, holder)
+        own = replace(own, generation=holder.generation + 1)
+        text = base.compare_set(key, text.decode(), own.to_json())
+    return acquire_rank(base, rank) if _is_abandoned(base, own.generation) else own.generation
 
 
-def _given_up(base: dist.Store, generation: int) -> bool:
-    """Whether a start of the job was begun by a process that has ended without a verdict.
+def _is_abandoned(base: dist.Store, generation: int) -> bool:
+    """Return whether the process that began this start has exited before a decision.
 
-    Its check-ins would be counted for this one's, so it is over now. One to four store operations.
+    Its check-ins would count for this start's, so the start is ended now. Cost: one to four store
+    operations.
     """
-    root = dist.PrefixStore(f"meshkit/{generation}", base)
-    if not root.check(["meeting/1/request"]) or root.check(["meeting/1/verdict"]):
+    store = keys.join_round(base, generation)
+    if not store.check([keys.REQUEST]) or store.check([keys.DECISION]):
         return False
-    _, rank, _ = json.loads(root.get("meeting/1/request"))
-    before = LeaseHolder.read(base.get(f"meshkit/seat/{rank}"))
-    ended = before.generation == generation and before.runs() is False
-    if ended:
+    _, rank, _ = json.loads(store.get(keys.REQUEST))
+    first = LeaseHolder.from_json(base.get(keys.lease_key(rank)))
+    has_exited = first.generation == generation and first.runs() is False
+    if has_exited:
         end_generation(base, generation)
-    return ended
+    return has_exited
 
 
-def is_generation_over(root: dist.Store) -> bool:
-    """Whether another start of the job has taken the place of this generation; False if untold."""
+def is_generation_over(store: dist.Store) -> bool:
+    """Return whether another start of the job has replaced this generation; False if unknown."""
     try:
-        return run_with_deadline(1, lambda: bool(root.check(["over"])))
-    except (RuntimeError, DeadlineExceededError):  # the store has gone
+        return run_with_deadline(1, lambda: bool(store.check([keys.OVER])))
+    except (RuntimeError, DeadlineExceededError):  # the store is gone
         return False
 
 
-def lease_holders(root: dist.Store, ranks: Sequence[int]) -> dict[int, LeaseHolder]:
-    """Who holds these ranks now, as far as that is known. One or two operations a rank; for errors.
+def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, LeaseHolder]:
+    """Return the processes that hold these ranks now, as far as known, for errors.
+
+    Cost: one or two store operations per rank.
 
     Args:
-        root: the store of a generation.
-        ranks: of whom to tell.
+        store: the store of a generation.
+        ranks: the ranks to look for.
     """
-    if not isinstance(root, dist.PrefixStore):
+    if not isinstance(store, dist.PrefixStore):
         return {}
-    base = root.underlying_store
-    seats = {rank: f"meshkit/seat/{rank}" for rank in ranks}
+    base = store.underlying_store
+    by_rank = {rank: keys.lease_key(rank) for rank in ranks}
     return {
-        rank: LeaseHolder.read(base.get(key)) for rank, key in seats.items() if base.check([key])
+        rank: LeaseHolder.from_json(base.get(key))
+        for rank, key in by_rank.items()
+        if base.check([key])
     }
 
 
-def last_seen(root: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
-    """Where ranks were last seen, in words; nothing of those that never came. For errors.
+def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
+    """Return the last processes of missing ranks as text; ranks never seen are left out.
 
     Args:
-        root: the store of a generation.
-        rank: this process.
-        ranks: of whom to tell; the first eight are told.
+        store: the store of a generation.
+        rank: the rank of this process.
+        ranks: the missing ranks, of which the first eight are looked up.
     """
-    found = lease_holders(root, [rank, *ranks[:NAMED]])
-    mine = found.pop(rank, None)
-    if mine is not None:
-        words = {
-            one: f"{holder}{_elsewhere(holder, mine.generation)}" for one, holder in found.items()
-        }
-    else:  # someone else's group: its first meeting knows
-        keys = {one: f"meeting/1/here/{one}" for one in ranks[:NAMED]}
-        came = {one: root.get(key) for one, key in keys.items() if root.check([key])}
-        words = {one: str(CheckIn(**json.loads(said))) for one, said in came.items()}
-    return [f"{one} on {where}" for one, where in words.items()]
+    holders = read_lease_holders(store, [rank, *ranks[:MAX_SEEN]])
+    own = holders.pop(rank, None)
+    if own is not None:
+        lines = {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
+    else:  # a default group that someone else created: its first round knows
+        first = keys.round_store(store, 1)
+        by_rank = {r: keys.check_in_key(r) for r in ranks[:MAX_SEEN]}
+        texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
+        lines = {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
+    return [f"{r} on {line}" for r, line in lines.items()]
 
 
-def _elsewhere(holder: LeaseHolder, mine: int) -> str:
-    if holder.generation == mine:
+def _lag(holder: LeaseHolder, own: int) -> str:
+    """Return a note on a rank that is in another generation than this one."""
+    if holder.generation == own:
         return ""
-    return f" (in its {_nth(holder.generation)} init, this rank is in its {_nth(mine)})"
+    return f" (in its {_ordinal(holder.generation)} init, this rank is in its {_ordinal(own)})"
 
 
-def _nth(number: int) -> str:
+def _ordinal(number: int) -> str:
     return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
-def _succeed(base: dist.Store, before: LeaseHolder) -> None:
-    """Refuse to take the place of a process that is there; tell those who wait for one that is not.
+def _end_exited(base: dist.Store, holder: LeaseHolder) -> None:
+    """End the generation of a process that has exited.
 
     Raises:
-        TakenError: where it is there.
+        RankTakenError: if the process waits, or is known to run.
     """
-    old = dist.PrefixStore(f"meshkit/{before.generation}", base)
-    meeting = dist.PrefixStore("meeting/1", old)  # that of init
-    waits = not meeting.check(["verdict"])
-    runs = before.runs()
+    waits = not keys.join_round(base, holder.generation).check([keys.DECISION])
+    runs = holder.runs()
     if runs or (waits and runs is None):
-        raise RankTakenError(before, waits)
-    end_generation(base, before.generation)
+        raise RankTakenError(holder, waits)
+    end_generation(base, holder.generation)
 
 
 def end_generation(base: dist.Store, generation: int) -> None:
-    """Say to all who wait in a start of the job that it is over. Two store operations."""
-    root = dist.PrefixStore(f"meshkit/{generation}", base)
-    root.set("over", "")
-    words = error_to_json(RankTimeoutError(OVER))
-    dist.PrefixStore("meeting/1", root).compare_set("verdict", "", words)
+    """Report to all ranks that wait in a start of the job that it is over.
 
-
-def process_identity(pid: int) -> str:
-    """What tells a process of this host from all others: empty where it has ended.
-
-    When it began, in the kernel's ticks, after what tells where its number means something.
+    Cost: two store operations.
     """
-    state, *fields = process_stat(pid) or ["X"]
-    return "" if state in "ZX" else f"{_space()}{fields[18]}"  # a zombie has ended
-
-
-def process_stat(pid: int) -> list[str]:
-    """What Linux tells of a process, from its state on; empty where it tells nothing."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _space() -> str:
-    """The boot and the namespace in which process numbers are counted; hosts may share a name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} "
-    except OSError:
-        return "unknown "
+    error = RankTimeoutError("this start of the job is over; another one has begun.")
+    keys.generation_store(base, generation).set(keys.OVER, "")
+    keys.join_round(base, generation).compare_set(keys.DECISION, "", error_to_json(error))

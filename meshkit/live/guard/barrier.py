@@ -19,10 +19,11 @@ from ...core.errors import CALL, CollectiveError, RankTimeoutError
 from ...core.report.hang import REBUILD_ADVICE
 from ...core.text import format_ranks
 from ...launch.agreement.consensus import Participants
-from ...launch.store.check_in import CheckIn, check_ins, missing_ranks_error
+from ...launch.agreement.errors import missing_ranks_error
+from ...launch.store.check_in import CheckIn, read_check_ins
 from ...launch.store.client import STORE_GRACE, store_call
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
-from ...launch.store.rank_lease import LeaseHolder, lease_holders
+from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
 from .current import in_collective
 
 
@@ -79,8 +80,8 @@ def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
 
 def _check_in(party: Participants) -> dist.Store:
     """Write this rank's name to the next barrier of its group. Cost: one store operation."""
-    _, meeting = party.next_meeting()
-    meeting.set(f"here/{party.world.rank}", CheckIn.here({}).written())
+    _, meeting = party.next_round()
+    CheckIn.current({}).post(meeting, party.world.rank)
     return meeting
 
 
@@ -96,8 +97,10 @@ def _broken_error(
     came: dict[int, CheckIn] = {}
     if party is not None and meeting is not None:
         with suppress(RuntimeError, DeadlineExceededError):
-            known = run_with_deadline(STORE_GRACE, partial(lease_holders, party.store, party.ranks))
-            came = run_with_deadline(STORE_GRACE, partial(check_ins, meeting, party.ranks))
+            known = run_with_deadline(
+                STORE_GRACE, partial(read_lease_holders, party.store, party.ranks)
+            )
+            came = run_with_deadline(STORE_GRACE, partial(read_check_ins, meeting, party.ranks))
     ended = [rank for rank, holder in known.items() if holder.runs() is False]
     # a rank that reached this barrier may have ended because of one that did not
     gone = [rank for rank in ended if rank not in came] or ended
@@ -123,11 +126,11 @@ def _missing_error(
     format_coordinate: Callable[[int], str],
 ) -> RankTimeoutError:
     """Return the error that names the ranks that did not check in, if there are any."""
-    came = check_ins(meeting, ranks)
+    came = read_check_ins(meeting, ranks)
     missing = [rank for rank in ranks if rank not in came]
     if not missing:
         return _unknown_error(ranks, limit)
-    return missing_ranks_error(CALL, limit.total_seconds(), came, missing, format_coordinate)
+    return missing_ranks_error("", limit.total_seconds(), came, missing, format_coordinate)
 
 
 def _unknown_error(ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:

@@ -25,11 +25,11 @@ from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.report.hang import RankStatus, hang_error
-from ...launch.default_group import Job
-from ...launch.store.check_in import error_from_json, error_to_json
+from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
-from ...launch.store.rank_lease import LeaseHolder, lease_holders
+from ...launch.store.error_json import error_from_json, error_to_json
+from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
 from ..setup.proposal import coordinate_formatter
 
 ANSWER_TIME = 3.0  # seconds for the answers, beside two polls of the watching threads
@@ -233,7 +233,7 @@ def _gather_report(
 ) -> CollectiveError:
     """Return the report on all ranks, silent ranks included."""
     ranks = sorted(int(rank) for rank in context.layout.grid.flat)
-    known = {} if context.record.store is None else lease_holders(context.record.store, ranks)
+    known = {} if context.record.store is None else read_lease_holders(context.record.store, ranks)
     deadline = time.monotonic() + context.answer_time
     answers: dict[int, RankStatus] = {}
     while True:

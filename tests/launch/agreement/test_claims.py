@@ -21,7 +21,7 @@ from meshkit.launch import device as device_module
 from meshkit.launch import job
 from meshkit.launch.agreement.claims import Claim, Claimant, conflicting_claim
 from meshkit.launch.agreement.consensus import Participants, Proposal, agree
-from meshkit.launch.store.check_in import error_from_json, error_to_json
+from meshkit.launch.store.error_json import error_from_json, error_to_json
 
 HOST = socket.gethostname()
 

@@ -19,7 +19,7 @@ from meshkit.core.call import Call
 from meshkit.launch.agreement.consensus import Participants, Proposal, agree, announce_failure
 from meshkit.launch.launchers.world import World
 from meshkit.launch.store import client as stores
-from meshkit.launch.store.check_in import hosts_of
+from meshkit.launch.store.check_in import read_hosts
 
 CALL = Call("build_mesh", kwargs={"dp": 4, "sp": 2})
 LAYOUT = meshkit.Layout(dp=4, sp=2)
@@ -299,7 +299,7 @@ def test_in_a_file_nobody_counts_and_all_hosts_are_known(
         party = Participants.of(store, world(rank, 3))
         number = agree(Proposal(CALL, {}, ABOUT), party, timedelta(seconds=20))
         meeting = dist.PrefixStore(f"meeting/{number}", store)
-        became[rank] = hosts_of(meeting, range(3)), meeting.check(["count"])
+        became[rank] = read_hosts(meeting, range(3)), meeting.check(["count"])
 
     threads = [threading.Thread(target=start, args=(rank,)) for rank in range(3)]
     for thread in threads:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import MeshkitError
-from meshkit.launch.default_group import Job
+from meshkit.launch.current_job import Job
 from meshkit.live.groups.options import GroupOptions, GroupTimeouts
 from meshkit.live.setup import hosts
 from meshkit.live.setup.hosts import check_crossing

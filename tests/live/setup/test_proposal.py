@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.default_group import current_job
+from meshkit.launch.current_job import current_job
 from meshkit.live.groups.options import GroupOptions, GroupTimeouts
 from meshkit.live.groups.registry import NONE, GroupRegistry
 from meshkit.live.setup import assemble, proposal

@@ -1,0 +1,102 @@
+"""The errors of an agreement round: ranks that differ, are missing, or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ...core.errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
+from ...core.report.disagreement import disagreement, group_equal_requests
+from ...core.text import format_ranks, format_sizes, plural
+from ..store.check_in import CheckIn
+from ..store.process import ProcessIdentity
+
+MAX_NAMES = 8  # ranks or hosts that an error names one by one
+
+
+def disagreement_error(
+    summary: str, check_ins: Mapping[int, CheckIn], missing: Sequence[int]
+) -> DisagreementError:
+    """Return the error of ranks whose requests differ.
+
+    Args:
+        summary: the first line.
+        check_ins: the ranks that arrived.
+        missing: the ranks that did not.
+    """
+    requests = {rank: check_in.request for rank, check_in in check_ins.items()}
+    processes = {rank: str(check_in.process) for rank, check_in in check_ins.items()}
+    text = disagreement(summary, requests, processes, missing)
+    by_rank = {
+        rank: format_sizes(request)
+        for request, ranks in group_equal_requests(requests)
+        for rank in ranks
+    }
+    return DisagreementError(text, requests=by_rank)
+
+
+def missing_ranks_error(
+    stage: str,
+    seconds: float,
+    check_ins: Mapping[int, CheckIn],
+    missing: Sequence[int],
+    describe_rank: Callable[[int], str] | None,
+    *evidence: str,
+) -> RankTimeoutError:
+    """Return the error that names the ranks that did not arrive.
+
+    Args:
+        stage: the part of the call, for example ``"the end of "``; empty for its beginning.
+        seconds: the timeout.
+        check_ins: the ranks that arrived.
+        missing: the ranks that did not.
+        describe_rank: returns the coordinate of a rank as text; None leaves it out.
+        *evidence: more lines.
+    """
+    names = first_few([f"{r} ({describe_rank(r)})" if describe_rank else str(r) for r in missing])
+    hosts = first_few(sorted({check_in.process.host for check_in in check_ins.values()}))
+    on_hosts = f" on {plural('host', len(hosts))} {', '.join(hosts)}" if hosts else ""
+    return RankTimeoutError(
+        f"{len(missing)} of {len(check_ins) + len(missing)} ranks did not arrive at {stage}{CALL} "
+        f"within {seconds:g} s.",
+        f"Missing: {', '.join(names)}. Arrived: {format_ranks(sorted(check_ins))}{on_hosts}.",
+        *evidence,
+        fix=f"look at the logs of {plural('rank', len(missing))} {format_ranks(missing)} first.",
+        missing_ranks=tuple(missing),
+    )
+
+
+def first_few(names: list[str]) -> list[str]:
+    """Return the first few names, and how many more there are."""
+    more = len(names) - MAX_NAMES
+    return [*names[:MAX_NAMES], f"and {more} more"] if more > 0 else names
+
+
+def failure_report(
+    summary: str, operation: str, rank: int, error: BaseException
+) -> DisagreementError:
+    """Return the error that the other ranks raise when a rank's own call failed.
+
+    Args:
+        summary: the first line.
+        operation: the public function that failed.
+        rank: the rank that failed.
+        error: its error.
+    """
+
+    def fill(text: str) -> str:  # the call of the other rank, not of the one that raises this
+        return text.replace(CALL, f"{operation}(...)")
+
+    if isinstance(error, MeshkitError):
+        reason = error.headline if error.call else fill(error.summary)
+        evidence, fix = tuple(map(fill, error.evidence)), error.fix_text
+    else:
+        reason, *rest = str(error).splitlines() or [""]
+        evidence, fix = tuple(line.strip() for line in rest), ""
+    reason = f"{type(error).__name__}: {reason}"
+    return DisagreementError(
+        summary,
+        f"rank {rank} ({ProcessIdentity.current()}) gave up: {reason}",
+        *evidence,
+        fix=fix or f"look at the log of rank {rank} first.",
+        requests={rank: reason},
+    )

@@ -1,0 +1,142 @@
+"""The current job: the ranks of the default process group, their store and their timeouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+
+from .agreement.commit import commit
+from .agreement.consensus import Participants, Proposal, agree, announce_failure
+from .default_group import default_group, store_from_group, world_from_group
+from .launchers.world import World
+from .store.deadline import Deadline
+from .store.round_counter import RoundCounter
+from .timeouts import ARRIVAL
+from .torch_internals import timeout_of
+
+Created = TypeVar("Created")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The ranks of a default process group, their store and their timeouts.
+
+    Attributes:
+        world: this process among the ranks.
+        store: the store of this generation; None if someone else created the group and torch
+            exposes no store of it.
+        timeout: how long a collective may take; None is the backend's default.
+        arrival_timeout: how long ranks wait for each other.
+        generation: how many times this rank has joined at this store, from 1; 0 if someone else
+            created the group.
+        default_timeout: how long a collective of the default group may take, outside any guard.
+        seed: the last seed of ``init``, as a number; None if it was given none.
+        leave: destroys the group at the end of a spawned rank; None if someone else created it.
+        counter: counts this rank's agreement rounds; None counts them in the store.
+    """
+
+    world: World
+    store: dist.Store | None
+    timeout: timedelta | None
+    arrival_timeout: timedelta
+    generation: int
+    default_timeout: timedelta | None
+    seed: int | None = None
+    leave: Callable[[], None] | None = None
+    counter: RoundCounter | None = None
+
+    def participants(
+        self, ranks: Sequence[int] | None = None, prefix: str = ""
+    ) -> Participants | None:
+        """Return ranks at the store; None if there is no store. Local.
+
+        Args:
+            ranks: the ranks, this one among them; None is the world.
+            prefix: key prefix of their rounds, if they are only a part of the world.
+        """
+        if self.store is None:
+            return None
+        ranks = range(self.world.world_size) if ranks is None else ranks
+        return Participants(self.store, self.world, ranks, prefix, self.counter)
+
+    def agree(
+        self, proposal: Proposal, *, ranks: Sequence[int] | None = None, prefix: str = ""
+    ) -> int:
+        """Return the id of the round in which all ranks made an equal proposal.
+
+        Collective over the ranks. Returns 0 at once if there is no store. Raises as
+        :func:`~meshkit.launch.agreement.consensus.agree`.
+
+        Args:
+            proposal: the request of this rank.
+            ranks: the ranks, this one among them; None is the world.
+            prefix: key prefix of their rounds, if they are only a part of the world.
+        """
+        participants = self.participants(ranks, prefix)
+        if participants is None:
+            return 0
+        return agree(proposal, participants, Deadline.after(self.arrival_timeout))
+
+    def commit(
+        self,
+        proposal: Proposal,
+        create: Callable[[timedelta], Created],
+        undo: Callable[[Created], None],
+        *,
+        connects: bool,
+    ) -> Created:
+        """Return the result of ``create``, once every rank has created it. Collective.
+
+        Arguments and errors are those of :func:`~meshkit.launch.agreement.commit.commit`.
+        """
+        timeout = self.arrival_timeout
+        return commit(proposal, self.participants(), timeout, create, undo, connects=connects)
+
+    def announce_failure(self, proposal: Proposal, error: BaseException) -> None:
+        """Report to the other ranks, in their next round, that this rank's own call failed. Local.
+
+        Nothing happens if there is no store.
+
+        Args:
+            proposal: the request that the other ranks compare.
+            error: the error of this rank, which the caller raises.
+        """
+        participants = self.participants()
+        if participants is not None:
+            announce_failure(proposal, participants, error)
+
+
+# The only module state of meshkit. A job lives as long as its default group.
+_JOBS: WeakKeyDictionary[dist.ProcessGroup, Job] = WeakKeyDictionary()
+
+
+def current_job() -> Job | None:
+    """Return the job of the default group; None if there is no default group. Local."""
+    if not dist.is_initialized():
+        return None
+    group = default_group()
+    if group not in _JOBS:
+        time = timeout_of(group)  # read once: a guard lowers it for a while
+        world, store = world_from_group(group), store_from_group(group)
+        _JOBS[group] = Job(world, store, time, ARRIVAL, 0, time)
+    return _JOBS[group]
+
+
+def require_job() -> Job:
+    """Return the job of the default group. Local.
+
+    Raises:
+        LaunchError: if there is no default group.
+    """
+    default_group()
+    return cast(Job, current_job())
+
+
+def set_current_job(job: Job) -> None:
+    """Keep the job of the default group."""
+    _JOBS[default_group()] = job

@@ -1,0 +1,142 @@
+"""Open the store of a job: a TCP store, a file, or memory for a job of one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from ...core.errors import LaunchError, RankTimeoutError
+from ..launchers.world import World
+from ..store.client import address, hosted_by_agent
+from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
+from ..store.file_format import is_store
+from ..store.keys import ATTEMPT
+from ..store.torchrun_attempt import store_of_attempt
+from .mpi import unknown_address_error
+
+PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does not answer yet
+
+
+def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> dist.Store:
+    """Return the store of this job.
+
+    Args:
+        world: this process, and the address of the store.
+        deadline: the end of the wait for the host of the store.
+        keep_file: whether a store file outlives this rank, which may be its last user.
+
+    Raises:
+        LaunchError: if no address is known, or rank 0 cannot host the store there.
+        RankTimeoutError: if the host of the store did not answer in time.
+    """
+    if world.world_size == 1 and world.init_method in (None, "env://"):
+        return dist.HashStore()
+    if str(world.init_method).startswith("file://"):
+        # torch removes the file when so many users are gone; with -1 never
+        users = -1 if keep_file else world.world_size
+        return dist.FileStore(_path_of(str(world.init_method)), users)
+    host, port = address(world)
+    if host is None or port is None:
+        raise unknown_address_error(world)
+    return store_of_attempt(world, _open_tcp(world, host, port, deadline))
+
+
+def _path_of(url: str) -> str:
+    """Return the path of a file store. torch would wait for minutes if it is unusable.
+
+    Raises:
+        LaunchError: if it is unusable.
+    """
+    path = Path(url.removeprefix("file://"))
+    folder = path.parent
+    is_writable = folder.is_dir() and os.access(folder, os.W_OK)
+    is_usable = path.is_absolute() and is_writable and _is_new_or_plain(path)
+    if is_usable and is_store(path):
+        return str(path)
+    reason = "It takes an absolute path to a new file, in a folder that exists and is writable."
+    if is_usable:
+        reason = "The file is no store of torch, or it was cut short."
+    fix = 'init_method="file:///shared/new-file", in a folder that all ranks see.'
+    raise LaunchError(f"{url} is not usable as a store.", reason, fix=fix)
+
+
+def _is_new_or_plain(path: Path) -> bool:
+    """Return whether the path is free or a plain file, in one look: other ranks create it now."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return True
+
+
+def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.Store:
+    """Return a TCP store. Rank 0 hosts it, unless the torchrun agent does."""
+    is_host = world.rank == 0 and not hosted_by_agent(world)
+    if not is_host:
+        _wait_for_listener(world, host, port, deadline)
+    try:
+        # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it
+        return dist.TCPStore(
+            "127.0.0.1" if is_host else host,
+            port,
+            is_master=is_host,
+            timeout=deadline.timeout,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except RuntimeError as error:  # DistNetworkError is one; torch 2.6 raises a plain one
+        if not is_host:
+            raise _no_answer_error(world, f"{host}:{port}", deadline) from error
+        if (other := _store_of_other_rank_0(port)) is not None:
+            return other
+        raise LaunchError(
+            f"rank 0 cannot host the store at {host}:{port}.",
+            str(error).partition("\n")[0],
+            fix="export MASTER_PORT=<a free port> on all ranks, and MASTER_ADDR=<this host>.",
+            variables={"MASTER_PORT": str(port)},
+        ) from error
+
+
+def _store_of_other_rank_0(port: int) -> dist.Store | None:
+    """Return the store of another rank 0 at this port, so that both processes raise; else None.
+
+    A service that is no store would block torch's client: the client is left after 3 s.
+    """
+
+    def look() -> dist.Store | None:
+        limit = timedelta(seconds=2)
+        store = dist.TCPStore("127.0.0.1", port, timeout=limit, wait_for_workers=False)
+        return store if store.check([ATTEMPT]) else None
+
+    try:
+        return run_with_deadline(3, look)
+    except (RuntimeError, DeadlineExceededError):
+        return None
+
+
+def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -> None:
+    """Wait until the host listens: torch's own client would wait for twice its timeout."""
+    while True:
+        try:
+            timeout = max(deadline.left, PROBE_INTERVAL)
+            socket.create_connection((host, port), timeout=timeout).close()
+            return
+        except UnicodeError as error:  # a name that no resolver accepts
+            raise _no_answer_error(world, f"{host}:{port}", deadline) from error
+        except OSError as error:
+            if not deadline.sleep(PROBE_INTERVAL):
+                raise _no_answer_error(world, f"{host}:{port}", deadline) from error
+
+
+def _no_answer_error(world: World, endpoint: str, deadline: Deadline) -> RankTimeoutError:
+    by_agent = hosted_by_agent(world)
+    return RankTimeoutError(
+        f"no store answers rank {world.rank} at {endpoint} within {deadline}.",
+        f"{'The torchrun agent of the first node' if by_agent else 'Rank 0'} hosts it.",
+        fix="look at the log of rank 0 first; then check that this host can reach that one.",
+        missing_ranks=() if by_agent else (0,),
+    )
