@@ -14,7 +14,7 @@ from ..launch.agreement.consensus import Proposal
 from ..launch.current_job import require_job
 from ..launch.job import init
 from ..live.build_mesh import build_mesh
-from ..live.setup.hosts import checked_in
+from ..live.setup.hosts import gather_hosts
 from .interrupt import Interruption
 from .progress import Progress
 from .results.measurement import Case
@@ -122,7 +122,7 @@ def agree_on_hosts(request: Request) -> list[str]:
         RankTimeoutError: if ranks do not arrive.
     """
     matter = Proposal("meshkit bench", request.fields, DISAGREEMENT)
-    return checked_in(
+    return gather_hosts(
         matter, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."
     )
 

@@ -24,7 +24,7 @@ from ..core.errors import MeshkitError, SpecError
 from ..core.grid.layout import Layout
 from ..launch.current_job import require_job
 from ..live.mesh import Mesh
-from ..live.setup.proposal import announce_refusal
+from ..live.setup.failure import announce_failure
 from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def parallelism_config(
         _check_counting(mesh.layout, data, world.world_size)
         config = _config(config_class, sizes, options)
     except MeshkitError as error:
-        announce_refusal(world, error)
+        announce_failure(world, error)
         raise
     split = {name: sizes[name] for name in AXES if sizes[name] > 1}
     with ExitStack() as stack:

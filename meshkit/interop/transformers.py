@@ -23,7 +23,7 @@ from ..core.grid.layout import Layout
 from ..core.text import article
 from ..launch.current_job import require_job
 from ..live.mesh import Mesh
-from ..live.setup.proposal import announce_refusal
+from ..live.setup.failure import announce_failure
 from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def distribute(
         sizes = _sizes(model, mesh.layout, data, world.world_size)
         config = _config(sizes, options)
     except MeshkitError as error:
-        announce_refusal(world, error)
+        announce_failure(world, error)
         raise
     with ExitStack() as stack:
         view = stack.enter_context(mesh.view(sizes, order=" ".join(sizes)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.arrays import Ints
-from ..core.call import Call, drop_none, public
+from ..core.call import Call, public
 from ..core.grid.factor import merge_sizes
 from ..core.grid.group_plan import GroupPlan
 from ..core.grid.plan_groups import plan_groups
@@ -15,7 +15,7 @@ from ..core.topology.placement import placed
 from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
-from ..launch.job import current_world, init_job
+from ..launch.job import identify, join
 from ..launch.timeouts import Time, parse_timeout
 from .groups.create import check_orders
 from .groups.options import GroupOptions, GroupTimeouts
@@ -112,7 +112,8 @@ def build_mesh(
         "backend": backend,
     }
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))
-    world = current_world()
+    job = current_job()
+    world = identify() if job is None else job.world
     with announcing_failure(world, call):
         plan = plan_groups(
             merge_sizes(sizes, axes),
@@ -131,8 +132,7 @@ def build_mesh(
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies = check_policies(plan.layout, crossing, within=on_one_node)
         check_place(place, world)
-    times = drop_none(timeout=timeouts.default, arrival_timeout=wait, backend=backend)
-    job = current_job() or init_job(times)
+    job = job or join(world, backend, None, timeouts.default, wait)
     timeouts = replace(timeouts, default=timeouts.default or job.timeout)
     group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)

@@ -86,8 +86,8 @@ def _suggest_fix(fields: Sequence[str]) -> str:
         return "give every job a MASTER_PORT (or init_method) of its own."
     if "open" in fields:
         return "close the same views on every rank, and take new ones from the same mesh."
-    if "lent" in fields:
-        return "hand in groups over the same axes on every rank."
+    if "external" in fields:
+        return "pass groups over the same axes on every rank."
     if "history" in fields:
         return "make the same groups in the same order on every rank, before this call too."
     if fields == ["seed"]:

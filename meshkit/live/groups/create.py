@@ -21,9 +21,12 @@ from ...core.errors import MeshkitError, SpecError
 from ...core.grid.group_plan import Axes, GroupPlan
 from ...launch.torch_internals import (
     advance_group_counter,
+    bound_device,
+    can_split,
     default_timeout,
     has_connect_timeout,
     set_timeout,
+    takes_part_in_split,
 )
 from .destroy import destroy_groups
 from .options import GroupOptions
@@ -134,26 +137,28 @@ class _Creator:
         connect_timeout: how long a group may take to connect its members; None if the backend has
             no such timeout.
         backend: the name of the backend of the groups.
-        bound: the device to which the default group is bound, or None.
+        is_bound: whether the default group is bound to a device.
         includes_all: whether torch splits each group from the default group, so that every rank
             takes part in each creation.
+        can_split: whether one call can split several groups from the default group, as on NCCL.
     """
 
     rank: int
     options: GroupOptions
     connect_timeout: timedelta | None
     backend: str
-    bound: object
+    is_bound: bool
     includes_all: bool
+    can_split: bool
 
     @classmethod
     def read(cls, rank: int, options: GroupOptions, connect_timeout: timedelta) -> _Creator:
         """Read the facts of the default group."""
-        default_backend, bound = str(dist.get_backend()), _bound_device()
-        backend = options.backend or default_backend
+        bound, backend = bound_device(), options.backend or str(dist.get_backend())
         connect = connect_timeout if has_connect_timeout(backend) else None
-        includes_all = bound is not None and backend == default_backend
-        return cls(rank, options, connect, backend, bound, includes_all)
+        includes_all = bound is not None and takes_part_in_split(backend)
+        splits = includes_all and can_split(backend)
+        return cls(rank, options, connect, backend, bound is not None, includes_all, splits)
 
     def is_default_group(self, request: _GroupRequest) -> bool:
         """Return whether the default group has these members, this backend and this timeout."""
@@ -213,12 +218,8 @@ class _Creator:
         return created[-1]
 
     def _is_split(self, members: Ints) -> bool:
-        """Return whether one call can split all these groups from the default group.
-
-        NCCL can do so from a group that is bound to its device. torch then sorts the ranks.
-        """
-        nccl = self.includes_all and self.backend == "nccl"
-        return nccl and bool((members[:, 1:] > members[:, :-1]).all())
+        """Return whether one call splits all these groups. It sorts the ranks of each."""
+        return self.can_split and bool((members[:, 1:] > members[:, :-1]).all())
 
     def _is_local(self, members: Ints) -> bool:
         """Return whether each rank creates its group of one rank by itself."""
@@ -231,7 +232,7 @@ class _Creator:
 
     def _pass_over(self, others: Ints, new: Callable[[list[int]], object]) -> None:
         """Let torch count groups of other ranks, as it names groups by their number."""
-        if self.bound is None and advance_group_counter(len(others)):
+        if not self.is_bound and advance_group_counter(len(others)):
             return
         for ranks in others.tolist():
             new(ranks)
@@ -243,7 +244,7 @@ class _Creator:
         different names. Nothing is done if all ranks take part in each creation.
         """
         missing = max(0, count - dist.get_pg_count())
-        if self.bound is not None or dist.get_world_size() == 1 or advance_group_counter(missing):
+        if self.is_bound or dist.get_world_size() == 1 or advance_group_counter(missing):
             return
         for _ in range(missing):
             dist.new_group([0 if self.rank else 1])  # a group of another rank
@@ -269,11 +270,6 @@ class _Creator:
         created.append(group)
         _check_members(group, next(ranks for ranks in parts if self.rank in ranks))
         return group
-
-
-def _bound_device() -> object:
-    """Return the device to which the default group is bound, or None."""
-    return getattr(dist.group.WORLD, "bound_device_id", None)
 
 
 def _check_members(group: dist.ProcessGroup, ranks: list[int]) -> None:

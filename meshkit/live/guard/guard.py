@@ -30,7 +30,7 @@ from ...core.errors import CollectiveError, MeshkitError
 from ...launch.store.client import store_call
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
 from ...launch.torch_internals import has_connect_timeout, set_timeout, timeout_of
-from ..groups.create import abort_groups
+from ..groups.destroy import abort_groups
 from .current import CollectiveTracker, tracking
 from .roll_call import GuardContext, post_status, report_failure, respond, withdraw_status
 from .stack import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 from ...core.call import Call
 from ...core.errors import MeshkitError
@@ -12,9 +11,10 @@ from ...launch.agreement.consensus import Proposal
 from ...launch.current_job import current_job
 from ...launch.launchers.world import World
 from ...launch.rendezvous.rendezvous import announce_init_failure
+from ...launch.store.deadline import Deadline
 from .proposal import CONFLICT
 
-STORE_TIMEOUT = timedelta(seconds=5)  # how long a rank that fails tries to reach the store
+STORE_TIMEOUT = 5.0  # seconds that a rank that fails may take to reach the store
 
 
 @contextmanager
@@ -42,7 +42,8 @@ def announce_failure(world: World, error: MeshkitError) -> None:
         error: the error, which the caller raises.
     """
     job = current_job()
+    proposal = Proposal("build_mesh", {}, CONFLICT)
     if job is None:
-        announce_init_failure(Proposal("init", {}, CONFLICT), world, STORE_TIMEOUT, error)
+        announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
     else:
-        job.announce_failure(Proposal("build_mesh", {}, CONFLICT), error)
+        job.announce_failure(proposal, error)
