@@ -131,7 +131,8 @@ def build_mesh(
         backend = None if backend is None else check_backend(backend)
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies = check_policies(plan.layout, crossing, within=on_one_node)
-        check_place(place, world)
+        if place is not False:
+            check_place(place, world)
     job = job or join(world, backend, None, timeouts.default, wait)
     timeouts = replace(timeouts, default=timeouts.default or job.timeout)
     group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)

@@ -68,4 +68,4 @@ def fail_new_group(
 
 def create_every_group(patch: pytest.MonkeyPatch) -> None:
     """Let torch create the groups of other ranks one by one, instead of counting them."""
-    patch.setattr(create, "count_on", lambda groups: groups == 0, raising=True)
+    patch.setattr(create, "advance_group_counter", lambda groups: groups == 0, raising=True)

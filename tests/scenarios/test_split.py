@@ -55,7 +55,9 @@ def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
     played = Splitting()
     patch = pytest.MonkeyPatch()
     patch.setattr(create, "dist", played)
-    patch.setattr(create, "_bound", lambda: "cuda:0")
+    patch.setattr(create, "bound_device", lambda: torch.device("cuda:0"), raising=True)
+    patch.setattr(create, "takes_part_in_split", lambda backend: True, raising=True)
+    patch.setattr(create, "can_split", lambda backend: True, raising=True)
     with meshkit.build_mesh(sizes, **options) as mesh:
         inside = mesh.rank in mesh.layout
         sums = {axis: gather_ranks(mesh.group(axis)) for axis in sizes} if inside else {}

@@ -173,7 +173,7 @@ class _Creator:
 
         If a creation fails, the groups created before it are destroyed.
         """
-        count = dist.get_pg_count() + sum(map(self._num_names, requests))
+        count = dist.get_pg_count()
         new: dict[GroupKey, dist.ProcessGroup | None] = {}
         created: list[dist.ProcessGroup] = []
         try:
@@ -181,7 +181,7 @@ class _Creator:
                 new[request.key] = self._create(request, created)
         except BaseException:
             destroy_groups(created)
-            self._advance_counter_to(count)
+            self._advance_counter_to(count + sum(map(self._num_names, requests)))
             raise
         return new
 

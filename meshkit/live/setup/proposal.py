@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
+from ...core.arrays import Ints
 from ...core.call import Call, format_value
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
@@ -50,10 +50,11 @@ class MeshProposal:
     def fields(self) -> dict[str, str]:
         """The values that must be equal on every rank, by name."""
         plan, options, registry = self.plan, self.options, self.registry
+        place, ranks = options.place, plan.layout.ranks
         fields = {
             "sizes": format_sizes(plan.layout.sizes),
-            "place": _describe_place(options.place),
-            "ranks": _describe_ranks(plan.layout),
+            "place": _describe_place(place) if isinstance(place, Topology) else str(place),
+            "ranks": str(ranks) if isinstance(ranks, range) else _describe_ranks(ranks),
             "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
             "crossing": format_sizes(options.crossing),
             "backend": options.backend or str(self.job.world.backend),
@@ -89,17 +90,12 @@ def coordinate_formatter(layout: Layout) -> Callable[[int], str]:
     return describe
 
 
-def _describe_place(place: Topology | bool) -> str:
+def _describe_place(place: Topology) -> str:
     """Return a topology as text, with a digest, as its text is not unique."""
-    if isinstance(place, bool):
-        return str(place)
     nodes = place.node_of(range(place.world_size))
     return f"{place} ({hashlib.sha256(nodes.tobytes()).hexdigest()[:8]})"
 
 
-def _describe_ranks(layout: Layout) -> str:
+def _describe_ranks(ranks: Ints) -> str:
     """Return the ranks by position as text, with a digest, as long lists are shortened."""
-    if isinstance(layout.ranks, range):
-        return str(layout.ranks)
-    ranks = np.asarray(layout.ranks)
     return f"{format_value(ranks)} ({hashlib.sha256(ranks.tobytes()).hexdigest()[:8]})"

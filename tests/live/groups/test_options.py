@@ -21,8 +21,11 @@ JOB = timedelta(seconds=900)
 
 
 def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:
-    Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
-    return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
+    call = Call("build_mesh", kwargs={**layout.sizes, "timeout": timeout})
+    try:
+        return GroupTimeouts.of(GroupPlan.of(layout), timeout, JOB)
+    except meshkit.MeshkitError as error:
+        raise error.quote(call) from None
 
 
 def seconds(found: GroupTimeouts, *axes: str) -> float:

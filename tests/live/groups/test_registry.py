@@ -12,7 +12,7 @@ from meshkit.core.call import Call
 from meshkit.live.groups.registry import GroupKey, GroupRegistry, Groups
 
 
-def alike(number: int) -> GroupKey:
+def group_key(number: int) -> GroupKey:
     return ((number, 1),), "gloo", timedelta(seconds=9)
 
 
@@ -21,8 +21,8 @@ CALL = Call("build_mesh", kwargs={"dp": 2})
 
 def groups(used: set[int], made: set[int]) -> Groups:
     """Return groups, with strings as process groups; those of odd numbers are of other ranks."""
-    new: dict[GroupKey, Any] = {alike(n): None if n % 2 else f"group {n}" for n in sorted(made)}
-    return Groups({}, {alike(n): (("dp",),) for n in sorted(used)}, new)
+    new: dict[GroupKey, Any] = {group_key(n): None if n % 2 else f"group {n}" for n in sorted(made)}
+    return Groups({}, {group_key(n): (("dp",),) for n in sorted(used)}, new)
 
 
 @settings(deadline=None, database=None)
@@ -30,37 +30,37 @@ def groups(used: set[int], made: set[int]) -> Groups:
 def test_a_group_ends_with_its_last_user_and_only_once(
     views: list[set[int]], data: st.DataObject
 ) -> None:
-    book, there, births = GroupRegistry(), set[int](), []
+    registry, there, view_ids = GroupRegistry(CALL), set[int](), []
     for used in views:
-        births.append(book.register("view", groups(used, used - there), number=7))
+        view_ids.append(registry.register("view", groups(used, used - there), round_id=7))
         there |= used
     ended: list[Any] = []
-    open_ = dict(zip(births, views, strict=True))
-    for birth in data.draw(st.permutations(births)):
-        del open_[birth]
-        ended += book.release(birth)
+    open_ = dict(zip(view_ids, views, strict=True))
+    for view_id in data.draw(st.permutations(view_ids)):
+        del open_[view_id]
+        ended += registry.release(view_id)
         alive = {n for used in open_.values() for n in used}
-        assert set(book.groups) == {alike(n) for n in alive}
+        assert set(registry.groups) == {group_key(n) for n in alive}
         assert not {f"group {n}" for n in alive} & set(ended)
-        assert book.release(birth) == ()  # harmless
+        assert registry.release(view_id) == ()  # harmless
     assert sorted(ended) == sorted({f"group {n}" for n in there if n % 2 == 0})
 
 
 def test_the_registry_as_text() -> None:
-    book = GroupRegistry(lent={((4, 1),): None})
-    first = book.register("dp=4 sp=2", groups({2, 3}, {2, 3}), number=5)
-    second = book.register("x=8", groups({2}, set()), number=6)
+    registry = GroupRegistry(CALL, external_groups={((4, 1),): None})
+    first = registry.register("dp=4 sp=2", groups({2, 3}, {2, 3}), round_id=5)
+    second = registry.register("x=8", groups({2}, set()), round_id=6)
     assert (first, second) == (0, 1)
-    assert book.call is CALL
-    assert book.in_words() == "views 0 (dp=4 sp=2), 1 (x=8) of mesh 5"
-    assert book.uses(alike(2)) == ((0, "dp"), (1, "dp"))
-    assert book.uses(alike(3)) == ((0, "dp"),)
-    assert book.find(alike(2)) == ("made", "group 2")
-    assert book.find(alike(3)) == ("made", None)
-    assert book.find(alike(4)) == ("lent", None)
-    assert book.find(alike(8)) == ("default", None)
-    book.release(first)
+    assert registry.built_by is CALL
+    assert registry.describe_views() == "views 0 (dp=4 sp=2), 1 (x=8) of mesh 5"
+    assert registry.uses(group_key(2)) == ((0, "dp"), (1, "dp"))
+    assert registry.uses(group_key(3)) == ((0, "dp"),)
+    assert registry.find(group_key(2)) == ("created", "group 2")
+    assert registry.find(group_key(3)) == ("created", None)
+    assert registry.find(group_key(4)) == ("external", None)
+    assert registry.find(group_key(8)) == ("default", None)
+    registry.release(first)
     assert (
-        book.register("y=8", groups(set(), set()), number=9) == 2
-    )  # births are never used twice
-    assert book.in_words() == "views 1 (x=8), 2 (y=8) of mesh 5"
+        registry.register("y=8", groups(set(), set()), round_id=9) == 2
+    )  # view_ids are never used twice
+    assert registry.describe_views() == "views 1 (x=8), 2 (y=8) of mesh 5"

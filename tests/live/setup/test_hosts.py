@@ -20,10 +20,13 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import MeshkitError
+from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.current_job import Job
 from meshkit.live.groups.options import GroupOptions, GroupTimeouts
 from meshkit.live.setup import hosts
+from meshkit.live.groups.registry import GroupRegistry
 from meshkit.live.setup.hosts import check_crossing
+from meshkit.live.setup.proposal import MeshProposal
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
 
@@ -85,10 +88,11 @@ def test_tp_across_nodes_warns_once_with_a_fix() -> None:
         "  tp crosses nodes: 2 of 2 groups span 2 nodes; ranks 0-1 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 2, not in blocks: node 0 has ranks 0, 2.\n"
         "  Fix: start the ranks in blocks, node by node (srun --distribution=block); "
-        "or place=True. Or crossing={'tp': 'allow'}, if it is meant."
+        "or build_mesh(dp=2, tp=2, place=True). "
+        "Or build_mesh(dp=2, tp=2, crossing={'tp': 'allow'}), if crossing is meant."
     ]
     assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
-    assert told[0]["files"] == ["test_topology.py"]  # the line that calls build_mesh
+    assert told[0]["files"] == ["test_hosts.py"]  # the line that calls build_mesh
 
 
 def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int]:
@@ -225,7 +229,7 @@ def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
     meshkit.init()
     began = time.monotonic()
     if dist.get_rank() == 0:
-        pytest.MonkeyPatch().setattr(hosts, "_hosts", lambda *_: time.sleep(7) or [])  # type: ignore[func-returns-value]
+        pytest.MonkeyPatch().setattr(hosts, "_read_hosts", lambda *_: time.sleep(7) or [])  # type: ignore[func-returns-value]
     try:
         meshkit.build_mesh(**request, arrival_timeout=2)
     except Exception as error:
@@ -245,7 +249,7 @@ def test_a_late_rank_0_is_named() -> None:
             first, *others = result.result()
             for error, seconds in others:
                 assert error.startswith("RankTimeoutError: build_mesh("), (name, error)
-                assert "did not hear where ranks are." in error
+                assert "the hosts of the ranks" in error
                 assert 2 <= seconds < 2 + 5 + BUSY
             assert first[0], name  # rank 0 finds no other rank any more
 
@@ -256,15 +260,18 @@ def test_an_axis_given_within_a_node_warns_if_it_crosses() -> None:
 
 
 def test_without_a_store_crossing_error_raises() -> None:
-    record = Job(meshkit.detect({}), None, None, timedelta(seconds=1), 0, None)
-    layout, call = meshkit.Layout(tp=2), Call("build_mesh", kwargs={"tp": 2})
-    terms = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
-    assert check_crossing(layout, record, 0, terms) is None
-    call = call.but(crossing={"tp": "error"})
+    job = Job(meshkit.detect({}), None, None, timedelta(seconds=1), 0, None)
+    call = Call("build_mesh", kwargs={"tp": 2, "crossing": {"tp": "error"}})
+    options = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
+    plan = GroupPlan.of(meshkit.Layout(tp=2))
+    proposal = MeshProposal(plan, job, options, GroupRegistry(call), call)
+    assert check_crossing(proposal, 0) is None
+    strict = replace(proposal, options=replace(options, crossing={"tp": "error"}))
     with pytest.raises(meshkit.SpecError) as caught:
-        check_crossing(layout, record, 0, replace(terms, crossing={"tp": "error"}))
-    assert str(caught.value) == (
-        "build_mesh(tp=2, crossing={'tp': 'error'}): no store tells where ranks are.\n"
+        check_crossing(strict, 0)
+    assert str(caught.value.quote(call)) == (
+        "build_mesh(tp=2, crossing={'tp': 'error'}): there is no store, so the hosts of the ranks "
+        "are unknown.\n"
         "  Fix: build_mesh(tp=2)."
     )
 

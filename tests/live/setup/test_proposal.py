@@ -17,11 +17,14 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.current_job import current_job
+from meshkit.launch.agreement.consensus import Proposal
+from meshkit.launch.current_job import Job, require_job
 from meshkit.live.groups.options import GroupOptions, GroupTimeouts
-from meshkit.live.groups.registry import NONE, GroupRegistry
-from meshkit.live.setup import assemble, proposal
+from meshkit.live.groups.registry import NO_GROUPS, GroupRegistry
+from meshkit.live.setup import open_groups, proposal
+from meshkit.live.setup.proposal import MeshProposal
 from tests.live.faults import fail_new_group
 
 SLACK = 5.0  # seconds; a disagreement is told as soon as all have come, here in milliseconds
@@ -32,11 +35,10 @@ ABOUT = "ranks disagree about the mesh; no process group was created."
 
 def list_compared_fields() -> list[str]:
     meshkit.init()
-    record = current_job()
-    assert record is not None
-    plan = GroupPlan.of(meshkit.Layout(dp=1))
-    terms = GroupOptions(None, GroupTimeouts(None), None)
-    return list(proposal.proposal_fields(plan, record, terms, GroupRegistry()))
+    call, plan = Call("build_mesh"), GroupPlan.of(meshkit.Layout(dp=1))
+    options = GroupOptions(None, GroupTimeouts(None), None)
+    proposed = MeshProposal(plan, require_job(), options, GroupRegistry(call), call)
+    return list(proposed.before_creation().request)
 
 
 # What the odd rank passes, or what is altered there, so that one field of its request differs.
@@ -50,6 +52,9 @@ PASSED: dict[str, dict[str, Any]] = {
     "timeout": {"timeout": 77, "arrival_timeout": 60},
     "arrival_timeout": {"arrival_timeout": 50},
 }
+
+
+Fields = dict[str, str]
 
 
 ALTERED = ("call", "meshkit", "torch", "history")
@@ -74,6 +79,14 @@ def time_error(call: Any) -> Refusal | str:
     return "built"
 
 
+def patch_values(
+    patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[[Fields], Fields]
+) -> None:
+    """Let a property that returns compared values return changed ones."""
+    plain = getattr(owner, name).fget
+    patch.setattr(owner, name, property(lambda self: change(plain(self))), raising=True)
+
+
 def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
     """Change one field of this rank's request, until the patch is undone."""
     if field == "meshkit":
@@ -84,8 +97,7 @@ def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
         count = dist.get_pg_count
         patch.setattr(dist, "get_pg_count", lambda: count() + 1)
     else:
-        plain = proposal.proposal_fields
-        patch.setattr(proposal, "request", lambda *args: {**plain(*args), field: "something else"})
+        patch_values(patch, MeshProposal, "fields", lambda old: {**old, field: "something else"})
 
 
 def ask_with_one_field_perturbed(
@@ -146,14 +158,13 @@ def skip_each_comparison(odd: int) -> Any:
     noticed = {}
     for field in (*PASSED, *ALTERED):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(assemble, "on_all", lambda *args, **options: NONE)
+            patch.setattr(Job, "commit", lambda *args, **options: NO_GROUPS, raising=True)
             build = ask_with_one_field_perturbed(patch, field, odd)
-            compared = proposal.proposal_fields
 
-            def lacking(*args: Any, field: str = field, compared: Any = compared) -> dict[str, str]:
-                return {name: value for name, value in compared(*args).items() if name != field}
+            def lacking(old: Fields, field: str = field) -> Fields:
+                return {name: value for name, value in old.items() if name != field}
 
-            patch.setattr(proposal, "request", lacking)
+            patch_values(patch, Proposal, "request", lacking)
             found = time_error(build)
             noticed[field] = found if isinstance(found, str) else found[1]
     return noticed
@@ -222,7 +233,7 @@ def fail_before_creating(odd: int) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == odd:
-            patch.setattr(assemble, "create", broken)
+            patch.setattr(open_groups, "create_groups", broken, raising=True)
         began = time.monotonic()
         try:
             meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create

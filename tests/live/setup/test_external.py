@@ -69,8 +69,8 @@ def test_a_mesh_over_groups() -> None:
         assert used == (True, True)
         assert whole
         assert met == rows(layout, rank, met)
-        assert origins[:2] == [("default", 8), ("lent", 8)]
-        assert origins[2:] == [("lent", 4), ("lent", 2), ("made", 2), ("made", 2)]
+        assert origins[:2] == [("default", 8), ("external", 8)]
+        assert origins[2:] == [("external", 4), ("external", 2), ("created", 2), ("created", 2)]
         assert total == 4  # it works after close
 
 
@@ -139,15 +139,15 @@ def test_groups_that_differ_from_the_layout_raise_on_every_rank() -> None:
         )
         assert "The group holds [2, 3], the mesh says [0, 2]." in texts[0]
         assert "Fix: the group over [0, 2], in this order." in texts[0]
-        assert "what is given for dp is no process group of rank 2." in texts[1]
-        assert "lent=dp, tp" in texts[2]
-        assert "Fix: hand in groups over the same axes on every rank." in texts[2]
+        assert "the value for dp is no process group of rank 2." in texts[1]
+        assert "external=dp, tp" in texts[2]
+        assert "Fix: pass groups over the same axes on every rank." in texts[2]
         assert "ranks must be some of the world's" in texts[3]
         assert "It is 'group'; the layout says" in texts[5]
         assert (
             texts[6]
             .splitlines()[0]
-            .endswith("what is given is a dict and a dict, not a Layout and a dict.")
+            .endswith("the arguments are a dict and a dict, not a Layout and a dict.")
         )
 
 
@@ -176,11 +176,11 @@ def test_different_groups_of_equal_members_raise_on_every_rank() -> None:
     ):
         kind, text = told
         assert kind in ("DisagreementError", "SpecError")
-        assert "lend different groups of these members." in text
-        assert "Fix: hand in the same group on all of them." in text
+        assert "passed different groups of these members." in text
+        assert "Fix: pass the same group on all of them." in text
         assert left == 0
         assert members == [rank % 2, rank % 2 + 2]
-        assert held.count(("lent", 2)) == 1  # one group, whatever time a view asks for
+        assert held.count(("external", 2)) == 1  # one group, whatever time a view asks for
         assert len(held) == 5
         assert gone.count("gone") == 1
         assert "the group over dp has been destroyed" in again[1]
@@ -234,7 +234,7 @@ def test_a_mesh_over_a_device_mesh_and_back() -> None:
     ):
         assert [kind for kind, _ in told] == ["SpecError", "DisagreementError", "SpecError"]
         assert "its dimensions have no names" in told[0][1]
-        assert "mesh_dim_names=('axis0',)), say." in told[0][1]
+        assert "mesh_dim_names=('axis0',))." in told[0][1]
         assert "ranks=range(0, 2)" in told[1][1]
         assert untouched == 0
         assert same == [True] * 3
