@@ -19,7 +19,7 @@ TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
 PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
 
 
-def joined_axes(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def parse_axis_pattern(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """The axes of each word or bracket of a pattern.
 
     Args:
@@ -31,7 +31,7 @@ def joined_axes(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], .
         UnknownAxisError: for an axis that is not there.
 
     Example:
-        >>> joined_axes(Call("f"), "(dp sp) tp", ("dp", "sp", "tp"))
+        >>> parse_axis_pattern(Call("f"), "(dp sp) tp", ("dp", "sp", "tp"))
         (('dp', 'sp'), ('tp',))
     """
     if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):

@@ -16,30 +16,30 @@ PLAN = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=1))
 
 
 def test_what_is_asked_for_without_saying_so() -> None:
-    assert PLAN.asked == ((), ("pp",), ("dp",), ("sp",), ("tp",), ("dp", "sp"))
-    assert GroupPlan.of(Layout(dp=4)).asked == ((),)
-    assert GroupPlan.of(Layout(tp=4)).asked == ((),)
-    assert GroupPlan.of(Layout(dp=4, tp=2)).asked == ((), ("dp",), ("tp",))
-    assert GroupPlan.of(Layout(dp=4, sp=2)).asked == ((), ("dp",), ("sp",))
+    assert PLAN.axis_sets == ((), ("pp",), ("dp",), ("sp",), ("tp",), ("dp", "sp"))
+    assert GroupPlan.of(Layout(dp=4)).axis_sets == ((),)
+    assert GroupPlan.of(Layout(tp=4)).axis_sets == ((),)
+    assert GroupPlan.of(Layout(dp=4, tp=2)).axis_sets == ((), ("dp",), ("tp",))
+    assert GroupPlan.of(Layout(dp=4, sp=2)).axis_sets == ((), ("dp",), ("sp",))
 
 
 def test_gradients_are_averaged_over_those_of_dp_cp_sp_that_are_there() -> None:
-    assert GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).asked[-1] == ("dp", "cp", "sp")
-    assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).asked[-1] == ("dp", "cp")
-    assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).asked[-1] == ("cp", "sp")
+    assert GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).axis_sets[-1] == ("dp", "cp", "sp")
+    assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).axis_sets[-1] == ("dp", "cp")
+    assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).axis_sets[-1] == ("cp", "sp")
     # always in that order, wherever the axes stand
-    assert GroupPlan.of(Layout(sp=2, tp=2, dp=2)).asked[-1] == ("dp", "sp")
-    assert GroupPlan.of(Layout(sp=2, dp=2)).asked == ((), ("sp",), ("dp",), ("dp", "sp"))
+    assert GroupPlan.of(Layout(sp=2, tp=2, dp=2)).axis_sets[-1] == ("dp", "sp")
+    assert GroupPlan.of(Layout(sp=2, dp=2)).axis_sets == ((), ("sp",), ("dp",), ("dp", "sp"))
 
 
 def test_more_groups() -> None:
     layout = Layout(pp=2, dp=2, tp=2)
     one = GroupPlan.of(layout, ["dp tp"])
-    assert one.asked == ((), ("pp",), ("dp",), ("tp",), ("dp", "tp"))
-    assert one.extra == (("dp", "tp"),)
+    assert one.axis_sets == ((), ("pp",), ("dp",), ("tp",), ("dp", "tp"))
+    assert one.requested == (("dp", "tp"),)
     assert GroupPlan.of(layout, [("dp", "tp")]) == one
-    assert GroupPlan.of(layout, ["dp tp", "tp dp"]).asked[-2:] == (("dp", "tp"), ("tp", "dp"))
-    assert GroupPlan.of(layout, ["dp", "pp dp tp"]).asked == GroupPlan.of(layout).asked
+    assert GroupPlan.of(layout, ["dp tp", "tp dp"]).axis_sets[-2:] == (("dp", "tp"), ("tp", "dp"))
+    assert GroupPlan.of(layout, ["dp", "pp dp tp"]).axis_sets == GroupPlan.of(layout).axis_sets
 
 
 @pytest.mark.parametrize("bad", [["dp xp"], [("dp", "xp")], ["dp", "xp"]])
@@ -61,12 +61,12 @@ def test_one_str_is_one_group() -> None:
 
 
 def test_the_key() -> None:
-    assert PLAN.key(("dp",)) == ("dp",)
-    assert PLAN.key(("tp",)) == ()
-    assert PLAN.key(("dp", "tp", "sp")) == ("dp", "sp")
-    assert PLAN.key(("sp", "dp")) == ("sp", "dp")
-    assert PLAN.key(()) == PLAN.key(("pp", "dp", "sp", "tp")) == ("pp", "dp", "sp")
-    assert GroupPlan.of(Layout(dp=1, tp=1)).key(()) == ()
+    assert PLAN.group_key(("dp",)) == ("dp",)
+    assert PLAN.group_key(("tp",)) == ()
+    assert PLAN.group_key(("dp", "tp", "sp")) == ("dp", "sp")
+    assert PLAN.group_key(("sp", "dp")) == ("sp", "dp")
+    assert PLAN.group_key(()) == PLAN.group_key(("pp", "dp", "sp", "tp")) == ("pp", "dp", "sp")
+    assert GroupPlan.of(Layout(dp=1, tp=1)).group_key(()) == ()
 
 
 def test_has_does_not_depend_on_the_sizes() -> None:
@@ -157,7 +157,7 @@ def test_the_plan_of_a_huge_layout_is_computed_at_once() -> None:
     plan = GroupPlan.of(Layout(pp=16, dp=2**30, tp=64))
     assert plan != GroupPlan.of(Layout(pp=16, dp=2**31, tp=32))
     assert plan.has(("dp",))
-    assert plan.key(("pp", "tp")) == ("pp", "tp")
+    assert plan.group_key(("pp", "tp")) == ("pp", "tp")
 
 
 def test_a_plan_is_frozen_and_hashable() -> None:

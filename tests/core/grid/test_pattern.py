@@ -8,7 +8,7 @@ import pytest
 
 from meshkit import Layout, SpecError, UnknownAxisError
 from meshkit.core.call import Call
-from meshkit.core.grid.pattern import joined_axes
+from meshkit.core.grid.pattern import parse_axis_pattern
 
 CALL = Call("f")
 AXES = ("dp", "sp", "tp")
@@ -28,7 +28,7 @@ LAYOUT = Layout(dp=2, sp=3, tp=2)
     ],
 )
 def test_the_axes_of_each_word_or_bracket(pattern: str, parts: object) -> None:
-    assert joined_axes(pattern, AXES) == parts
+    assert parse_axis_pattern(pattern, AXES) == parts
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_the_axes_of_each_word_or_bracket(pattern: str, parts: object) -> None:
 )
 def test_what_cannot_be_read(pattern: object) -> None:
     with pytest.raises(SpecError, match="not a pattern of axes"):
-        joined_axes(pattern, AXES)  # type: ignore[arg-type]
+        parse_axis_pattern(pattern, AXES)  # type: ignore[arg-type]
 
 
 def test_unknown_and_doubled_axes() -> None:
     with pytest.raises(UnknownAxisError):
-        joined_axes("(dp xp) tp", AXES)
+        parse_axis_pattern("(dp xp) tp", AXES)
     with pytest.raises(SpecError, match="twice"):
-        joined_axes("(dp sp) dp", AXES)
+        parse_axis_pattern("(dp sp) dp", AXES)
 
 
 @pytest.mark.parametrize(
