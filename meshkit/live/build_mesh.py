@@ -149,6 +149,6 @@ def _place(proposal: MeshProposal) -> MeshProposal:
     topology = find_topology(proposal)
     with announcing_failure(proposal.job.world, proposal.built_by):
         layout = placed(proposal.plan.layout, topology).layout
-        plan = GroupPlan.of(layout, proposal.plan.extra)
+        plan = GroupPlan.of(layout, proposal.plan.requested)
         check_orders(plan)
     return replace(proposal, plan=plan)

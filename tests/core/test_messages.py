@@ -50,7 +50,7 @@ from meshkit.core.grid.axis_names import STANDARD, resolve_axes
 from meshkit.core.grid.factor import merge_sizes
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.grid.order import view_sizes
-from meshkit.core.grid.pattern import joined_axes
+from meshkit.core.grid.pattern import parse_axis_pattern
 from meshkit.core.topology.crossing import link_bytes
 from meshkit.core.topology.crossing_policy import check_policies
 from meshkit.core.topology.hostfile import parse_hostfile
@@ -502,7 +502,7 @@ SAID = {
     ),
     # ------------------------------------------------------------ pattern.py
     "no pattern of axes": Said(
-        lambda: joined_axes("(dp sp", LAYOUT.axes),
+        lambda: parse_axis_pattern("(dp sp", LAYOUT.axes),
         SpecError,
         """
         mesh.device_mesh('(dp sp'): not a pattern of axes.

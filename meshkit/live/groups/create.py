@@ -76,7 +76,7 @@ def create_groups(
         MeshkitError: if torch created another group than requested.
     """
     creator = _Creator.read(rank, options, connect_timeout)
-    plan_keys = {axes: plan.key(axes) for axes in plan.asked}
+    plan_keys = {axes: plan.group_key(axes) for axes in plan.axis_sets}
     requests = _list_requests(plan, plan_keys, options, creator.backend)
     groups: dict[Axes, dist.ProcessGroup | None] = {}
     missing: list[_GroupRequest] = []

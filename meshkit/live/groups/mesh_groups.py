@@ -9,7 +9,7 @@ import torch.distributed as dist
 from ...core.call import Call
 from ...core.errors import MeshkitError
 from ...core.grid.axis_names import check_axes_exist
-from ...core.grid.group_plan import GroupPlan, not_built
+from ...core.grid.group_plan import GroupPlan, missing_group_error
 from ...core.grid.position import check_member
 from ...core.text import format_sizes
 from .registry import NO_GROUPS, GroupRegistry, Groups
@@ -92,9 +92,9 @@ class MeshGroups:
         check_axes_exist(axes, self.plan.layout.axes)
         self.check_open()
         if not self.plan.has(axes):
-            raise not_built(self.plan, axes, self.extended_by)
+            raise missing_group_error(self.plan, axes, self.extended_by)
         check_member(self.plan.layout, self.rank)
-        group = self.requested[axes] = self.groups.by_key[self.plan.key(axes)]
+        group = self.requested[axes] = self.groups.by_key[self.plan.group_key(axes)]
         return group
 
     def check_usable(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ...core.grid.axis_names import check_axes_exist, parse_axes
-from ...core.grid.group_plan import Axes, GroupPlan, not_built
+from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ...core.topology.topology import Topology
 from ...launch.timeouts import Time, format_timeout, parse_timeout
 
@@ -49,10 +49,10 @@ class GroupTimeouts:
             axes = parse_axes(names) if isinstance(names, str | tuple) else (names,)
             check_axes_exist(axes, plan.layout.axes)
             if not plan.has(axes):
-                raise not_built(plan, axes)
+                raise missing_group_error(plan, axes)
             limit = parse_timeout("timeout", value)
             if limit is not None:  # several sets of axes with one group: the longest counts
-                key = plan.key(axes)
+                key = plan.group_key(axes)
                 by_key[key] = max(limit, by_key.get(key, limit))
         return cls(default, by_key)
 

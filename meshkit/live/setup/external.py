@@ -69,7 +69,7 @@ def _propose(job: Job, layout: Layout, groups: ExternalGroups, call: Call) -> Me
     plan = GroupPlan.of(layout, [*groups])
     check_orders(plan)
     external = check_external_groups(layout, job.world.rank, groups)
-    registry = GroupRegistry(call, external, ", ".join(map(_describe_axes, plan.extra)))
+    registry = GroupRegistry(call, external, ", ".join(map(_describe_axes, plan.requested)))
     options = GroupOptions(None, GroupTimeouts(job.timeout), job.default_timeout)
     view = Call("mesh.view", kwargs=layout.sizes)  # no other call adds groups to such a mesh
     return MeshProposal(plan, job, options, registry, call, extended_by=view)

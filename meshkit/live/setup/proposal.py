@@ -55,7 +55,7 @@ class MeshProposal:
             "sizes": format_sizes(plan.layout.sizes),
             "place": _describe_place(place) if isinstance(place, Topology) else str(place),
             "ranks": str(ranks) if isinstance(ranks, range) else _describe_ranks(ranks),
-            "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
+            "groups": ", ".join(" ".join(axes) for axes in plan.requested) or "the usual",
             "crossing": format_sizes(options.crossing),
             "backend": options.backend or str(self.job.world.backend),
             "timeout": str(options.timeouts),

@@ -62,5 +62,5 @@ def _inherit_timeouts(
         mesh_plan.layout.strides(*key) if key else (): timeout
         for key, timeout in timeouts.by_key.items()
     }
-    members = {plan.key(axes): plan.layout.strides(*axes) for axes in plan.asked}
+    members = {plan.group_key(axes): plan.layout.strides(*axes) for axes in plan.axis_sets}
     return {key: by_members[strides] for key, strides in members.items() if strides in by_members}
