@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from meshkit import BatchError, BatchPlan, CoordinateError
 from meshkit.core.call import Call
-from meshkit.core.data.epoch import Epoch, checked_epoch
+from meshkit.core.data.epoch import Epoch, validate_epoch
 from meshkit.core.data.micro_batch import MicroBatch
-from meshkit.core.data.shuffle import shuffled
+from meshkit.core.data.shuffle import shuffle_indices
 
 quick = settings(deadline=None, max_examples=80, database=None)
 CALL = Call("f")
@@ -41,7 +41,7 @@ def order(epoch: Epoch) -> list[int]:
     places = np.arange(epoch.length)
     if not epoch.shuffle:
         return places.tolist()
-    return shuffled(places, epoch.length, epoch.seed, epoch.number).tolist()
+    return shuffle_indices(places, epoch.length, epoch.seed, epoch.number).tolist()
 
 
 def rows(epoch: Epoch, step: int) -> list[list[MicroBatch]]:
@@ -149,7 +149,7 @@ def test_nothing_is_left_at_the_end() -> None:
 def test_plain_ints_inside() -> None:
     plan = plan_of(1, 4, 2)
     asked: Any = (np.int64(8), plan, 0, True, np.int8(3), "keep", np.uint8(2))
-    found = checked_epoch(Epoch(*asked))
+    found = validate_epoch(Epoch(*asked))
     assert (found.length, found.seed, found.number) == (8, 3, 2)
     assert {type(n) for n in (found.length, found.seed, found.number)} == {int}
 
@@ -173,9 +173,9 @@ def test_plain_ints_inside() -> None:
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any]) -> None:
     epoch = Epoch(8, plan_of(1, 4, 2), 0, True, 0, "keep")
-    checked_epoch(epoch)
+    validate_epoch(epoch)
     with pytest.raises(BatchError):
-        checked_epoch(replace(epoch, **change))
+        validate_epoch(replace(epoch, **change))
 
 
 @pytest.mark.parametrize("step", [-1, 2, True, 0.0, None])

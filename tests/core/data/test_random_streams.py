@@ -16,7 +16,7 @@ import meshkit
 from meshkit import CoordinateError, Layout, stream_seed
 from meshkit.core.call import Call
 from meshkit.core.data import random_streams
-from meshkit.core.data.random_streams import seed_of, varied
+from meshkit.core.data.random_streams import compute_seed, select_coordinate
 from meshkit.testing import axes_of, layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)
@@ -52,7 +52,7 @@ def seeds_of(layout: Layout, vary: tuple[str, ...], base: int = 0) -> dict[int, 
     """Rank to its seed, as mesh.seed has it."""
     found = {}
     for rank in map(int, layout.ranks):
-        found[rank] = seed_of(base, "", varied(layout, rank, vary))
+        found[rank] = compute_seed(base, "", select_coordinate(layout, rank, vary))
     return found
 
 
@@ -77,7 +77,7 @@ def test_what_torch_draws_from_one_of_them() -> None:
 @quick
 @given(coordinates)
 def test_the_code_is_read_back_in_one_way(coordinate: dict[str, int]) -> None:
-    code = f"{random_streams._code(dict(sorted(coordinate.items()))):b}"
+    code = f"{random_streams._encode(dict(sorted(coordinate.items()))):b}"
     assert code == code_by_hand(coordinate)
     assert read_back(code, list(coordinate)) == coordinate
 
@@ -86,8 +86,8 @@ def test_the_code_is_read_back_in_one_way(coordinate: dict[str, int]) -> None:
 def test_the_worlds_whose_codes_fit_32_bits(axes: int, log2: int) -> None:
     """However 2**(log2) - 1 ranks are factored, the farthest has 32 bits; one size more has not."""
     for indices in splits(log2 - 1, axes):
-        assert random_streams._code(far(indices)).bit_length() <= 32
-    assert max(random_streams._code(far(i)).bit_length() for i in splits(log2, axes)) > 32
+        assert random_streams._encode(far(indices)).bit_length() <= 32
+    assert max(random_streams._encode(far(i)).bit_length() for i in splits(log2, axes)) > 32
     assert 2 ** ((31 - axes) // 2 + 1) == 2**log2
 
 
@@ -234,19 +234,19 @@ def test_the_mixer_is_one_to_one() -> None:
         return word ^ word >> 16
 
     words = [0, 1, 2, LOW, *np.random.default_rng(0).integers(2**32, size=2000).tolist()]
-    assert [unmixed(random_streams._mixed(word)) for word in words] == words
-    assert random_streams._mixed(1) == 0x514E28B7  # fmix32(1) of MurmurHash3
+    assert [unmixed(random_streams._mix(word)) for word in words] == words
+    assert random_streams._mix(1) == 0x514E28B7  # fmix32(1) of MurmurHash3
 
 
 @quick
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**31 - 1), st.integers(0, LOW))
 def test_for_one_high_half_the_low_half_is_one_to_one(key: bytes, high: int, low: int) -> None:
     """Undone: the low half of a seed and the high half of a code give the code."""
-    seed = random_streams._scattered(key, high, low)
-    again = seed >> 32 ^ random_streams._hashed(key, 2**32 + (seed & LOW)) >> 33
+    seed = random_streams._scatter(key, high, low)
+    again = seed >> 32 ^ random_streams._hash(key, 2**32 + (seed & LOW)) >> 33
     assert again == high
     others = [low ^ 1 << bit for bit in range(32)]
-    lows = {random_streams._scattered(key, high, other) & LOW for other in (low, *others)}
+    lows = {random_streams._scatter(key, high, other) & LOW for other in (low, *others)}
     assert len(lows) == 33
 
 
@@ -256,13 +256,13 @@ def test_for_one_high_half_the_low_half_is_one_to_one(key: bytes, high: int, low
 def test_vary_as_a_str_a_tuple_and_a_list() -> None:
     layout = Layout(dp=4, sp=2, tp=1)
     for vary in ("dp tp", ("dp", "tp"), ["tp", "dp"]):
-        assert varied(layout, 5, vary) == {"dp": 2, "tp": 0}
-    assert varied(layout, 99, ()) == varied(layout, 99, "") == {}
+        assert select_coordinate(layout, 5, vary) == {"dp": 2, "tp": 0}
+    assert select_coordinate(layout, 99, ()) == select_coordinate(layout, 99, "") == {}
 
 
 def test_a_rank_outside_has_no_coordinate() -> None:
     with pytest.raises(CoordinateError, match=r"rank 99 is not in Layout\(dp=4\)"):
-        varied(Layout(dp=4), 99, "dp")
+        select_coordinate(Layout(dp=4), 99, "dp")
 
 
 def test_at_the_door() -> None:

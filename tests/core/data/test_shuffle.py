@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import CoordinateError
-from meshkit.core.data.shuffle import shuffled
+from meshkit.core.data.shuffle import shuffle_indices
 
 quick = settings(deadline=None, max_examples=60, database=None)
 SEEDS = st.integers(-(2**70), 2**70)
 
 
 def order(length: int, seed: int = 0, epoch: int = 0) -> list[int]:
-    return shuffled(np.arange(length), length, seed, epoch).tolist()
+    return shuffle_indices(np.arange(length), length, seed, epoch).tolist()
 
 
 def excess(counts: np.ndarray, free: int) -> float:
@@ -66,13 +66,13 @@ def by_hand(place: int, length: int, seed: int, epoch: int) -> int:
 @given(st.integers(1, 2**62), SEEDS, st.integers(0, 9), st.data())
 def test_beside_plain_ints(length: int, seed: int, epoch: int, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, length - 1), max_size=5))
-    found = shuffled(np.array(places, dtype=np.int64), length, seed, epoch)
+    found = shuffle_indices(np.array(places, dtype=np.int64), length, seed, epoch)
     assert found.tolist() == [by_hand(place, length, seed, epoch) for place in places]
 
 
 def test_the_same_for_ever() -> None:
     assert order(12, seed=1, epoch=2) == [7, 4, 10, 0, 3, 2, 11, 1, 9, 6, 5, 8]
-    late = shuffled(np.array([0, 10**12 - 1]), 10**12, 7, 3)
+    late = shuffle_indices(np.array([0, 10**12 - 1]), 10**12, 7, 3)
     assert late.tolist() == [461592631910, 28507241282]
 
 
@@ -87,11 +87,11 @@ def test_other_seeds_epochs_and_lengths_are_other_orders() -> None:
 def test_any_shape_and_any_part() -> None:
     whole = np.array(order(100, 5))
     asked = np.array([[3, 4], [99, 3]])
-    assert shuffled(asked, 100, 5, 0).tolist() == whole[asked].tolist()
-    assert shuffled(np.array(7), 100, 5, 0).shape == ()
-    assert shuffled(np.zeros(0, np.int64), 100, 5, 0).dtype == np.int64
+    assert shuffle_indices(asked, 100, 5, 0).tolist() == whole[asked].tolist()
+    assert shuffle_indices(np.array(7), 100, 5, 0).shape == ()
+    assert shuffle_indices(np.zeros(0, np.int64), 100, 5, 0).dtype == np.int64
     asked = np.arange(5)
-    shuffled(asked, 100, 5, 0)
+    shuffle_indices(asked, 100, 5, 0)
     assert asked.tolist() == [0, 1, 2, 3, 4]  # left as it was
 
 
@@ -137,5 +137,5 @@ def test_flat_in_one_long_order() -> None:
 @pytest.mark.parametrize("place", [-1, 8, 2**62])
 def test_a_position_outside_is_refused(place: int) -> None:
     with pytest.raises(CoordinateError) as caught:
-        shuffled(np.array([0, place]), 8, 0, 0)
+        shuffle_indices(np.array([0, place]), 8, 0, 0)
     assert (caught.value.index, caught.value.size) == (place, 8)
