@@ -120,7 +120,7 @@ class Reader(Grouped):
     ) -> MicroBatchSampler:
         """Of data read by index."""
 
-    @public("mesh.sampler")
+    @public("mesh.sampler", by_name=("plan",))
     def sampler(
         self,
         dataset: IterableDataset[Any] | Sized | int,
@@ -173,7 +173,7 @@ class Reader(Grouped):
             return make_stream(dataset, of_all, index, order)
         return make_sampler(dataset, of_all, index, order)
 
-    @public("mesh.check_batch")
+    @public("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] = ("dp",)) -> None:
         """Prove that ranks which share samples hold equal batches, and data coordinates other ones.
 

@@ -81,7 +81,7 @@ class BatchSchedule(Generic[Plan]):
     stages: tuple[Stage, ...]
     uneven: bool = field(default=False, compare=False)
 
-    @public("BatchSchedule")
+    @public("BatchSchedule", by_name=("plan",))
     def __init__(self, plan: Plan, stages: Sequence[Stage], uneven: bool = False) -> None:
         if not hasattr(plan, "with_global_batch"):
             fix = "a plan of mesh.batch(...) or BatchPlan.solve(...)."
@@ -97,7 +97,7 @@ class BatchSchedule(Generic[Plan]):
         return cls(plan, ((0, plan.global_batch),))
 
     @classmethod
-    @public("BatchSchedule.ramp_up")
+    @public("BatchSchedule.ramp_up", by_name=("plan",))
     def ramp_up(
         cls, plan: Plan, *, start: int, increment: int, samples: int, uneven: bool = False
     ) -> BatchSchedule[Plan]:
@@ -132,7 +132,7 @@ class BatchSchedule(Generic[Plan]):
         return cls(plan, stages, uneven)
 
     @classmethod
-    @public("BatchSchedule.from_text")
+    @public("BatchSchedule.from_text", by_name=("plan",))
     def from_text(
         cls,
         plan: Plan,

@@ -105,7 +105,7 @@ class RandomStreams:
             self._states[self._open[-1]] = self._read_generators()
         return {key: _copy(state) for key, state in self._states.items()}
 
-    @public("mesh.rng.load_state_dict")
+    @public("mesh.rng.load_state_dict", by_name=("states",))
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
         """Restore the streams of this rank's coordinates. Local.
 

@@ -141,7 +141,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             return epoch_state(self._pass, self._num_done)
         return epoch_state(self._pass, parse_count("steps", steps, self.steps))
 
-    @public("sampler.load_state_dict")
+    @public("sampler.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan: the next pass is the rest of its epoch.
 

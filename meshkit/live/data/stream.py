@@ -124,7 +124,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         done = parse_count("steps", steps)
         return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
 
-    @public("stream.load_state_dict")
+    @public("stream.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan. Consumed samples are skipped.
 

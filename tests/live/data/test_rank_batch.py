@@ -14,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 import meshkit
 from meshkit.live.groups import create
 
+INVALID_COUNTS: tuple[list[Any], list[Any]] = (  # of other ranks, and of ranks 2 and 3
+    [[1.5], [[1]], [1], [1], [0]],
+    [[1.5], [[1]], ["a"], [-1], [0]],
+)
 WIDTH, LONGEST = 6, 9  # features of a token; tokens of the longest sample
 
 
@@ -68,15 +72,9 @@ def weigh_by_tokens(samples: int) -> Any:
         dist.all_reduce(flat, group=mesh.group("dp", "sp"))
         expected = torch.cat([g.flatten() for g in gradients_per_token(samples).values()])
         refused = []
-        for mine in (
-            [1.5],
-            [[1]],
-            ["a"] if mesh.rank in (2, 3) else [1],
-            [-1] if mesh.rank in (2, 3) else [1],
-            [0],
-        ):
+        for counts in INVALID_COUNTS[mesh.rank in (2, 3)]:
             try:
-                mesh.token_weights(mine)  # type: ignore[arg-type]
+                mesh.token_weights(counts)
             except meshkit.SpecError as error:
                 refused.append(str(error))
         return float((flat / 4 - expected).abs().max()), weights.tolist(), refused
@@ -86,12 +84,12 @@ def ask_plans() -> Any:
     """Return the plans that mesh.batch makes, and the errors that it raises."""
     with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh, mesh.view(shard=4, tp=2) as view:
         plan = mesh.batch(global_batch=16, micro_batch=2)
-        told = []
+        errors = []
         for options in ({"data": 3}, {"data": "tq"}, {"data": "dp dp"}, {"global_batch": 15}):
             try:
                 mesh.batch(**{"global_batch": 8, "micro_batch": 1, **options})  # type: ignore[arg-type]
             except meshkit.MeshkitError as error:
-                told.append(str(error))
+                errors.append(str(error))
         both = mesh.batch(global_batch=16, micro_batch=2, data=("sp", "dp"))
         none = mesh.batch(global_batch=16, micro_batch=2, data=())
         same = plan == meshkit.BatchPlan.solve(dp=2, global_batch=16, micro_batch=2)
@@ -103,11 +101,11 @@ def ask_plans() -> Any:
         try:
             part.inside or outside.samples(0)
         except meshkit.CoordinateError as error:
-            told.append(str(error))
+            errors.append(str(error))
         schedule = meshkit.BatchSchedule.from_text(plan, "0:8 16:16").at(16)
         grown = [micro.samples.tolist() for micro in schedule.micro_batches(0, first=16)]
         part.close()
-        return same, shares, shard, own, grown, type(plan.resize(3)).__name__, told
+        return same, shares, shard, own, grown, type(plan.resize(3)).__name__, errors
 
 
 def run_on_eight_ranks() -> Any:
@@ -224,19 +222,24 @@ def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(
             weight * total / 4 == pytest.approx(round(weight * total / 4)) for weight in weights
         )
         bad = (
-            "mesh.token_weights(counts): counts are whole numbers of 0 or more, "
-            "one a micro batch.\n"
+            "counts are whole numbers of 0 or more, one a micro batch.\n"
             "  Fix: [int(mask.sum()) for mask in masks]."
         )
-        other = "mesh.token_weights(counts): 1 rank refused its own counts.\n  Fix: see their logs."
-        mine = bad if rank in (2, 3) else other  # each of them in a group of its own
-        none = "mesh.token_weights(counts): no rank has a token.\n"
-        assert refused == [bad, bad, mine, mine, none + "  Fix: leave this step out on all ranks."]
+        other = "1 rank passed invalid counts.\n  Fix: see the error in the log of that rank."
+        own = bad if rank in (2, 3) else other  # each of them in a group of its own
+        none = "no rank has a token.\n  Fix: skip this step on all ranks."
+        expected = [
+            f"mesh.token_weights({counts}): {text}"
+            for counts, text in zip(
+                INVALID_COUNTS[rank in (2, 3)], (bad, bad, own, own, none), strict=True
+            )
+        ]
+        assert refused == expected
 
 
 def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
     found = [one["plans"] for one in eight]
-    for rank, (same, shares, shard, own, grown, resized, told) in enumerate(found):
+    for rank, (same, shares, shard, own, grown, resized, errors) in enumerate(found):
         dp, sp = rank // 4, rank // 2 % 2
         assert same
         assert shares == (dp, sp * 2 + dp, 0, rank if rank < 4 else None)
@@ -245,15 +248,15 @@ def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
         assert own == (steps[:4], steps[4:])
         assert grown == steps[:4]
         assert resized == "BatchPlan"
-        assert told[0] == (
+        assert errors[0] == (
             "mesh.batch(global_batch=8, micro_batch=1, data=3): data is 3.\n"
             "  Fix: data=('dp',), or other axes of dp sp tp."
         )
-        assert [text.splitlines()[0].partition(": ")[0] for text in told[1:4]] == [
+        assert [text.splitlines()[0].partition(": ")[0] for text in errors[1:4]] == [
             "mesh.batch(global_batch=8, micro_batch=1, data='tq')",
             "mesh.batch(global_batch=8, micro_batch=1, data='dp dp') names the axis dp twice.",
             "mesh.batch(global_batch=15, micro_batch=1)",
         ]
-        assert told[4:] == [
-            "plan.samples(...): this rank is outside the mesh.\n  Fix: ask only where mesh.inside."
+        assert errors[4:] == [
+            "plan.samples(0): this rank is outside the mesh.\n  Fix: if mesh.inside: ..."
         ] * (rank >= 4)

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import meshkit
 from meshkit import Layout, MeshkitError, SpecError, stream_seed
 from meshkit.launch.default_group import require_job
+from meshkit.live.data import rng as rng_module
 from meshkit.live.data.rng import RandomStreams
 from tests.live.faults import error_of
 
@@ -113,8 +114,8 @@ def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
         found += numbers(2)
     assert found == a
     assert str(caught.value) == (
-        "mesh.rng('a'): the stream 'a' is open, and would draw the same numbers twice.\n"
-        "  Fix: a stream of another name inside it."
+        "the stream 'a' is open, and would draw the same numbers twice.\n"
+        "  Fix: another name for the inner stream."
     )
     with rng("a"):  # it can be entered again once it is left
         pass
@@ -130,9 +131,9 @@ def test_streams_left_in_another_order_raise(rng: RandomStreams) -> None:
         first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     assert str(caught.value) == (
-        "mesh.rng('a'): the stream 'a' is left while 'b', entered later, is open.\n"
-        "  Neither knows now which numbers were its own.\n"
-        "  Fix: no yield inside the with."
+        "the stream 'a' is left while 'b', entered later, is open.\n"
+        "  It is not known which numbers belong to which stream.\n"
+        "  Fix: move the yield out of the with."
     )
     torch.set_rng_state(before)
     with rng("a"):
@@ -161,7 +162,7 @@ def test_a_stream_keeps_the_seed_that_it_began_with(rng: RandomStreams) -> None:
         rng("x", vary="dp", seed=8)
     assert str(caught.value) == (
         "mesh.rng('x', vary='dp', seed=8): the stream 'x dp=1' began with another seed.\n"
-        "  Fix: leave out seed to go on with it, or another name."
+        "  Fix: leave out seed to continue it, or use another name."
     )
 
 
@@ -176,8 +177,8 @@ def test_invalid_names_raise(rng: RandomStreams, name: Any) -> None:
     with pytest.raises(SpecError) as caught:
         rng(name)
     assert str(caught.value) == (
-        f"mesh.rng({name!r}): {name!r} is no name of a stream.\n"
-        "  Fix: a str without blanks, such as 'dropout'."
+        f"mesh.rng({name!r}): the name {name!r} of a stream is invalid.\n"
+        "  Fix: a str without blanks, for example 'dropout'."
     )
     assert torch.equal(before, torch.get_rng_state())
 
@@ -256,15 +257,15 @@ GOOD = torch.get_rng_state()
         (
             [GOOD],
             "mesh.rng.load_state_dict(states): the states are a list, not a dict.\n"
-            "  Fix: what mesh.rng.state_dict() returned, or several merged.",
+            "  Fix: the result of mesh.rng.state_dict(), or several of them merged.",
         ),
         *(
             (
                 {"y": {"cpu": GOOD}, key: state},
-                f"mesh.rng.load_state_dict(states): the state {key!r} of {kind!r} is not one of "
-                "a generator here.\n"
-                "  It is a uint8 tensor by the name of a stream and the type of a device.\n"
-                "  Fix: what mesh.rng.state_dict() returned, on a torch and a device like these.",
+                f"mesh.rng.load_state_dict(states): the state {key!r} of {kind!r} is not a "
+                "state of this rank's generator.\n"
+                "  States are uint8 tensors, by the name of a stream and the type of a device.\n"
+                "  Fix: the result of mesh.rng.state_dict() with the same torch and device type.",
             )
             for key, state, kind in [
                 ("x", {"cpu": GOOD[:-1]}, "cpu"),
@@ -292,7 +293,7 @@ def test_no_state_is_loaded_inside_a_stream(rng: RandomStreams) -> None:
         rng.load_state_dict({})
     assert str(caught.value) == (
         "mesh.rng.load_state_dict(states): the stream 'x' is open.\n"
-        "  Fix: load before the with, or after it."
+        "  Fix: call load_state_dict before or after the with."
     )
 
 
@@ -412,7 +413,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     stand_in = SimpleNamespace(random=cpu, default_generator=torch.default_generator)
     stand_in.get_device_module = {"cuda": module}.__getitem__
     stand_in.__dict__.update(uint8=torch.uint8, Tensor=Tensor)
-    monkeypatch.setattr(rng, "torch", stand_in)
+    monkeypatch.setattr(rng_module, "torch", stand_in, raising=True)
     return module
 
 
@@ -659,15 +660,15 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
 def collect_refusals() -> Any:
     """Return the errors on a rank inside the mesh, and on one outside."""
     with meshkit.build_mesh(dp=1, sp=1, ranks=[0]) as mesh:
-        told = [error_of(lambda: mesh.seed(vary="dp"))]
-        told.append(error_of(lambda: mesh.rng("init", vary="dp")))
-        told.append(error_of(lambda: mesh.seed(vary="ttp")))
-        told.append(error_of(lambda: mesh.rng("init", vary="pp")))
-        told.append(error_of(lambda: mesh.seed(True)))
-        told.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
+        errors = [error_of(lambda: mesh.seed(vary="dp"))]
+        errors.append(error_of(lambda: mesh.rng("init", vary="dp")))
+        errors.append(error_of(lambda: mesh.seed(vary="ttp")))
+        errors.append(error_of(lambda: mesh.rng("init", vary="pp")))
+        errors.append(error_of(lambda: mesh.seed(True)))
+        errors.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
         with mesh.rng("init"):  # nothing is varied: a rank outside may
             shared = numbers()
-        return dist.get_rank(), told, shared, mesh.seed()
+        return dist.get_rank(), errors, shared, mesh.seed()
 
 
 def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
@@ -683,14 +684,14 @@ def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
     ]
     assert rows[0][1][:2] == [None, None]
     assert rows[1][1][:2] == outside
-    for _, told, shared, seed in rows:
-        assert told[2] == (
+    for _, errors, shared, seed in rows:
+        assert errors[2] == (
             "UnknownAxisError",
             "mesh.seed(vary='ttp'): there is no axis 'ttp'.\n"
             "  The axes are dp, sp.\n"
             "  Fix: use one of dp, sp.",
         )
-        assert told[3][1].startswith("mesh.rng('init', vary='pp'): there is no axis 'pp'.\n")
-        assert told[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
-        assert told[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
+        assert errors[3][1].startswith("mesh.rng('init', vary='pp'): there is no axis 'pp'.\n")
+        assert errors[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
+        assert errors[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
         assert (shared, seed) == (rows[0][2], stream_seed(0))

@@ -337,7 +337,7 @@ def test_streams_on_real_ranks_and_resumed_on_another_mesh(
 
 def collect_refusals() -> Any:
     """Return the errors of mesh.sampler."""
-    told: list[str] = []
+    errors: list[str] = []
     with meshkit.build_mesh(dp=2) as mesh:
         plan = mesh.batch(global_batch=4, micro_batch=2)
         other = meshkit.BatchPlan.solve(dp=4, global_batch=8, micro_batch=2)
@@ -360,14 +360,14 @@ def collect_refusals() -> Any:
             try:
                 ask()
             except meshkit.MeshkitError as error:
-                told.append(str(error))
+                errors.append(str(error))
         plain = meshkit.BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
-        told.append(str([*mesh.sampler(range(4), plain)]))
+        errors.append(str([*mesh.sampler(range(4), plain)]))
         one = mesh.sampler(torch.tensor([1000]), plain)  # a dataset of one sample, not a number
         assert len(one) == one.steps == 1
         shared = mesh.batch(global_batch=4, micro_batch=1, data=())  # all ranks read the same
-        told.append(str([*mesh.sampler(range(4), shared)]))
-    return told
+        errors.append(str([*mesh.sampler(range(4), shared)]))
+    return errors
 
 
 def test_the_errors_of_mesh_sampler() -> None:
@@ -383,10 +383,10 @@ def test_the_errors_of_mesh_sampler() -> None:
         "mesh.sampler(dataset, plan, seed=1): a stream is read in its own order.\n"
         "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
         "mesh.sampler(dataset, plan): a list_iterator has no len().\n"
-        "  What is read by index must say how many samples it has.\n"
+        "  A dataset that is read by index must have a length.\n"
         "  Fix: the number of samples, or a torch.utils.data.IterableDataset.",
-        "mesh.sampler(dataset, plan, tail='drop'): 3 samples give no whole step of 4.\n"
-        "  Fix: mesh.sampler(dataset, plan, tail='keep'), or a global batch of at most 3.",
+        "mesh.sampler([1, 2, 3], plan, tail='drop'): 3 samples do not fill one step of 4.\n"
+        "  Fix: mesh.sampler([1, 2, 3], plan, tail='keep'), or a global batch of at most 3.",
         "mesh.sampler(8, plan, shuffle=True): the plan is of another mesh.\n"
         "  It divides the samples by 4; this mesh has dp=2.\n"
         "  Fix: mesh.batch(...).",
@@ -395,7 +395,7 @@ def test_the_errors_of_mesh_sampler() -> None:
         "mesh.sampler(dataset, plan, shuffle=True): a stream is read in its own order.\n"
         "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
         "mesh.sampler(dataset, plan, tail='keep'): tail is 'keep'.\n"
-        "  Where a stream ends is not known before, so only whole steps are read.\n"
+        "  The end of a stream is not known before, so only whole steps are read.\n"
         "  Fix: mesh.sampler(dataset, plan, tail='drop').",
         "stream.state_dict(steps=-1): steps is -1.\n  Fix: steps as an int, 0 or more.",
     ]
