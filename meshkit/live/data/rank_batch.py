@@ -104,7 +104,7 @@ class RankBatch:
     def _index(self, data_index: int | None) -> int:
         index = self.data_index if data_index is None else data_index
         if index is None:
-            raise CoordinateError("this rank is outside the mesh.", fix="if mesh.inside: ...")
+            raise CoordinateError("this rank is outside the mesh.", fix="check mesh.inside first.")
         return index
 
     @contextmanager

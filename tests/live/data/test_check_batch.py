@@ -102,7 +102,8 @@ def test_good_and_odd_batches(reports: Reports) -> None:
         assert line in errors[name], name
     lines = errors["other dtype"].splitlines()
     assert lines[0] == (
-        "BatchError: mesh.check_batch(batch): ranks that share samples have different batches."
+        "BatchError: mesh.check_batch(batch, data=('dp',)): "
+        "ranks that share samples have different batches."
     )
     assert lines[2].startswith("  rank 0 (dp=0 sp=0):  int64 (2, 4) ")
     assert lines[3].startswith("  rank 1 (dp=0 sp=1):  int32 (2, 4) ")

@@ -258,5 +258,5 @@ def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
             "mesh.batch(global_batch=15, micro_batch=1)",
         ]
         assert errors[4:] == [
-            "plan.samples(0): this rank is outside the mesh.\n  Fix: if mesh.inside: ..."
+            "plan.samples(0): this rank is outside the mesh.\n  Fix: check mesh.inside first."
         ] * (rank >= 4)

@@ -388,6 +388,7 @@ def test_a_pickled_shard_works_without_its_group() -> None:
         with pytest.raises(MeshkitError) as caught:
             copy.gather(shard.positions, dim=0)
         assert str(caught.value) == (
-            "shard.gather(tensor, dim=0): this shard is a copy from another process, without its group.\n"
+            "shard.gather(tensor, dim=0): this shard is a copy from another process, "
+            "without its group.\n"
             "  Fix: mesh.sequence(...) in this process."
         )
