@@ -49,17 +49,17 @@ def shuffle_one(position: int, length: int, seed: int, epoch: int) -> int:
     bits = max((length - 1).bit_length(), 6)
     low = bits // 2
     while True:
-        high, rest = position >> low, position % 2**low
+        high, low_half = position >> low, position % 2**low
         for number, key in enumerate(keys):
-            word = ((rest if number % 2 == 0 else high) + key) % 2**64
+            word = ((low_half if number % 2 == 0 else high) + key) % 2**64
             word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
             word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
             word ^= word >> 31
             if number % 2 == 0:
                 high ^= word % 2 ** (bits - low)
             else:
-                rest ^= word % 2**low
-        position = high * 2**low + rest
+                low_half ^= word % 2**low
+        position = high * 2**low + low_half
         if position < length:
             return position
 
@@ -85,20 +85,22 @@ def test_recorded_orders_never_change() -> None:
 def test_orders_differ_by_seed_epoch_and_length() -> None:
     orders = [order(200, *numbers) for numbers in ((0, 0), (1, 0), (0, 1), (1, 1), (-1, 0))]
     orders.append([position for position in order(201) if position < 200])
-    for i, one in enumerate(orders):
+    for i, permutation in enumerate(orders):
         for other in orders[:i]:
-            assert sum(a == b for a, b in zip(one, other, strict=True)) < 10  # 1 is expected
+            assert (
+                sum(a == b for a, b in zip(permutation, other, strict=True)) < 10
+            )  # 1 is expected
 
 
 def test_positions_of_any_shape() -> None:
     whole = np.array(order(100, 5))
-    asked = np.array([[3, 4], [99, 3]])
-    assert shuffle_indices(asked, 100, 5, 0).tolist() == whole[asked].tolist()
+    selected = np.array([[3, 4], [99, 3]])
+    assert shuffle_indices(selected, 100, 5, 0).tolist() == whole[selected].tolist()
     assert shuffle_indices(np.array(7), 100, 5, 0).shape == ()
     assert shuffle_indices(np.zeros(0, np.int64), 100, 5, 0).dtype == np.int64
-    asked = np.arange(5)
-    shuffle_indices(asked, 100, 5, 0)
-    assert asked.tolist() == [0, 1, 2, 3, 4]  # left as it was
+    selected = np.arange(5)
+    shuffle_indices(selected, 100, 5, 0)
+    assert selected.tolist() == [0, 1, 2, 3, 4]  # left as it was
 
 
 @pytest.mark.parametrize(("length", "bound"), [(2, 15.1), (3, 25.7)])
@@ -106,7 +108,7 @@ def test_all_permutations_are_equally_likely(length: int, bound: float) -> None:
     """Chi-square over the permutations exceeds the bound with probability 1 in 10,000."""
     cases = math.factorial(length)
     counts = Counter(tuple(order(length, seed)) for seed in range(100 * cases))
-    cells = np.array([counts[one] for one in permutations(range(length))])
+    cells = np.array([counts[permutation] for permutation in permutations(range(length))])
     assert ((cells - 100) ** 2 / 100).sum() < bound
 
 

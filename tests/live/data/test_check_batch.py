@@ -129,7 +129,7 @@ def test_one_data_coordinate_need_not_differ(reports: Reports) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "same"),
     [
         (torch.ones(2, 3), torch.ones(3, 2).T, True),
         (torch.ones(2), torch.ones(2, requires_grad=True), True),
@@ -148,9 +148,9 @@ def test_one_data_coordinate_need_not_differ(reports: Reports) -> None:
         (float("nan"), float("nan"), True),
     ],
 )
-def test_which_values_are_equal(one: Any, other: Any, same: bool) -> None:
-    assert not batch_digest(one).fault
-    assert (batch_digest(one).digest() == batch_digest(other).digest()) == same
+def test_which_values_are_equal(first: Any, second: Any, same: bool) -> None:
+    assert not batch_digest(first).fault
+    assert (batch_digest(first).digest() == batch_digest(second).digest()) == same
 
 
 def test_the_path_of_a_leaf() -> None:

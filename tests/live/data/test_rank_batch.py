@@ -58,14 +58,14 @@ def weigh_by_tokens(samples: int) -> Any:
     with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh:
         plan = mesh.batch(global_batch=samples, micro_batch=2, uneven=True)
         model, data = make_model(samples)
-        here = torch.arange(LONGEST).tensor_split(2)[mesh.coordinate["sp"]]
+        positions = torch.arange(LONGEST).tensor_split(2)[mesh.coordinate["sp"]]
         masks = []
         for micro in plan.micro_batches(0):
-            kept = here < token_counts(samples)[torch.from_numpy(micro.samples)][:, None]
+            kept = positions < token_counts(samples)[torch.from_numpy(micro.samples)][:, None]
             masks.append(kept & (not micro.is_filler))
         weights = mesh.token_weights([int(mask.sum()) for mask in masks])
         for micro, mask, weight in zip(plan.micro_batches(0), masks, weights, strict=True):
-            losses = model(data[torch.from_numpy(micro.samples)][:, here])
+            losses = model(data[torch.from_numpy(micro.samples)][:, positions])
             mean = (losses * mask).sum() / mask.sum().clamp(min=1)  # 0 where nothing counts
             (mean * weight).backward()
         flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -138,9 +138,9 @@ def average_gradients(mesh: meshkit.Mesh, model: nn.Module) -> None:
 def gradient_gap(model: nn.Module, expected: dict[str, Tensor]) -> float:
     """Return the largest difference between the full gradients and the expected ones."""
     names = {name: name.removeprefix("_orig_mod.") for name, _ in model.named_parameters()}
-    found = {names[name].removeprefix("module."): p.grad for name, p in model.named_parameters()}
-    assert found.keys() == expected.keys()
-    whole = {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in found.items()}
+    results = {names[name].removeprefix("module."): p.grad for name, p in model.named_parameters()}
+    assert results.keys() == expected.keys()
+    whole = {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in results.items()}
     return max(float((whole[n] - expected[n]).abs().max()) for n in expected)
 
 
@@ -196,9 +196,9 @@ def test_gradients_are_those_of_one_process_and_are_synchronised_once(
     """4 micro batches over 2 ranks, 32 over 7, and 3 over 4, one rank having a filler."""
     steps = -(-samples // 2 // ranks)
     compiled = ranks == 2  # which takes seconds a rank
-    found = meshkit.spawn(train_with_every_wrapper, ranks, (samples, compiled), timeout=120)
-    assert sum(row["none"][2] for row in found) == samples // 2
-    for row in found:
+    results = meshkit.spawn(train_with_every_wrapper, ranks, (samples, compiled), timeout=120)
+    assert sum(row["none"][2] for row in results) == samples // 2
+    for row in results:
         for name, (gap, sent, _) in row.items():
             assert gap < 1e-14, name
             assert len(sent) == steps
@@ -213,10 +213,10 @@ def test_gradients_are_those_of_one_process_and_are_synchronised_once(
 def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(
     samples: int, eight: list[Any]
 ) -> None:
-    found = [one[samples] for one in eight]
+    results = [of_rank[samples] for of_rank in eight]
     total = int(token_counts(samples).sum())
-    assert sum(sum(weights) for _, weights, _ in found) == pytest.approx(4 * 2)
-    for rank, (gap, weights, refused) in enumerate(found):
+    assert sum(sum(weights) for _, weights, _ in results) == pytest.approx(4 * 2)
+    for rank, (gap, weights, refused) in enumerate(results):
         assert gap < 1e-14
         assert all(
             weight * total / 4 == pytest.approx(round(weight * total / 4)) for weight in weights
@@ -238,8 +238,8 @@ def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(
 
 
 def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
-    found = [one["plans"] for one in eight]
-    for rank, (same, shares, shard, own, grown, resized, errors) in enumerate(found):
+    results = [of_rank["plans"] for of_rank in eight]
+    for rank, (same, shares, shard, own, grown, resized, errors) in enumerate(results):
         dp, sp = rank // 4, rank // 2 % 2
         assert same
         assert shares == (dp, sp * 2 + dp, 0, rank if rank < 4 else None)
