@@ -16,7 +16,8 @@ from torch.utils.data import IterableDataset
 from ..core.arrays import Ints
 from ..core.call import public
 from ..core.data.batch import BatchPlan
-from ..core.data.random_streams import seed_of, varied
+from ..core.data.epoch import SampleOrder
+from ..core.data.random_streams import compute_seed, select_coordinate
 from ..core.data.sequence import Order
 from ..core.grid.layout import Layout
 from ..core.grid.position import group_rank
@@ -370,7 +371,7 @@ class Mesh:
     def sampler(  # noqa: D418
         self,
         dataset: IterableDataset[Sample],
-        plan: BatchPlan,
+        plan: BatchPlan | RankBatch,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -383,7 +384,7 @@ class Mesh:
     def sampler(  # noqa: D418
         self,
         dataset: Sized | int,
-        plan: BatchPlan,
+        plan: BatchPlan | RankBatch,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -392,11 +393,11 @@ class Mesh:
     ) -> MicroBatchSampler:
         """Return the sampler of a dataset that is read by index."""
 
-    @public("mesh.sampler")
+    @public("mesh.sampler", by_name=("plan",))
     def sampler(
         self,
         dataset: IterableDataset[Any] | Sized | int,
-        plan: BatchPlan,
+        plan: BatchPlan | RankBatch,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -439,10 +440,9 @@ class Mesh:
         Example:
             ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
         """
-        order = {"shuffle": shuffle, "seed": seed, "epoch": epoch, "tail": tail}
-        return sample(self._groups, dataset, plan, order)
+        return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
-    @public("mesh.check_batch")
+    @public("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] = ("dp",)) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
@@ -533,7 +533,7 @@ class Mesh:
             ``torch.manual_seed(mesh.seed(vary=("dp", "tp")))``
         """
         number = base_seed(self._job.seed) if base is None else base
-        return seed_of(number, "", varied(self.layout, self.rank, vary))
+        return compute_seed(number, "", select_coordinate(self.layout, self.rank, vary))
 
     @cached_property
     def rng(self) -> RandomStreams:

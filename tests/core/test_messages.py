@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -36,15 +36,16 @@ from meshkit import (
 )
 from meshkit.bench.results.collectives import sweep_sizes
 from meshkit.bench.results.targets import parse_targets
-from meshkit.core.call import Call, Verbatim
+from meshkit.core.arrays import Ints
+from meshkit.core.call import public
 from meshkit.core.cost.machines import MACHINES
 from meshkit.core.cost.step_time import TrainingJob
 from meshkit.core.cost.transformer import ModelShape
-from meshkit.core.data.epoch import Epoch, checked_epoch
-from meshkit.core.data.random_streams import varied
-from meshkit.core.data.sampler_state import checked_count, resume_epoch, state
-from meshkit.core.data.sequence import sequence_plan
-from meshkit.core.data.shuffle import shuffled
+from meshkit.core.data.epoch import Epoch, validate_epoch
+from meshkit.core.data.random_streams import select_coordinate
+from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
+from meshkit.core.data.sequence import plan_sequence
+from meshkit.core.data.shuffle import shuffle_indices
 from meshkit.core.draw.svg import draw_svg
 from meshkit.core.grid.axis_names import STANDARD, resolve_axes
 from meshkit.core.grid.factor import merge_sizes
@@ -59,8 +60,7 @@ CORE = Path(meshkit.__file__).parent / "core"
 LAYOUT = Layout(dp=4, sp=2, tp=1)
 PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
 EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
-LOAD = Call("sampler.load_state_dict", (Verbatim("state"),))
-STATE = state(EPOCH, 1)
+STATE = epoch_state(EPOCH, 1)
 CONFIG = {
     "hidden_size": 4096,
     "num_hidden_layers": 32,
@@ -69,6 +69,53 @@ CONFIG = {
     "intermediate_size": 14336,
     "vocab_size": 128256,
 }
+
+# ---------------------------------------------------------------- public calls of the live part
+
+
+@public("mesh.seed")
+def mesh_seed(*, vary: object) -> object:
+    return select_coordinate(LAYOUT, 0, vary)
+
+
+@public("mesh.seed")
+def mesh_seed_on_rank_9(*, vary: object) -> object:
+    return select_coordinate(LAYOUT, 9, vary)
+
+
+@public("mesh.sampler", by_name=("plan",))
+def mesh_sampler(length: int, plan: BatchPlan, **changes: Any) -> object:
+    return validate_epoch(replace(EPOCH, length=length, plan=plan, **changes))
+
+
+@public("mesh.sequence")
+def mesh_sequence(length: int, *, axes: str) -> object:
+    return plan_sequence(Layout(cp=2, sp=2), tuple(axes.split()), length)
+
+
+@public("sampler.load_state_dict", by_name=("state",))
+def load_state(state: object) -> object:
+    return resume_epoch(EPOCH, state)
+
+
+@public("sampler.load_state_dict", by_name=("state",))
+def load_state_of_other_data(state: object) -> object:
+    return resume_epoch(replace(EPOCH, length=90, seed=3), state)
+
+
+@public("sampler.state_dict")
+def save_state(*, steps: int) -> object:
+    return parse_count("steps", steps, 7)
+
+
+@public("shuffle_indices")
+def read_positions(indices: Ints, length: int) -> object:
+    return shuffle_indices(indices, length, 0, 0)
+
+
+@public("sampler.micro_batches")
+def read_step(step: int) -> object:
+    return EPOCH.micro_batches(step)
 
 
 class Said(NamedTuple):
@@ -295,9 +342,7 @@ SAID = {
         {"sizes": {"dp": 3, "sp": 2}, "world_size": 8},
     ),
     "a view out of the standard order": Said(
-        lambda: view_sizes(
-            {"tp": 2, "node": 2, "dp": 2},
-            None),
+        lambda: view_sizes({"tp": 2, "node": 2, "dp": 2}, None),
         SpecError,
         """
         mesh.view(tp=2, node=2, dp=2, groups='dp'): tp dp is not the standard order, dp tp.
@@ -618,8 +663,8 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         lambda: PLAN.samples(-1, 0),
         CoordinateError,
         """
-        plan.samples(-1, 0): there is no step -1.
-          Fix: count steps from 0.
+        plan.samples(-1, 0): the plan has no step -1.
+          Fix: step=0.
         """,
         {"index": -1},
     ),
@@ -678,7 +723,7 @@ or micro_batch one of 24, 30, 36, 40, 45, 48, 60, 72.
         """
         BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, accumulation_steps=4, uneven=True): \
 accumulation_steps is 4.
-          32 micro batches over dp 7 are 5 at the most.
+          32 micro batches over dp 7 are 5 a rank at most.
           Fix: accumulation_steps=5, or leave it out.
         """,
         {"global_batch": 32},
@@ -688,7 +733,7 @@ accumulation_steps is 4.
         BatchError,
         """
         BatchPlan.solve(dp=4, global_batch=8, micro_batch=3, round='near'): round is 'near'.
-          Fix: round='down' or round='up'.
+          Fix: round='down', or round='up'.
         """,
         {},
     ),
@@ -697,7 +742,7 @@ accumulation_steps is 4.
         CoordinateError,
         """
         plan.samples(0, 0, first=-3): first is -3.
-          Fix: count samples from 0.
+          Fix: first=0, or more.
         """,
         {"index": -3},
     ),
@@ -706,7 +751,7 @@ accumulation_steps is 4.
         lambda: BatchSchedule(PLAN, ((0, 8), (100, 12))),
         BatchError,
         """
-        BatchSchedule(plan, ((0, 8), (100, 12))): the stage from 100 samples on cannot be run.
+        BatchSchedule(plan, ((0, 8), (100, 12))): the stage from 100 samples on does not divide.
           12 does not divide into micro batches of 2 over dp 4.
           Fix: a global batch of 8, or a global batch of 16, or uneven=True.
         """,
@@ -718,7 +763,7 @@ accumulation_steps is 4.
         """
         BatchSchedule(plan, ((5, 8), (5, 16))): stages must ascend from 0.
           Stages begin at 5, 5.
-          Fix: the first at 0, each later than the one before.
+          Fix: the first stage at 0, and each later than the one before.
         """,
         {},
     ),
@@ -726,8 +771,8 @@ accumulation_steps is 4.
         lambda: BatchSchedule(PLAN, ((0, 8.0),)),  # type: ignore[arg-type]
         BatchError,
         """
-        BatchSchedule(plan, ((0, 8.0),)): (0, 8.0) is no stage.
-          Fix: (samples consumed, global batch), such as (0, 256).
+        BatchSchedule(plan, ((0, 8.0),)): the stage (0, 8.0) is invalid.
+          Fix: (consumed samples, global batch), for example (0, 256).
         """,
         {},
     ),
@@ -736,8 +781,8 @@ accumulation_steps is 4.
         BatchError,
         """
         BatchSchedule.from_text(plan, '0:8, 100:16'): \
-stages are pairs of samples and a global batch.
-          Fix: "0:256 200000:512", say.
+stages are pairs of consumed samples and a global batch.
+          Fix: "0:256 200000:512", for example.
         """,
         {},
     ),
@@ -746,7 +791,7 @@ stages are pairs of samples and a global batch.
         BatchError,
         """
         BatchSchedule.from_text(plan, '0:8', tokens_per_sample=0): tokens_per_sample is 0.
-          Fix: the length of a sequence, 1 or more.
+          Fix: the length of a sequence in tokens, 1 or more.
         """,
         {},
     ),
@@ -764,8 +809,8 @@ stages are pairs of samples and a global batch.
         lambda: BatchSchedule.ramp_up(PLAN, start=7, increment=3, samples=100, uneven=True),
         BatchError,
         """
-        BatchSchedule.ramp_up(plan, start=7, increment=3, samples=100): \
-the stage from 0 samples on cannot be run.
+        BatchSchedule.ramp_up(plan, start=7, increment=3, samples=100, uneven=True): \
+the stage from 0 samples on does not divide.
           7 does not divide into micro batches of 2 over dp 4.
           Fix: a global batch of 6, or a global batch of 8.
         """,
@@ -775,7 +820,7 @@ the stage from 0 samples on cannot be run.
         lambda: BatchSchedule.from_text(PLAN, "0:8 100:12"),
         BatchError,
         """
-        BatchSchedule.from_text(plan, '0:8 100:12'): the stage from 100 samples on cannot be run.
+        BatchSchedule.from_text(plan, '0:8 100:12'): the stage from 100 samples on does not divide.
           12 does not divide into micro batches of 2 over dp 4.
           Fix: a global batch of 8, or a global batch of 16, or uneven=True.
         """,
@@ -785,8 +830,9 @@ the stage from 0 samples on cannot be run.
         lambda: BatchSchedule.from_text(PLAN, None),  # type: ignore[arg-type]
         BatchError,
         """
-        BatchSchedule.from_text(plan, None): stages are pairs of samples and a global batch.
-          Fix: "0:256 200000:512", say.
+        BatchSchedule.from_text(plan, None): \
+stages are pairs of consumed samples and a global batch.
+          Fix: "0:256 200000:512", for example.
         """,
         {},
     ),
@@ -795,7 +841,7 @@ the stage from 0 samples on cannot be run.
         BatchError,
         """
         BatchSchedule(plan, ((0, 8),)): the plan is 'x'.
-          Fix: mesh.batch(...) first.
+          Fix: a plan of mesh.batch(...) or BatchPlan.solve(...).
         """,
         {},
     ),
@@ -804,12 +850,12 @@ the stage from 0 samples on cannot be run.
         BatchError,
         """
         BatchPlan.solve(dp=4, global_batch=8, micro_batch=2, uneven='no'): uneven is 'no'.
-          Fix: uneven=True, or False.
+          Fix: uneven=True, or uneven=False.
         """,
         {},
     ),
     "a rank outside that asks for a seed": Said(
-        lambda: varied(LAYOUT, 9, "dp"),
+        lambda: mesh_seed_on_rank_9(vary="dp"),
         CoordinateError,
         """
         mesh.seed(vary='dp'): rank 9 is not in Layout(dp=4, sp=2, tp=1).
@@ -828,8 +874,8 @@ the stage from 0 samples on cannot be run.
         BatchError,
         """
         BatchSchedule.ramp_up(plan, start=1, increment=1, samples=1000000000000): \
-999999999 increments; a schedule has 65536 stages at most.
-          Fix: a larger increment.
+999999999 increments are too many, since a schedule has at most 65536 stages.
+          Fix: increment=333667, for example.
         """,
         {},
     ),
@@ -869,9 +915,9 @@ or micro_batch one of 1, 2, 4, 5, 8, 10, 16, 20.
         BatchError,
         """
         BatchSchedule.ramp_up(plan, start=8, increment=5, samples=100): \
-the ramp does not lead to the plan.
-          From 8 by 5 never meets 16.
-          Fix: increment=8, or what divides it.
+the ramp does not lead to the plan's global batch.
+          From 8, increments of 5 do not reach 16.
+          Fix: increment=8, or a divisor of 8.
         """,
         {},
     ),
@@ -879,8 +925,8 @@ the ramp does not lead to the plan.
         lambda: BatchSchedule.constant(PLAN).at(-1),
         CoordinateError,
         """
-        schedule.at(-1): no number of samples.
-          Fix: schedule.at(0).
+        schedule.at(-1): consumed is -1.
+          Fix: consumed=0, or more.
         """,
         {"index": -1},
     ),
@@ -888,8 +934,8 @@ the ramp does not lead to the plan.
         lambda: BatchSchedule.constant(PLAN).consumed(-1),
         CoordinateError,
         """
-        schedule.consumed(-1): there is no such step.
-          Fix: count from 0.
+        schedule.consumed(-1): step is -1.
+          Fix: step=0, or more.
         """,
         {"index": -1},
     ),
@@ -951,8 +997,8 @@ the ramp does not lead to the plan.
         lambda: PLAN.samples(0, 4),
         CoordinateError,
         """
-        plan.samples(0, 4): there is no data index 4.
-          dp is 4, so they run from 0 to 3.
+        plan.samples(0, 4): the plan has no data index 4.
+          dp is 4, so data indices run from 0 to 3.
           Fix: a data index from 0 to 3.
         """,
         {"axis": "dp", "index": 4, "size": 4},
@@ -964,7 +1010,7 @@ the ramp does not lead to the plan.
         """
         SequencePlan(10, 4): 10 is not a multiple of parts 4.
           Nearest lengths: 8 and 12.
-          Fix: length 8 or 12, or SequencePlan(10, 4, pad=True), which fills up to 12.
+          Fix: length 8 or 12, or SequencePlan(10, 4, pad=True), which pads to 12.
         """,
         {"below": 8, "above": 12},
     ),
@@ -972,25 +1018,20 @@ the ramp does not lead to the plan.
         lambda: SequencePlan(6, 4, "zigzag"),
         SpecError,
         """
-        SequencePlan(6, 4, order='zigzag'): 6 is not a multiple of 2 x parts 4 = 8.
+        SequencePlan(6, 4, 'zigzag'): 6 is not a multiple of 2 x parts 4 = 8.
           Zigzag cuts the sequence into two chunks a part.
           Nearest length: 8.
-          Fix: length 8, or SequencePlan(6, 4, order='zigzag', pad=True), which fills up to 8.
+          Fix: length 8, or SequencePlan(6, 4, 'zigzag', pad=True), which pads to 8.
         """,
         {"below": None, "above": 8},
     ),
     "a sequence cut over axes": Said(
-        lambda: sequence_plan(
-            10,
-            4,
-            "contiguous",
-            False,
-            "cp 2 x sp 2"),
+        lambda: mesh_sequence(10, axes="cp sp"),
         SpecError,
         """
         mesh.sequence(10, axes='cp sp'): 10 is not a multiple of cp 2 x sp 2 = 4.
           Nearest lengths: 8 and 12.
-          Fix: length 8 or 12, or mesh.sequence(10, axes='cp sp', pad=True), which fills up to 12.
+          Fix: length 8 or 12, or mesh.sequence(10, axes='cp sp', pad=True), which pads to 12.
         """,
         {},
     ),
@@ -998,9 +1039,9 @@ the ramp does not lead to the plan.
         lambda: SequencePlan(0, 4, "zigzag"),
         SpecError,
         """
-        SequencePlan(0, 4, order='zigzag'): length is 0.
+        SequencePlan(0, 4, 'zigzag'): length is 0.
           Lengths and parts are whole numbers of 1 or more.
-          Fix: length 8, say.
+          Fix: length=8, for example.
         """,
         {},
     ),
@@ -1008,7 +1049,7 @@ the ramp does not lead to the plan.
         lambda: SequencePlan(8, 4, "striped"),  # type: ignore[arg-type]
         SpecError,
         """
-        SequencePlan(8, 4, order='striped'): order is 'striped'.
+        SequencePlan(8, 4, 'striped'): order is 'striped'.
           The orders of tokens are contiguous and zigzag.
           Fix: order='contiguous', or order='zigzag'.
         """,
@@ -1027,36 +1068,36 @@ the ramp does not lead to the plan.
         lambda: SequencePlan(8, 4).positions(4),
         CoordinateError,
         """
-        plan.positions(4): there is no part 4.
-          There are 4, counted from 0.
+        plan.positions(4): the plan has no part 4.
+          It has 4, numbered from 0.
           Fix: a part from 0 to 3.
         """,
         {"index": 4, "size": 4},
     ),
     # --------------------------------------------------------- shuffle.py
     "a position outside a shuffled order": Said(
-        lambda: shuffled(np.array([0, 8, -1]), 8, 0, 0),
+        lambda: read_positions(np.array([0, 8, -1]), 8),
         CoordinateError,
         """
-        shuffled([0, 8, -1], length=8): there is no position 8.
-          They run from 0 to 7.
+        shuffle_indices([0, 8, -1], 8): the order has no position 8.
+          Positions run from 0 to 7.
           Fix: positions inside the order.
         """,
         {"index": 8, "size": 8},
     ),
     # --------------------------------------------------------- epoch.py
     "a step beyond an epoch": Said(
-        lambda: EPOCH.micro_batches(7),
+        lambda: read_step(7),
         CoordinateError,
         """
-        sampler.micro_batches(7): there is no such step.
+        sampler.micro_batches(7): the pass has no step 7.
           Epoch 2 has 7 steps, 0 to 6.
           Fix: for step in range(sampler.steps).
         """,
         {"index": 7, "size": 7},
     ),
     "no data": Said(
-        lambda: checked_epoch(replace(EPOCH, length=0)),
+        lambda: mesh_sampler(0, PLAN),
         BatchError,
         """
         mesh.sampler(0, plan): the number of samples is 0.
@@ -1065,103 +1106,99 @@ the ramp does not lead to the plan.
         {},
     ),
     "a tail that is none": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, tail="wrap")
-        ),
+        lambda: mesh_sampler(100, PLAN, tail="wrap"),
         BatchError,
         """
         mesh.sampler(100, plan, tail='wrap'): tail is 'wrap'.
-          "keep" the rest as a smaller step, "drop" it, or "pad" it with the first samples.
+          Use "keep" for a smaller last step, "drop", or "pad" with the first samples.
           Fix: mesh.sampler(100, plan, tail='keep').
         """,
         {},
     ),
     "an order that is none": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, seed=1.5)
-        ),
+        lambda: mesh_sampler(100, PLAN, seed=1.5),
         BatchError,
         """
-        mesh.sampler(100, plan, seed=1.5): there is no such order.
-          shuffle=True, seed=1.5, epoch=2, where a bool, an int and an int of 0 or more are needed.
+        mesh.sampler(100, plan, seed=1.5): \
+the order of samples is invalid: shuffle=True, seed=1.5, epoch=2.
+          shuffle is a bool, seed is an int, and epoch is an int of 0 or more.
           Fix: mesh.sampler(100, plan, seed=0).
         """,
         {},
     ),
     "no whole step": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, length=9, tail="drop")),
+        lambda: mesh_sampler(9, PLAN, tail="drop"),
         BatchError,
         """
-        mesh.sampler(9, plan, tail='drop'): 9 samples give no whole step of 16.
+        mesh.sampler(9, plan, tail='drop'): 9 samples do not fill one step of 16.
           Fix: mesh.sampler(9, plan, tail='keep'), or a global batch of at most 9.
         """,
         {"global_batch": 16, "below": 9},
     ),
     # --------------------------------------------------------- resume.py
     "a state of other data": Said(
-        lambda: resume_epoch(LOAD, replace(EPOCH, length=90, seed=3), STATE),
+        lambda: load_state_of_other_data(STATE),
         BatchError,
         """
         sampler.load_state_dict(state): the state is of another order of samples.
-          length is 100 in the state, 90 here.
-          seed is 1 in the state, 3 here.
+          length is 100 in the state, 90 in this sampler.
+          seed is 1 in the state, 3 in this sampler.
           Fix: a sampler with the length and seed of the state.
         """,
         {},
     ),
     "a state that has consumed more than there is": Said(
-        lambda: resume_epoch(LOAD, EPOCH, {**STATE, "consumed": 101}),
+        lambda: load_state({**STATE, "consumed": 101}),
         BatchError,
         """
-        sampler.load_state_dict(state): this is no state to read on from.
+        sampler.load_state_dict(state): the state is invalid.
           consumed is 101, of 100 samples.
-          Fix: what state_dict() gave.
+          Fix: the result of state_dict().
         """,
         {},
     ),
     "a state that is none": Said(
-        lambda: resume_epoch(LOAD, EPOCH, [1]),
+        lambda: load_state([1]),
         BatchError,
         """
-        sampler.load_state_dict(state): this is no state to read on from.
-          it is a list.
-          Fix: what state_dict() gave.
+        sampler.load_state_dict(state): the state is invalid.
+          It is a list, not a dict.
+          Fix: the result of state_dict().
         """,
         {},
     ),
     "a state with fields missing": Said(
-        lambda: resume_epoch(LOAD, EPOCH, {"version": 1, "length": 100, "epoch": 2, "consumed": 0}),
+        lambda: load_state({"version": 1, "length": 100, "epoch": 2, "consumed": 0}),
         BatchError,
         """
-        sampler.load_state_dict(state): this is no state to read on from.
-          it has no shuffle, seed.
-          Fix: what state_dict() gave.
+        sampler.load_state_dict(state): the state is invalid.
+          It has no shuffle, seed.
+          Fix: the result of state_dict().
         """,
         {},
     ),
     "a state of another version": Said(
-        lambda: resume_epoch(LOAD, EPOCH, {**STATE, "version": 2}),
+        lambda: load_state({**STATE, "version": 2}),
         BatchError,
         """
-        sampler.load_state_dict(state): this is no state to read on from.
-          its version is 2, not 1.
-          Fix: what state_dict() gave.
+        sampler.load_state_dict(state): the state is invalid.
+          Its version is 2, not 1.
+          Fix: the result of state_dict().
         """,
         {},
     ),
     "a state that stands nowhere": Said(
-        lambda: resume_epoch(LOAD, EPOCH, {**STATE, "epoch": -1}),
+        lambda: load_state({**STATE, "epoch": -1}),
         BatchError,
         """
-        sampler.load_state_dict(state): this is no state to read on from.
+        sampler.load_state_dict(state): the state is invalid.
           epoch is -1, consumed is 16.
-          Fix: what state_dict() gave.
+          Fix: the result of state_dict().
         """,
         {},
     ),
     "more steps than a pass has": Said(
-        lambda: checked_count("steps", 9, 7),
+        lambda: save_state(steps=9),
         CoordinateError,
         """
         sampler.state_dict(steps=9): steps is 9.
@@ -1175,7 +1212,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         stream_seed(1.0, dp=2): the base is 1.0, a float.
-          A base is any int, the same on all ranks.
+          A base is any int, equal on all ranks.
           Fix: the int that seeds the job.
         """,
         {},
@@ -1185,7 +1222,7 @@ the ramp does not lead to the plan.
         SpecError,
         """
         stream_seed(1, 3): the name is 3, an int.
-          Fix: a str, such as '3'.
+          Fix: a str, for example '3'.
         """,
         {},
     ),
@@ -1194,7 +1231,7 @@ the ramp does not lead to the plan.
         CoordinateError,
         """
         stream_seed(1, 'init', dp=2, tp=-1): tp is -1.
-          An index counts from 0.
+          Indices start at 0.
           Fix: stream_seed(1, 'init', dp=2, tp=0).
         """,
         {"axis": "tp", "index": -1},
@@ -1212,14 +1249,15 @@ the ramp does not lead to the plan.
         lambda: stream_seed(1, "init", sample=2**40),
         CoordinateError,
         """
-        stream_seed(1, 'init', sample=1099511627776): the coordinate is too far out for a seed of its own.
-          Its code has 82 bits, and 63 fit.
+        stream_seed(1, 'init', sample=1099511627776): \
+the coordinate is too large for a distinct seed.
+          Its code has 82 bits; the limit is 63.
           Fix: fewer axes, or smaller indices.
-        """,  # noqa: E501
+        """,
         {},
     ),
     "axes to vary that are none": Said(
-        lambda: varied(LAYOUT, 0, 3),
+        lambda: mesh_seed(vary=3),
         SpecError,
         """
         mesh.seed(vary=3): vary is 3.
@@ -1228,7 +1266,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "an axis to vary that is not there": Said(
-        lambda: varied(LAYOUT, 0, "pp"),
+        lambda: mesh_seed(vary="pp"),
         UnknownAxisError,
         """
         mesh.seed(vary='pp'): there is no axis 'pp'.

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..arrays import Ints
 from ..errors import CALL, Change, SpecError
-from .axis_names import check_sizes, infer_sizes
 from .factor import ordered_sizes
 from .group_plan import GroupPlan
 from .hybrid import check_no_plain_sizes, hybrid_layout
 from .layout import Layout
 from .order import view_sizes
 from .rank_order import RankOrder
+from .sizes import check_sizes, infer_sizes
 
 Order = str | Iterable[str] | None
 GroupNames = str | Sequence[str | Iterable[str]] | None
@@ -58,7 +58,7 @@ def plan_groups(
         ordered, positions = ordered_sizes(sizes, order), RankOrder.of(ranks, None)
         check_in_world(int(positions.array().max()), world_size, evidence)
         held = f"ranks has {len(positions)}"
-        inferred = infer_sizes(ordered, len(positions), held, whose="ranks=")
+        inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", can_start=False)
         layout = Layout(ranks=positions.ranks, **inferred)
     return GroupPlan.of(layout, () if groups is None else groups)
 
@@ -80,7 +80,7 @@ def plan_view(
     """
     ordered = view_sizes(check_sizes(sizes), order)
     evidence = f"{layout!r} has {layout.num_ranks} ranks"
-    inferred = infer_sizes(ordered, layout.num_ranks, evidence, whose="the mesh")
+    inferred = infer_sizes(ordered, layout.num_ranks, evidence, owner="the mesh", can_start=False)
     return GroupPlan.of(Layout(ranks=layout.ranks, **inferred), groups or ())
 
 

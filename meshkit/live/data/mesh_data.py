@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.utils.data import IterableDataset
 
-from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
-from ...core.data.batch_solver import solve_batch
-from ...core.data.sequence import Order
+from ...core.data.epoch import SampleOrder
+from ...core.data.sequence import Order, plan_sequence
 from ...core.errors import BatchError
 from ...core.grid.axis_names import resolve_axes
 from ...core.grid.position import group_rank
@@ -20,8 +19,8 @@ from ..groups.mesh_groups import MeshGroups
 from .check_batch import check_batches
 from .rank_batch import RankBatch, token_weights
 from .sampler import MicroBatchSampler, make_sampler
-from .sequence import SequenceShard, sequence_shard
-from .stream import MicroBatchStream
+from .sequence import SequenceShard
+from .stream import MicroBatchStream, make_stream
 
 Axes = str | tuple[str, ...]
 AVERAGED = ("dp", "cp", "sp")  # axes over which gradients are averaged by default
@@ -37,9 +36,9 @@ def plan_rank_batch(
     """Return the batch plan of this rank. Local. See :meth:`meshkit.Mesh.batch`."""
     layout = mesh.plan.layout
     axes = resolve_axes("data", data, layout.axes)
-    sizes = {"dp": layout.size(*axes) if axes else 1, **drop_none(**sizes)}  # type: ignore[dict-item]
-    plan = solve_batch(sizes, round, uneven)
-    return RankBatch.of(plan, axes=axes, data_index=_data_index(mesh, axes))
+    dp = layout.size(*axes) if axes else 1
+    plan = BatchPlan.solve(dp=dp, round=round, uneven=uneven, **sizes)
+    return RankBatch(plan, axes, _data_index(mesh, axes))
 
 
 def weigh_tokens(
@@ -55,11 +54,18 @@ def weigh_tokens(
 
 
 def sample(
-    mesh: MeshGroups, dataset: object, plan: BatchPlan, order: Mapping[str, Any]
+    mesh: MeshGroups,
+    dataset: IterableDataset[Any] | Sized | int,
+    plan: BatchPlan | RankBatch,
+    order: SampleOrder,
 ) -> MicroBatchSampler | MicroBatchStream[Any]:
     """Return the sampler or stream of this rank. Local. See :meth:`meshkit.Mesh.sampler`."""
     mesh.check_usable()
-    return make_sampler(dataset, plan, _check_plan(mesh, plan), order)
+    data_index = _check_plan(mesh, plan)
+    batch_plan = plan.plan if isinstance(plan, RankBatch) else plan
+    if isinstance(dataset, IterableDataset):
+        return make_stream(dataset, batch_plan, data_index, order)
+    return make_sampler(dataset, batch_plan, data_index, order)
 
 
 def compare_batches(mesh: MeshGroups, batch: object, data: Axes, device: torch.device) -> None:
@@ -75,14 +81,10 @@ def shard_sequence(
     """Return this rank's tokens of a sequence. Local. See :meth:`meshkit.Mesh.sequence`."""
     mesh.check_usable()
     layout = mesh.plan.layout
-
-    def find(*names: str) -> dist.ProcessGroup:
-        return mesh.get(names)
-
-    def rank_in(*names: str) -> int:
-        return group_rank(layout, mesh.rank, names)
-
-    return sequence_shard(layout, rank_in, find, device, length, axes, order, pad)
+    names = resolve_axes("axes", axes, layout.axes)
+    plan = plan_sequence(layout, names, length, order=order, pad=pad)
+    part = group_rank(layout, mesh.rank, names) if names else 0
+    return SequenceShard(plan, part, device, lambda: mesh.get(names))
 
 
 def _data_index(mesh: MeshGroups, axes: tuple[str, ...]) -> int | None:
@@ -93,13 +95,13 @@ def _data_index(mesh: MeshGroups, axes: tuple[str, ...]) -> int | None:
     return group_rank(layout, mesh.rank, axes) if axes else 0
 
 
-def _check_plan(mesh: MeshGroups, plan: BatchPlan) -> int:
+def _check_plan(mesh: MeshGroups, plan: BatchPlan | RankBatch) -> int:
     """Return this rank's data index in a plan, if the plan fits the mesh.
 
     Raises:
         BatchError: if it is no plan, or a plan of another mesh.
     """
-    if not isinstance(plan, BatchPlan):
+    if not isinstance(plan, BatchPlan | RankBatch):
         line = f"the plan is {article(type(plan).__name__)}."
         raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")
     layout = mesh.plan.layout

@@ -41,7 +41,7 @@ def propose_from_groups(layout: object, groups: object) -> MeshProposal:
         UnknownAxisError: if the layout does not have an axis.
     """
     job = require_job()
-    shown = dict.fromkeys(groups, Verbatim("group")) if isinstance(groups, Mapping) else groups
+    shown = dict.fromkeys(groups, Verbatim("...")) if isinstance(groups, Mapping) else groups
     call = Call("Mesh.from_groups", (layout, shown))
     with announcing_failure(job.world, call):
         return _propose(job, *_check_arguments(layout, groups), call)
@@ -57,7 +57,7 @@ def propose_from_device_mesh(device_mesh: object) -> MeshProposal:
         LaunchError: if there is no default group.
         SpecError: if the DeviceMesh or one of its groups is invalid. The other ranks quote it.
     """
-    job, call = require_job(), Call("Mesh.from_device_mesh", (device_mesh,), {}, ("device_mesh",))
+    job, call = require_job(), Call("Mesh.from_device_mesh", (Verbatim("device_mesh"),))
     with announcing_failure(job.world, call):
         return _propose(job, *_read_device_mesh(device_mesh), call)
 
