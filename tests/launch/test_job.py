@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import default_group, job
+from meshkit.launch import current_job as current_job_module
+from meshkit.launch import default_group
+from meshkit.launch.current_job import current_job
 
 
 def who() -> Any:
@@ -90,7 +92,7 @@ def at(method: str | None) -> dict[str, Any]:
 
 def times(**arguments: Any) -> Any:
     meshkit.init(**arguments)
-    found = default_group.current_job()
+    found = current_job()
     return found and (found.timeout, found.arrival_timeout)
 
 
@@ -101,13 +103,13 @@ def again_and_again(times: int, method: str | None = None) -> Any:
         meshkit.init(arrival_timeout=20, **at(method))
         total = torch.ones(1)
         dist.all_reduce(total)
-        found = default_group.current_job()
+        found = current_job()
         sums.append(int(total))
         generations.append(found.generation if found else None)
         meshkit.shutdown()
         meshkit.shutdown()
         sums.append(dist.is_initialized())
-    return sums, generations, len(default_group._JOBS)
+    return sums, generations, len(current_job_module._JOBS)
 
 
 @pytest.mark.parametrize("over", ["file", "tcp"])
@@ -235,8 +237,8 @@ def raw_errors() -> list[str]:
 def test_nobody_elses_exceptions() -> None:
     (told,) = meshkit.spawn(raw_errors, 1, timeout=60)
     assert told == [
-        "init(init_method='tcp://h:abc', rank=0, world_size=2): rank 0 of 2 does not know where "
-        "to meet the others.",
+        "init(init_method='tcp://h:abc', rank=0, world_size=2): rank 0 of 2 has no address "
+        "of the job's store.",
         "init(local_rank='1'): local_rank is '1'.",
         "init(device='toaster'): torch does not know the device 'toaster'.",
         "[]",
@@ -308,7 +310,7 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_touched() -> No
     ]
     assert told[0] == (
         "SpecError: init(seed=-1): seed is -1.\n"
-        "  Python, numpy and torch all take ints from 0 to 4294967295.\n"
+        "  Python, numpy and torch all accept ints from 0 to 4294967295.\n"
         "  Fix: init(seed=0), or seed='shared', which rank 0 draws for all."
     )
     assert told[4] == (
@@ -320,8 +322,8 @@ def test_arguments_that_cannot_be_are_refused_before_anything_is_touched() -> No
         "  Fix: a rank from 0 to 7."
     )
     assert told[9].startswith(
-        "LaunchError: init(init_method='carrier://pigeon', rank=0, world_size=2): rank 0 of 2 does "
-        "not know where to meet the others.\n"
+        "LaunchError: init(init_method='carrier://pigeon', rank=0, world_size=2): rank 0 of 2 "
+        "has no address of the job's store.\n"
         "  init_method='carrier://pigeon', MASTER_ADDR=None, MASTER_PORT=None (spawn).\n"
         "  Fix: one of these, the same on all ranks:\n"
     )
@@ -340,13 +342,13 @@ def test_nccl_is_bound_to_its_device_at_once(
         get_rank=lambda: 1,
         get_world_size=lambda: 2,
     )
-    monkeypatch.setattr(job, "dist", played)
+    monkeypatch.setattr(default_group, "dist", played)
     timed: list[timedelta | None] = []
-    monkeypatch.setattr(job, "default_group", lambda: None)
-    monkeypatch.setattr(job, "set_timeout", lambda group, timeout: timed.append(timeout))
+    monkeypatch.setattr(default_group, "default_group", lambda: None)
+    monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
     device, connect = torch.device("cuda", 1), timedelta(seconds=2)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend=backend)
-    job._make_default_group(world, device, dist.HashStore(), None, connect)
+    default_group.create_default_group(world, device, dist.HashStore(), None, connect)
     assert asked["backend"] == backend
     assert asked.get("device_id") == (device if bound else None)
     assert (asked["rank"], asked["world_size"]) == (1, 2)
@@ -364,14 +366,14 @@ def test_mpi_says_itself_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
         get_world_size=lambda: 1,
         destroy_process_group=lambda: left.append(True),
     )
-    monkeypatch.setattr(job, "dist", played)
+    monkeypatch.setattr(default_group, "dist", played)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError) as caught:
-        job._make_default_group(
+        default_group.create_default_group(
             world, torch.device("cpu"), dist.HashStore(), None, timedelta(seconds=2)
         )
     assert str(caught.value) == (
-        "init(): the launcher says rank 1 of 2, the backend mpi says 0 of 1.\n"
+        "the launcher counts rank 1 of 2, the backend mpi counts 0 of 1.\n"
         "  Fix: start with the mpirun of the MPI that torch was built with."
     )
     assert (asked, left) == ({"timeout": None}, [True])

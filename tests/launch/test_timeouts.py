@@ -1,4 +1,4 @@
-"""Times as callers give them."""
+"""Timeouts as callers pass them, and as errors show them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 import meshkit
-from meshkit.core.call import Call
-from meshkit.launch.timeouts import parse_timeout
-
-CALL = Call("init", kwargs={"timeout": 0})
+from meshkit.launch.timeouts import format_timeout, parse_timeout
 
 
 @pytest.mark.parametrize("value", [30, 30.0, np.int64(30), np.float32(30), timedelta(seconds=30)])
-def test_seconds_and_timedelta_are_the_same(value: Any) -> None:
+def test_seconds_and_timedelta_are_equal(value: Any) -> None:
     assert parse_timeout("timeout", value) == timedelta(seconds=30)
 
 
@@ -40,11 +37,16 @@ def test_none_stays_none() -> None:
         timedelta.max,
     ],
 )
-def test_what_is_no_time_is_refused(value: Any) -> None:
+def test_an_invalid_timeout_is_an_error(value: Any) -> None:
     with pytest.raises(meshkit.SpecError) as caught:
         parse_timeout("timeout", value)
     assert str(caught.value) == (
-        f"init(timeout=0): timeout is {value!r}.\n"
+        f"timeout is {value!r}.\n"
         "  A timeout is a positive number of seconds, or a timedelta.\n"
-        "  Fix: init(timeout=60)."
+        "  Fix: timeout=60."
     )
+
+
+def test_a_timeout_as_text() -> None:
+    texts = [format_timeout(time) for time in (None, timedelta(minutes=5), timedelta(seconds=0.5))]
+    assert texts == ["default", "300 s", "0.5 s"]

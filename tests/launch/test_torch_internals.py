@@ -1,4 +1,4 @@
-"""What is asked of torch under no public name does nothing where torch has changed."""
+"""Private API of torch, and the result if torch has changed."""
 
 from __future__ import annotations
 
@@ -6,38 +6,89 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from meshkit.launch.torch_internals import advance_group_counter
+from meshkit.launch.torch_internals import (
+    advance_group_counter,
+    bound_device,
+    can_split,
+    store_of,
+    takes_part_in_split,
+)
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
+def default_group() -> Iterator[None]:
+    """Create a default group of one rank."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("alone")
-def test_torch_goes_on_behind_the_groups_that_it_was_let_count() -> None:
+@pytest.mark.usefixtures("default_group")
+def test_torch_names_the_next_group_after_the_counted_ones() -> None:
     before = dist.get_pg_count()
     assert advance_group_counter(1000)
     assert dist.get_pg_count() == before + 1000
     assert dist.new_group([0]).group_name == str(before + 1000)
 
 
-@pytest.mark.usefixtures("alone")
-def test_nothing_is_counted_where_torch_would_do_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("default_group")
+def test_nothing_is_counted_if_torch_does_more_than_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = dist.get_pg_count()
     with monkeypatch.context() as patch:
-        patch.setenv("TORCH_DIST_INIT_BARRIER", "1")  # all ranks meet behind every group
+        patch.setenv("TORCH_DIST_INIT_BARRIER", "1")  # all ranks wait after every group
         assert not advance_group_counter(3)
     with monkeypatch.context() as patch:
         patch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(default_pg=None))
         patch.setattr(dist, "get_pg_count", lambda: before)
         assert not advance_group_counter(3)
-    whole = SimpleNamespace(WORLD=SimpleNamespace(new_group=object()))
+    other = SimpleNamespace(WORLD=SimpleNamespace(new_group=object()))
     with monkeypatch.context() as patch:
-        patch.setattr(dist, "group", whole)  # a default group that makes groups itself
+        patch.setattr(dist, "group", other)  # a default group that creates groups itself
         assert not advance_group_counter(3)
     assert dist.get_pg_count() == before
+
+
+@pytest.mark.usefixtures("default_group")
+def test_a_group_exposes_its_store() -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    store = store_of(group)
+    assert store is not None
+    store.set("a", "b")
+    assert store.get("a") == b"b"
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "new", "takes_part", "splits"),
+    [
+        (None, "nccl", None, False, False),
+        ("cuda:1", "nccl", None, True, True),
+        ("cuda:1", "nccl", "nccl", True, True),
+        ("cuda:1", "nccl", "gloo", False, False),
+        ("cuda:1", "gloo", None, True, False),
+    ],
+)
+def test_a_bound_default_group_is_split(
+    device: str | None,
+    backend: str,
+    new: str | None,
+    takes_part: bool,
+    splits: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound = None if device is None else torch.device(device)
+    world = SimpleNamespace(bound_device_id=bound)
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=world))
+    monkeypatch.setattr(dist, "get_backend", lambda group: backend)
+    assert bound_device() == bound
+    assert takes_part_in_split(new) is takes_part
+    assert can_split(new) is splits
+
+
+def test_without_a_default_group_nothing_is_bound_or_split() -> None:
+    assert bound_device() is None
+    assert not takes_part_in_split(None)
+    assert not can_split(None)

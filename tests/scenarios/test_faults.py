@@ -25,10 +25,10 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch import job
 from meshkit.launch.agreement.commit import MIN_TIMEOUT, REPORT_GRACE
+from meshkit.launch.current_job import Job
 from meshkit.launch.store.client import STORE_GRACE
 from meshkit.live.groups import create
 from meshkit.live.guard import guard, roll_call
-from meshkit.live.setup import assemble
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
@@ -125,6 +125,16 @@ def strike_after(fault: Callable[[], None], call: Callable[..., Any]) -> Callabl
     return changed
 
 
+def strike_after_creation(fault: Callable[[], None]) -> Callable[..., Any]:
+    """Return a Job.commit that strikes as soon as this rank has created its groups."""
+    commit = Job.commit
+
+    def changed(job: Job, proposal: Any, create: Any, undo: Any, *, connects: bool) -> Any:
+        return commit(job, proposal, strike_after(fault, create), undo, connects=connects)
+
+    return changed
+
+
 def strike_in_new_group(strike: Strike, fault: Callable[[], None], odd: int, count: int) -> None:
     """Strike the odd rank inside new_group, while it waits for a rank that arrives late."""
     real, late = dist.new_group, (odd + 1) % count
@@ -150,16 +160,16 @@ def run_and_strike(
     if mine and point == "before init":
         hit()
     if mine and point == "init, agreed":
-        patch.setattr(job, "together", strike_before(hit, job.together))  # type: ignore[attr-defined]
+        patch.setattr(job, "commit", strike_before(hit, job.commit))  # type: ignore[attr-defined]
     wait = limit if point in ("before init", "init, agreed") else 60
     meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
     if mine and point == "before build":
         time.sleep(1)  # the others have left init
         hit()
     if mine and point == "agreed":
-        patch.setattr(assemble, "on_all", strike_before(hit, assemble.on_all))
+        patch.setattr(Job, "commit", strike_before(hit, Job.commit))
     if mine and point == "made":
-        patch.setattr(assemble, "create", strike_after(hit, assemble.create))
+        patch.setattr(Job, "commit", strike_after_creation(hit))
     if point == "creating":
         strike_in_new_group(strike, hit, odd, who.world_size)
     # a timeout of its own, so that the default group does not stand for it: two groups are made

@@ -1,8 +1,8 @@
-"""Whether a file is a store of torch's, before torch opens it.
+"""Check that a file is a store of torch, before torch opens it.
 
-A file that is none, or that was cut short by a full disk or a kill, keeps torch reading without
-end, and with Python's lock held: no deadline would help. A FileStore appends keys and values, each
-as a length in four bytes and then its bytes.
+Any other file, or one that a full disk or a kill has truncated, makes torch's FileStore read
+forever while it holds Python's lock, so no deadline would help. A FileStore appends keys and
+values, each as a length of four bytes and then its bytes.
 """
 
 from __future__ import annotations
@@ -14,46 +14,47 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-# A file that seems cut short is looked at again, from there on: a tenth of a second in all. A write
-# of torch's takes microseconds, and of a hundred ranks that start together one is always writing.
-PAUSES = (0.0, *(0.001 * 2**look for look in range(7)))
+# Seconds between two reads of a file that seems truncated, a tenth of a second in all. A write of
+# torch takes microseconds, and when a hundred ranks start together one of them always writes.
+PAUSES = (0.0, *(0.001 * 2**attempt for attempt in range(7)))
 
 
 def is_store(path: Path) -> bool:
-    """Whether torch can open a file as a store; an empty one it can, and one that is not there.
+    """Return whether torch can open a file as a store. An empty or a missing file is a store.
 
-    Local; one pass over the file, and what follows it for one that seems to be none: another
-    process may be in the middle of a write. Torch's lock is not taken: a store that Python's
-    collector destroys meanwhile would wait for it, with Python's own lock held.
+    Local. A file that seems truncated is read again from there on, as another process may be in the
+    middle of a write. torch's lock is not taken: a store that Python's collector destroys meanwhile
+    would wait for it while it holds Python's lock.
+
+    Cost: one pass over the lengths in the file.
     """
-    whole = 0
+    end = 0
     with suppress(OSError):
         for pause in PAUSES:
             time.sleep(pause)
-            whole, more = _whole(path, whole)
-            if not more:
+            end, has_more = _skip_records(path, end)
+            if not has_more:
                 return True
         return False
     return True
 
 
-def _whole(path: Path, begin: int) -> tuple[int, bool]:
-    """Where the last whole key and value ends, from such a place on; whether more follows it.
+def _skip_records(path: Path, begin: int) -> tuple[int, bool]:
+    """Return the end of the last whole key and value, and whether more bytes follow it.
 
-    Only lengths are read: what is no store may be of any size.
+    Only the lengths are read, as a file that is no store may be large.
     """
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        place = begin
-        while (end := _end(file, _end(file, place, size), size)) <= size:
-            place = end
-    return place, place < size
+        size, last = os.fstat(file.fileno()).st_size, begin
+        while (end := _end_of_part(file, _end_of_part(file, last, size), size)) <= size:
+            last = end
+    return last, last < size
 
 
-def _end(file: BinaryIO, place: int, size: int) -> int:
-    """Where the part that begins at a place ends; beyond the size where it is cut short."""
-    if place + 4 > size:
+def _end_of_part(file: BinaryIO, begin: int, size: int) -> int:
+    """Return the end of a key or value; more than the size if it is truncated."""
+    if begin + 4 > size:
         return size + 1
-    file.seek(place)
+    file.seek(begin)
     head = file.read(4)
-    return place + 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size + 1
+    return begin + 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size + 1

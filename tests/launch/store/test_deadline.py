@@ -1,4 +1,4 @@
-"""Work in a thread of its own, under a deadline."""
+"""Deadlines, and work in a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import gc
 import threading
 import time
 import weakref
+from datetime import timedelta
 
 import pytest
 
-from meshkit.launch.store.deadline import DeadlineExceededError, run_with_deadline
+from meshkit.launch.store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 
 
-def test_what_it_returns_and_raises() -> None:
+def test_the_result_and_the_error_of_the_work_pass_through() -> None:
     assert run_with_deadline(5, lambda: 42) == 42
     with pytest.raises(ZeroDivisionError):
         run_with_deadline(5, lambda: 1 // 0)
     assert [t for t in threading.enumerate() if t.name == "meshkit-waits"] == []
 
 
-def test_a_time_out_of_the_work_itself_is_its_own() -> None:
+def test_a_timeout_error_of_the_work_passes_through() -> None:
     def late() -> None:
-        raise TimeoutError("mine")
+        raise TimeoutError("of the work")
 
-    with pytest.raises(TimeoutError, match="mine"):
+    with pytest.raises(TimeoutError, match="of the work"):
         run_with_deadline(5, late)
 
 
-def test_work_that_does_not_end_is_left_at_the_deadline() -> None:
+def test_work_that_does_not_end_is_abandoned_at_the_deadline() -> None:
     end = threading.Event()
     began = time.monotonic()
     with pytest.raises(DeadlineExceededError):
@@ -40,22 +41,41 @@ def test_work_that_does_not_end_is_left_at_the_deadline() -> None:
             assert not thread.is_alive()
 
 
-def test_an_error_does_not_keep_what_the_work_held() -> None:
+def test_an_error_keeps_no_reference_to_the_work() -> None:
     """Groups and descriptors are freed with the last reference, not with the next collection."""
 
-    class Held:
+    class Resource:
         pass
 
-    def fails(held: Held) -> None:
+    def fail(resource: Resource) -> None:
         raise ValueError("x")
 
-    held = Held()
-    seen = weakref.ref(held)
+    resource = Resource()
+    reference = weakref.ref(resource)
     gc.disable()
     try:
         with pytest.raises(ValueError, match="x") as caught:
-            run_with_deadline(5, lambda held=held: fails(held))  # type: ignore[misc]
-        del held, caught
-        assert seen() is None
+            run_with_deadline(5, lambda resource=resource: fail(resource))  # type: ignore[misc]
+        del resource, caught
+        assert reference() is None
     finally:
         gc.enable()
+
+
+def test_a_deadline_keeps_its_timeout_and_counts_down() -> None:
+    deadline = Deadline.after(timedelta(seconds=30))
+    assert 29 < deadline.left <= 30
+    assert not deadline.expired
+    assert (str(deadline), str(Deadline.after(1.5))) == ("30 s", "1.5 s")
+
+
+def test_an_expired_deadline_has_no_time_left_and_does_not_sleep() -> None:
+    deadline = Deadline.after(0)
+    assert (deadline.left, deadline.expired, deadline.sleep(30)) == (0, True, False)
+
+
+def test_a_sleep_longer_than_the_rest_does_not_begin() -> None:
+    deadline, began = Deadline.after(5), time.monotonic()
+    assert deadline.sleep(0.01)
+    assert not deadline.sleep(30)
+    assert 0.01 <= time.monotonic() - began < 4
