@@ -140,6 +140,8 @@ def public(
         skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
 
         def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+            while len(args) > skip and args[-1] is None:  # None means that it was not given
+                args = args[:-1]
             names = parameters[skip : len(args)]
             values = [
                 Verbatim(n) if n in by_name else v for n, v in zip(names, args[skip:], strict=False)

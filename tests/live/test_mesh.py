@@ -154,7 +154,7 @@ def call_getters_on_one_rank(folder: str) -> Any:
         answers = {
             "coordinate": mesh.coordinate,
             "sizes": [mesh.size(), mesh.size("dp"), mesh.size("dp", "sp"), mesh.size("tp")],
-            "peers": [mesh.peers("dp").tolist(), mesh.ranks("sp").tolist(), mesh.peers().tolist()],
+            "peers": [mesh.peers("dp").tolist(), mesh.peers("sp").tolist(), mesh.peers().tolist()],
             "neighbors": [
                 mesh.neighbor("dp"),
                 mesh.neighbor("dp", -1),
@@ -414,7 +414,7 @@ def test_ranks_out_of_order_raise_on_a_torch_that_sorts(
     assert told == (
         "build_mesh(dp=2, ranks=[1, 0]): the ranks of group(the whole mesh) are not in ascending "
         "order.\n"
-        "  torch below 2.13 sorts them, and places would not be coordinates.\n"
+        "  torch below 2.13 sorts them, so group ranks would not be coordinates.\n"
         "  Fix: torch 2.13 or newer; or list axes from the outside in, and ranks ascending. False"
     )
 
@@ -602,7 +602,7 @@ def receive_wrong_group() -> Any:
 def test_a_group_with_other_ranks_than_requested_raises_and_is_destroyed() -> None:
     results = meshkit.spawn(receive_wrong_group, 4, timeout=60)
     assert results[3] == (
-        "new_group([1, 3]) returned a group of [3, 1].\n"
+        "build_mesh(dp=2, sp=2): new_group([1, 3]) returned a group of [3, 1].\n"
         "  Fix: report this with the version of torch.",
         0,
     )

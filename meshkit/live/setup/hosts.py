@@ -14,7 +14,7 @@ from typing import cast
 
 import torch.distributed as dist
 
-from ...core.call import Verbatim
+from ...core.call import Call, Verbatim
 from ...core.errors import Change, Fix, SpecError
 from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
 from ...core.topology.topology import Topology
@@ -103,7 +103,7 @@ def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | No
             except RuntimeWarning as warning:  # python -W error
                 fatal = warning
     if is_strict:
-        error = _broadcast(job, f"crossing/{round_id}", lambda: _to_json(verdict))
+        error = _broadcast(job, f"crossing/{round_id}", lambda: _to_json(verdict, proposal.built_by))
         if error:
             raise error_from_json(error)
     return fatal
@@ -141,8 +141,8 @@ def _no_store_error(fix: Fix) -> SpecError:
     return SpecError("there is no store, so the hosts of the ranks are unknown.", fix=fix)
 
 
-def _to_json(verdict: CrossingVerdict) -> str:
-    return error_to_json(verdict.error) if verdict.error is not None else ""
+def _to_json(verdict: CrossingVerdict, call: Call) -> str:
+    return "" if verdict.error is None else error_to_json(verdict.error.quote(call))
 
 
 def _broadcast(job: Job, key: str, read: Callable[[], str]) -> str:

@@ -90,8 +90,8 @@ def type_the_fix() -> Any:
 def test_a_view_creates_a_group_that_was_not_passed() -> None:
     for rank, (told, members, same) in enumerate(meshkit.spawn(type_the_fix, 8, timeout=60)):
         assert told == (
-            "mesh.group('dp', 'tp'): no group over dp tp was built.\n"
-            "  Built are (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
+            "mesh.group('dp', 'tp'): the mesh has no group over dp tp.\n"
+            "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
             "  Fix: mesh.view(dp=2, sp=2, tp=2, groups=['dp', 'dp tp'])."
         )
         sp = rank // 2 % 2
@@ -132,7 +132,7 @@ def test_groups_that_differ_from_the_layout_raise_on_every_rank() -> None:
         assert [kind for kind, _ in told[3:]] == others
         texts = [text for _, text in told]
         assert texts[0].startswith(
-            "Mesh.from_groups(Layout(dp=2, tp=2), {'dp': group, 'tp': group}): the group over dp is"
+            "Mesh.from_groups(Layout(dp=2, tp=2), {'dp': ..., 'tp': ...}): the group over dp is"
             " not the one the mesh says.\n"
             if rank == 2
             else "ranks disagree about the mesh; no process group was created.\n"

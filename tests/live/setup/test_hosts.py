@@ -137,8 +137,8 @@ def test_an_error_is_the_same_on_every_rank_and_nothing_is_made(foreign: bool) -
         "SpecError: build_mesh(dp=1, tp=4, crossing={'tp': 'error'}): tp crosses nodes.\n"
         "  tp crosses nodes: 1 of 1 groups span 2 nodes; ranks 0-3 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 1 and 3.\n"
-        "  Fix: dp=4, tp=1, as 1 divides the ranks of every node. Or crossing={'tp': 'allow'}, "
-        "if it is meant."
+        "  Fix: build_mesh(dp=4, tp=1, crossing={'tp': 'error'}), as 1 divides the ranks of every "
+        "node. Or build_mesh(dp=1, tp=4, crossing={'tp': 'allow'}), if crossing is meant."
     ] * 4
     assert [one["groups"] for one in told] == [0] * 4
 
@@ -287,12 +287,12 @@ def test_without_a_store_crossing_error_raises() -> None:
         (
             {"crossing": "tp"},
             "build_mesh(dp=1, tp=1, crossing='tp'): crossing is 'tp', a str.\n"
-            "  Fix: build_mesh(dp=1, tp=1, crossing={'tp': 'error'}), say.",
+            "  Fix: for example build_mesh(dp=1, tp=1, crossing={'tp': 'error'}).",
         ),
         (
             {"within": {"tp": 1}, "ranks": [0]},
-            "build_mesh(dp=1, tp=1, ranks=[0], within={'tp': 1}) gives dp, tp beside within and "
-            "across.\n"
+            "build_mesh(dp=1, tp=1, within={'tp': 1}, ranks=[0]) gives dp, tp in addition to within "
+            "and across.\n"
             "  Fix: build_mesh(ranks=[0], within={'tp': 1}, across={'dp': 1, 'tp': 1}); or within, "
             "on a node.",
         ),
