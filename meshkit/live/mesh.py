@@ -64,6 +64,8 @@ class Mesh:
     def __init__(
         self, job: Job, options: GroupOptions, groups: MeshGroups, guard_state: GuardState
     ) -> None:
+        self._layout = groups.plan.layout
+        self._rank = groups.rank
         self._job = job
         self._options = options
         self._groups = groups
@@ -74,12 +76,12 @@ class Mesh:
     @property
     def layout(self) -> Layout:
         """The grid of ranks."""
-        return self._groups.plan.layout
+        return self._layout
 
     @property
     def rank(self) -> int:
         """The global rank of this process."""
-        return self._groups.rank
+        return self._rank
 
     @property
     def coordinate(self) -> dict[str, int]:
@@ -108,7 +110,7 @@ class Mesh:
         Raises:
             UnknownAxisError: if the mesh does not have an axis.
         """
-        return self._groups.plan.layout.size(*axes)
+        return self._layout.size(*axes)
 
     @public("mesh.group_rank")
     def group_rank(self, *axes: str) -> int:
@@ -151,8 +153,7 @@ class Mesh:
             UnknownAxisError: if the mesh does not have the axis.
             CoordinateError: on a rank outside the mesh, or if ``shift`` is no int.
         """
-        groups = self._groups
-        return groups.plan.layout.neighbor(groups.rank, axis, shift, wrap=wrap)
+        return self._layout.neighbor(self._rank, axis, shift, wrap=wrap)
 
     @public("mesh.ring")
     def ring(self, axis: str) -> Ints:
@@ -171,7 +172,6 @@ class Mesh:
 
     # -------------------------------------------------------------------- process groups
 
-    @public("mesh.group")
     def group(self, *axes: str) -> dist.ProcessGroup:
         """Return this rank's process group over the axes; without axes, that of the whole mesh.
 

@@ -313,7 +313,7 @@ def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: 
         "build_mesh(dp=2, ranks=[5, 6]): ranks must be some of the world's.\n"
         f"  They run from 0 to 5; {SIX}.\n"
         "  Fix: ranks=range(6), or a part of it.",
-        "build_mesh(dp=2, ranks=[1, 1]): a rank stands twice in ranks.\n"
+        "build_mesh(dp=2, ranks=[1, 1]): ranks contains a rank twice.\n"
         "  Fix: distinct ranks of this world, such as ranks=range(4).",
         "build_mesh(sp=4) needs a multiple of 4 ranks, the world has 6.\n"
         f"  sp 4 = 4; {SIX}.\n"
@@ -323,7 +323,7 @@ def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: 
         "build_mesh(dp=1, ranks=5): ranks is 5.\n"
         "  Fix: distinct ranks of this world, such as ranks=range(4).",
         "build_mesh([('dp', 6)]): sizes is a list.\n"
-        "  Fix: build_mesh(dp=4, sp=2, tp=1), or the same as a dict.",
+        '  Fix: axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
     ]
 
 
@@ -496,7 +496,7 @@ def test_the_fix_for_a_group_that_was_not_built_works() -> None:
     results = meshkit.spawn(type_the_fix, 4, (request,), timeout=60)
     fix, axes, members = results[3]
     assert fix == (
-        "build_mesh(tp=2, expert=2, order='tp dp expert', timeout=50, groups=['tp expert'])"
+        "build_mesh(tp=2, expert=2, order='tp dp expert', groups=['tp expert'], timeout=50)"
     )
     assert axes == ["tp", "dp", "expert"]
     assert members == [0, 1, 2, 3]

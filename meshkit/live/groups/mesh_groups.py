@@ -6,7 +6,7 @@ import weakref
 
 import torch.distributed as dist
 
-from ...core.call import Call
+from ...core.call import Call, public
 from ...core.errors import MeshkitError
 from ...core.grid.axis_names import check_axes_exist
 from ...core.grid.group_plan import GroupPlan, missing_group_error
@@ -78,9 +78,10 @@ class MeshGroups:
                 return self.requested[axes]
         except (KeyError, TypeError):  # not requested before, or no str; or no default group
             pass
-        return self.find(axes)
+        return self.find(*axes)
 
-    def find(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
+    @public("mesh.group")  # here, so that the common path of mesh.group has no wrapper
+    def find(self, *axes: str) -> dist.ProcessGroup:
         """Return this rank's group over the axes; without axes, that of the whole mesh.
 
         Raises:

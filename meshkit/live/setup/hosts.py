@@ -103,7 +103,9 @@ def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | No
             except RuntimeWarning as warning:  # python -W error
                 fatal = warning
     if is_strict:
-        error = _broadcast(job, f"crossing/{round_id}", lambda: _to_json(verdict, proposal.built_by))
+        error = _broadcast(
+            job, f"crossing/{round_id}", lambda: _to_json(verdict, proposal.built_by)
+        )
         if error:
             raise error_from_json(error)
     return fatal

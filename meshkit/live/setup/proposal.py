@@ -73,12 +73,13 @@ class MeshProposal:
     def before_creation(self) -> Proposal:
         """Return the proposal on which ranks agree before a group is created."""
         describe = coordinate_formatter(self.plan.layout)
-        return Proposal("build_mesh", self.fields, CONFLICT, describe_rank=describe)
+        return Proposal(self.built_by.name, self.fields, CONFLICT, describe_rank=describe)
 
     def after_creation(self) -> Proposal:
         """Return the proposal on which ranks agree when all groups are created."""
         describe = coordinate_formatter(self.plan.layout)
-        return Proposal("build_mesh", {}, FAILURE, describe_rank=describe, stage="the end of ")
+        stage = "the end of "
+        return Proposal(self.built_by.name, {}, FAILURE, describe_rank=describe, stage=stage)
 
 
 def coordinate_formatter(layout: Layout) -> Callable[[int], str]:

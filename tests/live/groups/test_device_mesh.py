@@ -61,7 +61,7 @@ def test_invalid_patterns_raise() -> None:
         kinds = [text.partition(":")[0] for text in told]
         assert kinds == ["SpecError"] * 6 + ["UnknownAxisError"] + ["SpecError"] * 2
         assert told[7] == (
-            "SpecError: mesh.group('sp', 'dp'): the mesh has no group over sp dp.\n"
+            "SpecError: mesh.device_mesh('(sp dp)'): the mesh has no group over sp dp.\n"
             "  It has groups over (dp), (sp); a getter never creates one.\n"
             "  Fix: build_mesh(dp=2, sp=2, groups=['sp dp'])."
         )
@@ -84,7 +84,7 @@ def test_a_group_of_another_axis_raises_before_torch_gets_it() -> None:
     for rank, told in enumerate(meshkit.spawn(swap_groups, 4, timeout=60)):
         dp, sp = [rank % 2, rank % 2 + 2], [rank // 2 * 2, rank // 2 * 2 + 1]
         assert told == (
-            "mesh.device_mesh('dp sp'): the group over dp is not the one the mesh says.\n"
+            "the group over dp is not the one the mesh says.\n"
             f"  The group holds {sp}, the mesh says {dp}.\n"
             "  Fix: use the groups of this mesh only."
         )

@@ -20,9 +20,9 @@ def test_a_report_is_a_table() -> None:
         "rank 5 holds 3 process groups, 1 created.",
         "  view 0: dp=8 sp=2",
         "  view 2: ep=8 tp=2",
-        "  16 ranks [0, 1, ..., 15]  default  gloo 1800 s  0: all; 2: all",
-        "  2 ranks [4, 5]            made     gloo 30 s    0: sp; 2: tp",
-        "  1 rank [5]                lent     nccl",
+        "  16 ranks [0, 1, ..., 15]  default   gloo 1800 s  0: all; 2: all",
+        "  2 ranks [4, 5]            created   gloo 30 s    0: sp; 2: tp",
+        "  1 rank [5]                external  nccl",
     ]
 
 

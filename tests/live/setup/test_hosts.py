@@ -87,7 +87,7 @@ def test_tp_across_nodes_warns_once_with_a_fix() -> None:
         "build_mesh(dp=2, tp=2): tp crosses nodes.\n"
         "  tp crosses nodes: 2 of 2 groups span 2 nodes; ranks 0-1 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 2, not in blocks: node 0 has ranks 0, 2.\n"
-        "  Fix: start the ranks in blocks, node by node (srun --distribution=block); "
+        "  Fix: start the ranks in blocks, node by node (srun --distribution=block), "
         "or build_mesh(dp=2, tp=2, place=True). "
         "Or build_mesh(dp=2, tp=2, crossing={'tp': 'allow'}), if crossing is meant."
     ]
@@ -179,7 +179,7 @@ def test_sizes_within_nodes_beside_ranks() -> None:
     with pytest.raises(meshkit.SpecError) as caught:
         meshkit.build_mesh(within={"tp": 1}, ranks=[0])
     assert str(caught.value) == (
-        "build_mesh(ranks=[0], within={'tp': 1}) gives ranks beside within and across.\n"
+        "build_mesh(within={'tp': 1}, ranks=[0]) gives ranks beside within and across.\n"
         "  Fix: build_mesh(within={'tp': 1}), or axes by size beside ranks."
     )
 
@@ -293,8 +293,8 @@ def test_without_a_store_crossing_error_raises() -> None:
             {"within": {"tp": 1}, "ranks": [0]},
             "build_mesh(dp=1, tp=1, within={'tp': 1}, ranks=[0]) gives dp, tp in addition to within "
             "and across.\n"
-            "  Fix: build_mesh(ranks=[0], within={'tp': 1}, across={'dp': 1, 'tp': 1}); or within, "
-            "on a node.",
+            "  Fix: build_mesh(within={'tp': 1}, ranks=[0], across={'dp': 1, 'tp': 1}); or use "
+            "within for sizes on one node.",
         ),
         (
             {"place": "near"},

@@ -318,7 +318,7 @@ def test_ranks_agree_on_a_value() -> None:
         assert lines[2].startswith("  rank 2 (host ")
         assert lines[2].endswith("):  learning rate=0.002")
         assert lines[3:] == ["  Fix: pass equal learning rate on every rank."]
-        assert requests[2] == "learning rate=0.002"
+        assert requests[2] == "call=mesh.agree learning rate=0.002"
 
 
 def test_ranks_agree_on_a_value_over_a_part_of_the_world() -> None:
