@@ -16,7 +16,7 @@ from meshkit.cli.main import main
 from meshkit.core.call import Call
 from meshkit.core.report.disagreement import disagreement
 from meshkit.core.topology.crossing_policy import check_crossings
-from meshkit.live.setup.proposal import ABOUT
+from meshkit.live.setup.proposal import CONFLICT
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -87,7 +87,7 @@ def test_the_messages_shown_are_the_messages_raised() -> None:
 def test_the_disagreement_shown_is_the_one_raised() -> None:
     mine, other = {"sizes": "dp=4 sp=2 tp=1"}, {"sizes": "dp=2 sp=4 tp=1"}
     requests = {rank: other if rank == 4 else mine for rank in range(8)}
-    told = disagreement(ABOUT, requests, {4: "host b, pid 311"}, [])
+    told = disagreement(CONFLICT, requests, {4: "host b, pid 311"}, [])
     assert f"DisagreementError: {told}" in README
 
 

@@ -1,5 +1,7 @@
-"""Process groups: which groups a rank holds, and how tensors are gathered over one of them.
+"""Process groups: create them, share equal ones between views, and report them.
 
-:func:`all_gather` returns the tensor of every rank (all_gather.py). :class:`GroupsReport` lists the
-groups of a rank, and :func:`report_groups` makes it (report.py).
+:func:`create_groups` creates the missing groups of a plan (create.py) under :class:`GroupOptions`
+(options.py). :class:`GroupRegistry` holds the groups that views share (registry.py), and
+:class:`MeshGroups` those of one mesh (mesh_groups.py). :class:`GroupsReport` lists them
+(report.py).
 """

@@ -1,7 +1,7 @@
-"""torch's DeviceMesh out of groups that exist, with their membership checked.
+"""Make torch's DeviceMesh from existing groups, after a check of their members.
 
-``DeviceMesh.from_group`` checks only how many groups it is given. Here each group must hold exactly
-the ranks that the mesh says, in that order, before torch sees it.
+``DeviceMesh.from_group`` checks only the number of groups. Here each group must hold exactly the
+ranks of the layout, in that order, before torch receives it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ GroupOf = Callable[..., dist.ProcessGroup]
 def device_mesh(
     layout: Layout, rank: int, group_of: GroupOf, device_type: str, pattern: str | None
 ) -> DeviceMesh:
-    """A DeviceMesh over existing groups. Local; makes no group.
+    """Return a DeviceMesh over existing groups. Local; no group is created.
 
     Args:
         layout: the grid.
         rank: this rank.
         group_of: axes to this rank's group.
         device_type: ``"cpu"`` or ``"cuda"``.
-        pattern: ``"(dp sp) tp"``: one dimension a word or a bracket, named ``dp_sp`` and ``tp``;
-            axes left out are fixed at this rank's coordinate. None means every axis by itself.
+        pattern: ``"(dp sp) tp"``: one dimension per word or bracket, named ``dp_sp`` and ``tp``.
+            Axes that are left out are fixed at this rank's coordinate. None means every axis.
 
     Raises:
-        SpecError: for a pattern that cannot be read or a group that is not what the mesh says.
-        UnknownAxisError: for an axis the layout does not have.
+        SpecError: if the pattern is invalid, or a group holds other ranks than the layout.
+        UnknownAxisError: if the layout does not have an axis.
     """
     single = tuple((axis,) for axis in layout.axes)
     parts = single if pattern is None else parse_axis_pattern(pattern, layout.axes)
@@ -55,7 +55,7 @@ def device_mesh(
 
 
 def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:
-    """The ranks that share this rank's coordinate on all other axes, one array axis a part."""
+    """Return the ranks with this rank's coordinate on all other axes, one array axis per part."""
     flat = tuple(axis for part in parts for axis in part)
     return layout.peers(rank, *flat).reshape([layout.size(*part) for part in parts])
 
@@ -67,10 +67,10 @@ def check_members(
     *,
     fix: str = "use the groups of this mesh only.",
 ) -> None:
-    """Refuse a group that does not hold exactly these ranks in this order.
+    """Raise if a group does not hold exactly these ranks in this order.
 
     Raises:
-        SpecError: with both lists.
+        SpecError: with both lists, or if the group has been destroyed.
     """
     try:
         members = dist.get_process_group_ranks(group)

@@ -23,8 +23,8 @@ from meshkit.core.errors import MeshkitError
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.current_job import Job
 from meshkit.live.groups.options import GroupOptions, GroupTimeouts
-from meshkit.live.setup import hosts
 from meshkit.live.groups.registry import GroupRegistry
+from meshkit.live.setup import hosts
 from meshkit.live.setup.hosts import check_crossing
 from meshkit.live.setup.proposal import MeshProposal
 from tests.live.side_by_side import side_by_side
@@ -291,8 +291,8 @@ def test_without_a_store_crossing_error_raises() -> None:
         ),
         (
             {"within": {"tp": 1}, "ranks": [0]},
-            "build_mesh(dp=1, tp=1, within={'tp': 1}, ranks=[0]) gives dp, tp in addition to within "
-            "and across.\n"
+            "build_mesh(dp=1, tp=1, within={'tp': 1}, ranks=[0]) gives dp, tp in addition to "
+            "within and across.\n"
             "  Fix: build_mesh(within={'tp': 1}, ranks=[0], across={'dp': 1, 'tp': 1}); or use "
             "within for sizes on one node.",
         ),
