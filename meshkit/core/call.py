@@ -138,9 +138,10 @@ def public(
         code = function.__code__
         parameters = code.co_varnames[: code.co_argcount]
         skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
+        required = len(parameters) - len(function.__defaults__ or ())
 
         def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
-            while len(args) > skip and args[-1] is None:  # None means that it was not given
+            while len(args) > required and args[-1] is None:  # the same as not given
                 args = args[:-1]
             names = parameters[skip : len(args)]
             values = [

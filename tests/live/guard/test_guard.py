@@ -294,7 +294,7 @@ def close_together(stays_away: bool) -> Any:
     from meshkit.live import mesh as mesh_module
 
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
-    pytest.MonkeyPatch().setattr(mesh_module, "ends_together", lambda groups: True)
+    pytest.MonkeyPatch().setattr(close, "is_destroyed_collectively", lambda groups: True)
     if mesh.rank == 1:
         time.sleep(4 if stays_away else 1)
     began = time.monotonic()
