@@ -57,7 +57,7 @@ class Proposal:
         claims: values that must match on every rank that sets them, or be unique to one rank.
         describe_rank: returns the coordinate of a rank as text, for errors; None leaves it out.
         stage: the part of the call, for example ``"the end of "``; empty for its beginning.
-        expected_hosts: returns the hosts of the job, as far as the launcher tells them.
+        expected_hosts: returns the hosts of the job, as far as the launcher lists them.
         failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
     """
 
