@@ -159,11 +159,11 @@ def announce_failure(proposal: Proposal, participants: Participants, error: Base
         participants: the ranks and their store.
         error: the error of this rank, which the caller raises.
     """
+    rank = participants.world.rank
+    report = failure_report(proposal.conflict_summary, rank, error)
 
     def post() -> None:
         _, store = participants.next_round()
-        rank = participants.world.rank
-        report = failure_report(proposal.conflict_summary, proposal.operation, rank, error)
         # before the check-in: the last rank to check in decides "all"
         store.compare_set(keys.DECISION, "", error_to_json(report))
         CheckIn.current({}).post(store, rank)
