@@ -101,6 +101,8 @@ class MeshkitError(Exception):
         call: the public call that raised the error; None until it is quoted.
     """
 
+    begins_with_call = True  # whether the text begins with the call, if it is quoted
+
     def __init__(self, summary: str = "", *evidence: str, fix: Fix = "", **facts: object) -> None:
         super().__init__(summary)
         self.summary = summary
@@ -117,7 +119,7 @@ class MeshkitError(Exception):
     @property
     def headline(self) -> str:
         """The first line of the text: the call and the summary."""
-        if self.call is None or CALL in self.summary:
+        if self.call is None or CALL in self.summary or not self.begins_with_call:
             return self._fill(self.summary)
         return f"{self.call}: {self.summary}"
 
@@ -230,6 +232,7 @@ class DisagreementError(MeshkitError, RuntimeError):
         requests: rank to its request.
     """
 
+    begins_with_call = False  # the calls differ, and the text is the same on every rank
     requests: Mapping[int, str] = {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...core.call import current_call
 from ...core.errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
-from ...core.report.disagreement import disagreement, group_equal_requests
+from ...core.report.disagreement import describe_disagreement, group_equal_requests
 from ...core.text import format_ranks, format_sizes, plural
 from ..store.check_in import CheckIn
 from ..store.process import ProcessIdentity
@@ -26,13 +26,13 @@ def disagreement_error(
     """
     requests = {rank: check_in.request for rank, check_in in check_ins.items()}
     processes = {rank: str(check_in.process) for rank, check_in in check_ins.items()}
-    text = disagreement(summary, requests, processes, missing)
+    evidence, fix = describe_disagreement(requests, processes, missing)
     by_rank = {
         rank: format_sizes(request)
         for request, ranks in group_equal_requests(requests)
         for rank in ranks
     }
-    return DisagreementError(text, requests=by_rank)
+    return DisagreementError(summary, *evidence, fix=fix, requests=by_rank)
 
 
 def missing_ranks_error(
