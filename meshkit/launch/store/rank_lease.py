@@ -90,7 +90,7 @@ class RankTakenError(Exception):
     """Another process holds the rank.
 
     Attributes:
-        holder: that process.
+        holder: the other process.
         waits: whether it still waits for the other ranks of its job.
     """
 

@@ -158,7 +158,7 @@ def checked_in(matter: Proposal, record: Job, fix: Fix) -> list[str]:
 
 def _heard(record: Job, key: str, say: Callable[[], str]) -> str:
     """What rank 0 knows of the nodes. Collective."""
-    what, fix = "the hosts of the ranks", "look at the log of rank 0 first."
+    what, fix = "where ranks are", "look at the log of rank 0 first."
     deadline = Deadline.after(record.arrival_timeout)
     participants = cast(Participants, record.participants())
     return broadcast_from_rank_0(participants, key, say, deadline, what=what, fix=fix)
