@@ -14,7 +14,8 @@ import meshkit
 from meshkit.cli import terminal
 from meshkit.cli.main import main
 from meshkit.core.call import Call
-from meshkit.core.report.disagreement import disagreement
+from meshkit.core.errors import format_error
+from meshkit.core.report.disagreement import describe_disagreement
 from meshkit.core.topology.crossing_policy import check_crossings
 from meshkit.live.setup.proposal import CONFLICT
 
@@ -87,8 +88,9 @@ def test_the_messages_shown_are_the_messages_raised() -> None:
 def test_the_disagreement_shown_is_the_one_raised() -> None:
     mine, other = {"sizes": "dp=4 sp=2 tp=1"}, {"sizes": "dp=2 sp=4 tp=1"}
     requests = {rank: other if rank == 4 else mine for rank in range(8)}
-    told = disagreement(CONFLICT, requests, {4: "host b, pid 311"}, [])
-    assert f"DisagreementError: {told}" in README
+    evidence, fix = describe_disagreement(requests, {4: "host b, pid 311"}, [])
+    text = format_error(CONFLICT, *evidence, fix=fix)
+    assert f"DisagreementError: {text}" in README
 
 
 def test_the_warning_shown_is_the_one_given() -> None:

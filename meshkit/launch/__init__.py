@@ -1,1 +1,6 @@
-"""How a process learns who it is and joins the job. The only room that reads the environment."""
+"""Which rank is this process, and how does it join the job?
+
+``job.py`` has ``init`` and ``shutdown``, ``current_job.py`` has ``Job`` and ``current_job``,
+``launchers/detect.py`` has ``detect``, and ``spawn/spawn.py`` has ``spawn``. No other package reads
+the environment.
+"""

@@ -35,7 +35,6 @@ def default_group() -> dist.ProcessGroup:
 
 def create_default_group(
     world: World,
-    device: torch.device,
     store: dist.Store,
     timeout: timedelta | None,
     connect_timeout: timedelta,
@@ -43,8 +42,7 @@ def create_default_group(
     """Create torch's default group. Collective. nccl is bound to the device, to split groups.
 
     Args:
-        world: this process and its backend.
-        device: the device of this process.
+        world: this process, with device and backend.
         store: the store, under a prefix of its own.
         timeout: how long a collective may take; None is the backend's default.
         connect_timeout: how long the group may take to connect.
@@ -57,7 +55,7 @@ def create_default_group(
     if world.backend == "mpi":  # MPI knows rank and size
         options = {}
     if world.backend == "nccl":  # a group of several backends cannot always be split
-        options["device_id"] = device
+        options["device_id"] = world.device
     try:
         first = connect_timeout if connects_first else timeout
         dist.init_process_group(world.backend, timeout=first, **options)

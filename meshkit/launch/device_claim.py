@@ -8,17 +8,17 @@ from ..core.errors import LaunchError
 from .agreement.claims import Claim, Claimant
 from .device.accelerators import may_share
 from .device.device import backend_for, device_uuid
+from .launchers.world import World
 
 
-def device_claim(rank: int, device: torch.device, backend: str) -> tuple[Claim, ...]:
+def device_claim(world: World) -> tuple[Claim, ...]:
     """Return the claim on this rank's device, or none if the backend lets ranks share it.
 
     Args:
-        rank: the rank of this process.
-        device: the device of this process.
-        backend: the backend of its collectives.
+        world: this process, with device and backend.
     """
-    kind = backend_for(backend, device.type)
+    device = world.device or torch.device("cpu")
+    kind = backend_for(str(world.backend), device.type)
     uuid = device_uuid(device) if device.type != "cpu" else None
     if uuid is None or may_share(device.type, kind):
         return ()
@@ -32,4 +32,4 @@ def device_claim(rank: int, device: torch.device, backend: str) -> tuple[Claim, 
             "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
         )
 
-    return (Claim(f"device/{uuid}", str(rank), conflict),)
+    return (Claim(f"device/{uuid}", str(world.rank), conflict),)

@@ -167,24 +167,8 @@ def join(
     """
     wait = arrival_timeout or timeout or ARRIVAL
     deadline = Deadline.after(wait)
-    world, torch_device = _select_device(world, backend, device)
-    fields = {
-        "job": job_name(os.environ, world.launcher) or "unknown",
-        "world_size": str(world.world_size),
-        "backend": str(world.backend),
-        "timeout": format_timeout(timeout),
-        "arrival_timeout": format_timeout(wait),
-        "seed": repr(seed),
-        "meshkit": VERSION,
-        "torch": torch.__version__,
-    }
-    proposal = Proposal(
-        "init",
-        fields,
-        DISAGREEMENT,
-        device_claim(world.rank, torch_device, str(world.backend)),
-        expected_hosts=partial(job_hosts, os.environ, world.launcher),
-    )
+    world = _select_device(world, backend, device)
+    proposal = _init_proposal(world, timeout, wait, seed)
     participants, generation = rendezvous(proposal, world, deadline)
     world, store = participants.world, participants.store
     number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
@@ -193,7 +177,7 @@ def join(
         Proposal("init", {}, FAILURE, stage="the end of "),
         participants,
         wait,
-        lambda connect: create_default_group(world, torch_device, group_store, timeout, connect),
+        lambda connect: create_default_group(world, group_store, timeout, connect),
         lambda _: dist.destroy_process_group(),
         connects=connects_at_creation(str(world.backend)),
     )
@@ -205,6 +189,24 @@ def join(
     return job
 
 
+def _init_proposal(
+    world: World, timeout: timedelta | None, wait: timedelta, seed: Seed
+) -> Proposal:
+    """Return everything that must be equal on all ranks when they join."""
+    fields = {
+        "job": job_name(os.environ, world.launcher) or "unknown",
+        "world_size": str(world.world_size),
+        "backend": str(world.backend),
+        "timeout": format_timeout(timeout),
+        "arrival_timeout": format_timeout(wait),
+        "seed": repr(seed),
+        "meshkit": VERSION,
+        "torch": torch.__version__,
+    }
+    hosts = partial(job_hosts, os.environ, world.launcher)
+    return Proposal("init", fields, DISAGREEMENT, device_claim(world), expected_hosts=hosts)
+
+
 def _reseed(job: Job, seed: int | str) -> None:
     """Seed all generators of a rank that has joined already. ``"shared"`` waits for rank 0."""
     participants = job.participants()
@@ -214,10 +216,8 @@ def _reseed(job: Job, seed: int | str) -> None:
     seed_all(number)
 
 
-def _select_device(
-    world: World, backend: str | None, device: str | torch.device | None
-) -> tuple[World, torch.device]:
-    """Return the world with device and backend, and the device."""
+def _select_device(world: World, backend: str | None, device: str | torch.device | None) -> World:
+    """Return the world with device and backend."""
     selected = choose_device(device, world.local_rank)
     sources = {
         **world.sources,
@@ -225,4 +225,4 @@ def _select_device(
         "backend": "torch's default" if backend is None else "argument",
     }
     name = choose_backend(backend, selected)
-    return replace(world, device=selected, backend=name, sources=sources), selected
+    return replace(world, device=selected, backend=name, sources=sources)

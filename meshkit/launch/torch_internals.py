@@ -1,8 +1,8 @@
 """All uses of torch's private API for process groups.
 
 They read and set the timeout of a group, read its store and its number of collectives, advance
-torch's group counter, and clear DTensor's cache. Where a public name exists in newer versions of
-torch, that name is used first.
+torch's group counter, and clear DTensor's cache. If newer versions of torch have a public name,
+that name is used first.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,15 @@ import meshkit
 from meshkit.launch import device_claim as device_claim_module
 from meshkit.launch import job
 from meshkit.launch.device_claim import device_claim
+from meshkit.launch.launchers.world import World
 
 HOST = socket.gethostname()
+
+
+def world_on(device: str) -> World:
+    """Return rank 3 of a job on nccl."""
+    world = meshkit.detect({"RANK": "3", "WORLD_SIZE": "4"})
+    return replace(world, device=torch.device(device), backend="nccl")
 
 
 def test_a_device_without_a_uuid_has_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,11 +33,11 @@ def test_a_device_without_a_uuid_has_no_claim(monkeypatch: pytest.MonkeyPatch) -
 
     module = SimpleNamespace(get_device_properties=properties)
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
-    (claim,) = device_claim(3, torch.device("cuda", 1), "nccl")
+    (claim,) = device_claim(world_on("cuda:1"))
     assert (claim.key, claim.value) == ("device/GPU-1", "3")
     monkeypatch.setattr(module, "get_device_properties", lambda _: SimpleNamespace())
-    assert device_claim(3, torch.device("cuda", 1), "nccl") == ()
-    assert device_claim(3, torch.device("cpu"), "nccl") == ()
+    assert device_claim(world_on("cuda:1")) == ()
+    assert device_claim(world_on("cpu")) == ()
 
 
 def join() -> Any:
@@ -48,8 +56,8 @@ def share_a_device(uuids: list[str | None], backend: str) -> Any:
     uuid = uuids[meshkit.detect().rank]
     claim = device_claim_module.device_claim
 
-    def claim_gpu(rank: int, device: torch.device, _: str) -> Any:
-        return claim(rank, torch.device("cuda", 0), backend)
+    def claim_gpu(world: World) -> Any:
+        return claim(replace(world, device=torch.device("cuda", 0), backend=backend))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_claim_module, "device_uuid", lambda device: uuid)

@@ -347,8 +347,9 @@ def test_nccl_is_bound_to_its_device_at_once(
     monkeypatch.setattr(default_group, "default_group", lambda: None)
     monkeypatch.setattr(default_group, "set_timeout", lambda group, timeout: timed.append(timeout))
     device, connect = torch.device("cuda", 1), timedelta(seconds=2)
-    world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend=backend)
-    default_group.create_default_group(world, device, dist.HashStore(), None, connect)
+    world = meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
+    world = replace(world, backend=backend, device=device)
+    default_group.create_default_group(world, dist.HashStore(), None, connect)
     assert asked["backend"] == backend
     assert asked.get("device_id") == (device if bound else None)
     assert (asked["rank"], asked["world_size"]) == (1, 2)
@@ -369,11 +370,27 @@ def test_mpi_says_itself_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default_group, "dist", played)
     world = replace(meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"}), backend="mpi")
     with pytest.raises(meshkit.LaunchError) as caught:
-        default_group.create_default_group(
-            world, torch.device("cpu"), dist.HashStore(), None, timedelta(seconds=2)
-        )
+        default_group.create_default_group(world, dist.HashStore(), None, timedelta(seconds=2))
     assert str(caught.value) == (
         "the launcher counts rank 1 of 2, the backend mpi counts 0 of 1.\n"
         "  Fix: start with the mpirun of the MPI that torch was built with."
     )
     assert (asked, left) == ({"timeout": None}, [True])
+
+
+def test_one_process_in_an_allocation_of_several_tasks_warns_at_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MESHKIT_SPAWN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    with pytest.warns(RuntimeWarning, match="SLURM_NTASKS") as caught:
+        meshkit.init()
+    meshkit.shutdown()
+    assert caught[0].filename == __file__
+    with pytest.warns(RuntimeWarning, match="SLURM_NTASKS") as caught:
+        mesh = meshkit.build_mesh(dp=1)
+    mesh.close()
+    meshkit.shutdown()
+    assert caught[0].filename == __file__

@@ -30,14 +30,11 @@ def join(by_rank: list[int | str | None]) -> Any:
 def test_different_seeds_are_reported_on_all_ranks() -> None:
     errors = meshkit.spawn(join, 4, ([7, 7, 8, 7],), timeout=60)
     texts, requests, seconds, joined = zip(*errors, strict=True)
-    assert len({text.partition(": ")[2] for text in texts}) == 1
+    assert len(set(texts)) == 1
     assert max(seconds) < 15
     assert joined == (False,) * 4
     summary, common, odd, fix = texts[0].splitlines()
-    assert summary == (
-        "init(arrival_timeout=30, seed=7): "
-        "ranks disagree about init(); no process group was created."
-    )
+    assert summary == "ranks disagree about init(); no process group was created."
     assert common == "  ranks 0-1 and 3:  seed=7"
     assert odd.startswith(f"  rank 2 (host {HOST}, pid ")
     assert odd.endswith("):  seed=8")
@@ -66,7 +63,7 @@ def join_late(seconds: float) -> Any:
 
 def test_a_late_rank_reads_the_disagreement() -> None:
     errors = meshkit.spawn(join_late, 3, (3.0,), timeout=60)
-    assert len({error[0].partition(": ")[2] for error in errors}) == 1
+    assert len({error[0] for error in errors}) == 1
     assert all(error[2] < 15 for error in errors)
 
 

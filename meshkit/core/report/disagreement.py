@@ -1,10 +1,9 @@
-"""The error of ranks whose requests differ, as text."""
+"""The evidence and the fix of ranks whose requests differ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import format_error
 from ..text import name_ranks
 
 Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
@@ -13,41 +12,39 @@ MAX_REQUESTS = 8  # different requests shown one by one
 MAX_HOSTS = 4  # ranks with host and process in one line
 
 
-def disagreement(
-    about: str, requests: Mapping[int, Request], where: Mapping[int, str], missing: Sequence[int]
-) -> str:
-    """Return the text of the error that every rank raises.
+def describe_disagreement(
+    requests: Mapping[int, Request], processes: Mapping[int, str], missing: Sequence[int]
+) -> tuple[list[str], str]:
+    """Return the evidence and the fix of the error that every rank raises.
 
     Args:
-        about: the first line.
         requests: rank to its request, for the ranks that arrived.
-        where: rank to its host and process.
+        processes: rank to its host and process.
         missing: ranks that did not arrive.
 
     Example:
-        >>> alike, odd = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
-        >>> print(disagreement("ranks disagree.", {0: alike, 1: alike, 2: odd}, {2: "host b"}, []))
-        ranks disagree.
-          ranks 0-1:  dp=4 sp=2
-          rank 2 (host b):  dp=2 sp=4
-          Fix: pass equal sizes on every rank.
+        >>> common, odd = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
+        >>> evidence, fix = describe_disagreement({0: common, 1: common, 2: odd}, {2: "host b"}, [])
+        >>> print(evidence[0])
+        ranks 0-1:  dp=4 sp=2
+        >>> print(evidence[1])
+        rank 2 (host b):  dp=2 sp=4
+        >>> print(fix)
+        pass equal sizes on every rank.
     """
-    alike = group_equal_requests(requests)
-    fields = differing_fields([request for request, _ in alike])
-    odd = (ranks for _, ranks in alike[1:])
-    names = [
-        name_ranks(alike[0][1]),
-        *(name_ranks(ranks) + _format_hosts(ranks, where) for ranks in odd),
-    ]
+    groups = group_equal_requests(requests)
+    fields = differing_fields([request for request, _ in groups])
+    names = [name_ranks(ranks) for _, ranks in groups]
+    names[1:] = [name_ranks(ranks) + _format_hosts(ranks, processes) for _, ranks in groups[1:]]
     lines = [
         f"{name}:  {_format_request(request, fields)}"
-        for name, (request, _) in zip(names, alike, strict=True)
+        for name, (request, _) in zip(names, groups, strict=True)
     ]
     lines[MAX_REQUESTS:] = [f"and {len(lines) - MAX_REQUESTS} more."] * (len(lines) > MAX_REQUESTS)
-    late = [f"Not there: {name_ranks(missing)}."] * bool(missing)
-    sliced = fields == ["ranks"] and alike[0][0].get("call") == "Mesh.from_device_mesh"
+    absent = [f"Not there: {name_ranks(missing)}."] * bool(missing)
+    sliced = fields == ["ranks"] and groups[0][0].get("call") == "Mesh.from_device_mesh"
     whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
-    return format_error(about, *lines, *late, fix=whole if sliced else _suggest_fix(fields))
+    return [*lines, *absent], whole if sliced else _suggest_fix(fields)
 
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:

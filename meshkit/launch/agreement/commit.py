@@ -91,7 +91,7 @@ def _find_reason(
         MeshkitError: with the ranks that died, or the rank that failed first.
     """
     rank = participants.world.rank
-    failure = failure_report(proposal.conflict_summary, proposal.operation, rank, error)
+    failure = failure_report(proposal.conflict_summary, rank, error)
     try:
         agree(replace(proposal, failure=failure), participants, deadline)
     except DisagreementError as reason:

@@ -57,7 +57,7 @@ class Proposal:
         claims: values that must match on every rank that sets them, or be unique to one rank.
         describe_rank: returns the coordinate of a rank as text, for errors; None leaves it out.
         stage: the part of the call, for example ``"the end of "``; empty for its beginning.
-        expected_hosts: returns the hosts of the job, as far as the launcher tells them.
+        expected_hosts: returns the hosts of the job, as far as the launcher lists them.
         failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
     """
 
@@ -159,11 +159,11 @@ def announce_failure(proposal: Proposal, participants: Participants, error: Base
         participants: the ranks and their store.
         error: the error of this rank, which the caller raises.
     """
+    rank = participants.world.rank
+    report = failure_report(proposal.conflict_summary, rank, error)
 
     def post() -> None:
         _, store = participants.next_round()
-        rank = participants.world.rank
-        report = failure_report(proposal.conflict_summary, proposal.operation, rank, error)
         # before the check-in: the last rank to check in decides "all"
         store.compare_set(keys.DECISION, "", error_to_json(report))
         CheckIn.current({}).post(store, rank)

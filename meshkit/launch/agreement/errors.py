@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ...core.call import current_call
 from ...core.errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
-from ...core.report.disagreement import disagreement, group_equal_requests
+from ...core.report.disagreement import describe_disagreement, group_equal_requests
 from ...core.text import format_ranks, format_sizes, plural
 from ..store.check_in import CheckIn
 from ..store.process import ProcessIdentity
@@ -25,13 +26,13 @@ def disagreement_error(
     """
     requests = {rank: check_in.request for rank, check_in in check_ins.items()}
     processes = {rank: str(check_in.process) for rank, check_in in check_ins.items()}
-    text = disagreement(summary, requests, processes, missing)
+    evidence, fix = describe_disagreement(requests, processes, missing)
     by_rank = {
         rank: format_sizes(request)
         for request, ranks in group_equal_requests(requests)
         for rank in ranks
     }
-    return DisagreementError(text, requests=by_rank)
+    return DisagreementError(summary, *evidence, fix=fix, requests=by_rank)
 
 
 def missing_ranks_error(
@@ -71,24 +72,20 @@ def first_few(names: list[str]) -> list[str]:
     return [*names[:MAX_NAMES], f"and {more} more"] if more > 0 else names
 
 
-def failure_report(
-    summary: str, operation: str, rank: int, error: BaseException
-) -> DisagreementError:
+def failure_report(summary: str, rank: int, error: BaseException) -> DisagreementError:
     """Return the error that the other ranks raise when a rank's own call failed.
 
     Args:
         summary: the first line.
-        operation: the public function that failed.
         rank: the rank that failed.
         error: its error.
     """
-
-    def fill(text: str) -> str:  # the call of the other rank, not of the one that raises this
-        return text.replace(CALL, f"{operation}(...)")
-
     if isinstance(error, MeshkitError):
-        reason = error.headline if error.call else fill(error.summary)
-        evidence, fix = tuple(map(fill, error.evidence)), error.fix_text
+        call = error.call or current_call()
+        if call is not None:  # the call of the failed rank, not of the rank that raises the report
+            error.quote(call)
+        reason, fix = error.headline, error.fix_text
+        evidence = tuple(line.replace(CALL, str(call or "this call")) for line in error.evidence)
     else:
         reason, *rest = str(error).splitlines() or [""]
         evidence, fix = tuple(line.strip() for line in rest), ""

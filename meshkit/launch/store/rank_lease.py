@@ -37,7 +37,7 @@ class LeaseHolder:
     Attributes:
         process: its host and pid.
         start: text that no other process of its host shares.
-        claim: a number of this claim, so that a process tells its claim from its earlier ones.
+        claim: a number of this claim, so that a process knows it from its earlier claims.
         generation: how often the rank was taken.
     """
 
@@ -90,7 +90,7 @@ class RankTakenError(Exception):
     """Another process holds the rank.
 
     Attributes:
-        holder: that process.
+        holder: the other process.
         waits: whether it still waits for the other ranks of its job.
     """
 

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.core.report.disagreement import differing_fields, disagreement, group_equal_requests
+from meshkit.core.errors import format_error
+from meshkit.core.report.disagreement import (
+    describe_disagreement,
+    differing_fields,
+    group_equal_requests,
+)
 
 MESH = "ranks disagree about the mesh; no process group was created."
 USUAL = {"call": "build_mesh", "sizes": "dp=4 sp=2 tp=1", "timeout": "default"}
@@ -19,7 +24,8 @@ def told(
     requests = {rank: {**USUAL, **odd.get(rank, {})} for rank in range(ranks)}
     requests = {rank: one for rank, one in requests.items() if rank not in (missing or [])}
     where = {rank: f"host {'ab'[rank % 2]}, pid {300 + rank}" for rank in requests}
-    return disagreement(MESH, requests, where, missing or []).splitlines()
+    evidence, fix = describe_disagreement(requests, where, missing or [])
+    return format_error(MESH, *evidence, fix=fix).splitlines()
 
 
 def test_one_rank_with_other_sizes() -> None:

@@ -1,0 +1,48 @@
+"""The report on the failure of another rank."""
+
+from __future__ import annotations
+
+from meshkit.core.call import Call, public
+from meshkit.core.errors import CALL, Change, DisagreementError, SpecError
+from meshkit.launch.agreement.errors import failure_report, first_few
+from meshkit.launch.store.process import ProcessIdentity
+
+PROCESS = ProcessIdentity.current()
+
+
+@public("build_mesh")
+def report_from_within(dp: int) -> DisagreementError:
+    """Report an error that has not left the public function yet."""
+    error = SpecError(f"{CALL} needs 3 ranks.", "evidence", fix=("start 3, or ", Change(dp=None)))
+    return failure_report("ranks disagree.", 2, error)
+
+
+def test_an_error_is_quoted_before_it_leaves_the_public_function() -> None:
+    report = report_from_within(dp=3)
+    assert str(report) == (
+        "ranks disagree.\n"
+        f"  rank 2 ({PROCESS}) gave up: SpecError: build_mesh(dp=3) needs 3 ranks.\n"
+        "  evidence\n"
+        "  Fix: start 3, or build_mesh()"
+    )
+    assert report.requests == {2: "SpecError: build_mesh(dp=3) needs 3 ranks."}
+
+
+def test_the_call_of_the_failed_rank_stays_when_another_rank_raises() -> None:
+    error = SpecError(f"{CALL} needs 3 ranks.").quote(Call("build_mesh", kwargs={"dp": 3}))
+    report = failure_report("ranks disagree.", 2, error)
+    report.quote(Call("build_mesh", kwargs={"dp": 4}))
+    assert str(report).splitlines()[0] == "ranks disagree."
+    assert "SpecError: build_mesh(dp=3) needs 3 ranks." in str(report)
+
+
+def test_another_error_is_quoted_line_by_line() -> None:
+    report = failure_report("ranks disagree.", 1, RuntimeError("no\n  connection"))
+    assert report.evidence == (f"rank 1 ({PROCESS}) gave up: RuntimeError: no", "connection")
+    assert report.fix_text == "look at the log of rank 1 first."
+    assert "gave up: ValueError: " in str(failure_report("x", 1, ValueError()))
+
+
+def test_a_long_list_is_cut_after_eight_names() -> None:
+    assert first_few(list("abcdefgh")) == list("abcdefgh")
+    assert first_few(list("abcdefghij")) == [*"abcdefgh", "and 2 more"]

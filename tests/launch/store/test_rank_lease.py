@@ -1,0 +1,79 @@
+"""A lease on a rank number: renewed, replaced, rejected."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from meshkit.launch.store.keys import generation_store
+from meshkit.launch.store.process import ProcessIdentity
+from meshkit.launch.store.rank_lease import (
+    LeaseHolder,
+    RankTakenError,
+    acquire_rank,
+    is_generation_over,
+    last_seen,
+    read_lease_holders,
+)
+
+
+def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
+    base, host = dist.HashStore(), socket.gethostname()
+    assert [acquire_rank(base, 4) for _ in range(3)] == [1, 2, 3]
+    namespace = LeaseHolder.current().start.rpartition(" ")[0]
+    exited = LeaseHolder(ProcessIdentity(host, 1), f"{namespace} 12345678901", "c", 7)
+    base.set("meshkit/lease/5", exited.to_json())
+    assert exited.state() == "it has ended"
+    assert acquire_rank(base, 5) == 8
+    assert generation_store(base, 7).check(["over"])
+    twin = LeaseHolder(ProcessIdentity(host, 1), "another boot or container", "c", 7)
+    assert twin.runs() is None  # hosts may share a name
+    far = LeaseHolder(ProcessIdentity("another-host", 1), "9", "c", 2)
+    base.set("meshkit/lease/6", far.to_json())
+    assert far.state() == "not known here whether it runs"
+    with pytest.raises(RankTakenError) as caught:
+        acquire_rank(base, 6)
+    assert (caught.value.holder, caught.value.waits) == (far, True)
+    base.set("meshkit/2/round/1/decision", "all")  # its job began long ago, and may have ended
+    assert acquire_rank(base, 6) == 3
+
+
+def test_this_process_runs_and_a_zombie_does_not() -> None:
+    own = LeaseHolder.current()
+    assert own.runs() is True
+    assert own.state() == "it runs"
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # ended, and still in the process table
+    stat = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+    assert stat[0] == "Z"
+    namespace = own.start.rpartition(" ")[0]
+    zombie = ProcessIdentity(socket.gethostname(), child)
+    assert LeaseHolder(zombie, f"{namespace} {stat[19]}", "c").runs() is False
+    os.waitpid(child, 0)
+
+
+def test_missing_ranks_are_described_by_their_last_process() -> None:
+    base, process = dist.HashStore(), ProcessIdentity.current()
+    assert [acquire_rank(base, rank) for rank in (0, 0, 1)] == [1, 2, 1]
+    store = generation_store(base, 2)
+    assert sorted(read_lease_holders(store, range(4))) == [0, 1]
+    line = f"1 on {process} (in its first init, this rank is in its second)"
+    assert last_seen(store, 0, [1, 2]) == [line]
+    assert read_lease_holders(base, [0]) == {}  # not the store of a generation
+
+
+def test_a_generation_is_over_when_another_process_replaces_its_rank() -> None:
+    base = dist.HashStore()
+    own = LeaseHolder.current()
+    namespace = own.start.rpartition(" ")[0]
+    exited = LeaseHolder(ProcessIdentity(own.process.host, 1), f"{namespace} 12345678901", "c", 1)
+    base.set("meshkit/lease/0", exited.to_json())
+    assert not is_generation_over(generation_store(base, 1))
+    assert acquire_rank(base, 0) == 2
+    assert is_generation_over(generation_store(base, 1))
