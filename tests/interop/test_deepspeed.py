@@ -298,8 +298,8 @@ def test_roles_that_cannot_be_are_refused_before_anything_is_done() -> None:
         "  The mesh is Layout(dp=2, cp=2, tp=1).\n"
         "  Ranks along it would train apart, as DeepSpeed reduces no gradient over it.\n"
         "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",
-        "SpecError: mesh.group('pp', 'tp'): no group over pp tp was built.\n"
-        "  Built are (pp), (dp), (tp); a getter never creates one.\n"
+        "SpecError: mesh.group('pp', 'tp'): the mesh has no group over pp tp.\n"
+        "  It has groups over (pp), (dp), (tp); a getter never creates one.\n"
         "  Fix: build_mesh({'pp': 2, 'dp': 1, 'tp': 2}, groups=['pp tp']).",
         "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"
         "  The axes are dp, tp.\n"

@@ -313,7 +313,7 @@ def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: 
         "build_mesh(dp=2, ranks=[5, 6]): ranks must be some of the world's.\n"
         f"  They run from 0 to 5; {SIX}.\n"
         "  Fix: ranks=range(6), or a part of it.",
-        "build_mesh(dp=2, ranks=[1, 1]): a rank stands twice in ranks.\n"
+        "build_mesh(dp=2, ranks=[1, 1]): ranks contains a rank twice.\n"
         "  Fix: distinct ranks of this world, such as ranks=range(4).",
         "build_mesh(sp=4) needs a multiple of 4 ranks, the world has 6.\n"
         f"  sp 4 = 4; {SIX}.\n"

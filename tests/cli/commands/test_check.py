@@ -258,9 +258,9 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
         ),
         (
             ["x=2", "-n", "2"],
-            " x=2 -n 2: the axis x has no standard place.\n"
-            "  The standard axes nest pp dp ep cp sp tp, from the outside in.\n"
-            "  Fix: say where it goes: meshkit check x=2 -n 2 --order 'dp x'.\n",
+            " x=2 -n 2: the axis x has no standard position.\n"
+            "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
+            "  Fix: give its position: meshkit check x=2 -n 2 --order 'dp x'.\n",
         ),
         (
             ["dp=4", "sp=2"],
@@ -282,7 +282,7 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
             ["timeout=2", "-n", "2"],
             " timeout=2 -n 2: 'timeout' cannot be the name of an axis.\n"
             "  It is the name of an option.\n"
-            "  Fix: another name for an axis; the option timeout is one of other calls.\n",
+            "  Fix: another name; timeout is an option of build_mesh or of a mesh.\n",
         ),
         (
             ["dp=2", "--groups", "dp dp", "-n", "2"],

@@ -214,9 +214,9 @@ def test_nodes_that_differ(answer: Answers) -> None:
         ),
         (
             "plan shard=2 dp=2",
-            "meshkit plan shard=2 dp=2: the axis shard has no standard place.\n"
-            "  The standard axes nest pp dp ep cp sp tp, from the outside in.\n"
-            "  Fix: say where it goes: meshkit plan shard=2 dp=2 --order 'dp shard'.",
+            "meshkit plan shard=2 dp=2: the axis shard has no standard position.\n"
+            "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
+            "  Fix: give its position: meshkit plan shard=2 dp=2 --order 'dp shard'.",
         ),
         (
             "plan dp=4 --groups dd",

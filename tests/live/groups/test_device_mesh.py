@@ -61,8 +61,8 @@ def test_invalid_patterns_raise() -> None:
         kinds = [text.partition(":")[0] for text in told]
         assert kinds == ["SpecError"] * 6 + ["UnknownAxisError"] + ["SpecError"] * 2
         assert told[7] == (
-            "SpecError: mesh.group('sp', 'dp'): no group over sp dp was built.\n"
-            "  Built are (dp), (sp); a getter never creates one.\n"
+            "SpecError: mesh.group('sp', 'dp'): the mesh has no group over sp dp.\n"
+            "  It has groups over (dp), (sp); a getter never creates one.\n"
             "  Fix: build_mesh(dp=2, sp=2, groups=['sp dp'])."
         )
 

@@ -68,8 +68,8 @@ def test_invalid_timeouts_raise() -> None:
     with pytest.raises(meshkit.SpecError) as caught:
         limits({"dp tp": 30})
     assert str(caught.value) == (
-        "build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}): no group over dp tp was built.\n"
-        "  Built are (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
+        "build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}): the mesh has no group over dp tp.\n"
+        "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
         "  Fix: build_mesh(dp=2, sp=2, tp=2, timeout={'dp tp': 30}, groups=['dp tp'])."
     )
 

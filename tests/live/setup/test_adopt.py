@@ -90,8 +90,8 @@ def type_the_fix() -> Any:
 def test_a_view_creates_a_group_that_was_not_passed() -> None:
     for rank, (told, members, same) in enumerate(meshkit.spawn(type_the_fix, 8, timeout=60)):
         assert told == (
-            "mesh.group('dp', 'tp'): no group over dp tp was built.\n"
-            "  Built are (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
+            "mesh.group('dp', 'tp'): the mesh has no group over dp tp.\n"
+            "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
             "  Fix: mesh.view(dp=2, sp=2, tp=2, groups=['dp', 'dp tp'])."
         )
         sp = rank // 2 % 2

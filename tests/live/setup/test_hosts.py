@@ -284,10 +284,10 @@ def test_without_a_store_crossing_error_raises() -> None:
         ),
         (
             {"within": {"tp": 1}, "ranks": [0]},
-            "build_mesh(dp=1, tp=1, ranks=[0], within={'tp': 1}) gives dp, tp beside within and "
-            "across.\n"
-            "  Fix: build_mesh(ranks=[0], within={'tp': 1}, across={'dp': 1, 'tp': 1}); or within, "
-            "on a node.",
+            "build_mesh(dp=1, tp=1, ranks=[0], within={'tp': 1}) gives dp, tp in addition to within "
+            "and across.\n"
+            "  Fix: build_mesh(ranks=[0], within={'tp': 1}, across={'dp': 1, 'tp': 1}); or use within "
+            "for sizes on one node.",
         ),
         (
             {"place": "near"},
