@@ -134,7 +134,7 @@ def public(name: str) -> Callable[[Callable[Params, Result]], Callable[Params, R
         parameters = code.co_varnames[: code.co_argcount]
         skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
 
-        def quote(args: Any, kwargs: Any) -> Call:
+        def quote(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
             return Call(name, args[skip:], kwargs, parameters[skip:])
 
         @functools.wraps(function)
