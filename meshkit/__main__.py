@@ -12,7 +12,7 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run one command, with what was typed; its exit code is that of :mod:`meshkit.cli.command.main`."""
+    """Run one command, with what was typed; its exit code is that of :mod:`meshkit.cli.main`."""
     try:
         from .cli.main import main as run
 
