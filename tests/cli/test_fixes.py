@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshkit.cli.commands import bench, check
 from meshkit.cli.main import main
 from tests.bench.results.example_runs import CLEAN
+from tests.core.report.test_check_report import REPORT
 
 law = settings(
     deadline=None,
@@ -92,11 +93,10 @@ def fault(said: str) -> str:
 def test_what_a_fix_says_can_be_typed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    for name in ("_started", "_here"):
-        monkeypatch.setattr(check, name, lambda *_: None)
-    monkeypatch.setattr(check, "_answer", lambda *_, **__: check.Answer(""))
-    monkeypatch.setattr(bench, "_started", lambda *_: (0, CLEAN))
-    monkeypatch.setattr(bench, "_here", lambda *_: (0, CLEAN))
+    for name in ("_check_locally", "_check_under_launcher"):
+        monkeypatch.setattr(check, name, lambda *_: REPORT)
+    for name in ("_measure_locally", "_measure_under_launcher"):
+        monkeypatch.setattr(bench, name, lambda *_: (0, CLEAN))
     said = refused(command, capsys)
     grids = 2 if command.startswith("diff") else 1  # each of which may have the fault
     for fix in fixes(said):

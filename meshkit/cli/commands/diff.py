@@ -67,7 +67,7 @@ def _quoting(args: Namespace, grid: str) -> Iterator[None]:
 def _command_line(args: Namespace, grid: str) -> CommandLine:
     words: dict[str, Word] = {name: f'"{vars(args)[name]}"' for name in ("before", "after")}
     with suppress(SpecError):  # invalid sizes stay as typed
-        words[grid] = read_axis_sizes(vars(args)[grid].split())
+        words[grid] = read_axis_sizes(vars(args)[grid].split()) or words[grid]
     return command_line(args, *words.values(), one_word=True)
 
 

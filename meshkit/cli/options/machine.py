@@ -42,7 +42,8 @@ def read_option_file(option: str, path: str, fix: str) -> dict[str, object]:
     try:
         return read_json_object(path)
     except ValueError as error:
-        raise SpecError(f"--{option} {path} cannot be read.", str(error), fix=fix) from error
+        summary = f"the file of --{option} cannot be read."
+        raise SpecError(summary, str(error), fix=fix) from error
 
 
 def _read_figures(path: str) -> dict[str, object]:
@@ -53,13 +54,13 @@ def _read_figures(path: str) -> dict[str, object]:
     """
     content = read_option_file("links", path, f"{', '.join(MACHINES)}, or a JSON file.")
     is_bench = bool({"fits", "results"} & content.keys())
-    figures = _figures_of_run(path, content) if is_bench else content
+    figures = _figures_of_run(content) if is_bench else content
     for name, value in figures.items():
-        _check_figure(path, name, value)
+        _check_figure(name, value)
     return figures
 
 
-def _figures_of_run(path: str, run: Mapping[str, object]) -> dict[str, object]:
+def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
     """Return the figures of a benchmark run.
 
     Raises:
@@ -67,21 +68,21 @@ def _figures_of_run(path: str, run: Mapping[str, object]) -> dict[str, object]:
     """
     bounds = run.get("out_of_bounds")
     if run.get("interrupted") or run.get("ok") is not True:
-        reason = "the run was interrupted." if run.get("interrupted") else "the run failed."
+        end = "was interrupted" if run.get("interrupted") else "failed"
         wrong = bounds.get("count") if isinstance(bounds, dict) else None
         evidence = [f"Wrong elements: {format_value(wrong)}."] if wrong else []
         fix = f"a complete run without a wrong element, for example {EXAMPLE}."
-        raise SpecError(f"--links {path}: {reason}", *evidence, fix=fix)
+        raise SpecError(f"the run in the file of --links {end}.", *evidence, fix=fix)
     links = run.get("links")
     if not isinstance(links, dict) or not links:
-        summary = "it has no line of all_reduce, all_gather or reduce_scatter."
+        names = "all_reduce, all_gather or reduce_scatter"
         fix = f"a run with at least two sizes, for example {EXAMPLE}."
-        raise SpecError(f"--links {path}: {summary}", fix=fix)
+        raise SpecError(f"the file of --links has no line of {names}.", fix=fix)
     source = f"{links.get('source')}; the others: {MACHINES[DEFAULT_MACHINE].source}"
     return {**links, "source": source}
 
 
-def _check_figure(path: str, name: str, value: object) -> None:
+def _check_figure(name: str, value: object) -> None:
     """Refuse an unknown figure, or one outside its range.
 
     Raises:
@@ -90,9 +91,9 @@ def _check_figure(path: str, name: str, value: object) -> None:
     names = [field.name for field in fields(Machine)]
     if name not in names:
         fix = f"one of {', '.join(names)}; or the output of meshkit bench --json."
-        raise SpecError(f"--links {path}: there is no figure {name!r}.", fix=fix)
+        raise SpecError(f"{name!r} in the file of --links is not a figure.", fix=fix)
     if name == "source" and isinstance(value, str):
         return
     if name == "source" or not is_number(value) or not LEAST <= float(str(value)) <= MOST:
         fix = "a text." if name == "source" else f"a number from {LEAST:g} to {MOST:g}."
-        raise SpecError(f"--links {path}: {name} is {format_value(value)}.", fix=fix)
+        raise SpecError(f"{name} in the file of --links is {format_value(value)}.", fix=fix)
