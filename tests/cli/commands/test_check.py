@@ -165,9 +165,8 @@ def test_a_rank_with_other_sizes(
 ) -> None:
     first, *rest = fails(one_differs, monkeypatch, capsys).splitlines()
     assert re.match(r"meshkit check dp=2 .*: rank \d of 4 failed first", first)
-    assert rest[0] == (
-        "  DisagreementError: ranks disagree about the mesh; no process group was created."
-    )
+    assert rest[0].startswith("  DisagreementError: ")
+    assert rest[0].endswith(": ranks disagree about the mesh; no process group was created.")
     assert [line.split(" (")[0] for line in rest[1:3]] == [
         "  ranks 0-1 and 3:  dp=2 sp=2",
         "  rank 2",

@@ -10,7 +10,7 @@ from meshkit.cli.options.command_line import CommandLine, command_line, format_o
 
 def test_sizes_and_options_are_quoted_as_typed() -> None:
     call = CommandLine(
-        "meshkit explain", (0, {"dp": 4, "seed": 2}), {"seed": 0, "order": "dp seed"}
+        "meshkit explain", ("0", {"dp": 4, "seed": 2}), {"seed": 0, "order": "dp seed"}
     )
     assert str(call) == "meshkit explain 0 dp=4 seed=2 --order 'dp seed' --seed 0"
     assert shlex.split(str(call))[-3] == "dp seed"
