@@ -1,4 +1,4 @@
-"""A law: what the fix of any refused command says can be typed, and mends that fault."""
+"""A law: the fix of any refused command can be typed, and removes the fault."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ COMMANDS = PLAN | EXPLAIN | DIFF | CHECK | BENCH
 
 
 def fixes(said: str) -> list[str]:
-    """The commands that a fix consists of: each to its end, or to a comma and a blank."""
+    """Return the commands in a fix: each ends at a comma and a blank, or at the end."""
     fix = said.rpartition("Fix: ")[2].strip().removesuffix(".")
     return re.findall(r"meshkit (.+?)(?=, |; |$)", fix)
 
 
 def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said against a command; "" where nothing is."""
+    """Return the error of a command, or "" if it is accepted."""
     try:
         code = main(shlex.split(command))
     except SystemExit as left:  # argparse: no such command line is ever to be proposed
@@ -83,14 +83,14 @@ def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def fault(said: str) -> str:
-    """The first line without the command."""
+    """Return the first line without the command."""
     first = said.partition("\n")[0]
     return re.sub(r"^meshkit .*?(?=: | needs | leaves | names )", "", first)
 
 
 @law
 @given(COMMANDS)
-def test_what_a_fix_says_can_be_typed(
+def test_a_fix_can_be_typed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     for name in ("_check_locally", "_check_under_launcher"):

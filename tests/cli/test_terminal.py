@@ -18,7 +18,7 @@ MISUSED = "meshkit plan four: 'four' is not the size of an axis.\n"
 
 
 def shell(arguments: str) -> tuple[int, str, str]:
-    """A command line of a shell, with its redirections: what it answers."""
+    """Run a command line with redirections in a shell; return exit code, output and errors."""
     done = subprocess.run(
         ["sh", "-c", f"'{sys.executable}' -W error -m meshkit {arguments}"],
         cwd=ROOT,

@@ -129,8 +129,8 @@ class Measurement:
         sizes: ranks in a group, or in each of two groups if two axes run at once.
         wrong: number of wrong elements in the results of all ranks.
         calls: timed calls of each group; 0 if the backend does not support the operation.
-        timing: of a call on the slowest rank of its group, over all groups; None if the backend
-            does not support the operation, and so are the next three.
+        timing: times of a call on the slowest rank of its group, over all groups; None if the
+            backend does not support the operation, and so are the next three.
         slowest: the slowest group.
         fastest: the fastest group.
         rank: the slowest rank of all.

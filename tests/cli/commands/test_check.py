@@ -57,7 +57,7 @@ def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
 
 
 def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
-    """What becomes of ranks that are started one by one, with a port that is free."""
+    """Start ranks one by one with a free port; return exit code, output and errors of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -126,7 +126,7 @@ def fails(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
-    """What is said where four local ranks run a job."""
+    """Return the error of four local ranks that run a job."""
     monkeypatch.setattr(check, "check_on_shared_device", job)
     assert main(["check", "dp=2", "sp=2", "-n", "4", "--timeout", "20", *CPU]) == 1
     out, error = capsys.readouterr()

@@ -129,11 +129,13 @@ def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
         ),
         (
             "explain dp=4",
-            "meshkit explain dp=4: no rank is given.\n  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all.",
+            "meshkit explain dp=4: no rank is given.\n"
+            "  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all.",
         ),
         (
             "explain -1 dp=4",
-            "meshkit explain -1 dp=4: no rank is given.\n  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all.",
+            "meshkit explain -1 dp=4: no rank is given.\n"
+            "  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all.",
         ),
         (
             "explain tp=2 dp=4",
@@ -142,7 +144,8 @@ def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
         ),
         (
             "explain -1",
-            "meshkit explain -1: no rank is given.\n  Fix: for example meshkit explain 0 dp=4 sp=2, "
+            "meshkit explain -1: no rank is given.\n"
+            "  Fix: for example meshkit explain 0 dp=4 sp=2, "
             "or meshkit explain dp=4 sp=2 --all.",
         ),
         (

@@ -261,7 +261,8 @@ def test_torch_is_not_imported(folder: Path) -> None:
 def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(folder / "none.json")
     told = (
-        f"{' '.join(['meshkit search', *ASKED])} --model {path}: the file of --model cannot be read.\n"
+        f"{' '.join(['meshkit search', *ASKED])} --model {path}: "
+        "the file of --model cannot be read.\n"
         "  No such file or directory.\n"
         "  Fix: the config.json of a model.\n"
     )
@@ -295,7 +296,8 @@ def test_a_model_that_is_none_is_misuse(folder: Path, capsys: pytest.CaptureFixt
     code, out, err = run(capsys, *ASKED, "--model", str(folder / "bert.json"))
     assert (code, out) == (2, "")
     assert err == (
-        f"{' '.join(['meshkit search', *ASKED])} --model {folder / 'bert.json'}: there is no num_hidden_layers or n_layer.\n"
+        f"{' '.join(['meshkit search', *ASKED])} --model {folder / 'bert.json'}: "
+        "there is no num_hidden_layers or n_layer.\n"
         "  Fix: the config.json of a decoder, as the Hugging Face Hub has it.\n"
     )
 
