@@ -49,7 +49,7 @@ def test_what_a_command_prints(
     command, _, output = block.partition("\n")
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(terminal, "lines", lambda: terminal.LINES)
+    monkeypatch.setattr(terminal, "get_line_characters", lambda: terminal.LINES)
     assert main(shlex.split(command.removeprefix("$ meshkit"))) == 0
     assert capsys.readouterr().out == output
 

@@ -9,12 +9,12 @@ from typing import Any
 from ..core.arrays import Ints
 from ..core.call import drop_none, public
 from ..core.errors import CALL, Change, MeshkitError, SpecError
-from ..core.grid.sizes import infer_sizes
 from ..core.grid.factor import merge_sizes, ordered_sizes
 from ..core.grid.group_plan import GroupPlan
 from ..core.grid.hybrid import check_no_plain_sizes, hybrid_layout
 from ..core.grid.layout import Layout
 from ..core.grid.rank_order import RankOrder
+from ..core.grid.sizes import infer_sizes
 from ..core.topology.crossing_policy import check_policies
 from ..core.topology.topology import Topology
 from ..launch.default_group import Job, current_job
@@ -172,7 +172,9 @@ def _layout(nested: Mapping[str, int], ranks: Sequence[int] | Ints | None, world
         return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
     seats = RankOrder.of(ranks, None)
     check_in_world(int(seats.array().max()), world)
-    sizes = infer_sizes(nested, len(seats), f"ranks has {len(seats)}", owner="ranks=", can_start=False)
+    sizes = infer_sizes(
+        nested, len(seats), f"ranks has {len(seats)}", owner="ranks=", can_start=False
+    )
     return Layout(ranks=seats.ranks, **sizes)
 
 

@@ -295,9 +295,7 @@ SAID = {
         {"sizes": {"dp": 3, "sp": 2}, "world_size": 8},
     ),
     "a view out of the standard order": Said(
-        lambda: view_sizes(
-            {"tp": 2, "node": 2, "dp": 2},
-            None),
+        lambda: view_sizes({"tp": 2, "node": 2, "dp": 2}, None),
         SpecError,
         """
         mesh.view(tp=2, node=2, dp=2, groups='dp'): tp dp is not the standard order, dp tp.
@@ -980,12 +978,7 @@ the ramp does not lead to the plan.
         {"below": None, "above": 8},
     ),
     "a sequence cut over axes": Said(
-        lambda: sequence_plan(
-            10,
-            4,
-            "contiguous",
-            False,
-            "cp 2 x sp 2"),
+        lambda: sequence_plan(10, 4, "contiguous", False, "cp 2 x sp 2"),
         SpecError,
         """
         mesh.sequence(10, axes='cp sp'): 10 is not a multiple of cp 2 x sp 2 = 4.
@@ -1065,9 +1058,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a tail that is none": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, tail="wrap")
-        ),
+        lambda: checked_epoch(replace(EPOCH, tail="wrap")),
         BatchError,
         """
         mesh.sampler(100, plan, tail='wrap'): tail is 'wrap'.
@@ -1077,9 +1068,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "an order that is none": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, seed=1.5)
-        ),
+        lambda: checked_epoch(replace(EPOCH, seed=1.5)),
         BatchError,
         """
         mesh.sampler(100, plan, seed=1.5): there is no such order.
@@ -1089,8 +1078,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "no whole step": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, length=9, tail="drop")),
+        lambda: checked_epoch(replace(EPOCH, length=9, tail="drop")),
         BatchError,
         """
         mesh.sampler(9, plan, tail='drop'): 9 samples give no whole step of 16.

@@ -336,7 +336,9 @@ def test_meshes_that_cannot_be_are_refused_on_every_rank(
         "no such axis, nor one of size 1 to stand for it.\n"
         "  Fix: give the mesh the axis pp=1."
     )
-    assert unbuilt.startswith("SpecError: mesh.group('cp', 'tp'): the mesh has no group over cp tp.")
+    assert unbuilt.startswith(
+        "SpecError: mesh.group('cp', 'tp'): the mesh has no group over cp tp."
+    )
     assert "'pos_embd'" in fields
     assert "'embd'" not in fields  # four stages, and nobody gave their ends
     assert stages == (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..errors import BatchError, Change, format_error
+from ..errors import BatchError, Change
 from ..validate import divisors, parse_integer
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
@@ -146,14 +146,17 @@ def _indivisible(
     ways = [f"global_batch={n}" for n in near]
     if fitting:
         ways.append("leave out one of the three" if exact else f"{free} one of {shown}")
-    text = format_error(
+    below, above = around
+    return BatchError(
         f"{total} is not {'' if exact else 'a multiple of '}{product} = {unit}.",
         f"Nearest global batches: {' and '.join(str(n) for n in near)}.",
         f"{PLURAL[free]} that divide {among}: {shown}.",
         fix=f"{', or '.join(ways)}.",
+        global_batch=total,
+        below=below,
+        above=above,
+        micro_batches=fitting,
     )
-    below, above = around
-    return BatchError(text, global_batch=total, below=below, above=above, micro_batches=fitting)
 
 
 def _nearby(fitting: tuple[int, ...], wanted: int) -> str:

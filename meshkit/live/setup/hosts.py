@@ -112,7 +112,12 @@ def check_crossing(
         except RuntimeWarning as refused:  # python -W error
             fatal = refused
     if strict:
-        error = _heard(record, store, f"crossing/{number}", lambda: error_to_json(found.error) if found.error else "")
+        error = _heard(
+            record,
+            store,
+            f"crossing/{number}",
+            lambda: error_to_json(found.error) if found.error else "",
+        )
         if error:
             raise error_from_json(error)
     return fatal

@@ -57,7 +57,9 @@ def agree_on_mesh(
         RankTimeoutError: where ranks did not come.
     """
     asked = proposal_fields(plan, record, terms, shared)
-    return _meet(Proposal("build_mesh", asked, ABOUT, (), coordinate_formatter(plan.layout)), record)
+    return _meet(
+        Proposal("build_mesh", asked, ABOUT, (), coordinate_formatter(plan.layout)), record
+    )
 
 
 def commit_groups(
@@ -69,7 +71,9 @@ def commit_groups(
 ) -> Made:
     """Make the groups of a mesh on all ranks or on none. Collective. See :func:`commit_on_all`."""
     request = {"call": "build_mesh, made"}
-    matter = Proposal("build_mesh", request, UNMADE, (), coordinate_formatter(layout), "the end of ")
+    matter = Proposal(
+        "build_mesh", request, UNMADE, (), coordinate_formatter(layout), "the end of "
+    )
     party = None if record.store is None else Participants.of(record.store, record.world)
     return commit_on_all(matter, party, record.arrival_timeout, make, undo, waits=waits)
 
@@ -100,7 +104,11 @@ def agree_value(layout: Layout, record: Job, number: int, what: str, value: obje
         RankTimeoutError: where ranks did not come.
     """
     matter = Proposal(
-        "mesh.agree", {what: repr(value)}, f"ranks disagree about {what}.", (), coordinate_formatter(layout)
+        "mesh.agree",
+        {what: repr(value)},
+        f"ranks disagree about {what}.",
+        (),
+        coordinate_formatter(layout),
     )
     _meet_in_mesh(matter, layout, record, number)
 

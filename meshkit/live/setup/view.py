@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ...core.grid.sizes import check_sizes, infer_sizes
 from ...core.grid.group_plan import Axes, GroupPlan
 from ...core.grid.layout import Layout
 from ...core.grid.order import view_sizes
+from ...core.grid.sizes import check_sizes, infer_sizes
 from ...launch.default_group import Job
 from ...launch.timeouts import Time, parse_timeout
 from ..groups.create import check_orders
