@@ -1,0 +1,31 @@
+"""Every ``raise`` in core is reached by a case of the snapshot."""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from pathlib import Path
+
+import meshkit
+from tests.messages.snapshot import error_of
+from tests.messages.test_messages import CASES
+
+CORE = Path(meshkit.__file__).parent / "core"
+
+
+def raises(file: Path) -> dict[tuple[str, int], str]:
+    """Return the position and the source of each ``raise`` of a new error, by each of its lines."""
+    source = file.read_text()
+    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Raise) and n.exc]
+    return {
+        (str(file), line): f"{file.relative_to(CORE)}:{node.lineno} {ast.unparse(node)[:60]}"
+        for node in nodes
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def test_every_raise_is_reached() -> None:
+    sites = {line: site for file in CORE.rglob("*.py") for line, site in raises(file).items()}
+    frames = [traceback.extract_tb(error_of(case).__traceback__)[-1] for case in CASES.values()]
+    reached = {sites.get((frame.filename, frame.lineno or 0)) for frame in frames}
+    assert sorted(set(sites.values()) - reached) == []
