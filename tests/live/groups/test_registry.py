@@ -60,7 +60,5 @@ def test_the_registry_as_text() -> None:
     assert book.find(alike(4)) == ("lent", None)
     assert book.find(alike(8)) == ("default", None)
     book.release(first)
-    assert (
-        book.register("y=8", groups(set(), set()), number=9) == 2
-    )  # births are never used twice
+    assert book.register("y=8", groups(set(), set()), number=9) == 2  # births are never used twice
     assert book.in_words() == "views 1 (x=8), 2 (y=8) of mesh 5"
