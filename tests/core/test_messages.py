@@ -295,9 +295,7 @@ SAID = {
         {"sizes": {"dp": 3, "sp": 2}, "world_size": 8},
     ),
     "a view out of the standard order": Said(
-        lambda: view_sizes(
-            {"tp": 2, "node": 2, "dp": 2},
-            None),
+        lambda: view_sizes({"tp": 2, "node": 2, "dp": 2}, None),
         SpecError,
         """
         mesh.view(tp=2, node=2, dp=2, groups='dp'): tp dp is not the standard order, dp tp.
@@ -980,12 +978,7 @@ the ramp does not lead to the plan.
         {"below": None, "above": 8},
     ),
     "a sequence cut over axes": Said(
-        lambda: sequence_plan(
-            10,
-            4,
-            "contiguous",
-            False,
-            "cp 2 x sp 2"),
+        lambda: sequence_plan(10, 4, "contiguous", False, "cp 2 x sp 2"),
         SpecError,
         """
         mesh.sequence(10, axes='cp sp'): 10 is not a multiple of cp 2 x sp 2 = 4.
@@ -1065,9 +1058,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "a tail that is none": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, tail="wrap")
-        ),
+        lambda: checked_epoch(replace(EPOCH, tail="wrap")),
         BatchError,
         """
         mesh.sampler(100, plan, tail='wrap'): tail is 'wrap'.
@@ -1077,9 +1068,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "an order that is none": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, seed=1.5)
-        ),
+        lambda: checked_epoch(replace(EPOCH, seed=1.5)),
         BatchError,
         """
         mesh.sampler(100, plan, seed=1.5): there is no such order.
@@ -1089,8 +1078,7 @@ the ramp does not lead to the plan.
         {},
     ),
     "no whole step": Said(
-        lambda: checked_epoch(
-            replace(EPOCH, length=9, tail="drop")),
+        lambda: checked_epoch(replace(EPOCH, length=9, tail="drop")),
         BatchError,
         """
         mesh.sampler(9, plan, tail='drop'): 9 samples give no whole step of 16.
@@ -1531,7 +1519,7 @@ the ramp does not lead to the plan.
         lambda: ModelShape.of({**CONFIG, "hidden_size": "4096"}),
         SpecError,
         """
-        ModelShape(hidden='4096'): hidden is '4096'.
+        ModelShape.of(config): hidden is '4096'.
           Fix: a whole number from 1 to 100000000 for hidden_size or n_embd.
         """,
         {},
@@ -1540,25 +1528,27 @@ the ramp does not lead to the plan.
         lambda: ModelShape.of({**CONFIG, "num_key_value_heads": 5}),
         SpecError,
         """
-        ModelShape(heads=32, kv_heads=5): kv_heads does not divide heads.
+        ModelShape.of(config): kv_heads does not divide heads.
+          kv_heads is 5, heads is 32.
           Fix: num_key_value_heads and num_attention_heads as the model has them.
         """,
         {},
     ),
     "links without such a figure": Said(
-        lambda: MACHINES["h100"].but({"nvlink": 450}),
+        lambda: MACHINES["h100"].with_measured({"nvlink": 450}),
         SpecError,
         """
-        links.but({'nvlink': 450}): there is no figure 'nvlink'.
-          Fix: one of flops, memory, reads, inside, across, wait_inside, wait_across, source.
+        machine.with_measured({'nvlink': 450}): there is no figure 'nvlink'.
+          Fix: one of flops, memory, memory_bandwidth, bandwidth_intra_node, bandwidth_inter_node, \
+latency_intra_node, latency_inter_node, source.
         """,
         {},
     ),
     "a figure that is none": Said(
-        lambda: MACHINES["h100"].but({"across": 0}),
+        lambda: MACHINES["h100"].with_measured({"bandwidth_inter_node": 0}),
         SpecError,
         """
-        Links(across=0): across is 0.
+        machine.with_measured({'bandwidth_inter_node': 0}): bandwidth_inter_node is 0.
           Fix: a number from 1e-30 to 1e+30.
         """,
         {},
@@ -1567,7 +1557,7 @@ the ramp does not lead to the plan.
         lambda: TrainingJob(0, 1, 8, 64, MACHINES["h100"]),
         SpecError,
         """
-        Job(world=0): world is 0.
+        world is 0.
           Fix: a whole number from 1 to 131072.
         """,
         {},
@@ -1576,8 +1566,8 @@ the ramp does not lead to the plan.
         lambda: TrainingJob(64, 7, 8, 64, MACHINES["h100"]),
         SpecError,
         """
-        Job(world=64, nodes=7): 64 ranks do not divide over 7 nodes.
-          Fix: Job(world=64, nodes=4), or Job(world=64, nodes=8).
+        64 ranks do not divide over 7 nodes.
+          Fix: nodes=4, or nodes=8.
         """,
         {},
     ),
