@@ -9,9 +9,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from ...core.call import format_value
-from ...core.cost.machines import LEAST, MACHINES, MOST, Machine
+from ...core.cost.machines import MACHINES, MAX_FIGURE, MIN_FIGURE, Machine
 from ...core.cost.search import search
-from ...core.cost.search_report import PROMISE, ranking
+from ...core.cost.search_report import DISCLAIMER, format_search
 from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
 from ...core.errors import SpecError
@@ -41,16 +41,16 @@ def run(asked: Namespace) -> Result:
     name = asked.links or USUAL
     measured = {} if name in MACHINES else _measured(name)
     measured |= {"memory": asked.memory} if asked.memory else {}
-    links = MACHINES.get(name, MACHINES[USUAL]).but(measured)
-    job = _job(asked, links)
+    machine = MACHINES.get(name, MACHINES[USUAL]).with_measured(measured)
+    job = _job(asked, machine)
     found = search(model, job, asked.top or TOP)
     if asked.json:
         said = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
-        text = json.dumps({"ok": bool(found.best), **said, **asdict(found), "note": PROMISE})
+        text = json.dumps({"ok": bool(found.best), **said, **asdict(found), "note": DISCLAIMER})
         return Result(text, bool(found.best))
     title = f"{Path(asked.model).name}: {model.parameters / 1e9:.2f} billion weights"
-    assumed = () if name in MACHINES else links.assumed(USUAL, measured)
-    text = ranking(found, job, title, terminal.width(), assumed)
+    assumed = () if name in MACHINES else machine.unmeasured(USUAL, measured)
+    text = format_search(found, job, title, terminal.width(), assumed)
     return Result(text, bool(found.best))
 
 
@@ -105,16 +105,20 @@ def _check_figure(path: str, name: str, value: object) -> None:
         raise SpecError(f"--links {path}: {line}", fix=fix)
     if name == "source" and isinstance(value, str):
         return
-    if name == "source" or not is_number(value) or not LEAST <= float(str(value)) <= MOST:
-        fix = "a text." if name == "source" else f"a number from {LEAST:g} to {MOST:g}."
+    if (
+        name == "source"
+        or not is_number(value)
+        or not MIN_FIGURE <= float(str(value)) <= MAX_FIGURE
+    ):
+        fix = "a text." if name == "source" else f"a number from {MIN_FIGURE:g} to {MAX_FIGURE:g}."
         raise SpecError(f"--links {path}: {name} is {format_value(value)}.", fix=fix)
 
 
-def _job(asked: Namespace, links: Machine) -> TrainingJob:
+def _job(asked: Namespace, machine: Machine) -> TrainingJob:
     """What was asked for. Raises as :class:`TrainingJob`, in the words of the command."""
     numbers = asked.world, asked.nodes, asked.global_batch, asked.seq
     check_job(*numbers)
-    return TrainingJob(*numbers, links)
+    return TrainingJob(*numbers, machine)
 
 
 def _read(option: str, path: str) -> Mapping[str, object]:

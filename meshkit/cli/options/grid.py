@@ -17,8 +17,8 @@ from ...core.grid.factor import ordered_sizes
 from ...core.grid.layout import Layout
 from ...core.text import count_noun
 from ...core.topology.hostfile import parse_hostfile
-from ...core.topology.level import check_divides
 from ...core.topology.topology import Topology
+from ...core.validate import check_divides
 from .command_line import BATCH, flagged
 from .files import text_of
 
