@@ -1,4 +1,4 @@
-"""Name the numpy array types that the pure part returns."""
+"""Types of the numpy arrays that the pure part takes and returns."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def format_value(value: object, name: str = "...") -> str:
 
 
 def _is_opaque(value: object) -> bool:
-    """Return whether an object's repr says too little, or too much, for a line of text."""
+    """Return whether an object's repr is uninformative, or too long for a line of text."""
     if value is None or isinstance(value, str | int | float | range):
         return False
     text = repr(value)
@@ -44,7 +44,7 @@ def _is_opaque(value: object) -> bool:
 
 
 class Verbatim(str):
-    """A word that stands for an object in a quoted call.
+    """Text that stands for an object in a quoted call, printed without quotation marks.
 
     Example:
         >>> print(Call("Mpu", (Verbatim("mesh"),)))

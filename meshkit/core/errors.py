@@ -1,10 +1,10 @@
-"""Define the errors of meshkit: data that renders as one text.
+"""The errors of meshkit: data that renders as one text.
 
 ::
 
     MeshkitError
       SpecError(ValueError)            names, sizes, order, product
-      UnknownAxisError(KeyError)       an axis that the mesh does not have, with the closest match
+      UnknownAxisError(KeyError)       an axis that the mesh does not have, with the closest name
       CoordinateError(IndexError)      a rank or an index outside the grid
       BatchError(ValueError)           a batch that does not divide
       LaunchError(RuntimeError)        launcher variables missing, malformed or contradicting

@@ -1,4 +1,4 @@
-"""Text of messages: articles, plurals, and short forms of sizes, ranks and lists."""
+"""Parts of messages: articles, plurals, and short forms of sizes, ranks and lists."""
 
 from __future__ import annotations
 

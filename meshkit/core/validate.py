@@ -1,4 +1,7 @@
-"""What counts as an integer: everything that says it is one, except a bool; and what divides it."""
+"""Integers, indices and arrays of them as callers pass them; divisors.
+
+Everything with ``__index__`` is an integer, except a bool.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ from .arrays import Ints
 from .errors import CALL, Change, CoordinateError, SpecError, join_fixes
 from .text import article, count_noun
 
-TRIED = 10**6  # factors, so that an error does not take minutes
+MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take minutes
 
 
 def parse_integer(value: object) -> int | None:
-    """The value as a plain int; None for a bool, a float, a str and everything else.
+    """Return an integer as a plain int; None for a bool, a float, a str and everything else.
 
     Example:
-        >>> parse_integer(4), parse_integer(np.int64(4)), parse_integer(True), parse_integer(4.0), parse_integer("4")
-        (4, 4, None, None, None)
+        >>> [parse_integer(value) for value in (4, np.int64(4), True, 4.0, "4")]
+        [4, 4, None, None, None]
     """
-    if type(value) is int:  # nearly always; what follows takes several times as long
+    if type(value) is int:  # the usual case; the rest is several times slower
         return value
     if isinstance(value, bool | np.bool_):
         return None
@@ -44,38 +47,43 @@ def is_number(value: object) -> bool:
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, in ascending order; beyond 10**12 those with a factor of 10**6 or less.
+    """Return all divisors in ascending order; beyond 10**12 those with a factor up to 10**6.
 
     Example:
         >>> divisors(12)
         (1, 2, 3, 4, 6, 12)
     """
-    small = [n for n in range(1, min(math.isqrt(number), TRIED) + 1) if number % n == 0]
+    small = [n for n in range(1, min(math.isqrt(number), MAX_FACTOR) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
-def check_integer(what: str, value: object, *, axis: str | None = None) -> int:
-    """The value as a plain int.
+def check_integer(name: str, value: object, *, axis: str | None = None) -> int:
+    """Return an integer as a plain int.
+
+    Args:
+        name: the name of the argument, for errors.
+        value: the argument.
+        axis: the axis, if the value is an index along it.
 
     Raises:
-        CoordinateError: for a bool, a float, a str and everything else that is no integer.
+        CoordinateError: for a bool, a float, a str and everything else that is not an integer.
     """
     number = parse_integer(value)
     if number is None:
         kind = article(type(value).__name__)
         raise CoordinateError(
-            f"{what} is {value!r}, {kind}.", fix=f"pass {what} as an int.", axis=axis, index=value
+            f"{name} is {value!r}, {kind}.", fix=f"pass {name} as an int.", axis=axis, index=value
         )
     return number
 
 
 def check_index(axis: str, value: object, size: int) -> int:
-    """An index along an axis as a plain int.
+    """Return an index along an axis as a plain int.
 
     Raises:
-        CoordinateError: where it is not from 0 to ``size - 1``.
+        CoordinateError: if it is not from 0 to ``size - 1``.
     """
-    index = check_integer(axis, value, axis=axis)
+    index = value if type(value) is int else check_integer(axis, value, axis=axis)
     if not 0 <= index < size:
         raise CoordinateError(
             f"{axis}={index} is outside the axis.",
@@ -88,26 +96,26 @@ def check_index(axis: str, value: object, size: int) -> int:
     return index
 
 
-def check_integers(what: str, values: ArrayLike) -> Ints:
-    """The values as an int64 array of their shape.
+def check_integers(name: str, values: ArrayLike) -> Ints:
+    """Return the values as an int64 array of their shape.
 
     Raises:
         CoordinateError: for an array of anything but integers.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
-        line = f"{what} are {array.dtype}, not integers."
-        raise CoordinateError(line, fix=f"{what}.astype(int).")
+        line = f"{name} are {array.dtype}, not integers."
+        raise CoordinateError(line, fix=f"{name}.astype(int).")
     return array.astype(np.int64, copy=False)
 
 
-def check_coordinate_complete(given: Collection[str], axes: tuple[str, ...]) -> None:
-    """Refuse a coordinate that does not name every axis.
+def check_coordinate_complete(coordinate: Collection[str], axes: tuple[str, ...]) -> None:
+    """Check that a coordinate names every axis.
 
     Raises:
         CoordinateError: with the axes that are left out.
     """
-    missing = [axis for axis in axes if axis not in given]
+    missing = [axis for axis in axes if axis not in coordinate]
     if missing:
         fix = (Change(**dict.fromkeys(missing, 0)), ".")
         line = f"{CALL} leaves out {', '.join(missing)}."

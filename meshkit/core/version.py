@@ -1,3 +1,3 @@
-"""The version of meshkit: ranks of one job must have the same."""
+"""The version of meshkit, which must be equal on all ranks of a job."""
 
-VERSION = "0.1.0"  # of pyproject.toml; a test compares them
+VERSION = "0.1.0"  # equal to the version in pyproject.toml, which a test checks

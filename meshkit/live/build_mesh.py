@@ -9,7 +9,7 @@ from typing import Any
 from ..core.arrays import Ints
 from ..core.call import drop_none, public
 from ..core.errors import CALL, Change, MeshkitError, SpecError
-from ..core.grid.axis_names import infer_sizes
+from ..core.grid.sizes import infer_sizes
 from ..core.grid.factor import merge_sizes, ordered_sizes
 from ..core.grid.group_plan import GroupPlan
 from ..core.grid.hybrid import check_no_plain_sizes, hybrid_layout
@@ -142,7 +142,7 @@ def _placed(plan: GroupPlan, record: Job, terms: GroupOptions, shared: GroupRegi
     """The plan with its ranks on the nearest wires. Collective, but for a given topology."""
     try:
         layout = placed_live(plan, record, terms, shared)
-        moved = GroupPlan.of(layout, plan.extra)
+        moved = GroupPlan.of(layout, plan.requested)
         check_orders(moved)
     except SpecError as error:
         announce_refusal(record.world, error)
@@ -172,7 +172,7 @@ def _layout(nested: Mapping[str, int], ranks: Sequence[int] | Ints | None, world
         return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
     seats = RankOrder.of(ranks, None)
     check_in_world(int(seats.array().max()), world)
-    sizes = infer_sizes(nested, len(seats), f"ranks has {len(seats)}", whose="ranks=")
+    sizes = infer_sizes(nested, len(seats), f"ranks has {len(seats)}", owner="ranks=", can_start=False)
     return Layout(ranks=seats.ranks, **sizes)
 
 

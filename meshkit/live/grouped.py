@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..core.call import Call, public
 from ..core.errors import MeshkitError
 from ..core.grid.axis_names import check_axes_exist
-from ..core.grid.group_plan import GroupPlan, not_built
+from ..core.grid.group_plan import GroupPlan, missing_group_error
 from ..core.grid.position import Position, check_member
 from ..core.text import format_sizes
 from ..launch.default_group import Job
@@ -74,9 +74,9 @@ class Grouped(Position):
         check_axes_exist(axes, self.layout.axes)
         self._check_open()
         if not self._plan.has(axes):
-            raise not_built(self._plan, axes, self._call)
+            raise missing_group_error(self._plan, axes, self._call)
         self._check_here()
-        self._held[axes] = self._groups.by_key[self._plan.key(axes)]
+        self._held[axes] = self._groups.by_key[self._plan.group_key(axes)]
         return self._held[axes]
 
     def device_mesh(self, pattern: str | None = None) -> DeviceMesh:

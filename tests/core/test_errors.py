@@ -1,4 +1,4 @@
-"""The exception tree: its shape, its text, its attributes, and its way through pickle."""
+"""The exceptions: their tree, text and attributes, and pickling."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import re
 import pytest
 
 from meshkit.core import errors
+from meshkit.core.call import Call
 from meshkit.core.errors import (
+    CALL,
     BatchError,
+    Change,
     CollectiveError,
     CoordinateError,
     DisagreementError,
@@ -21,6 +24,7 @@ from meshkit.core.errors import (
     SpecError,
     UnknownAxisError,
     format_error,
+    join_fixes,
 )
 
 BUILTIN = {
@@ -51,7 +55,7 @@ FILLED = [
 
 
 @pytest.mark.parametrize(("kind", "builtin"), BUILTIN.items())
-def test_each_is_also_what_python_would_have_raised(
+def test_each_error_is_also_an_error_of_python(
     kind: type[MeshkitError], builtin: type[Exception]
 ) -> None:
     assert issubclass(kind, MeshkitError)
@@ -59,7 +63,9 @@ def test_each_is_also_what_python_would_have_raised(
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    drawn = set(re.findall(r"\b[A-Z]\w+Error\b", (errors.__doc__ or "").split("Every message")[0]))
+    drawn = set(
+        re.findall(r"\b[A-Z]\w+Error\b", (errors.__doc__ or "").split("An error is raised")[0])
+    )
     kinds = [v for v in vars(errors).values() if isinstance(v, type)]
     public = {kind.__name__ for kind in kinds if issubclass(kind, MeshkitError)}
     builtin = {kind.__name__ for kind in BUILTIN.values()}
@@ -70,40 +76,67 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
 
 @pytest.mark.parametrize("error", FILLED, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_each_pickles_with_its_attributes(error: MeshkitError, protocol: int) -> None:
-    again = pickle.loads(pickle.dumps(error, protocol))
-    assert type(again) is type(error)
-    assert str(again) == "text"
-    assert again.args == error.args
-    assert vars(again).keys() == vars(error).keys()
-    assert repr(vars(again)) == repr(vars(error))  # repr: two equal exceptions are not ==
+def test_each_error_pickles_with_its_attributes(error: MeshkitError, protocol: int) -> None:
+    restored = pickle.loads(pickle.dumps(error, protocol))
+    assert type(restored) is type(error)
+    assert str(restored) == "text"
+    assert restored.args == error.args
+    assert vars(restored).keys() == vars(error).keys()
+    assert repr(vars(restored)) == repr(vars(error))  # repr: two equal exceptions are not ==
 
 
 @pytest.mark.parametrize("error", FILLED, ids=lambda error: type(error).__name__)
-def test_each_copies_with_its_attributes(error: MeshkitError) -> None:
+def test_each_error_copies_with_its_attributes(error: MeshkitError) -> None:
     assert repr(vars(copy.copy(error))) == repr(vars(error))
     assert repr(vars(copy.deepcopy(error))) == repr(vars(error))
 
 
 @pytest.mark.parametrize("kind", [type(error) for error in FILLED])
-def test_each_prints_its_text_and_nothing_else(kind: type[MeshkitError]) -> None:
+def test_each_error_prints_its_text(kind: type[MeshkitError]) -> None:
     text = "line one, with a 'quote'.\n  line two.\n  Fix: f(dp=1)."
     assert str(kind(text)) == text
     assert f"{kind(text)}" == text
 
 
 @pytest.mark.parametrize("kind", [type(error) for error in FILLED])
-def test_each_attribute_has_a_default(kind: type[MeshkitError]) -> None:
+def test_each_documented_attribute_has_a_default(kind: type[MeshkitError]) -> None:
     documented = re.findall(r"^        (\w+): ", kind.__doc__ or "", re.MULTILINE)
-    if kind is not MeshkitError:  # which documents the arguments of all
+    if kind is not MeshkitError:  # which documents its arguments
         assert [name for name in documented if not hasattr(kind("text"), name)] == []
 
 
-def test_facts_of_one_error_are_not_those_of_the_next() -> None:
+def test_the_facts_of_an_error_are_its_own() -> None:
     assert SpecError("a", sizes={"dp": 1}).sizes == {"dp": 1}
     assert SpecError("b").sizes is None
 
 
-def test_told_is_line_one_then_the_evidence_then_the_fix() -> None:
+def test_format_error_is_the_summary_then_the_evidence_then_the_fix() -> None:
     assert format_error("f() is wrong.", fix="g().") == "f() is wrong.\n  Fix: g()."
     assert format_error("a", "b", "c", fix="d") == "a\n  b\n  c\n  Fix: d"
+
+
+def unquoted() -> SpecError:
+    fix = join_fixes(["start 8 ranks", (Change(dp=None, order="sp"), ", which gives dp=3")])
+    return SpecError(f"{CALL} needs 8 ranks.", "dp 4 x sp 2 = 8.", fix=(*fix, "."))
+
+
+def test_an_error_renders_with_and_without_its_call() -> None:
+    assert str(unquoted()) == (
+        "this call needs 8 ranks.\n"
+        "  dp 4 x sp 2 = 8.\n"
+        "  Fix: start 8 ranks, or order='sp', without dp, which gives dp=3."
+    )
+    assert str(unquoted().quote(Call("f", kwargs={"dp": 4, "sp": 2}))) == (
+        "f(dp=4, sp=2) needs 8 ranks.\n"
+        "  dp 4 x sp 2 = 8.\n"
+        "  Fix: start 8 ranks, or f(sp=2, order='sp'), which gives dp=3."
+    )
+
+
+def test_a_quoted_error_keeps_its_text_through_pickle() -> None:
+    error = unquoted().quote(Call("f", kwargs={"dp": 4, "sp": object()}))
+    restored = pickle.loads(pickle.dumps(error))
+    assert str(restored) == str(error)
+    assert (restored.summary, restored.evidence) == (error.summary, error.evidence)
+    assert restored.fix_text == error.fix_text
+    assert str(pickle.loads(pickle.dumps(restored))) == str(error)

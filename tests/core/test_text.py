@@ -1,4 +1,4 @@
-"""Runs of ranks."""
+"""Ranges of ranks, and other parts of messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.core.text import format_ranks
+from meshkit.core.text import (
+    article,
+    count_noun,
+    format_ranks,
+    format_sizes,
+    name_ranks,
+    plural,
+    summarize,
+    summarize_ranks,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,17 +35,50 @@ from meshkit.core.text import format_ranks
         (iter([1, 2]), "1-2"),
     ],
 )
-def test_as_a_person_writes_them(ranks: list[int], text: str) -> None:
+def test_format_ranks(ranks: list[int], text: str) -> None:
     assert format_ranks(ranks) == text
 
 
 @settings(deadline=None, max_examples=60, database=None)
 @given(st.sets(st.integers(0, 40)))
-def test_every_rank_can_be_read_back(ranks: set[int]) -> None:
+def test_every_rank_can_be_parsed_from_the_text(ranks: set[int]) -> None:
     text = format_ranks(sorted(ranks))
-    read: list[int] = []
+    parsed: list[int] = []
     for part in re.findall(r"\d+(?:-\d+)?", text):
         first, _, last = part.partition("-")
-        read += range(int(first), int(last or first) + 1)
-    assert read == sorted(ranks)
+        parsed += range(int(first), int(last or first) + 1)
+    assert parsed == sorted(ranks)
     assert text.count(",") == max(0, len([r for r in ranks if r - 1 not in ranks]) - 1)
+
+
+def test_nouns() -> None:
+    assert [article(noun) for noun in ("int", "str", "Axis")] == ["an int", "a str", "an Axis"]
+    assert [count_noun(n, "rank") for n in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    assert [plural(noun) for noun in ("bus", "box", "batch", "mesh", "node")] == [
+        "buses",
+        "boxes",
+        "batches",
+        "meshes",
+        "nodes",
+    ]
+
+
+def test_short_forms() -> None:
+    assert format_sizes({}) == ""
+    assert summarize(range(6)) == "0, 1, 2, 3, 4, 5"
+    assert summarize(range(7)) == "0, 1, 2, ..., 6 (7)"
+    assert name_ranks([0, 1, 4, 6]) == "ranks 0-1, 4 and 6"
+
+
+@settings(deadline=None, max_examples=60, database=None)
+@given(st.sets(st.integers(0, 40)))
+def test_summarize_ranks_agrees_with_format_ranks(ranks: set[int]) -> None:
+    ordered = sorted(ranks)
+    text, ranges = summarize_ranks(np.array(ordered, dtype=np.int64)), format_ranks(ordered)
+    if not ranks:
+        assert text == "0 ranks"
+    elif ranges.count(",") < 6:
+        assert text == f"{count_noun(len(ranks), 'rank')}: {ranges}"
+    else:
+        parts = ranges.split(", ")
+        assert text == f"{len(ranks)} ranks: {', '.join([*parts[:3], '...', parts[-1]])}"

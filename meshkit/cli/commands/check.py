@@ -11,7 +11,7 @@ from typing import Any
 
 from ...core.call import drop_none
 from ...core.errors import SpawnError, SpecError, UnknownAxisError
-from ...core.grid.axis_names import infer_sizes
+from ...core.grid.sizes import infer_sizes
 from ...core.grid.factor import ordered_sizes
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout

@@ -12,7 +12,7 @@ from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
 from ...core.data.batch_solver import solve_batch
 from ...core.errors import BatchError, Change, SpecError
-from ...core.grid.axis_names import infer_sizes
+from ...core.grid.sizes import infer_sizes
 from ...core.grid.factor import ordered_sizes
 from ...core.grid.layout import Layout
 from ...core.text import count_noun

@@ -1,13 +1,13 @@
-"""GroupPlan: which process groups a mesh needs, in one order for all ranks, none twice.
+"""GroupPlan: the process groups that a mesh needs, in one order for all ranks, each once.
 
-Everything here is the same on every rank; the live part walks through the steps and computes
-nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
+A plan is the same on every rank. The live part creates the groups of its steps, one after the
+other, and computes nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
 
-    axes        what it is
+    axes        groups
     ()          the default group: the whole world, in order
     (dp,)       4 x 2: two groups of four are created
     (sp,)       2 x 4: four groups of two are created
-    (tp,)       a singleton, one group of one on each rank
+    (tp,)       a group of one on each rank
     (dp, sp)    the default group again
 """
 
@@ -30,10 +30,10 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class GroupStep:
-    """Groups to create in one go: all groups over one set of axes.
+    """All groups over one set of axes, which are created together.
 
     Attributes:
-        axes: the axes that were asked for first; others may share these groups.
+        axes: the first of the axis sets that share these groups.
         members: int64 (num_groups, group_size), the ranks of each group in order.
     """
 
@@ -43,58 +43,54 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What was asked for, and the groups to create for it. Make it with :meth:`of`.
+    """The groups to create for a mesh. Make it with :meth:`of`.
 
     Attributes:
         layout: the grid.
-        asked: the axes of every group that was asked for, each once: the whole mesh ``()``,
-            every axis, those over which gradients are averaged, and the caller's own.
-        extra: what the caller asked for beyond that, as asked.
+        axis_sets: the axes of every group that can be looked up, each once: the whole mesh ``()``,
+            every axis, the axes over which gradients are averaged, and the requested ones.
+        requested: the axes of the groups that the caller requested in addition, as written.
     """
 
     layout: Layout
-    asked: tuple[Axes, ...]
-    extra: tuple[Axes, ...] = ()
+    axis_sets: tuple[Axes, ...]
+    requested: tuple[Axes, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        layout: Layout,
-        groups: str | Sequence[str | Iterable[str]] = (),
-    ) -> GroupPlan:
-        """The plan for a layout.
+    def of(cls, layout: Layout, groups: str | Sequence[str | Iterable[str]] = ()) -> GroupPlan:
+        """Return the plan for a layout.
 
         Args:
             layout: the grid.
-            groups: more groups than the usual ones: ``["dp tp"]`` or ``[("dp", "tp")]``. A str is
-                one group.
+            groups: groups in addition to the usual ones: ``["dp tp"]`` or ``[("dp", "tp")]``. A
+                str is one group.
 
         Raises:
-            UnknownAxisError: for an axis the layout does not have.
+            UnknownAxisError: for an axis that the layout does not have.
             SpecError: for an axis twice in one group.
 
         Example:
             >>> plan = GroupPlan.of(Layout(dp=4, sp=2, tp=1))
-            >>> plan.asked
+            >>> plan.axis_sets
             ((), ('dp',), ('sp',), ('tp',), ('dp', 'sp'))
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
-        extra = _extra([groups] if isinstance(groups, str) else groups)
-        for axes in extra:
+        requested = _parse_groups([groups] if isinstance(groups, str) else groups)
+        for axes in requested:
             check_axes_exist(axes, layout.axes)
         averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
         usual: list[Axes] = [(), *((axis,) for axis in layout.axes), averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
-        asked = [whole.get(axes, axes) for axes in (*usual, *extra)]
-        return cls(layout, tuple(dict.fromkeys(asked)), extra)
+        axis_sets = [whole.get(axes, axes) for axes in (*usual, *requested)]
+        return cls(layout, tuple(dict.fromkeys(axis_sets)), requested)
 
     def has(self, axes: Axes) -> bool:
-        """Whether the group over these axes was asked for. Does not depend on the sizes."""
-        return axes in self.asked or axes == self.layout.axes
+        """Return whether the plan has the group over these axes, whatever the sizes are."""
+        return axes in self.axis_sets or axes == self.layout.axes
 
-    def key(self, axes: Axes) -> Axes:
-        """The axes longer than 1, in the caller's order: equal keys mean equal groups.
+    def group_key(self, axes: Axes) -> Axes:
+        """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.
 
         No axes mean the whole mesh. An empty key is a group of one.
         """
@@ -103,35 +99,37 @@ class GroupPlan:
 
     @cached_property
     def steps(self) -> tuple[GroupStep, ...]:
-        """What to create, in order, each set of groups once. O(num_ranks) a step."""
+        """The groups to create, in order, each set of groups once.
+
+        Cost: O(ranks) for each step.
+        """
         first: dict[Axes, Axes] = {}
-        for axes in self.asked:
-            first.setdefault(self.key(axes), axes)
+        for axes in self.axis_sets:
+            first.setdefault(self.group_key(axes), axes)
         return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
 
 
-def not_built(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
-    """Return the error of a group that was not requested, with the call that builds it.
+def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
+    """Return the error for a group that was not requested, with the call that creates it.
 
     Args:
         plan: the requested groups.
         axes: the axes of the missing group.
         built_by: the call that built the mesh; None for the call that raises the error.
     """
-    built = ", ".join("(" + " ".join(one) + ")" for one in plan.asked if one)
-    more = [*(" ".join(one) for one in plan.extra), " ".join(axes)]
+    existing = ", ".join("(" + " ".join(names) + ")" for names in plan.axis_sets if names)
+    groups = [" ".join(names) for names in (*plan.requested, axes)]
     return SpecError(
-        f"no group over {' '.join(axes)} was built.",
-        f"Built are {built}; a getter never creates one.",
-        fix=f"{built_by.with_args(groups=more)}." if built_by else (Change(groups=more), "."),
+        f"the mesh has no group over {' '.join(axes)}.",
+        f"It has groups over {existing}; a getter never creates one.",
+        fix=f"{built_by.with_args(groups=groups)}." if built_by else (Change(groups=groups), "."),
         sizes=plan.layout.sizes,
     )
 
 
-def _extra(groups: object) -> tuple[Axes, ...]:
-    """The axes of every group asked for."""
+def _parse_groups(groups: object) -> tuple[Axes, ...]:
     if isinstance(groups, Iterable):
-        named = list(groups)
-        if all(isinstance(names, Iterable) for names in named):
-            return tuple(parse_axes(names) for names in named)
-    raise SpecError("groups is not a list of axes.", fix='groups=["dp tp"], say.')
+        axis_sets = list(groups)
+        if all(isinstance(names, Iterable) for names in axis_sets):
+            return tuple(parse_axes(names) for names in axis_sets)
+    raise SpecError("groups is not a list of axis sets.", fix='for example groups=["dp tp"].')

@@ -1,4 +1,4 @@
-"""Axes that are partly within nodes and partly across them, as JAX's hybrid meshes have them.
+"""Axes that are partly within nodes and partly across them, as in the hybrid meshes of JAX.
 
 ::
 
@@ -19,9 +19,10 @@ import numpy as np
 from ..errors import CALL, Change, SpecError
 from ..text import article
 from ..validate import parse_integer
-from .axis_names import check_names, infer_sizes
+from .axis_names import check_names
 from .layout import Layout
 from .order import order_axes
+from .sizes import infer_sizes
 from .strides import permuted_positions
 
 
@@ -31,13 +32,13 @@ def hybrid_layout(
     across: Mapping[str, int] | None,
     order: str | Iterable[str] | None,
 ) -> Layout:
-    """The layout of sizes within and across nodes; see :func:`meshkit.factor_world`.
+    """Return the layout of sizes within and across nodes; see :func:`meshkit.factor_world`.
 
     Raises:
-        SpecError: where a size cannot be, more than one is open, or the product does not fit.
+        SpecError: if a size is invalid, more than one is open, or the product does not fit.
         SpecError: if an axis has no standard position and ``order`` is None.
     """
-    inner, outer = _checked("within", within), _checked("across", across)
+    inner, outer = _parse_part("within", within), _parse_part("across", across)
     names = order_axes(dict.fromkeys((*outer, *inner), 1), order)
     if "dp" in names and "dp" not in {*outer, *inner}:
         outer["dp"] = -1
@@ -45,41 +46,41 @@ def hybrid_layout(
     parts |= {f"within {name}": inner[name] for name in names if name in inner}
     _check_one_open(parts)
     sizes = infer_sizes(parts, num_ranks, f"world_size = {num_ranks}")
-    far, near = (
+    outer_sizes, inner_sizes = (
         [sizes.get(f"{part} {name}", 1) for name in names] for part in ("across", "within")
     )
-    total = {name: a * b for name, a, b in zip(names, far, near, strict=True)}
+    total = {n: a * b for n, a, b in zip(names, outer_sizes, inner_sizes, strict=True)}
     ranks = np.empty(num_ranks, dtype=np.int64)
-    chain = tuple(itertools.chain(enumerate(far), enumerate(near)))
+    chain = tuple(itertools.chain(enumerate(outer_sizes), enumerate(inner_sizes)))
     ranks[permuted_positions(tuple(total.values()), chain)] = np.arange(num_ranks)
     return Layout(ranks=ranks, **total)
 
 
 def check_no_plain_sizes(sizes: Mapping[str, object], across: Mapping[str, int] | None) -> None:
-    """Refuse sizes by keyword beside those within and across.
+    """Check that no sizes are given by keyword in addition to those within and across nodes.
 
     Raises:
-        SpecError: with where they go.
+        SpecError: with the call that gives them across nodes.
     """
     if sizes:
-        line = f"{CALL} gives {', '.join(sizes)} beside within and across."
+        line = f"{CALL} gives {', '.join(sizes)} in addition to within and across."
         known = across if isinstance(across, Mapping) else {}
         merged = Change(**dict.fromkeys(sizes), across={**known, **sizes})
-        fix = (merged, "; or within, on a node.")
+        fix = (merged, "; or use within for sizes on one node.")
         raise SpecError(line, fix=fix, sizes=dict(sizes))
 
 
-def _checked(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """Sizes of 1 or more, or -1, by axis.
+def _parse_part(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the sizes of one option as plain ints, each 1 or more, or -1.
 
     Raises:
-        SpecError: where they are no mapping, a name cannot be, or a size.
+        SpecError: if they are no mapping, or a name or a size is invalid.
     """
     if sizes is None:
         return {}
     if not isinstance(sizes, Mapping):
         line = f"{option} is {article(type(sizes).__name__)}."
-        raise SpecError(line, fix=f"{option}={{'dp': 2}}, say: axis to size.")
+        raise SpecError(line, fix=f"a dict from axis to size, such as {option}={{'dp': 2}}.")
     if sizes:
         check_names(sizes)
     for name, size in sizes.items():
@@ -91,13 +92,13 @@ def _checked(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def _check_one_open(parts: Mapping[str, int]) -> None:
-    """Refuse more than one size to be inferred.
+    """Check that at most one size is to be inferred.
 
     Raises:
-        SpecError: naming those that are open.
+        SpecError: with the names of the open sizes.
     """
     unknown = [part for part, size in parts.items() if size == -1]
     if len(unknown) > 1:
         line = f"{CALL} leaves {' and '.join(unknown)} open."
-        more = "Only one size can be inferred; dp is, across nodes, where it is left out."
-        raise SpecError(line, more, fix=f"a size for {' and '.join(unknown[1:])}.")
+        hint = "Only one size can be inferred; dp is inferred across nodes if it is left out."
+        raise SpecError(line, hint, fix=f"a size for {' and '.join(unknown[1:])}.")

@@ -1,4 +1,4 @@
-"""Layout: the named grid of ranks. Rank to coordinate and back, groups, neighbours, views.
+"""Layout: the named grid of ranks, with coordinates, groups, neighbors and views.
 
 ``Layout(dp=4, sp=2, tp=1)`` numbers 8 ranks row by row, the last axis fastest::
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import einops
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -28,9 +27,10 @@ from ..validate import (
     check_integers,
     parse_integer,
 )
-from .axis_names import check_axes_exist, check_complete, check_sizes, infer_sizes
+from .axis_names import check_axes_exist
 from .pattern import rearrange_grid
 from .rank_order import RankOrder, unknown_rank_error
+from .sizes import check_complete, check_sizes, infer_sizes
 from .strides import (
     Strides,
     axis_strides,
@@ -47,12 +47,12 @@ class Layout:
     """A named grid of ranks: immutable, comparable, hashable, O(axes) in memory.
 
     Args:
-        ranks: the rank at each grid position, in row-major order; None means that position and
-            rank are the same. A range costs nothing, any other order one array.
+        ranks: the rank at each grid position, in row-major order; None means that each rank equals
+            its position. A range takes no memory, any other order one array.
         **sizes: axis name to size, the outermost axis first; the last axis varies fastest.
 
     Raises:
-        SpecError: where a name or size cannot be, or ``ranks`` does not fit.
+        SpecError: if a name or a size is invalid, or ``ranks`` does not fit.
 
     Example:
         >>> layout = Layout(dp=4, sp=2, tp=1)
@@ -62,7 +62,7 @@ class Layout:
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
 
-    __slots__ = ("_axes", "_seats", "_strided")
+    __slots__ = ("_axes", "_axis_strides", "_rank_order")
 
     @public("Layout")
     def __init__(self, /, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
@@ -70,76 +70,89 @@ class Layout:
         check_complete(checked)
         num_ranks = math.prod(checked.values())
         self._axes = tuple(checked)
-        self._strided = axis_strides(checked, num_ranks)
-        self._seats = RankOrder.of(range(num_ranks) if ranks is None else ranks, num_ranks)
+        self._axis_strides = axis_strides(checked, num_ranks)
+        if ranks is None:
+            self._rank_order = RankOrder(range(num_ranks))
+        else:
+            self._rank_order = RankOrder.of(ranks, num_ranks)
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Axis names, the outermost first."""
+        """The axis names, the outermost first."""
         return self._axes
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Axis sizes, the outermost first."""
-        return tuple(size for _, size, _ in self._strided)
+        """The axis sizes, the outermost first."""
+        return tuple(size for _, size, _ in self._axis_strides)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Axis name to size, the outermost first; a new dict each time."""
-        return {axis: size for axis, size, _ in self._strided}
+        """The sizes by axis name, the outermost first; a new dict each time."""
+        return {axis: size for axis, size, _ in self._axis_strides}
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the grid holds: the product of the sizes."""
-        return len(self._seats)
+        """The number of ranks: the product of the sizes."""
+        return len(self._rank_order)
 
     @property
     def ranks(self) -> range | Ints:
         """The rank at each position, in row-major order: a range, or a read-only int64 array."""
-        return self._seats.ranks
+        return self._rank_order.ranks
 
     @property
     def grid(self) -> Ints:
-        """The ranks as an array of shape ``shape``: read-only int64, made anew. O(num_ranks)."""
-        grid = self._seats.array().reshape(self.shape)
+        """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks)."""
+        grid = self._rank_order.array().reshape(self.shape)
         grid.flags.writeable = False
         return grid
 
     @public("layout.size")
     def size(self, *axes: str) -> int:
-        """The product of the sizes of the axes, none meaning all; UnknownAxisError for others."""
-        self._check(axes)
-        return math.prod(size for axis, size, _ in self._strided if axis in axes or not axes)
+        """Return the product of the sizes of the axes; without axes, the number of ranks.
+
+        Raises:
+            UnknownAxisError: for an axis that the layout does not have.
+        """
+        self._check_axes(axes)
+        product = 1
+        for axis, size, _ in self._axis_strides:
+            if axis in axes or not axes:
+                product *= size
+        return product
 
     @public("layout.coordinate")
     def coordinate(self, rank: int) -> dict[str, int]:
-        """Where a rank sits: axis name to index. O(axes).
+        """Return the coordinate of a rank: axis name to index. O(axes).
 
         Raises:
-            CoordinateError: where the rank is not in the grid.
+            CoordinateError: if the rank is not in the layout.
         """
         position = self._position(rank)
-        return {axis: position // stride % size for axis, size, stride in self._strided}
+        return {axis: position // stride % size for axis, size, stride in self._axis_strides}
 
     @public("layout.rank")
     def rank(self, /, **coordinate: int) -> int:
-        """The rank at a coordinate. O(axes).
+        """Return the rank at a coordinate. O(axes).
 
         Args:
             **coordinate: an index for every axis, from 0 to its size - 1.
 
         Raises:
             CoordinateError: for an index outside its axis, or an axis left out.
-            UnknownAxisError: for an axis the layout does not have.
+            UnknownAxisError: for an axis that the layout does not have.
         """
-        check_axes_exist(coordinate, self.axes)
-        check_coordinate_complete(coordinate, self.axes)
-        places = [check_index(axis, coordinate[axis], n) * s for axis, n, s in self._strided]
-        return self._seats.at(sum(places))
+        check_axes_exist(coordinate, self._axes)
+        check_coordinate_complete(coordinate, self._axes)
+        position = 0
+        for axis, size, stride in self._axis_strides:
+            position += check_index(axis, coordinate[axis], size) * stride
+        return self._rank_order.at(position)
 
     @public("layout.coordinates")
     def coordinates(self, ranks: ArrayLike) -> Ints:
-        """The coordinates of many ranks at once.
+        """Return the coordinates of many ranks.
 
         Args:
             ranks: integers of any shape.
@@ -148,117 +161,120 @@ class Layout:
             int64 (*ranks.shape, num_axes), the axes in the order of ``axes``.
 
         Raises:
-            CoordinateError: where a rank is not in the grid.
+            CoordinateError: if a rank is not in the layout.
         """
         array = check_integers("ranks", ranks)
-        positions = self._seats.find_all(array)
+        positions = self._rank_order.find_all(array)
         if (outside := positions < 0).any():
-            raise unknown_rank_error(
-                int(array[outside].flat[0]), self, self._seats
-            )
-        return indices(positions, self._strided)
+            raise unknown_rank_error(int(array[outside].flat[0]), self, self._rank_order)
+        return indices(positions, self._axis_strides)
 
     @public("layout.groups")
     def groups(self, *axes: str) -> Ints:
-        """All groups over the listed axes.
+        """Return all groups over the axes.
 
         Args:
-            *axes: those in which members of a group differ, which run in the order listed, the
-                last fastest. None listed means all.
+            *axes: the axes along which the members of a group differ. Members run along them in
+                the order listed, the last axis fastest. None listed means all.
 
         Returns:
-            int64 (num_groups, group_size); every rank stands in exactly one row. O(num_ranks).
+            int64 (num_groups, group_size); every rank is in exactly one row. O(num_ranks).
 
         Raises:
-            UnknownAxisError: for an axis the layout does not have.
+            UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check(axes)
-        outer = [axis for axis in self.axes if axes and axis not in axes]
-        pattern = f"{' '.join(self.axes)} -> ({' '.join(outer)}) ({' '.join(axes or self.axes)})"
-        return np.asarray(einops.rearrange(self.grid, pattern))
+        self._check_axes(axes)
+        inner = axes or self._axes
+        outer = [axis for axis in self._axes if axis not in inner]
+        dims = [self._axes.index(axis) for axis in (*outer, *inner)]
+        group_size = math.prod([self.shape[dim] for dim in dims[len(outer) :]])
+        return self.grid.transpose(dims).reshape(-1, group_size)
 
     @public("layout.peers")
     def peers(self, rank: int, *axes: str) -> Ints:
-        """The group of one rank over the listed axes, itself included.
+        """Return the group of one rank over the axes, with the rank itself.
 
         Args:
-            rank: a rank of the grid.
+            rank: a rank of the layout.
             *axes: as in :meth:`groups`.
 
         Returns:
             int64 (group_size,), in the order of :meth:`groups`. O(axes + group_size).
 
         Raises:
-            CoordinateError: where the rank is not in the grid.
-            UnknownAxisError: for an axis the layout does not have.
+            CoordinateError: if the rank is not in the layout.
+            UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check(axes)
+        self._check_axes(axes)
         position = self._position(rank)
-        steps = select(self._strided, axes or self.axes)
-        return self._seats.take(group_start(position, steps) + offsets(steps))
+        steps = select(self._axis_strides, axes or self._axes)
+        return self._rank_order.take(group_start(position, steps) + offsets(steps))
 
     @public("layout.strides")
     def strides(self, *axes: str) -> Strides:
-        """Size and stride of a group over the axes, in as few steps as can be. O(axes).
+        """Return size and stride of a group over the axes, in as few steps as possible. O(axes).
 
         Equal strides mean equal groups, in this layout and in every :meth:`view` of it: the same
-        members in the same order. A group of one has none.
+        members in the same order. A group of one has no steps.
 
         Raises:
-            UnknownAxisError: for an axis the layout does not have.
+            UnknownAxisError: for an axis that the layout does not have.
 
         Example:
             >>> dense = Layout(dp=4, sp=2, tp=2)
             >>> dense.strides("dp", "sp"), dense.view(shard=8, tp=2).strides("shard")
             (((8, 2),), ((8, 2),))
         """
-        self._check(axes)
-        return coalesce(select(self._strided, axes or self.axes))
+        self._check_axes(axes)
+        return coalesce(select(self._axis_strides, axes or self._axes))
 
     @public("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
-        """The rank ``shift`` steps along an axis. O(axes).
+        """Return the rank ``shift`` steps along an axis. O(axes).
 
         Args:
-            rank: a rank of the grid.
+            rank: a rank of the layout.
             axis: the axis to step along.
-            shift: how many steps; negative ones go back.
-            wrap: whether the axis is a ring; where not, there is None beyond its ends.
+            shift: the number of steps; negative ones go back.
+            wrap: whether the axis is a ring; if not, the result beyond its ends is None.
 
         Raises:
-            CoordinateError: where the rank is not in the grid, or ``shift`` is not an int.
-            UnknownAxisError: for an axis the layout does not have.
+            CoordinateError: if the rank is not in the layout, or ``shift`` is not an int.
+            UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check((axis,))
+        self._check_axes((axis,))
+        _, size, stride = self._axis_strides[self._axes.index(axis)]
         position = self._position(rank)
-        shift = check_integer("shift", shift)
-        there = shift_position(position, select(self._strided, (axis,)), shift, wrap=wrap)
-        return None if there is None else self._seats.at(there)
+        steps = shift if type(shift) is int else check_integer("shift", shift)
+        target = shift_position(position, size, stride, steps, wrap=wrap)
+        return None if target is None else self._rank_order.at(target)
 
     @public("layout.ring")
     def ring(self, rank: int, axis: str) -> Ints:
-        """The ranks around an axis, this one first: int64 (size of the axis,). O(axes + size).
+        """Return the ranks around an axis, this one first: int64 (size of the axis,).
 
-        Ring attention sends to the second (itself, where it is alone), receives from the last, and
-        after i steps holds what was ``ring[-i]``'s.
+        Ring attention sends to the second rank and receives from the last one. After i steps a
+        rank holds the block of ``ring[-i]``. The ring of an axis of size 1 is the rank itself.
+
+        Cost: O(axes + size).
 
         Raises:
-            CoordinateError: where the rank is not in the grid.
-            UnknownAxisError: for an axis the layout does not have.
+            CoordinateError: if the rank is not in the layout.
+            UnknownAxisError: for an axis that the layout does not have.
         """
         return np.roll(self.peers(rank, axis), -self.coordinate(rank)[axis])
 
     @public("layout.rearrange")
     def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
-        """The grid, rearranged by einops: int64, in the shape that the pattern says.
+        """Return the grid, rearranged by einops: int64, in the shape that the pattern gives.
 
         Args:
-            pattern: an einops pattern whose left side is the axes in their order, split where
-                wanted: ``"dp sp tp -> (dp sp) tp"``, ``"(outer inner) sp tp -> ..."``.
+            pattern: an einops pattern. Its left side is the axes in their order, or a split of
+                them: ``"dp sp tp -> (dp sp) tp"``, ``"(outer inner) sp tp -> ..."``.
             **sizes: sizes of the names that the pattern splits axes into.
 
         Raises:
-            SpecError: where einops refuses the pattern, or an axis stands in another axis' place.
+            SpecError: if einops rejects the pattern, or an axis is in the position of another one.
 
         Example:
             >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
@@ -266,60 +282,70 @@ class Layout:
         """
         return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
+    @public("layout.view")
     def view(self, /, **sizes: int) -> Layout:
-        """The same ranks in the same order, factored otherwise.
+        """Return the same ranks in the same order, with another factorization.
 
         Args:
             **sizes: the new axes in the caller's order, the outermost first; one may be -1.
 
         Raises:
-            SpecError: where the product is not ``num_ranks``.
+            SpecError: if the product is not ``num_ranks``.
 
         Example:
             >>> Layout(dp=4, sp=2).view(replicate=2, shard=-1)
             Layout(replicate=2, shard=4)
         """
-        _call, has = Call("layout.view", kwargs=sizes), f"{self!r} has {self.num_ranks} ranks"
-        filled = infer_sizes(check_sizes(sizes, inferable=True), self.num_ranks, has, whose="the layout")
-        return Layout(ranks=self.ranks, **filled)
+        evidence = f"{self!r} has {self.num_ranks} ranks"
+        checked = check_sizes(sizes, inferable=True)
+        complete = infer_sizes(
+            checked, self.num_ranks, evidence, owner="the layout", can_start=False
+        )
+        return Layout(ranks=self.ranks, **complete)
 
     def __contains__(self, rank: object) -> bool:
         number = parse_integer(rank)
-        return number is not None and self._seats.find(number) is not None
+        return number is not None and number in self._rank_order
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):
             return NotImplemented
-        return self._strided == other._strided and self._seats == other._seats
+        return self._axis_strides == other._axis_strides and self._rank_order == other._rank_order
 
     def __hash__(self) -> int:
-        return hash((self._strided, self._seats))
+        return hash((self._axis_strides, self._rank_order))
 
     def __repr__(self) -> str:
-        ranks = {} if self._seats.plain else {"ranks": self.ranks}
+        ranks = {} if self._rank_order.is_identity else {"ranks": self.ranks}
         return str(Call("Layout", kwargs={**self.sizes, **ranks}))
 
     def __str__(self) -> str:
         return self.draw()
 
     def _repr_html_(self) -> str:
-        """Return the picture that a notebook shows; for more than 1024 ranks, the text."""
+        """Return the picture for a notebook, or the text if there are more than 1024 ranks."""
         from ..draw.svg import MAX_NOTEBOOK_RANKS, escape, notebook_html
 
         small = self.num_ranks <= MAX_NOTEBOOK_RANKS
         return notebook_html(self.axes, self.grid) if small else f"<pre>{escape(str(self))}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
-        """Return the grid as text, one rank in brackets; see :mod:`meshkit.core.draw.grid_text`."""
-        position = None if mark is None else self._seats.find(mark)
-        return draw_positions(self.axes, self.shape, self._seats.at, mark=position, width=width)
+        """Return the grid as text, with one rank in brackets.
 
-    def _check(self, axes: tuple[str, ...]) -> None:
-        if len(axes) != 1 or axes[0] not in self._axes:  # the usual case is fast
+        See :mod:`meshkit.core.draw.grid_text`.
+        """
+        position = None if mark is None else self._rank_order.find(mark)
+        return draw_positions(
+            self.axes, self.shape, self._rank_order.at, mark=position, width=width
+        )
+
+    def _check_axes(self, axes: tuple[str, ...]) -> None:
+        if len(axes) != 1 or axes[0] not in self._axes:  # one axis is the usual case
             check_axes_exist(axes, self._axes)
 
     def _position(self, rank: int) -> int:
-        found = self._seats.find(check_integer("rank", rank))
-        if found is None:
-            raise unknown_rank_error(rank, self, self._seats)
-        return found
+        number = rank if type(rank) is int else check_integer("rank", rank)
+        position = self._rank_order.find(number)
+        if position is None:
+            raise unknown_rank_error(number, self, self._rank_order)
+        return position

@@ -1,11 +1,10 @@
-"""Patterns of axes: einops over a grid, and brackets that join axes into one."""
+"""Patterns of axes: einops patterns over a grid, and brackets that join axes into one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-import einops
 import numpy as np
 
 from ..arrays import Ints
@@ -19,24 +18,24 @@ TOKEN = re.compile(r"\([^)]*\)|[^\s()]+")
 PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
 
 
-def joined_axes(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """The axes of each word or bracket of a pattern.
+def parse_axis_pattern(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the axes of each name or bracket of a pattern.
 
     Args:
-        pattern: axis names, some of them joined by a pair of brackets; each axis once at most.
-        axes: the axes there are.
+        pattern: axis names, some of them joined by a pair of brackets; each axis at most once.
+        axes: the axes that exist.
 
     Raises:
-        SpecError: for a pattern that cannot be read.
-        UnknownAxisError: for an axis that is not there.
+        SpecError: for a pattern that cannot be parsed.
+        UnknownAxisError: for an axis that does not exist.
 
     Example:
-        >>> joined_axes(Call("f"), "(dp sp) tp", ("dp", "sp", "tp"))
+        >>> parse_axis_pattern("(dp sp) tp", ("dp", "sp", "tp"))
         (('dp', 'sp'), ('tp',))
     """
     if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
         raise SpecError(
-            "not a pattern of axes.",
+            "the pattern cannot be parsed.",
             "A pattern is axis names, some of them joined by a pair of brackets.",
             fix=f'"{" ".join(axes)}", or some of these joined: "(dp sp) tp".',
         )
@@ -48,35 +47,42 @@ def joined_axes(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], .
 def rearrange_grid(
     grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
 ) -> Ints:
-    """The grid, rearranged by einops.
+    """Return the grid, rearranged by einops.
 
     Raises:
-        SpecError: where einops refuses, or an axis stands in another axis' place: einops would
-            take ``"sp dp -> ..."`` on axes dp, sp as new names for dp and sp.
+        SpecError: if einops rejects the pattern, or an axis is in the position of another one.
+            einops would take ``"sp dp -> ..."`` on axes dp, sp as new names for dp and sp.
     """
-    right = f'rearrange("{" ".join(axes)} -> ({" ".join(axes)})"), say.'
+    import einops  # a layout that is never rearranged does not import it
+
+    example = f'for example rearrange("{" ".join(axes)} -> ({" ".join(axes)})").'
     if not isinstance(pattern, str) or pattern.count("->") != 1:
-        raise SpecError("a pattern is a str with one ->.", fix=right)
+        raise SpecError("the pattern is not a str with one ->.", fix=example)
     for name, size in sizes.items():
         if parse_integer(size) is None:
-            raise SpecError(f"{name} is {size!r}, not an int.", fix=right)
-    _check_places(pattern, axes)
+            raise SpecError(f"{name} is {size!r}, not an int.", fix=example)
+    _check_positions(pattern, axes)
     try:
         return np.asarray(einops.rearrange(grid, pattern, **sizes))
     except einops.EinopsError as error:
         shape = format_sizes(dict(zip(axes, grid.shape, strict=True)))
-        said = str(error).strip().splitlines()[-1].strip()
-        raise SpecError(f"{CALL} on {shape}: einops refuses.", said, fix=right) from error
+        reason = str(error).strip().splitlines()[-1].strip()
+        line = f"{CALL} on {shape}: einops rejects the pattern."
+        raise SpecError(line, reason, fix=example) from error
 
 
-def _check_places(pattern: str, axes: tuple[str, ...]) -> None:
-    """Refuse an axis in another axis' place on the left side."""
+def _check_positions(pattern: str, axes: tuple[str, ...]) -> None:
+    """Check that no axis is in the position of another one on the left side.
+
+    Raises:
+        SpecError: with the pattern in the order of the axes.
+    """
     left, _, right = pattern.partition("->")
     front, dots, back = left.partition("...")
-    places = [*zip(TOKEN.findall(front), axes, strict=False)]
-    if dots:  # what follows the dots is counted from the end
-        places += zip(reversed(TOKEN.findall(back)), reversed(axes), strict=False)
-    for token, axis in places:
+    pairs = [*zip(TOKEN.findall(front), axes, strict=False)]
+    if dots:  # the axes after the dots are counted from the end
+        pairs += zip(reversed(TOKEN.findall(back)), reversed(axes), strict=False)
+    for token, axis in pairs:
         if token in axes and token != axis:
             fix = f'rearrange("{" ".join(axes)} ->{right}").'
-            raise SpecError(f"{token} stands in the place of {axis}.", fix=fix)
+            raise SpecError(f"{token} is in the position of {axis}.", fix=fix)

@@ -1,4 +1,4 @@
-"""A rank on the grid: every question that one rank can answer by itself."""
+"""Position: a layout as one of its ranks sees it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,50 @@ from .layout import Layout
 
 
 def check_member(layout: Layout, rank: int) -> None:
-    """Refuse a rank outside a layout.
+    """Check that a rank is in a layout.
 
     Raises:
-        CoordinateError: where ``rank`` has no place in it.
+        CoordinateError: if it is not.
     """
     if rank not in layout:
-        held = f"It holds {count_noun(layout.num_ranks, 'rank')}; mesh.inside is False here."
-        line = f"rank {rank} is not in {layout!r}."
         raise CoordinateError(
-            line, held, fix="ask only where mesh.inside.", index=rank, size=layout.num_ranks
+            f"rank {rank} is not in {layout!r}.",
+            f"It has {count_noun(layout.num_ranks, 'rank')}; mesh.inside is False on this rank.",
+            fix="call this only if mesh.inside is True.",
+            index=rank,
+            size=layout.num_ranks,
         )
 
 
+def group_rank(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
+    """Return the rank within its group over the axes, as ``dist.get_group_rank`` does.
+
+    It is the row-major index of the coordinate along the axes as listed, the last one fastest.
+    Without axes it is the position in the whole layout.
+
+    Raises:
+        UnknownAxisError: for an axis that the layout does not have.
+        CoordinateError: if the rank is not in the layout.
+
+    Cost: O(axes).
+
+    Example:
+        >>> group_rank(Layout(dp=4, sp=2), 5, ("dp",)), group_rank(Layout(dp=4, sp=2), 5, ())
+        (2, 5)
+    """
+    check_axes_exist(axes, layout.axes)
+    index, coordinate, sizes = 0, layout.coordinate(rank), layout.sizes
+    for axis in axes or layout.axes:
+        index = index * sizes[axis] + coordinate[axis]
+    return index
+
+
 class Position:
-    """A layout and a rank. Local and pure; a :class:`meshkit.Mesh` is one with live groups.
+    """A layout and one rank. Local and pure; a :class:`meshkit.Mesh` is one with live groups.
 
     Args:
         layout: the grid.
-        rank: a global rank; it may be outside.
+        rank: a global rank, in the layout or not.
     """
 
     def __init__(self, layout: Layout, rank: int) -> None:
@@ -45,15 +70,17 @@ class Position:
 
     @property
     def rank(self) -> int:
-        """This process' global rank."""
+        """The global rank of this process."""
         return self._rank
 
     @property
     def coordinate(self) -> dict[str, int]:
-        """Where this rank sits: axis name to index. Local, O(axes).
+        """The coordinate of this rank: axis name to index. Local.
 
         Raises:
-            CoordinateError: on a rank outside the mesh (``mesh.inside`` tells).
+            CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
+
+        Cost: O(axes).
         """
         return self._coordinate.copy()
 
@@ -63,42 +90,40 @@ class Position:
 
     @property
     def inside(self) -> bool:
-        """Whether this rank is one of the mesh; others have no coordinate and no group. Local."""
+        """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group."""
         return self.rank in self.layout
 
     def size(self, *axes: str) -> int:
-        """How many ranks the group over the axes has; without axes, the whole mesh. Local.
+        """Return the size of the groups over the axes; without axes, of the mesh. Local.
 
         Raises:
-            UnknownAxisError: for an axis the mesh does not have.
+            UnknownAxisError: for an axis that the mesh does not have.
         """
         return self.layout.size(*axes)
 
     @public("mesh.group_rank")
     def group_rank(self, *axes: str) -> int:
-        """This rank's place in its group over the axes, as ``mesh.group(*axes).rank()``. Local.
+        """Return the rank of this process in its group over the axes. Local.
 
-        Its coordinate along the axes as listed, the last fastest; without axes, its place in the
-        whole mesh. No such group need have been made. O(axes).
+        It equals ``mesh.group(*axes).rank()``, but such a group need not exist. See
+        :func:`group_rank`.
 
         Raises:
-            UnknownAxisError: for an axis the mesh does not have.
+            UnknownAxisError: for an axis that the mesh does not have.
             CoordinateError: on a rank outside the mesh.
+
+        Cost: O(axes).
         """
-        check_axes_exist(axes, self.layout.axes)
-        place, here = 0, self.coordinate
-        for axis in axes or self.layout.axes:
-            place = place * self.layout.sizes[axis] + here[axis]
-        return place
+        return group_rank(self.layout, self.rank, axes)
 
     def peers(self, *axes: str) -> Ints:
-        """The global ranks of this rank's group over the axes, in the order of the group. Local.
+        """Return the global ranks of this rank's group over the axes, in group order. Local.
 
         Returns:
-            int64 (group_size,), this rank among them.
+            int64 (group_size,), with this rank.
 
         Raises:
-            UnknownAxisError: for an axis the mesh does not have.
+            UnknownAxisError: for an axis that the mesh does not have.
             CoordinateError: on a rank outside the mesh.
         """
         return self.layout.peers(self.rank, *axes)
@@ -106,15 +131,15 @@ class Position:
     ranks = peers
 
     def neighbor(self, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
-        """The global rank ``shift`` steps along an axis; None beyond its end where not ``wrap``.
+        """Return the global rank ``shift`` steps along an axis; None beyond its end without wrap.
 
         Local, O(axes). See :meth:`meshkit.Layout.neighbor`.
         """
         return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
     def ring(self, axis: str) -> Ints:
-        """The global ranks around an axis, this one first: int64 (size of the axis,). Local.
+        """Return the global ranks around an axis, this one first: int64 (size of the axis,).
 
-        Raises as :meth:`peers`. See :meth:`meshkit.Layout.ring`.
+        Local. Raises as :meth:`peers`. See :meth:`meshkit.Layout.ring`.
         """
         return self.layout.ring(self.rank, axis)

@@ -1,4 +1,4 @@
-"""Which rank sits at each position of a grid, and at which position each rank sits.
+"""RankOrder: the rank at each position of a grid, and the position of each rank.
 
 A range costs nothing; any other order costs one array and its inverse::
 
@@ -22,7 +22,7 @@ from ..errors import CALL, CoordinateError, SpecError
 from ..text import count_noun
 from ..validate import parse_integer
 
-MAX_RANK = 2**63 - 2  # so that a range that ends after it still fits int64
+MAX_RANK = 2**63 - 2  # the end of a range up to it still fits int64
 
 
 class RankOrder:
@@ -45,51 +45,58 @@ class RankOrder:
 
     @classmethod
     def of(cls, ranks: Sequence[int] | Ints, num_positions: int | None) -> RankOrder:
-        """Seats for ``num_positions`` positions; None means as many as there are ranks.
+        """Return the checked order of ranks that a caller wrote.
+
+        Args:
+            ranks: the ranks, by position.
+            num_positions: the size of the grid; None means the number of ranks.
 
         Raises:
-            SpecError: where the ranks are not distinct non-negative integers, one a position.
+            SpecError: if the ranks are not distinct non-negative integers, one for each position.
         """
-        ranks = ranks if isinstance(ranks, range) else _integers(ranks)
+        ranks = ranks if isinstance(ranks, range) else _parse_ranks(ranks)
         if len(ranks) == 0:
-            raise _refused("ranks is empty")
+            raise _ranks_error("ranks is empty")
         if num_positions is not None and len(ranks) != num_positions:
             positions = count_noun(num_positions, "position")
             raise SpecError(
                 f"{CALL} has {positions} and {count_noun(len(ranks), 'rank')}.",
                 "Each position of the grid holds one rank.",
-                fix=f"ranks=range({num_positions}), say, or other sizes.",
+                fix=f"for example ranks=range({num_positions}), or other sizes.",
             )
         if isinstance(ranks, range):
             _check_bounds(min(ranks[0], ranks[-1]), max(ranks[0], ranks[-1]))
         return cls(_compact(ranks))
 
     def at(self, position: int) -> int:
-        """The rank at a position. O(1)."""
+        """Return the rank at a position. O(1)."""
         return int(self.ranks[position])
 
     def array(self) -> Ints:
-        """All ranks, by position: int64 (num_positions,)."""
+        """Return all ranks, by position: int64 (num_positions,)."""
         if isinstance(self.ranks, range):
             return np.arange(self.ranks.start, self.ranks.stop, self.ranks.step, dtype=np.int64)
         return self.ranks
 
     def take(self, positions: Ints) -> Ints:
-        """The ranks at many positions, in the shape of ``positions``."""
+        """Return the ranks at many positions, in the shape of ``positions``."""
         if isinstance(self.ranks, range):
             return positions * self.ranks.step + self.ranks.start
         return self.ranks[positions]
 
     def find(self, rank: int) -> int | None:
-        """The position of a rank, or None. O(1) for a range, O(log n) otherwise."""
+        """Return the position of a rank, or None. O(1) for a range, O(log n) otherwise."""
         if isinstance(self.ranks, range):
-            return self.ranks.index(rank) if rank in self.ranks else None
-        slot = int(np.searchsorted(self._sorted, rank))
-        found = slot < len(self._order) and self._sorted[slot] == rank
-        return int(self._order[slot]) if found else None
+            try:
+                return self.ranks.index(rank)
+            except ValueError:
+                return None
+        index = int(np.searchsorted(self._sorted, rank))
+        exists = index < len(self._order) and self._sorted[index] == rank
+        return int(self._order[index]) if exists else None
 
     def find_all(self, ranks: Ints) -> Ints:
-        """The positions of many ranks, in the shape of ``ranks``; -1 for a rank that has none."""
+        """Return the positions of many ranks, in their shape; -1 for a rank without a position."""
         if isinstance(self.ranks, range):
             start, step = self.ranks.start, self.ranks.step
             positions = ranks if (start, step) == (0, 1) else (ranks - start) // step
@@ -97,18 +104,21 @@ class RankOrder:
             if step not in (1, -1):
                 known &= (ranks - start) % step == 0
             return positions if known.all() else np.where(known, positions, -1)
-        slots = np.minimum(np.searchsorted(self._sorted, ranks), len(self._order) - 1)
-        return np.where(self._sorted[slots] == ranks, self._order[slots], -1)
+        index = np.minimum(np.searchsorted(self._sorted, ranks), len(self._order) - 1)
+        return np.where(self._sorted[index] == ranks, self._order[index], -1)
 
     @property
-    def plain(self) -> bool:
-        """Whether position and rank are the same."""
+    def is_identity(self) -> bool:
+        """Whether each rank equals its position."""
         return isinstance(self.ranks, range) and self.ranks == range(len(self.ranks))
 
     def __str__(self) -> str:
         if isinstance(self.ranks, range) and self.ranks.step == 1:
             return f"from {self.ranks[0]} to {self.ranks[-1]}"
         return f"among {format_value([*self.ranks[:8]] if len(self) <= 8 else self.ranks)}"
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self.ranks if isinstance(self.ranks, range) else self.find(rank) is not None
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -132,39 +142,38 @@ class RankOrder:
         return self.array()[self._order]
 
 
-def _refused(fault: str) -> SpecError:
-    fix = "distinct ranks of this world, such as ranks=range(4)."
-    return SpecError(f"{fault}.", fix=fix)
+def _ranks_error(fault: str) -> SpecError:
+    return SpecError(f"{fault}.", fix="distinct ranks of this world, such as ranks=range(4).")
 
 
-def _integers(ranks: Sequence[int] | Ints) -> Ints:
-    whole = isinstance(ranks, np.ndarray) and ranks.dtype.kind in "iu" and ranks.ndim == 1
-    array = np.array(ranks) if whole else _from_python(ranks)  # a copy: ours is read-only
+def _parse_ranks(ranks: Sequence[int] | Ints) -> Ints:
+    """Return ranks of any sequence as an array of its own: int64 (num_ranks,)."""
+    is_ready = isinstance(ranks, np.ndarray) and ranks.dtype.kind in "iu" and ranks.ndim == 1
+    array = np.array(ranks) if is_ready else _parse_sequence(ranks)  # a copy: ours is read-only
     if len(array):
         _check_bounds(int(array.min()), int(array.max()))
     if len(np.unique(array)) != len(array):
-        raise _refused("a rank stands twice in ranks")
+        raise _ranks_error("ranks contains a rank twice")
     return array.astype(np.int64)
 
 
-def _from_python(ranks: Sequence[int] | Ints) -> NDArray[Any]:
+def _parse_sequence(ranks: Sequence[int] | Ints) -> NDArray[Any]:
     try:
-        checked = [parse_integer(rank) for rank in ranks]
+        numbers = [parse_integer(rank) for rank in ranks]
     except TypeError:
-        raise _refused(f"ranks is {ranks!r}") from None
-    if None in checked:
-        raise _refused("ranks holds something that is not an int")
-    return np.array(checked, dtype=object)
+        raise _ranks_error(f"ranks is {ranks!r}") from None
+    if None in numbers:
+        raise _ranks_error("ranks contains a value that is not an int")
+    return np.array(numbers, dtype=object)
 
 
 def _check_bounds(low: int, high: int) -> None:
     if low < 0 or high > MAX_RANK:
-        fault = "negative" if low < 0 else "more than int64 can hold"
-        raise _refused(f"a rank is {fault}")
+        raise _ranks_error(f"a rank is {'negative' if low < 0 else 'more than int64 can hold'}")
 
 
 def _compact(ranks: range | Ints) -> range | Ints:
-    """The same ranks as a range where they are an arithmetic progression."""
+    """Return the same ranks, as a range if they are an arithmetic progression."""
     if isinstance(ranks, range):
         return range(ranks[0], ranks[0] + 1) if len(ranks) == 1 else ranks
     steps = np.diff(ranks)
@@ -174,12 +183,18 @@ def _compact(ranks: range | Ints) -> range | Ints:
     return range(int(ranks[0]), int(ranks[-1]) + (1 if step > 0 else -1), step)
 
 
-def unknown_rank_error(rank: int, layout: object, seats: RankOrder) -> CoordinateError:
-    """The error of a rank that has no place in a layout."""
+def unknown_rank_error(rank: int, layout: object, order: RankOrder) -> CoordinateError:
+    """Return the error for a rank that is not in a layout.
+
+    Args:
+        rank: the rank.
+        layout: the layout, of which the error shows the ``repr``.
+        order: its ranks.
+    """
     return CoordinateError(
         f"rank {rank} is not in {layout!r}.",
-        f"It has {count_noun(len(seats), 'rank')}, {seats}.",
-        fix=f"a rank {seats}.",
+        f"It has {count_noun(len(order), 'rank')}, {order}.",
+        fix=f"a rank {order}.",
         index=rank,
-        size=len(seats),
+        size=len(order),
     )

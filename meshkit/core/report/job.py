@@ -94,8 +94,8 @@ class JobReport:
         layout = plan.layout
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
-        # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.key
-        keys = {plan.key(axes) for axes in plan.asked}
+        # axis sets that differ only in axes of size 1 have the same groups: see GroupPlan.group_key
+        keys = {plan.group_key(axes) for axes in plan.axis_sets}
         groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
         warnings = () if topology is None else tuple(_warnings(layout, topology, crossing))
         return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement)

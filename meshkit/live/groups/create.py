@@ -72,7 +72,7 @@ def create_groups(plan: GroupPlan, rank: int, terms: GroupOptions, shared: Group
         _count_up(names, rank)
         raise
     used: dict[GroupKey, tuple[Axes, ...]] = {}
-    for axes in plan.asked:
+    for axes in plan.axis_sets:
         alike = _alike(plan, axes, terms)
         used[alike] = (*used.get(alike, ()), axes)
     return Groups({key: group for key, group in found.items() if group is not None}, used, new)
@@ -80,7 +80,7 @@ def create_groups(plan: GroupPlan, rank: int, terms: GroupOptions, shared: Group
 
 def _alike(plan: GroupPlan, axes: Axes, terms: GroupOptions) -> GroupKey:
     """What groups must have in common to be one group."""
-    return plan.layout.strides(*axes), terms.runs_on, terms.time(plan.key(axes))
+    return plan.layout.strides(*axes), terms.runs_on, terms.time(plan.group_key(axes))
 
 
 def _there(
@@ -90,7 +90,7 @@ def _there(
     found: dict[Axes, dist.ProcessGroup | None] = {}
     rest = []
     for step in plan.steps:
-        key, alike = plan.key(step.axes), _alike(plan, step.axes, terms)
+        key, alike = plan.group_key(step.axes), _alike(plan, step.axes, terms)
         origin, group = shared.find(alike)
         group = group if origin != "default" else _default(step, terms, alike[2])
         if origin == "default" and group is None:

@@ -17,7 +17,7 @@ from ...core.call import public
 from ...core.errors import SpecError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.grid.pattern import joined_axes
+from ...core.grid.pattern import parse_axis_pattern
 
 GroupOf = Callable[..., dist.ProcessGroup]
 
@@ -41,7 +41,7 @@ def device_mesh(
         UnknownAxisError: for an axis the layout does not have.
     """
     single = tuple((axis,) for axis in layout.axes)
-    parts = single if pattern is None else joined_axes(pattern, layout.axes)
+    parts = single if pattern is None else parse_axis_pattern(pattern, layout.axes)
     names = tuple("_".join(part) for part in parts)
     groups = [group_of(*part) for part in parts]
     for part, group in zip(parts, groups, strict=True):

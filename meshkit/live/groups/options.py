@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist, parse_axes
-from ...core.grid.group_plan import Axes, GroupPlan, not_built
+from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ...core.topology.topology import Topology
 from ...launch.launchers.world import World
 from ...launch.timeouts import Time, format_timeout, parse_timeout
@@ -109,10 +109,10 @@ class GroupTimeouts:
             axes = parse_axes(names) if isinstance(names, str | tuple) else (names,)
             check_axes_exist(axes, plan.layout.axes)
             if not plan.has(axes):
-                raise not_built(plan, axes)
+                raise missing_group_error(plan, axes)
             limit = parse_timeout("timeout", value)
             if limit is not None:  # listings that come to one group: the longest counts
-                found[plan.key(axes)] = max(limit, found.get(plan.key(axes), limit))
+                found[plan.group_key(axes)] = max(limit, found.get(plan.group_key(axes), limit))
         return cls(usual, found)
 
     def __getitem__(self, key: Axes) -> timedelta | None:

@@ -51,7 +51,7 @@ def wrap_groups(read: Callable[[], tuple[Layout, Given]]) -> MeshParts:
         plan = GroupPlan.of(layout, [*groups])  # what is lent is asked for
         check_orders(plan)
         mine = check_external_groups(layout, job.world.rank, groups)
-        shared = GroupRegistry(lent=mine, lends=", ".join(map(_named, plan.extra)))
+        shared = GroupRegistry(lent=mine, lends=", ".join(map(_named, plan.requested)))
     except MeshkitError as error:
         announce_refusal(job.world, error)
         raise

@@ -137,7 +137,7 @@ def proposal_fields(
         "sizes": format_sizes(layout.sizes),
         "place": _place(terms.place),
         "ranks": _seats(layout),
-        "groups": ", ".join(" ".join(axes) for axes in plan.extra) or "the usual",
+        "groups": ", ".join(" ".join(axes) for axes in plan.requested) or "the usual",
         "crossing": format_sizes(terms.crossing),
         "backend": terms.backend or str(record.world.backend),
         "timeout": str(terms.limits),

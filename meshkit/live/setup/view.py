@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ...core.grid.axis_names import check_sizes, infer_sizes
+from ...core.grid.sizes import check_sizes, infer_sizes
 from ...core.grid.group_plan import Axes, GroupPlan
 from ...core.grid.layout import Layout
 from ...core.grid.order import view_sizes
@@ -36,7 +36,7 @@ def view_plan(
     """
     nested = view_sizes(check_sizes(sizes), order)
     has = f"{layout!r} has {layout.num_ranks} ranks"
-    filled = infer_sizes(nested, layout.num_ranks, has, whose="the mesh")
+    filled = infer_sizes(nested, layout.num_ranks, has, owner="the mesh", can_start=False)
     plan = GroupPlan.of(Layout(ranks=layout.ranks, **filled), groups or ())
     check_orders(plan)
     return plan
@@ -80,5 +80,5 @@ def _inherited(plan: GroupPlan, terms: GroupOptions, whole: GroupPlan) -> dict[A
         whole.layout.strides(*key) if key else (): time  # no axes would mean the whole mesh
         for key, time in terms.limits.by_key.items()
     }
-    keys = {plan.key(axes): plan.layout.strides(*axes) for axes in plan.asked}
+    keys = {plan.group_key(axes): plan.layout.strides(*axes) for axes in plan.axis_sets}
     return {key: times[steps] for key, steps in keys.items() if steps in times}

@@ -1,4 +1,4 @@
-"""GroupPlan: what was asked for, and what to create for it."""
+"""GroupPlan: the groups of a mesh, and the steps that create them."""
 
 from __future__ import annotations
 
@@ -15,70 +15,70 @@ from meshkit.core.grid.group_plan import GroupPlan
 PLAN = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=1))
 
 
-def test_what_is_asked_for_without_saying_so() -> None:
-    assert PLAN.asked == ((), ("pp",), ("dp",), ("sp",), ("tp",), ("dp", "sp"))
-    assert GroupPlan.of(Layout(dp=4)).asked == ((),)
-    assert GroupPlan.of(Layout(tp=4)).asked == ((),)
-    assert GroupPlan.of(Layout(dp=4, tp=2)).asked == ((), ("dp",), ("tp",))
-    assert GroupPlan.of(Layout(dp=4, sp=2)).asked == ((), ("dp",), ("sp",))
+def test_the_usual_groups() -> None:
+    assert PLAN.axis_sets == ((), ("pp",), ("dp",), ("sp",), ("tp",), ("dp", "sp"))
+    assert GroupPlan.of(Layout(dp=4)).axis_sets == ((),)
+    assert GroupPlan.of(Layout(tp=4)).axis_sets == ((),)
+    assert GroupPlan.of(Layout(dp=4, tp=2)).axis_sets == ((), ("dp",), ("tp",))
+    assert GroupPlan.of(Layout(dp=4, sp=2)).axis_sets == ((), ("dp",), ("sp",))
 
 
-def test_gradients_are_averaged_over_those_of_dp_cp_sp_that_are_there() -> None:
-    assert GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).asked[-1] == ("dp", "cp", "sp")
-    assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).asked[-1] == ("dp", "cp")
-    assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).asked[-1] == ("cp", "sp")
-    # always in that order, wherever the axes stand
-    assert GroupPlan.of(Layout(sp=2, tp=2, dp=2)).asked[-1] == ("dp", "sp")
-    assert GroupPlan.of(Layout(sp=2, dp=2)).asked == ((), ("sp",), ("dp",), ("dp", "sp"))
+def test_gradients_are_averaged_over_dp_cp_sp_if_present() -> None:
+    assert GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).axis_sets[-1] == ("dp", "cp", "sp")
+    assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).axis_sets[-1] == ("dp", "cp")
+    assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).axis_sets[-1] == ("cp", "sp")
+    # in that order, for every order of the axes
+    assert GroupPlan.of(Layout(sp=2, tp=2, dp=2)).axis_sets[-1] == ("dp", "sp")
+    assert GroupPlan.of(Layout(sp=2, dp=2)).axis_sets == ((), ("sp",), ("dp",), ("dp", "sp"))
 
 
-def test_more_groups() -> None:
+def test_requested_groups() -> None:
     layout = Layout(pp=2, dp=2, tp=2)
     one = GroupPlan.of(layout, ["dp tp"])
-    assert one.asked == ((), ("pp",), ("dp",), ("tp",), ("dp", "tp"))
-    assert one.extra == (("dp", "tp"),)
+    assert one.axis_sets == ((), ("pp",), ("dp",), ("tp",), ("dp", "tp"))
+    assert one.requested == (("dp", "tp"),)
     assert GroupPlan.of(layout, [("dp", "tp")]) == one
-    assert GroupPlan.of(layout, ["dp tp", "tp dp"]).asked[-2:] == (("dp", "tp"), ("tp", "dp"))
-    assert GroupPlan.of(layout, ["dp", "pp dp tp"]).asked == GroupPlan.of(layout).asked
+    assert GroupPlan.of(layout, ["dp tp", "tp dp"]).axis_sets[-2:] == (("dp", "tp"), ("tp", "dp"))
+    assert GroupPlan.of(layout, ["dp", "pp dp tp"]).axis_sets == GroupPlan.of(layout).axis_sets
 
 
-@pytest.mark.parametrize("bad", [["dp xp"], [("dp", "xp")], ["dp", "xp"]])
-def test_an_unknown_axis(bad: list[str]) -> None:
+@pytest.mark.parametrize("groups", [["dp xp"], [("dp", "xp")], ["dp", "xp"]])
+def test_an_unknown_axis_raises_an_error(groups: list[str]) -> None:
     with pytest.raises(UnknownAxisError) as caught:
-        GroupPlan.of(Layout(dp=2, tp=2), bad)
+        GroupPlan.of(Layout(dp=2, tp=2), groups)
     assert caught.value.axis == "xp"
 
 
-def test_an_axis_twice() -> None:
+def test_an_axis_twice_raises_an_error() -> None:
     with pytest.raises(SpecError, match="names the axis dp twice"):
         GroupPlan.of(Layout(dp=2, tp=2), ["dp dp"])
 
 
 def test_one_str_is_one_group() -> None:
-    """build_mesh takes groups="dp tp"; a plan must not read it as the axes d, p, t and p."""
+    """groups="dp tp" must not mean the axes d, p, t and p."""
     layout = Layout(pp=2, dp=2, tp=2)
     assert GroupPlan.of(layout, "dp tp") == GroupPlan.of(layout, ["dp tp"])
 
 
-def test_the_key() -> None:
-    assert PLAN.key(("dp",)) == ("dp",)
-    assert PLAN.key(("tp",)) == ()
-    assert PLAN.key(("dp", "tp", "sp")) == ("dp", "sp")
-    assert PLAN.key(("sp", "dp")) == ("sp", "dp")
-    assert PLAN.key(()) == PLAN.key(("pp", "dp", "sp", "tp")) == ("pp", "dp", "sp")
-    assert GroupPlan.of(Layout(dp=1, tp=1)).key(()) == ()
+def test_the_group_key() -> None:
+    assert PLAN.group_key(("dp",)) == ("dp",)
+    assert PLAN.group_key(("tp",)) == ()
+    assert PLAN.group_key(("dp", "tp", "sp")) == ("dp", "sp")
+    assert PLAN.group_key(("sp", "dp")) == ("sp", "dp")
+    assert PLAN.group_key(()) == PLAN.group_key(("pp", "dp", "sp", "tp")) == ("pp", "dp", "sp")
+    assert GroupPlan.of(Layout(dp=1, tp=1)).group_key(()) == ()
 
 
 def test_has_does_not_depend_on_the_sizes() -> None:
     for layout in (Layout(pp=2, dp=4, sp=2, tp=1), Layout(pp=1, dp=1, sp=1, tp=1)):
         plan = GroupPlan.of(layout, ["dp tp"])
-        asked = [(), ("pp",), ("tp",), ("dp", "sp"), ("dp", "tp"), ("pp", "dp", "sp", "tp")]
-        assert all(plan.has(axes) for axes in asked)
-        not_asked = [("sp", "dp"), ("tp", "dp"), ("pp", "tp"), ("tp", "sp", "dp", "pp")]
-        assert not any(plan.has(axes) for axes in not_asked)
+        present = [(), ("pp",), ("tp",), ("dp", "sp"), ("dp", "tp"), ("pp", "dp", "sp", "tp")]
+        assert all(plan.has(axes) for axes in present)
+        missing = [("sp", "dp"), ("tp", "dp"), ("pp", "tp"), ("tp", "sp", "dp", "pp")]
+        assert not any(plan.has(axes) for axes in missing)
 
 
-def test_the_steps_in_order_each_set_of_groups_once() -> None:
+def test_the_steps_are_in_order_and_create_each_set_of_groups_once() -> None:
     steps = {step.axes: step.members.tolist() for step in PLAN.steps}
     assert list(steps) == [(), ("pp",), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
     assert steps[()] == [[*range(16)]]
@@ -147,17 +147,17 @@ def test_a_plan_survives_pickle_and_copy(plan: GroupPlan) -> None:
     ],
 )
 def test_equal_layouts_have_equal_plans(one: object, two: object) -> None:
-    """Ranks written in two ways are the same request."""
+    """Two ways to write the same ranks are the same request."""
     layouts = [Layout(dp=2, ranks=ranks) for ranks in (one, two)]  # type: ignore[arg-type]
     assert layouts[0] == layouts[1]
     assert GroupPlan.of(layouts[0]) == GroupPlan.of(layouts[1])
 
 
-def test_the_plan_of_a_huge_layout_is_computed_at_once() -> None:
+def test_the_plan_of_a_huge_layout_needs_no_array() -> None:
     plan = GroupPlan.of(Layout(pp=16, dp=2**30, tp=64))
     assert plan != GroupPlan.of(Layout(pp=16, dp=2**31, tp=32))
     assert plan.has(("dp",))
-    assert plan.key(("pp", "tp")) == ("pp", "tp")
+    assert plan.group_key(("pp", "tp")) == ("pp", "tp")
 
 
 def test_a_plan_is_frozen_and_hashable() -> None:

@@ -1,4 +1,4 @@
-"""Axes partly within nodes and partly across them: against JAX's own recipe, and one by one."""
+"""Axes partly within nodes and partly across them, against the algorithm and results of JAX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ law = settings(deadline=None, max_examples=60, database=None)
 
 @st.composite
 def parts(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, int]]:
-    """Sizes within and across nodes, of axes in any order; dp has one of them."""
+    """Return sizes within and across nodes, of axes in any order, with dp among them."""
     axes = ["dp", *draw(st.lists(st.sampled_from(["pp", "sp", "tp"]), unique=True, max_size=2))]
     both = [(draw(st.integers(1, 3)), draw(st.integers(1, 3))) for _ in axes]
     order = draw(st.permutations([*zip(axes, both, strict=True)]))
@@ -29,12 +29,12 @@ def parts(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def kronecker(within: dict[str, int], across: dict[str, int], axes: tuple[str, ...]) -> np.ndarray:
-    """The grid as JAX makes it: a block of devices for each node, the nodes laid out as a grid."""
+    """Return the grid as JAX does: a block of devices for each node, and a grid of nodes."""
     inner = np.arange(math.prod(within.values())).reshape([within.get(axis, 1) for axis in axes])
     outer = [across.get(axis, 1) for axis in axes]
     blocks = np.empty(outer, dtype=object)
-    for node, place in enumerate(itertools.product(*map(range, outer))):
-        blocks[place] = inner + node * inner.size
+    for node, position in enumerate(itertools.product(*map(range, outer))):
+        blocks[position] = inner + node * inner.size
     return np.block(blocks.tolist())
 
 
@@ -49,7 +49,7 @@ def test_the_grid_is_that_of_jax(sizes: tuple[dict[str, int], dict[str, int]]) -
     assert layout.grid.tolist() == kronecker(within, across, layout.axes).tolist()
 
 
-# (within, across, what create_hybrid_device_mesh of jax 0.10.2 made of them), recorded
+# (within, across, the recorded result of create_hybrid_device_mesh of jax 0.10.2)
 RECORDED = [
     (
         {"dp": 2, "tp": 2},
@@ -68,7 +68,7 @@ RECORDED = [
 
 
 @pytest.mark.parametrize(("within", "across", "grid"), RECORDED)
-def test_what_jax_itself_made(
+def test_the_recorded_results_of_jax(
     within: dict[str, int], across: dict[str, int], grid: list[object]
 ) -> None:
     world = math.prod([*within.values(), *across.values()])
@@ -77,7 +77,7 @@ def test_what_jax_itself_made(
 
 @law
 @given(parts())
-def test_the_inner_part_is_on_the_node_and_the_outer_one_says_which(
+def test_the_inner_part_is_the_slot_and_the_outer_part_the_node(
     sizes: tuple[dict[str, int], dict[str, int]],
 ) -> None:
     within, across = sizes
@@ -91,15 +91,15 @@ def test_the_inner_part_is_on_the_node_and_the_outer_one_says_which(
             node = node * across.get(axis, 1) + outer
             slot = slot * within.get(axis, 1) + inner
         assert (node, slot) == (int(topology.node_of(rank)), rank % each)
-    found = crossings(layout, topology)
-    assert {axis for axis in found if found[axis].crosses} == {
+    axis_crossings = crossings(layout, topology)
+    assert {axis for axis in axis_crossings if axis_crossings[axis].crosses} == {
         a for a, n in across.items() if n > 1
     }
-    assert all(crossing.most == across.get(axis, 1) for axis, crossing in found.items())
+    assert all(crossing.most == across.get(axis, 1) for axis, crossing in axis_crossings.items())
 
 
 @pytest.mark.parametrize(
-    ("layout", "wanted"),
+    ("layout", "expected"),
     [
         (factor_world(128, within={"tp": 8}, across={"dp": 16}), Layout(dp=16, tp=8)),
         (factor_world(128, within={"tp": 8}), Layout(dp=16, tp=8)),
@@ -119,12 +119,12 @@ def test_the_inner_part_is_on_the_node_and_the_outer_one_says_which(
         ),
     ],
 )
-def test_hybrid(layout: Layout, wanted: Layout) -> None:
-    assert layout == wanted
+def test_sizes_within_and_across(layout: Layout, expected: Layout) -> None:
+    assert layout == expected
 
 
 @pytest.mark.parametrize(
-    ("sizes", "kind"),
+    ("sizes", "error"),
     [
         ({"dp": 2, "within": {"tp": 4}}, SpecError),
         ({"within": {"tp": -1}, "across": {"pp": 2}}, SpecError),
@@ -142,12 +142,12 @@ def test_hybrid(layout: Layout, wanted: Layout) -> None:
         ({"within": {"tp": 2}, "order": "tp sp"}, SpecError),
     ],
 )
-def test_refused(sizes: dict[str, object], kind: type[Exception]) -> None:
-    with pytest.raises(kind, match="factor_world"):
+def test_invalid_sizes_raise_an_error(sizes: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error, match="factor_world"):
         factor_world(8, **sizes)  # type: ignore[arg-type]
 
 
-def test_a_world_that_does_not_fit_says_the_parts() -> None:
+def test_the_error_of_another_world_size_shows_the_parts() -> None:
     with pytest.raises(SpecError) as caught:
         factor_world(10, within={"tp": 4, "dp": 1}, across={"dp": -1})
     assert str(caught.value).splitlines() == [

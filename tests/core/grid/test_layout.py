@@ -1,4 +1,4 @@
-"""Layout beyond its laws: sub-worlds, huge grids, what is refused, what it is as an object."""
+"""Layout beyond its laws: sub-worlds, huge layouts, errors, equality, pickling and text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HUGE = Layout(pp=16, dp=2**30, tp=64)  # 2**40 ranks
 SHUFFLED = Layout(dp=2, sp=2, ranks=[7, 0, 3, 5])
 
 
-# ---------------------------------------------------------------- what it says of itself
+# ---------------------------------------------------------------- attributes and answers
 
 
 def test_a_layout_by_hand() -> None:
@@ -55,7 +55,7 @@ def test_the_sizes_are_a_new_dict_each_time() -> None:
 
 
 @pytest.mark.parametrize("layout", [Layout(dp=4, sp=2), SHUFFLED, Layout(dp=2, ranks=range(8, 10))])
-def test_the_grid_is_read_only_and_changes_nothing(layout: Layout) -> None:
+def test_the_grid_is_read_only(layout: Layout) -> None:
     before = layout.grid.copy()
     with pytest.raises(ValueError, match="read-only"):
         layout.grid[0] = 99
@@ -73,13 +73,13 @@ def test_numpy_integers_are_integers() -> None:
     assert layout.coordinate(np.int32(5)) == {"dp": 2, "sp": 1}
     assert layout.rank(dp=np.int64(2), sp=np.int8(1)) == 5
     assert layout.neighbor(np.int64(5), "dp", np.int64(1)) == 7
-    answers = [*layout.coordinate(5).values(), layout.rank(dp=0, sp=0), layout.neighbor(5, "dp")]
-    answers += [*SHUFFLED.coordinate(7).values(), SHUFFLED.rank(dp=0, sp=0)]
-    assert {type(answer) for answer in answers} == {int}
+    results = [*layout.coordinate(5).values(), layout.rank(dp=0, sp=0), layout.neighbor(5, "dp")]
+    results += [*SHUFFLED.coordinate(7).values(), SHUFFLED.rank(dp=0, sp=0)]
+    assert {type(result) for result in results} == {int}
 
 
 @pytest.mark.parametrize("true", [True, np.True_])
-def test_a_bool_is_no_rank_index_size_or_shift(true: int) -> None:
+def test_a_bool_as_rank_index_size_or_shift_raises_an_error(true: int) -> None:
     layout = Layout(dp=4)
     with pytest.raises(SpecError):
         Layout(dp=true)
@@ -96,7 +96,7 @@ def test_a_bool_is_no_rank_index_size_or_shift(true: int) -> None:
     assert true not in layout
 
 
-# ---------------------------------------------------------------- ranks of its own
+# ---------------------------------------------------------------- explicit ranks
 
 
 def test_a_sub_world() -> None:
@@ -134,10 +134,10 @@ def test_ranks_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("rank", [1, 8, -1, 2**70, -(2**70)])
-def test_a_rank_that_is_not_in_a_permuted_grid(rank: int) -> None:
-    for ask in (SHUFFLED.coordinate, SHUFFLED.peers, lambda r: SHUFFLED.neighbor(r, "dp")):
+def test_a_rank_outside_a_permuted_layout_raises_an_error(rank: int) -> None:
+    for method in (SHUFFLED.coordinate, SHUFFLED.peers, lambda r: SHUFFLED.neighbor(r, "dp")):
         with pytest.raises(CoordinateError) as caught:
-            ask(rank)
+            method(rank)
         assert (caught.value.index, caught.value.size) == (rank, 4)
 
 
@@ -149,7 +149,7 @@ def test_the_callers_list_of_ranks_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("rank", [8, -1, 2**70])
-def test_a_rank_outside(rank: int) -> None:
+def test_a_rank_outside_raises_an_error(rank: int) -> None:
     layout = Layout(dp=8)
     with pytest.raises(CoordinateError) as caught:
         layout.coordinate(rank)
@@ -159,7 +159,7 @@ def test_a_rank_outside(rank: int) -> None:
 # ---------------------------------------------------------------- huge
 
 
-def test_a_huge_layout_answers_at_once_and_in_little_memory() -> None:
+def test_a_huge_layout_needs_little_memory() -> None:
     tracemalloc.start()
     try:
         layout = Layout(pp=16, dp=2**30, tp=64)
@@ -180,37 +180,37 @@ def test_a_huge_layout_answers_at_once_and_in_little_memory() -> None:
         assert hash(layout) == hash(HUGE)
         assert repr(layout) == "Layout(pp=16, dp=1073741824, tp=64)"
         assert pickle.loads(pickle.dumps(layout)) == layout
-        _, most = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < 1_000_000
+    assert peak < 1_000_000
 
 
-def test_a_huge_sub_world_too() -> None:
+def test_a_huge_sub_world() -> None:
     layout = Layout(dp=2**30, tp=64, ranks=range(10**6, 10**6 + 2**36))
     assert layout.coordinate(10**6 + 65) == {"dp": 1, "tp": 1}
     assert layout.peers(10**6 + 65, "tp")[0] == 10**6 + 64
     assert layout.neighbor(10**6, "dp", -1) == 10**6 + 2**36 - 64
 
 
-def test_a_huge_layout_refuses_at_once_too() -> None:
-    """In a process of its own: walking over 2**40 ranks to find the last would take hours."""
+def test_errors_of_a_huge_layout_are_immediate() -> None:
+    """Runs in a subprocess with a deadline: a loop over 2**40 ranks would take hours."""
     code = """
 from meshkit import CoordinateError, Layout
 huge = Layout(pp=16, dp=2**30, tp=64)
-for ask in (huge.coordinate, huge.peers, lambda rank: huge.coordinates([rank])):
+for method in (huge.coordinate, huge.peers, lambda rank: huge.coordinates([rank])):
     try:
-        ask(2**40)
+        method(2**40)
     except CoordinateError as error:
         print(str(error).splitlines()[1])
 """
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=10
     )
-    assert done.stdout == "  It has 1099511627776 ranks, from 0 to 1099511627775.\n" * 3
+    assert completed.stdout == "  It has 1099511627776 ranks, from 0 to 1099511627775.\n" * 3
 
 
-def test_the_largest_layout_of_all() -> None:
+def test_the_largest_layout_that_int64_can_hold() -> None:
     layout = Layout(dp=2**63 - 1)
     assert layout.coordinate(2**63 - 2) == {"dp": 2**63 - 2}
     assert layout.neighbor(0, "dp", -1) == 2**63 - 2
@@ -218,43 +218,43 @@ def test_the_largest_layout_of_all() -> None:
         Layout(dp=2**62, tp=2)
 
 
-# ---------------------------------------------------------------- coordinates of many
+# ---------------------------------------------------------------- coordinates of many ranks
 
 
 @pytest.mark.parametrize("ranks", [5, [5], [[0, 1], [6, 7]], np.arange(8, dtype=np.uint8), []])
 def test_coordinates_keep_the_shape(ranks: object) -> None:
     layout = Layout(dp=4, sp=2)
-    found = layout.coordinates(ranks)  # type: ignore[arg-type]
-    assert found.shape == (*np.shape(ranks), 2)
-    assert found.dtype == np.int64
+    coordinates = layout.coordinates(ranks)  # type: ignore[arg-type]
+    assert coordinates.shape == (*np.shape(ranks), 2)
+    assert coordinates.dtype == np.int64
 
 
 @pytest.mark.parametrize("layout", [Layout(dp=2, sp=2), SHUFFLED])
-@pytest.mark.parametrize("bad", [[0, 8], [[-1]], np.array([2**64 - 1], dtype=np.uint64)])
-def test_coordinates_refuse_a_rank_outside(layout: Layout, bad: object) -> None:
+@pytest.mark.parametrize("invalid", [[0, 8], [[-1]], np.array([2**64 - 1], dtype=np.uint64)])
+def test_coordinates_of_a_rank_outside_raise_an_error(layout: Layout, invalid: object) -> None:
     with pytest.raises(CoordinateError, match="is not in Layout"):
-        layout.coordinates(bad)  # type: ignore[arg-type]
+        layout.coordinates(invalid)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("bad", [[0.0], ["0"], [None], [2**70]])
-def test_coordinates_refuse_what_is_not_an_integer(bad: object) -> None:
+@pytest.mark.parametrize("invalid", [[0.0], ["0"], [None], [2**70]])
+def test_coordinates_of_values_that_are_not_integers_raise_an_error(invalid: object) -> None:
     with pytest.raises(CoordinateError):
-        Layout(dp=4).coordinates(bad)  # type: ignore[arg-type]
+        Layout(dp=4).coordinates(invalid)  # type: ignore[arg-type]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("ask", ["groups", "size"])
-def test_unknown_and_doubled_axes(ask: str) -> None:
+@pytest.mark.parametrize("method", ["groups", "size"])
+def test_unknown_and_repeated_axes_raise_an_error(method: str) -> None:
     layout = Layout(dp=4, sp=2)
     with pytest.raises(UnknownAxisError):
-        getattr(layout, ask)("dp", "tp")
+        getattr(layout, method)("dp", "tp")
     with pytest.raises(SpecError, match="twice"):
-        getattr(layout, ask)("dp", "dp")
+        getattr(layout, method)("dp", "dp")
 
 
-def test_unknown_axes_of_one_rank() -> None:
+def test_unknown_axes_for_one_rank_raise_an_error() -> None:
     layout = Layout(dp=4, sp=2)
     with pytest.raises(UnknownAxisError):
         layout.peers(0, "tp")
@@ -267,25 +267,25 @@ def test_unknown_axes_of_one_rank() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 4, True, 1.0, "1", None])
-def test_an_index_outside_its_axis(index: int) -> None:
+def test_an_index_outside_its_axis_raises_an_error(index: int) -> None:
     with pytest.raises(CoordinateError):
         Layout(dp=4, sp=2).rank(dp=index, sp=0)
 
 
-def test_an_axis_left_out() -> None:
+def test_a_coordinate_without_an_axis_raises_an_error() -> None:
     with pytest.raises(CoordinateError) as caught:
         Layout(dp=4, sp=2, tp=2).rank(sp=1)
     assert caught.value.axis == "dp"
     assert "leaves out dp, tp." in str(caught.value)
 
 
-def test_a_layout_infers_nothing() -> None:
+def test_a_layout_infers_no_size() -> None:
     with pytest.raises(SpecError, match="nothing to infer dp from"):
         Layout(dp=-1, sp=2)
 
 
 @pytest.mark.parametrize("other", [{"a": 3}, {"a": 16}, {"a": 3, "b": -1}, {"a": 0}, {}])
-def test_a_view_that_does_not_fit(other: dict[str, int]) -> None:
+def test_a_view_of_another_size_raises_an_error(other: dict[str, int]) -> None:
     with pytest.raises(SpecError):
         Layout(dp=4, sp=2).view(**other)
 
@@ -297,10 +297,10 @@ def test_a_view_keeps_ranks_and_order() -> None:
     assert Layout(dp=4, ranks=range(8, 12)).view(a=2, b=2).peers(11, "a").tolist() == [9, 11]
 
 
-# ---------------------------------------------------------------- as an object
+# ---------------------------------------------------------------- equality, copies and text
 
 
-def test_equal_layouts_are_equal_and_hash_alike() -> None:
+def test_equal_layouts_have_equal_hashes() -> None:
     same = [
         Layout(dp=2, sp=2),
         Layout(dp=2, sp=2, ranks=range(4)),
@@ -314,7 +314,7 @@ def test_equal_layouts_are_equal_and_hash_alike() -> None:
     assert hash(Layout(dp=2, sp=2, ranks=np.array([7, 0, 3, 5]))) == hash(SHUFFLED)
 
 
-def test_other_layouts_are_not() -> None:
+def test_different_layouts_are_not_equal() -> None:
     different = [
         Layout(dp=2, sp=2),
         Layout(sp=2, dp=2),
@@ -332,14 +332,14 @@ def test_other_layouts_are_not() -> None:
 
 
 @pytest.mark.parametrize("layout", [Layout(dp=4, sp=2), SHUFFLED, HUGE])
-def test_copies_are_equal_and_as_read_only(layout: Layout) -> None:
+def test_copies_are_equal_and_read_only(layout: Layout) -> None:
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(layout, protocol)) == layout
-    for again in (copy.copy(layout), copy.deepcopy(layout), pickle.loads(pickle.dumps(layout))):
-        assert again == layout
-        assert hash(again) == hash(layout)
-        assert again.coordinate(7) == layout.coordinate(7)
-        assert isinstance(again.ranks, range) or not again.ranks.flags.writeable
+    for duplicate in (copy.copy(layout), copy.deepcopy(layout), pickle.loads(pickle.dumps(layout))):
+        assert duplicate == layout
+        assert hash(duplicate) == hash(layout)
+        assert duplicate.coordinate(7) == layout.coordinate(7)
+        assert isinstance(duplicate.ranks, range) or not duplicate.ranks.flags.writeable
 
 
 def test_no_attribute_can_be_set() -> None:
@@ -363,27 +363,27 @@ def test_the_repr(layout: Layout, text: str) -> None:
 
 
 @pytest.mark.parametrize("layout", [Layout(dp=4, sp=2), SHUFFLED, Layout(dp=2, ranks=range(5, 7))])
-def test_a_short_repr_can_be_typed(layout: Layout) -> None:
+def test_a_short_repr_can_be_evaluated(layout: Layout) -> None:
     assert eval(repr(layout), {"Layout": Layout}) == layout
 
 
-def test_the_str_is_a_picture() -> None:
+def test_the_str_is_a_grid_of_ranks() -> None:
     assert str(Layout(dp=2, sp=2, tp=1)) == (
         "dp=2 sp=2 tp=1\n      sp=0  sp=1\ndp=0     0     1\ndp=1     2     3"
     )
 
 
-def test_a_huge_layout_is_drawn_by_its_edges_at_once() -> None:
+def test_the_str_of_a_huge_layout_shows_its_edges() -> None:
     text = str(Layout(pp=4, dp=2**35, tp=8))
     assert len(text.splitlines()) < 30
     assert str(2**40 - 1) in text
     assert "[777777777]" in Layout(dp=2**37, tp=8).draw(mark=777777777)
 
 
-def test_several_axes_in_one_str_are_told_apart() -> None:
+def test_several_axes_in_one_str_have_their_own_error() -> None:
     with pytest.raises(UnknownAxisError) as caught:
         Layout(dp=4, sp=2).groups("dp sp")
     assert str(caught.value) == (
         "layout.groups('dp sp'): 'dp sp' is several axes in one str.\n"
-        "  Fix: one str an axis: 'dp', 'sp'."
+        "  Fix: one str for each axis: 'dp', 'sp'."
     )

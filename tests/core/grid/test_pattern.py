@@ -1,4 +1,4 @@
-"""Patterns over axes."""
+"""Patterns of axes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from meshkit import Layout, SpecError, UnknownAxisError
-from meshkit.core.call import Call
-from meshkit.core.grid.pattern import joined_axes
+from meshkit.core.grid.pattern import parse_axis_pattern
 
-CALL = Call("f")
 AXES = ("dp", "sp", "tp")
 LAYOUT = Layout(dp=2, sp=3, tp=2)
 
@@ -27,24 +25,24 @@ LAYOUT = Layout(dp=2, sp=3, tp=2)
         ("(dp sp tp)", (("dp", "sp", "tp"),)),
     ],
 )
-def test_the_axes_of_each_word_or_bracket(pattern: str, parts: object) -> None:
-    assert joined_axes(pattern, AXES) == parts
+def test_the_axes_of_each_name_or_bracket(pattern: str, parts: object) -> None:
+    assert parse_axis_pattern(pattern, AXES) == parts
 
 
 @pytest.mark.parametrize(
     "pattern",
     ["", " ", "()", "(dp", "dp)", "((dp) sp)", "dp -> sp", "dp, sp", "dp-sp", "...", 3, None],
 )
-def test_what_cannot_be_read(pattern: object) -> None:
-    with pytest.raises(SpecError, match="not a pattern of axes"):
-        joined_axes(pattern, AXES)  # type: ignore[arg-type]
+def test_an_invalid_pattern_raises_an_error(pattern: object) -> None:
+    with pytest.raises(SpecError, match="the pattern cannot be parsed"):
+        parse_axis_pattern(pattern, AXES)  # type: ignore[arg-type]
 
 
-def test_unknown_and_doubled_axes() -> None:
+def test_unknown_and_repeated_axes_raise_an_error() -> None:
     with pytest.raises(UnknownAxisError):
-        joined_axes("(dp xp) tp", AXES)
+        parse_axis_pattern("(dp xp) tp", AXES)
     with pytest.raises(SpecError, match="twice"):
-        joined_axes("(dp sp) dp", AXES)
+        parse_axis_pattern("(dp sp) dp", AXES)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +57,12 @@ def test_unknown_and_doubled_axes() -> None:
         ("a b c -> c b a", {}),
     ],
 )
-def test_what_einops_says(pattern: str, sizes: dict[str, int]) -> None:
-    wanted = einops.rearrange(np.arange(12).reshape(2, 3, 2), pattern, **sizes)
-    np.testing.assert_array_equal(LAYOUT.rearrange(pattern, **sizes), wanted)
+def test_rearrange_returns_the_result_of_einops(pattern: str, sizes: dict[str, int]) -> None:
+    expected = einops.rearrange(np.arange(12).reshape(2, 3, 2), pattern, **sizes)
+    np.testing.assert_array_equal(LAYOUT.rearrange(pattern, **sizes), expected)
 
 
-def test_over_the_ranks_of_a_sub_world() -> None:
+def test_rearrange_the_ranks_of_a_sub_world() -> None:
     layout = Layout(dp=2, tp=2, ranks=[7, 3, 5, 1])
     assert layout.rearrange("dp tp -> tp dp").tolist() == [[7, 5], [3, 1]]
 
@@ -75,21 +73,21 @@ def test_over_the_ranks_of_a_sub_world() -> None:
         "sp dp tp -> sp dp tp",
         "dp tp sp -> dp tp sp",
         "tp sp dp -> tp sp dp",
-        "... sp -> sp ...",  # the last axis is tp, whatever it is called here
+        "... sp -> sp ...",  # the last axis is tp
         "... dp tp -> dp tp ...",
     ],
 )
-def test_an_axis_in_the_place_of_another_is_refused(pattern: str) -> None:
-    with pytest.raises(SpecError, match="stands in the place of"):
+def test_an_axis_in_the_position_of_another_one_raises_an_error(pattern: str) -> None:
+    with pytest.raises(SpecError, match="is in the position of"):
         LAYOUT.rearrange(pattern)
 
 
 @pytest.mark.parametrize(
     "pattern", ["... tp -> tp ...", "dp ... tp -> tp dp ...", "... sp tp -> (sp tp) ..."]
 )
-def test_an_axis_in_its_own_place_after_an_ellipsis(pattern: str) -> None:
-    wanted = einops.rearrange(np.arange(12).reshape(2, 3, 2), pattern)
-    np.testing.assert_array_equal(LAYOUT.rearrange(pattern), wanted)
+def test_an_axis_in_its_own_position_after_an_ellipsis(pattern: str) -> None:
+    expected = einops.rearrange(np.arange(12).reshape(2, 3, 2), pattern)
+    np.testing.assert_array_equal(LAYOUT.rearrange(pattern), expected)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +106,12 @@ def test_an_axis_in_its_own_place_after_an_ellipsis(pattern: str) -> None:
         (b"dp sp tp -> tp sp dp", {}),
     ],
 )
-def test_what_is_refused(pattern: object, sizes: dict[str, int]) -> None:
+def test_an_invalid_rearrangement_raises_an_error(pattern: object, sizes: dict[str, int]) -> None:
     with pytest.raises(SpecError):
         LAYOUT.rearrange(pattern, **sizes)  # type: ignore[arg-type]
 
 
-def test_the_cause_is_kept() -> None:
+def test_the_error_of_einops_is_the_cause() -> None:
     with pytest.raises(SpecError) as caught:
         LAYOUT.rearrange("dp sp tp -> dp sp")
     assert isinstance(caught.value.__cause__, einops.EinopsError)

@@ -1,4 +1,4 @@
-"""A rank on the grid answers as the layout does."""
+"""Position and its functions, against the layout."""
 
 from __future__ import annotations
 
@@ -6,28 +6,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import meshkit
-from meshkit.core.grid.position import Position
-from meshkit.testing import layouts
+from meshkit import CoordinateError, Layout, UnknownAxisError
+from meshkit.core.grid.position import Position, check_member, group_rank
+from meshkit.testing import axes_of, layouts, ranks
 
 
 @given(st.data())
-def test_as_the_layout(data: st.DataObject) -> None:
+def test_a_position_agrees_with_the_layout(data: st.DataObject) -> None:
     layout = data.draw(layouts())
-    rank = int(data.draw(st.sampled_from(list(layout.grid.flat))))
-    here = Position(layout, rank)
-    assert (here.layout, here.rank, here.coordinate) == (layout, rank, layout.coordinate(rank))
+    rank = data.draw(ranks(layout))
+    position = Position(layout, rank)
+    assert (position.layout, position.rank, position.coordinate) == (
+        layout,
+        rank,
+        layout.coordinate(rank),
+    )
     for axis in layout.axes:
-        assert here.size(axis) == layout.sizes[axis]
-        assert here.peers(axis).tolist() == layout.peers(rank, axis).tolist()
-        assert here.ranks(axis).tolist() == here.peers(axis).tolist()
-        assert here.ring(axis).tolist() == layout.ring(rank, axis).tolist()
-        assert here.neighbor(axis, -1) == layout.neighbor(rank, axis, -1)
-    assert here.size() == layout.num_ranks
-    assert here.inside
+        assert position.size(axis) == layout.sizes[axis]
+        assert position.peers(axis).tolist() == layout.peers(rank, axis).tolist()
+        assert position.ranks(axis).tolist() == position.peers(axis).tolist()
+        assert position.ring(axis).tolist() == layout.ring(rank, axis).tolist()
+        assert position.neighbor(axis, -1) == layout.neighbor(rank, axis, -1)
+    assert position.size() == layout.num_ranks
+    assert position.inside
     assert not Position(layout, max(layout.ranks) + 1).inside
 
 
-def test_outside() -> None:
-    with pytest.raises(meshkit.CoordinateError):
-        _ = Position(meshkit.Layout(dp=4), 9).coordinate
+@given(st.data())
+def test_the_group_rank_is_the_index_in_the_group(data: st.DataObject) -> None:
+    layout = data.draw(layouts(with_ranks=True))
+    rank, axes = data.draw(ranks(layout)), data.draw(axes_of(layout))
+    expected = layout.peers(rank, *axes).tolist().index(rank)
+    assert group_rank(layout, rank, axes) == expected
+    assert Position(layout, rank).group_rank(*axes) == expected
+
+
+def test_a_rank_outside_raises_an_error() -> None:
+    layout = Layout(dp=4)
+    with pytest.raises(CoordinateError):
+        _ = Position(layout, 9).coordinate
+    with pytest.raises(CoordinateError):
+        group_rank(layout, 9, ("dp",))
+    with pytest.raises(UnknownAxisError):
+        group_rank(layout, 9, ("tp",))
+    check_member(layout, 3)
+    with pytest.raises(CoordinateError, match=r"It has 4 ranks; mesh\.inside is False") as caught:
+        check_member(layout, 4)
+    assert (caught.value.index, caught.value.size) == (4, 4)

@@ -1,4 +1,4 @@
-"""Sizes and strides, by hand. Their laws are in test_laws.py."""
+"""Sizes and strides, by hand. Their laws are in tests/laws."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_strides_of_a_layout() -> None:
         (("sp",), ()),
     ],
 )
-def test_as_few_steps_as_can_be(
+def test_strides_have_as_few_steps_as_possible(
     axes: tuple[str, ...], strides: tuple[tuple[int, int], ...]
 ) -> None:
     assert Layout(pp=2, dp=3, sp=1, tp=4).strides(*axes) == strides
@@ -51,12 +51,12 @@ def test_a_view_with_equal_groups_has_equal_strides() -> None:
     assert dense.strides("dp", "cp") != sparse.strides("efsdp")
 
 
-def test_an_axis_that_is_not_there() -> None:
+def test_an_unknown_axis_raises_an_error() -> None:
     with pytest.raises(UnknownAxisError, match=r"layout\.strides"):
         Layout(dp=2).strides("tp")
 
 
-def test_positions() -> None:
+def test_positions_of_a_group() -> None:
     steps = ((3, 4), (2, 1))
     assert offsets(steps).tolist() == [0, 1, 4, 5, 8, 9]
     assert offsets(()).tolist() == [0]
@@ -65,7 +65,7 @@ def test_positions() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
-def test_indices_of_many_positions_are_numpys(count: int) -> None:
+def test_indices_equal_those_of_numpy(count: int) -> None:
     positions = np.arange(count)[::-1] * 7 % 24  # not contiguous, not ascending
     expected = np.stack(np.unravel_index(positions, (2, 3, 1, 4)), axis=-1)
     assert np.array_equal(indices(positions, AXES), expected)
@@ -78,12 +78,12 @@ def test_indices_keep_the_shape() -> None:
     assert indices(np.zeros((0, 3), dtype=np.int64), AXES).shape == (0, 3, 4)
 
 
-def test_moving_along_an_axis() -> None:
-    assert shift_position(4, ((3, 4),), 1, wrap=True) == 8
-    assert shift_position(8, ((3, 4),), 1, wrap=True) == 0
-    assert shift_position(8, ((3, 4),), 1, wrap=False) is None
-    assert shift_position(0, ((3, 4),), -1, wrap=False) is None
-    assert shift_position(0, ((3, 4),), -4, wrap=True) == 8
+def test_shift_a_position_along_an_axis() -> None:
+    assert shift_position(4, 3, 4, 1, wrap=True) == 8
+    assert shift_position(8, 3, 4, 1, wrap=True) == 0
+    assert shift_position(8, 3, 4, 1, wrap=False) is None
+    assert shift_position(0, 3, 4, -1, wrap=False) is None
+    assert shift_position(0, 3, 4, -4, wrap=True) == 8
 
 
 def test_rings() -> None:

@@ -1,6 +1,6 @@
-"""The rank tables of peers: what Megatron, DeepSpeed and OpenRLHF call the same groups.
+"""Rank tables of Megatron, DeepSpeed and OpenRLHF, against the groups of a Layout.
 
-The numbers are written out, so that no formula of ours stands on both sides.
+The tables are literal numbers, so that they share no formula with meshkit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Table = list[list[int]]
 
 
 def megatron(order: str, **sizes: int) -> Layout:
-    """Megatron writes the fastest axis first; ours is the last."""
+    """Return a layout for an order of Megatron, which writes the fastest axis first."""
     names = order.split("-")[::-1]
     return Layout(**{name: sizes.get(name, 1) for name in names})
 
@@ -44,7 +44,7 @@ def test_megatrons_order_reversed_is_our_standard_order() -> None:
 
 
 # 16 ranks: tp=2 pp=2 cp=2, with ep=4 and undivided experts. Each table was printed by
-# RankGenerator of megatron-core 0.16.1, which tests/interop/test_megatron.py asks again.
+# RankGenerator of megatron-core 0.16.1, which tests/interop/test_megatron.py calls again.
 DENSE: dict[str, dict[str, Table]] = {
     "tp-cp-ep-dp-pp": {
         "cp": [[0, 2], [1, 3], [4, 6], [5, 7], [8, 10], [9, 11], [12, 14], [13, 15]],

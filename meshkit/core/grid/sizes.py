@@ -1,0 +1,179 @@
+"""Sizes of axes: check what users write, and infer the size that is -1.
+
+::
+
+    sizes dp=-1 sp=2 tp=4, 64 ranks     dp = 64 / (2 * 4) = 8
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..call import Call
+from ..errors import CALL, Change, Fix, SpecError, join_fixes
+from ..text import article, count_noun
+from ..validate import parse_integer
+from .axis_names import check_names
+
+MAX_RANKS = 2**63 - 1  # the largest int64
+
+
+def check_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
+    """Return the sizes as plain ints, each 1 or more, or -1, after a check of the names.
+
+    Args:
+        sizes: axis name to size. Integers of numpy count as ints.
+        inferable: whether a size may be -1. Only the fix of an error depends on it.
+
+    Raises:
+        SpecError: for an illegal name, a bool, a float, a str, zero, and a negative number other
+            than -1.
+    """
+    check_names(sizes, inferable=inferable)
+    return parse_sizes(sizes, inferable=inferable)
+
+
+def parse_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
+    """Return the sizes as plain ints, as :func:`check_sizes` does, for names of any kind.
+
+    Raises:
+        SpecError: for a size that is neither 1 or more nor -1.
+    """
+    return {name: _parse_size(name, sizes, inferable=inferable) for name in sizes}
+
+
+def _parse_size(name: str, sizes: Mapping[str, object], *, inferable: bool) -> int:
+    size = sizes[name]
+    number = parse_integer(size)
+    if number is not None and (number >= 1 or number == -1):
+        return number
+    text = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
+    raise SpecError(
+        f"the size of {name} is {text}.",
+        "A size is an int of 1 or more, or -1 for the one to be inferred.",
+        fix=(Change(**{name: _guess_size(sizes, size, inferable=inferable)}), "."),
+        sizes=dict(sizes),
+    )
+
+
+def _guess_size(sizes: Mapping[str, object], size: object, *, inferable: bool) -> int:
+    """Return 4 for ``"4"`` and 4.0; for other values -1 if that can be inferred, or else 1."""
+    try:
+        number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = 0
+    return number if number >= 1 else (-1 if inferable and -1 not in sizes.values() else 1)
+
+
+def check_one_inferred(sizes: Mapping[str, int]) -> None:
+    """Check that at most one size is -1: of two, only the product could be inferred.
+
+    Raises:
+        SpecError: with the names of the axes without a size.
+    """
+    unknown = [name for name, size in sizes.items() if size == -1]
+    if len(unknown) > 1:
+        first, *others = unknown
+        hint = "; dp is inferred if it is left out." if "dp" in unknown else "."
+        raise SpecError(
+            f"{CALL} leaves the sizes of {' and '.join(unknown)} open.",
+            f"Only one size can be inferred{hint}",
+            fix=(Change(**{first: -1}, **dict.fromkeys(others, 1)), "."),
+            sizes=dict(sizes),
+        )
+
+
+def check_complete(sizes: Mapping[str, int]) -> None:
+    """Check that no size is -1, and that int64 can hold the product.
+
+    Raises:
+        SpecError: with the call that infers a size.
+    """
+    if -1 in sizes.values():
+        check_one_inferred(sizes)
+        unknown = next(name for name, size in sizes.items() if size == -1)
+        num_ranks = -2 * math.prod(sizes.values())  # a multiple of the known sizes
+        example = Call("factor_world", (num_ranks,), {**sizes, "order": " ".join(sizes)})
+        fix = f"{example}, which infers it from a number of ranks."
+        raise SpecError(f"there is nothing to infer {unknown} from.", fix=fix, sizes=dict(sizes))
+    check_num_ranks(math.prod(sizes.values()), sizes)
+
+
+def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
+    """Check that int64 can hold the number of ranks.
+
+    Raises:
+        SpecError: with the sizes.
+    """
+    if num_ranks > MAX_RANKS:
+        line = f"{CALL} has more ranks than int64 can hold."
+        raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
+
+
+def infer_sizes(
+    sizes: Mapping[str, int],
+    num_ranks: int,
+    evidence: str,
+    *,
+    owner: str = "the world",
+    can_start: bool = True,
+) -> dict[str, int]:
+    """Return the sizes with the -1 replaced, so that their product is ``num_ranks``.
+
+    Args:
+        sizes: the outermost axis first, at most one of them -1.
+        num_ranks: the number of ranks.
+        evidence: the source of that number, for errors: ``"WORLD_SIZE = 6 (torchrun)"``.
+        owner: the noun for that which has these ranks, for errors.
+        can_start: whether more ranks can be started, so that a fix may say so.
+
+    Raises:
+        SpecError: if the product cannot be ``num_ranks``, with the numbers that would work.
+        SpecError: for more than one -1.
+
+    Example:
+        >>> infer_sizes({"dp": -1, "sp": 2, "tp": 4}, 64, "")
+        {'dp': 8, 'sp': 2, 'tp': 4}
+    """
+    check_one_inferred(sizes)
+    known = math.prod(size for size in sizes.values() if size != -1)
+    unknown = next((name for name, size in sizes.items() if size == -1), None)
+    if unknown is not None and num_ranks % known == 0:
+        return {**sizes, unknown: num_ranks // known}
+    if unknown is None and num_ranks == known:
+        return dict(sizes)
+    product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
+    need = count_noun(known, "rank") if unknown is None else f"a multiple of {known} ranks"
+    ways = [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
+    ways += [*_change_one_size(sizes, known, num_ranks, can_start=can_start)]
+    raise SpecError(
+        f"{CALL} needs {need}, {owner} has {num_ranks}.",
+        f"{product} = {known}; {evidence}.",
+        fix=(*join_fixes(ways or [f"sizes whose product is {num_ranks}"]), "."),
+        sizes=dict(sizes),
+        world_size=num_ranks,
+    )
+
+
+def _start_other_ranks(sizes: Mapping[str, int], known: int, num_ranks: int) -> list[Fix]:
+    """Return the fix that starts the nearest numbers of ranks that fit the sizes."""
+    below = num_ranks // known * known
+    fitting = [n for n in (below, below + known) if n] if -1 in sizes.values() else [known]
+    noun = "rank" if fitting == [1] else "ranks"
+    return [f"start {' or '.join(map(str, fitting))} {noun}"]
+
+
+def _change_one_size(
+    sizes: Mapping[str, int], known: int, num_ranks: int, *, can_start: bool
+) -> list[Fix]:
+    """Return the fix that infers dp; without dp, and if no ranks can be started, another axis."""
+    if -1 in sizes.values():
+        return []
+    candidates = ["dp"] if "dp" in sizes else [] if can_start else [*sizes]
+    for axis in candidates:
+        size, remainder = divmod(num_ranks * sizes[axis], known)
+        if remainder == 0:
+            change = Change(**{axis: None if can_start else -1})
+            return [(change, f", which gives {axis}={size}")]
+    return []
