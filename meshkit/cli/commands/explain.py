@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from ...core.data.batch import BatchPlan
-from ...core.data.sequence import SequencePlan, sequence_plan
+from ...core.data.sequence import SequencePlan, plan_sequence
 from ...core.errors import Change, CoordinateError, SpecError
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
@@ -128,11 +128,8 @@ def _sequence_of(layout: Layout, length: int | None) -> SequencePlan | None:
     """
     if length is None:
         return None
-    axes = sequence_axes(layout)
-    cut = " x ".join(f"{axis} {layout.sizes[axis]}" for axis in axes)
-    parts = layout.size(*axes) if axes else 1
     try:
-        return sequence_plan(length, parts, "contiguous", False, cut)
+        return plan_sequence(layout, sequence_axes(layout), length)
     except SpecError as error:
         head = str(error).rpartition("Fix: ")[0]
         near = [f"--seq {n}" for n in (error.below, error.above) if n]
