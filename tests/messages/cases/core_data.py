@@ -3,24 +3,76 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from meshkit import (
     BatchPlan,
     BatchSchedule,
+    Layout,
     SequencePlan,
     stream_seed,
 )
-from meshkit.core.data.epoch import Epoch, checked_epoch
-from meshkit.core.data.sampler_state import checked_count, resume_epoch, state
-from meshkit.core.data.sequence import sequence_plan
-from meshkit.core.data.shuffle import shuffled
+from meshkit.core.arrays import Ints
+from meshkit.core.call import public
+from meshkit.core.data.epoch import Epoch, validate_epoch
+from meshkit.core.data.random_streams import select_coordinate
+from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
+from meshkit.core.data.sequence import plan_sequence
+from meshkit.core.data.shuffle import shuffle_indices
 from tests.messages.snapshot import unique
 
+LAYOUT = Layout(dp=4, sp=2, tp=1)
 PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
 EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
-STATE = state(EPOCH, 1)
+STATE = epoch_state(EPOCH, 1)
+
+
+@public("mesh.seed")
+def mesh_seed(*, vary: object) -> object:
+    return select_coordinate(LAYOUT, 0, vary)
+
+
+@public("mesh.seed")
+def mesh_seed_on_rank_9(*, vary: object) -> object:
+    return select_coordinate(LAYOUT, 9, vary)
+
+
+@public("mesh.sampler", by_name=("plan",))
+def mesh_sampler(length: int, plan: BatchPlan, **changes: Any) -> object:
+    return validate_epoch(replace(EPOCH, length=length, plan=plan, **changes))
+
+
+@public("mesh.sequence")
+def mesh_sequence(length: int, *, axes: str) -> object:
+    return plan_sequence(Layout(cp=2, sp=2), tuple(axes.split()), length)
+
+
+@public("sampler.load_state_dict", by_name=("state",))
+def load_state(state: object) -> object:
+    return resume_epoch(EPOCH, state)
+
+
+@public("sampler.load_state_dict", by_name=("state",))
+def load_state_of_other_data(state: object) -> object:
+    return resume_epoch(replace(EPOCH, length=90, seed=3), state)
+
+
+@public("sampler.state_dict")
+def save_state(*, steps: int) -> object:
+    return parse_count("steps", steps, 7)
+
+
+@public("shuffle_indices")
+def read_positions(indices: Ints, length: int) -> object:
+    return shuffle_indices(indices, length, 0, 0)
+
+
+@public("sampler.micro_batches")
+def read_step(step: int) -> object:
+    return EPOCH.micro_batches(step)
+
 
 CASES = unique(
     (
@@ -113,10 +165,7 @@ CASES = unique(
     ("a data index outside the plan", lambda: PLAN.samples(0, 4)),
     ("a sequence that does not divide", lambda: SequencePlan(10, 4)),
     ("a zigzag sequence that does not divide", lambda: SequencePlan(6, 4, "zigzag")),
-    (
-        "a sequence over two axes that does not divide",
-        lambda: sequence_plan(10, 4, "contiguous", False, "cp 2 x sp 2"),
-    ),
+    ("a sequence over two axes that does not divide", lambda: mesh_sequence(10, axes="cp sp")),
     ("a sequence of length 0", lambda: SequencePlan(0, 4, "zigzag")),
     (
         "an unknown order of tokens",
@@ -127,28 +176,25 @@ CASES = unique(
         lambda: SequencePlan(8, 4, pad=1),
     ),
     ("a part outside a sequence", lambda: SequencePlan(8, 4).positions(4)),
-    ("a position outside a shuffled order", lambda: shuffled(np.array([0, 8, -1]), 8, 0, 0)),
-    ("a step beyond an epoch", lambda: EPOCH.micro_batches(7)),
-    ("an epoch without data", lambda: checked_epoch(replace(EPOCH, length=0))),
-    ("an unknown tail", lambda: checked_epoch(replace(EPOCH, tail="wrap"))),
-    ("a shuffle with a float seed", lambda: checked_epoch(replace(EPOCH, seed=1.5))),
-    ("an epoch shorter than a step", lambda: checked_epoch(replace(EPOCH, length=9, tail="drop"))),
-    (
-        "a sampler state of other data",
-        lambda: resume_epoch(replace(EPOCH, length=90, seed=3), STATE),
-    ),
+    ("a position outside a shuffled order", lambda: read_positions(np.array([0, 8, -1]), 8)),
+    ("a step beyond an epoch", lambda: read_step(7)),
+    ("an epoch without data", lambda: mesh_sampler(0, PLAN)),
+    ("an unknown tail", lambda: mesh_sampler(100, PLAN, tail="wrap")),
+    ("a shuffle with a float seed", lambda: mesh_sampler(100, PLAN, seed=1.5)),
+    ("an epoch shorter than a step", lambda: mesh_sampler(9, PLAN, tail="drop")),
+    ("a sampler state of other data", lambda: load_state_of_other_data(STATE)),
     (
         "a sampler state with too many consumed samples",
-        lambda: resume_epoch(EPOCH, {**STATE, "consumed": 101}),
+        lambda: load_state({**STATE, "consumed": 101}),
     ),
-    ("a sampler state that is a list", lambda: resume_epoch(EPOCH, [1])),
+    ("a sampler state that is a list", lambda: load_state([1])),
     (
         "a sampler state with missing fields",
-        lambda: resume_epoch(EPOCH, {"version": 1, "length": 100, "epoch": 2, "consumed": 0}),
+        lambda: load_state({"version": 1, "length": 100, "epoch": 2, "consumed": 0}),
     ),
-    ("a sampler state of another version", lambda: resume_epoch(EPOCH, {**STATE, "version": 2})),
-    ("a sampler state of a negative epoch", lambda: resume_epoch(EPOCH, {**STATE, "epoch": -1})),
-    ("more steps than an epoch has", lambda: checked_count("steps", 9, 7)),
+    ("a sampler state of another version", lambda: load_state({**STATE, "version": 2})),
+    ("a sampler state of a negative epoch", lambda: load_state({**STATE, "epoch": -1})),
+    ("more steps than an epoch has", lambda: save_state(steps=9)),
     (
         "a stream seed with a float base",
         lambda: stream_seed(1.0, dp=2),
@@ -160,4 +206,7 @@ CASES = unique(
     ("a stream at a negative index", lambda: stream_seed(1, "init", dp=2, tp=-1)),
     ("a stream at a bool index", lambda: stream_seed(1, "init", dp=True)),
     ("a stream at an index beyond its limit", lambda: stream_seed(1, "init", sample=2**40)),
+    ("the seed of a rank outside the layout", lambda: mesh_seed_on_rank_9(vary="dp")),
+    ("vary as an int", lambda: mesh_seed(vary=3)),
+    ("vary with an unknown axis", lambda: mesh_seed(vary="pp")),
 )

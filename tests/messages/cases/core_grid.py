@@ -9,12 +9,11 @@ from meshkit import (
     factor_world,
     split_world,
 )
-from meshkit.core.data.random_streams import varied
 from meshkit.core.grid.axis_names import resolve_axes
 from meshkit.core.grid.factor import merge_sizes
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.grid.order import view_sizes
-from meshkit.core.grid.pattern import joined_axes
+from meshkit.core.grid.pattern import parse_axis_pattern
 from tests.messages.snapshot import unique
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -79,7 +78,7 @@ CASES = unique(
     ),
     ("an index outside its axis", lambda: LAYOUT.rank(dp=1, sp=2, tp=0)),
     ("an index on an axis of one", lambda: LAYOUT.rank(dp=1, sp=0, tp=-1)),
-    ("a pattern with an open bracket", lambda: joined_axes("(dp sp", LAYOUT.axes)),
+    ("a pattern with an open bracket", lambda: parse_axis_pattern("(dp sp", LAYOUT.axes)),
     ("a pattern with its axes in another order", lambda: LAYOUT.rearrange("sp dp tp -> sp dp tp")),
     ("more positions than ranks", lambda: Layout(dp=4, ranks=[0, 1, 2])),
     ("a range of negative ranks", lambda: Layout(dp=8, ranks=range(-1, 7))),
@@ -89,7 +88,6 @@ CASES = unique(
         lambda: Layout(dp=8, ranks=[0.0, *range(1, 8)]),
     ),
     ("a repeated rank", lambda: Layout(dp=8, ranks=[0, 0, *range(2, 8)])),
-    ("the seed of a rank outside the layout", lambda: varied(LAYOUT, 9, "dp")),
     (
         "a layout without the default data axes",
         lambda: resolve_axes("data", ("dp",), ("replicate", "shard")),
@@ -112,8 +110,6 @@ CASES = unique(
         "ranks that are an int",
         lambda: Layout(dp=2, ranks=5),
     ),
-    ("vary as an int", lambda: varied(LAYOUT, 0, 3)),
-    ("vary with an unknown axis", lambda: varied(LAYOUT, 0, "pp")),
     ("sizes beside within", lambda: factor_world(8, dp=2, within={"tp": 4})),
     (
         "within as a list",
