@@ -16,6 +16,8 @@ CONFIG = {
     "vocab_size": 128256,
 }
 
+SIZES = {"hidden": 4096, "layers": 32, "heads": 32, "vocab": 128256, "ffn": 14336}
+
 CASES = unique(
     (
         "a model config without a size",
@@ -26,6 +28,11 @@ CASES = unique(
     (
         "kv heads that do not divide the heads",
         lambda: ModelShape.of({**CONFIG, "num_key_value_heads": 5}),
+    ),
+    ("more experts per token than experts", lambda: ModelShape(**SIZES, experts=4, top_k=8)),
+    (
+        "more dense layers than layers",
+        lambda: ModelShape(**SIZES, experts=4, top_k=2, dense_layers=33),
     ),
     ("an unknown figure of a machine", lambda: MACHINES["h100"].but({"nvlink": 450})),
     ("a machine with a bandwidth of 0", lambda: MACHINES["h100"].but({"across": 0})),
