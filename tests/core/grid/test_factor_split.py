@@ -1,4 +1,4 @@
-"""split_world: parts side by side. Its refusals are in test_messages.py."""
+"""split_world: parts side by side. Its errors are in tests/messages."""
 
 from __future__ import annotations
 
