@@ -1,4 +1,4 @@
-"""split_world: parts side by side. Its errors are in tests/messages."""
+"""split_world: parts side by side. Its refusals are in test_messages.py."""
 
 from __future__ import annotations
 
