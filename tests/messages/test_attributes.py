@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshkit.core.grid.axis_names import STANDARD
+from tests.messages.all_cases import CASES
 from tests.messages.snapshot import error_of
-from tests.messages.test_messages import CASES
 
 ATTRIBUTES: dict[str, dict[str, object]] = {
     "an unknown axis in a coordinate": {

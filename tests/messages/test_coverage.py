@@ -8,8 +8,8 @@ from pathlib import Path
 
 import meshkit
 from meshkit import Layout
+from tests.messages.all_cases import CASES
 from tests.messages.snapshot import error_of
-from tests.messages.test_messages import CASES
 
 # The text quotes einops, so it is not in the snapshot.
 REFUSED_BY_EINOPS = lambda: Layout(dp=4, sp=2).rearrange("dp -> dp")  # noqa: E731

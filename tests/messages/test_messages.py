@@ -8,21 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.messages import snapshot
-from tests.messages.cases import (
-    bench,
-    core_cost,
-    core_data,
-    core_draw,
-    core_grid,
-    core_topology,
-    launch,
-    live,
-)
-
-CASES = snapshot.merge(
-    module.CASES
-    for module in (core_grid, core_data, core_topology, core_cost, core_draw, bench, launch, live)
-)
+from tests.messages.all_cases import CASES
 
 
 @pytest.fixture(scope="session")
