@@ -20,8 +20,8 @@ def parse_integer(value: object) -> int | None:
     """The value as a plain int; None for a bool, a float, a str and everything else.
 
     Example:
-        >>> parse_integer(4), parse_integer(np.int64(4)), parse_integer(True), parse_integer(4.0), parse_integer("4")
-        (4, 4, None, None, None)
+        >>> [parse_integer(value) for value in (4, np.int64(4), True, 4.0, "4")]
+        [4, 4, None, None, None]
     """
     if type(value) is int:  # nearly always; what follows takes several times as long
         return value
