@@ -40,6 +40,8 @@ def _is_opaque(value: object) -> bool:
     """Return whether an object's repr is uninformative, or too long for a line of text."""
     if value is None or isinstance(value, str | int | float | range):
         return False
+    if type(value).__eq__ is object.__eq__:  # an object with an identity, such as a live mesh
+        return True
     text = repr(value)
     return text.startswith("<") or "\n" in text or len(text) > MAX_REPR
 
