@@ -29,7 +29,8 @@ def format_value(value: object, name: str = "...") -> str:
     if hasattr(value, "tolist") and hasattr(value, "dtype") and type(value).__module__ == "numpy":
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
-        return f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
+        short = f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
+        return name if _is_opaque(value[0]) else short
     if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
         return "{" + ", ".join(f"{k!r}: {format_value(v)}" for k, v in value.items()) + "}"
     return name if _is_opaque(value) else repr(value)
@@ -39,6 +40,8 @@ def _is_opaque(value: object) -> bool:
     """Return whether an object's repr is uninformative, or too long for a line of text."""
     if value is None or isinstance(value, str | int | float | range):
         return False
+    if type(value).__eq__ is object.__eq__:  # an object with an identity, such as a live mesh
+        return True
     text = repr(value)
     return text.startswith("<") or "\n" in text or len(text) > MAX_REPR
 
@@ -108,7 +111,9 @@ def drop_none(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def public(name: str) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+def public(
+    name: str, *, by_name: tuple[str, ...] = ()
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
     """Return a decorator that quotes the call in every MeshkitError that leaves the function.
 
     The outermost public function wins: its call is the one that the user wrote. A generator keeps
@@ -116,6 +121,8 @@ def public(name: str) -> Callable[[Callable[Params, Result]], Callable[Params, R
 
     Args:
         name: the function as users call it, for example ``"mesh.batch"``.
+        by_name: the parameters that are quoted by name and not by value, for example a batch,
+            which is long and differs between ranks.
 
     Cost: no work but one more Python call until an error is raised.
 
@@ -134,8 +141,14 @@ def public(name: str) -> Callable[[Callable[Params, Result]], Callable[Params, R
         parameters = code.co_varnames[: code.co_argcount]
         skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
 
-        def quote(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
-            return Call(name, args[skip:], kwargs, parameters[skip:])
+        def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+            names = parameters[skip : len(args)]
+            values = [
+                Verbatim(n) if n in by_name else v for n, v in zip(names, args[skip:], strict=False)
+            ]
+            options = {n: Verbatim(n) if n in by_name else v for n, v in kwargs.items()}
+            positional = (*values, *args[len(parameters) :])
+            return Call(name, positional, options, parameters[skip:])
 
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:

@@ -1,7 +1,6 @@
 """What torch keeps of process groups and tells by no public name: here and only here.
 
-(The store of a group, which torch tells from 2.13 on, is a matter of ``foreign.py``; the names that
-Accelerate wants on a DeviceMesh are one of ``interop/accelerate.py``.)
+(The store of a group, which torch tells from 2.13 on, is a matter of ``default_group.py``.)
 How long a collective may take (it is set by a public name from torch 2.13 on), how many
 collectives this rank has begun on the group, how many groups torch has named, and what DTensor
 remembers of groups that are gone.

@@ -8,16 +8,16 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils.data import IterableDataset
 
-from ..core.call import drop_none, public
-from ..core.data.batch import BatchPlan, batch_call
-from ..core.data.batch_solver import solve_batch
+from ..core.call import public
+from ..core.data.batch import BatchPlan
+from ..core.data.epoch import SampleOrder
 from ..core.errors import BatchError
 from ..core.grid.axis_names import resolve_axes
 from ..core.text import article, format_sizes
 from .data.check_batch import check_batches
 from .data.rank_batch import RankBatch, token_weights
-from .data.sampler import MicroBatchSampler, make_sampler, sampler_call
-from .data.stream import MicroBatchStream
+from .data.sampler import MicroBatchSampler, make_sampler
+from .data.stream import MicroBatchStream, make_stream
 from .grouped import Grouped
 
 Sample = TypeVar("Sample")
@@ -26,6 +26,7 @@ Sample = TypeVar("Sample")
 class Reader(Grouped):
     """A rank with its groups, and its exact share of the samples."""
 
+    @public("mesh.batch")
     def batch(
         self,
         *,
@@ -55,17 +56,16 @@ class Reader(Grouped):
             BatchError: where they do not divide, with the nearest batches that do.
             UnknownAxisError: for an axis in ``data`` that the mesh does not have.
         """
-        asked = drop_none(
+        axes = resolve_axes("data", data, self.layout.axes)
+        plan = BatchPlan.solve(
+            dp=self.size(*axes) if axes else 1,
             global_batch=global_batch,
             micro_batch=micro_batch,
             accumulation_steps=accumulation_steps,
+            round=round,
+            uneven=uneven,
         )
-        said = asked if data == ("dp",) else {**asked, "data": data}
-        batch_call("mesh.batch", said, round, uneven)
-        axes = resolve_axes("data", data, self.layout.axes)
-        sizes = {"dp": self.size(*axes) if axes else 1, **asked}
-        found = solve_batch(sizes, round, uneven)
-        return RankBatch.of(found, axes=axes, data_index=self._index(axes))
+        return RankBatch(plan, axes, self._index(axes))
 
     @public("mesh.token_weights")
     def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
@@ -98,7 +98,7 @@ class Reader(Grouped):
     def sampler(  # noqa: D418
         self,
         dataset: IterableDataset[Sample],
-        plan: BatchPlan,
+        plan: BatchPlan | RankBatch,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -111,7 +111,7 @@ class Reader(Grouped):
     def sampler(  # noqa: D418
         self,
         dataset: Sized | int,
-        plan: BatchPlan,
+        plan: BatchPlan | RankBatch,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -120,10 +120,11 @@ class Reader(Grouped):
     ) -> MicroBatchSampler:
         """Of data read by index."""
 
+    @public("mesh.sampler", by_name=("plan",))
     def sampler(
         self,
         dataset: IterableDataset[Any] | Sized | int,
-        plan: BatchPlan,
+        plan: BatchPlan | RankBatch,
         *,
         shuffle: bool = False,
         seed: int = 0,
@@ -165,12 +166,14 @@ class Reader(Grouped):
         Example:
             ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
         """
-        order = {"shuffle": shuffle, "seed": seed, "epoch": epoch, "tail": tail}
-        sampler_call(dataset, order)
         self._check_here()
-        return make_sampler(dataset, plan, self._data_index(plan), order)
+        index, order = self._data_index(plan), SampleOrder(shuffle, seed, epoch, tail)
+        of_all = plan.plan if isinstance(plan, RankBatch) else plan
+        if isinstance(dataset, IterableDataset):
+            return make_stream(dataset, of_all, index, order)
+        return make_sampler(dataset, of_all, index, order)
 
-    @public("mesh.check_batch")
+    @public("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] = ("dp",)) -> None:
         """Prove that ranks which share samples hold equal batches, and data coordinates other ones.
 
@@ -202,9 +205,9 @@ class Reader(Grouped):
         self._check_here()
         check_batches(batch, self.layout, axes, self.group(), self._device())
 
-    def _data_index(self, plan: BatchPlan) -> int:
+    def _data_index(self, plan: BatchPlan | RankBatch) -> int:
         """This rank's share of a plan: over the axes it was made for, or else over dp."""
-        if not isinstance(plan, BatchPlan):
+        if not isinstance(plan, BatchPlan | RankBatch):
             line = f"the plan is {article(type(plan).__name__)}."
             raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")
         axes = plan.axes if isinstance(plan, RankBatch) else ("dp",)

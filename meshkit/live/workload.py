@@ -5,16 +5,18 @@ from __future__ import annotations
 from functools import cached_property, partial
 
 from ..core.call import public
-from ..core.data.random_streams import seed_of, varied
-from ..core.data.sequence import Order
+from ..core.data.random_streams import compute_seed, select_coordinate
+from ..core.data.sequence import Order, plan_sequence
+from ..core.grid.axis_names import resolve_axes
 from .data.rng import RandomStreams, base_seed
-from .data.sequence import DEFAULT_AXES, SequenceShard, sequence_call, sequence_shard
+from .data.sequence import DEFAULT_AXES, SequenceShard
 from .reader import Reader
 
 
 class Workload(Reader):
     """A rank with its groups and samples, and its exact share of all else."""
 
+    @public("mesh.sequence")
     def sequence(
         self,
         length: int,
@@ -48,10 +50,11 @@ class Workload(Reader):
         Example:
             ``mesh.sequence(4096, order="zigzag").take(tokens)``
         """
-        sequence_call(length, axes, order, pad)
         self._check_here()
-        here = self.layout, self.group_rank, self.group, self._device()
-        return sequence_shard(*here, length, axes, order, pad)
+        names = resolve_axes("axes", axes, self.layout.axes)
+        plan = plan_sequence(self.layout, names, length, order=order, pad=pad)
+        part = self.group_rank(*names) if names else 0
+        return SequenceShard(plan, part, self._device(), lambda: self.group(*names))
 
     @public("mesh.seed")
     def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
@@ -78,9 +81,9 @@ class Workload(Reader):
         Example:
             ``torch.manual_seed(mesh.seed(vary=("dp", "tp")))``
         """
-        coordinate = varied(self.layout, self.rank, vary)
+        coordinate = select_coordinate(self.layout, self.rank, vary)
         number = base_seed(self._joined.seed) if base is None else base
-        return seed_of(number, "", coordinate)
+        return compute_seed(number, "", coordinate)
 
     @cached_property
     def rng(self) -> RandomStreams:

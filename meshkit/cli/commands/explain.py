@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from ...core.data.batch import BatchPlan
-from ...core.data.sequence import SequencePlan, sequence_plan
+from ...core.data.sequence import SequencePlan, plan_sequence
 from ...core.errors import Change, CoordinateError, Fix, SpecError, join_fixes
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
@@ -117,11 +117,8 @@ def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
     """
     if length is None:
         return None
-    axes = sequence_axes(layout)
-    product = " x ".join(f"{axis} {layout.sizes[axis]}" for axis in axes)
-    parts = layout.size(*axes) if axes else 1
     try:
-        return sequence_plan(length, parts, "contiguous", False, product)
+        return plan_sequence(layout, sequence_axes(layout), length)
     except SpecError as error:
         ways: list[Fix] = [Change(seq=n) for n in (error.below, error.above) if n]
         error.fix = (*join_fixes(ways), ".") if ways else error.fix

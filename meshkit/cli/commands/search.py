@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...core.cost.machines import MACHINES
 from ...core.cost.search import search
-from ...core.cost.search_report import PROMISE, ranking
+from ...core.cost.search_report import DISCLAIMER, format_search
 from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
 from .. import terminal
@@ -42,9 +42,9 @@ def run(args: Namespace) -> Result:
     ok = bool(result.best)
     if args.json:
         request = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
-        return Result(json.dumps({"ok": ok, **request, **asdict(result), "note": PROMISE}), ok)
+        return Result(json.dumps({"ok": ok, **request, **asdict(result), "note": DISCLAIMER}), ok)
     title = f"{Path(args.model).name}: {model.parameters / 1e9:.2f} billion weights"
-    return Result(ranking(result, job, title, terminal.get_width(), assumed), ok)
+    return Result(format_search(result, job, title, terminal.get_width(), assumed), ok)
 
 
 def _add_options(parser: ArgumentParser) -> None:

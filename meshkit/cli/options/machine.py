@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from ...core.call import format_value
-from ...core.cost.machines import LEAST, MACHINES, MOST, Machine
+from ...core.cost.machines import MACHINES, MAX_FIGURE, MIN_FIGURE, Machine
 from ...core.errors import SpecError
 from ...core.validate import is_number
 from .files import read_json_object
@@ -29,8 +29,8 @@ def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
     name = args.links or DEFAULT_MACHINE
     measured = {} if name in MACHINES else _read_figures(name)
     measured |= {"memory": args.memory} if args.memory else {}
-    machine = MACHINES.get(name, MACHINES[DEFAULT_MACHINE]).but(measured)
-    return machine, () if name in MACHINES else machine.assumed(DEFAULT_MACHINE, measured)
+    machine = MACHINES.get(name, MACHINES[DEFAULT_MACHINE]).with_measured(measured)
+    return machine, () if name in MACHINES else machine.unmeasured(DEFAULT_MACHINE, measured)
 
 
 def read_option_file(option: str, path: str, fix: str) -> dict[str, object]:
@@ -94,6 +94,10 @@ def _check_figure(name: str, value: object) -> None:
         raise SpecError(f"{name!r} in the file of --links is not a figure.", fix=fix)
     if name == "source" and isinstance(value, str):
         return
-    if name == "source" or not is_number(value) or not LEAST <= float(str(value)) <= MOST:
-        fix = "a text." if name == "source" else f"a number from {LEAST:g} to {MOST:g}."
+    if (
+        name == "source"
+        or not is_number(value)
+        or not MIN_FIGURE <= float(str(value)) <= MAX_FIGURE
+    ):
+        fix = "a text." if name == "source" else f"a number from {MIN_FIGURE:g} to {MAX_FIGURE:g}."
         raise SpecError(f"{name} in the file of --links is {format_value(value)}.", fix=fix)

@@ -9,8 +9,8 @@ from ...core.errors import SpecError
 from ...core.grid.layout import Layout
 from ...core.text import count_noun
 from ...core.topology.hostfile import parse_hostfile
-from ...core.topology.level import check_divides
 from ...core.topology.topology import Topology
+from ...core.validate import check_divides
 from .files import read_text
 from .numbers import read_counts
 

@@ -13,35 +13,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import numpy as np
 
 from ..arrays import Ints
-from ..call import Call, drop_none, public
+from ..call import drop_none, public
 from ..errors import CoordinateError
 from ..validate import parse_integer
 from .batch_solver import BATCH_FIELDS, solve_batch
 from .micro_batch import MicroBatch, micro_batches
 
-Plan = TypeVar("Plan", bound="BatchPlan")
-
-MAX_SAMPLES = 2**63 - 1  # what int64 can number
+MAX_SAMPLES = 2**63 - 1  # the largest sample index of int64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class BatchPlan:
-    """How one optimizer step is cut into micro batches. Make it with :meth:`solve`.
+    """The division of one optimizer step into micro batches. Create it with :meth:`solve`.
 
-    Plans that cut alike are equal.
+    Plans with equal sizes are equal.
 
     Attributes:
         dp: data coordinates that divide the samples among them.
         global_batch: samples in one optimizer step, over all ranks.
         micro_batch: samples in one forward and backward of one rank.
-        accumulation_steps: micro batches a rank runs before one optimizer step.
-        uneven: whether some of these are fillers, as the micro batches do not divide by dp.
-        asked: the global batch that was asked for, where it was rounded; else None.
+        accumulation_steps: micro batches that a rank runs before one optimizer step.
+        uneven: whether some of these are fillers, since the micro batches do not divide by dp.
+        asked: the requested global batch, if it was rounded; else None.
+
+    Raises:
+        BatchError: if a size is not an int of 1 or more, or if the sizes contradict each other.
     """
 
     dp: int
@@ -49,16 +49,28 @@ class BatchPlan:
     micro_batch: int
     accumulation_steps: int
     uneven: bool = False
-    asked: int | None = field(default=None, init=False)
+    asked: int | None = field(default=None, init=False, repr=False)
 
     @public("BatchPlan")
-    def __post_init__(self) -> None:
-        fields = {name: getattr(self, name) for name in BATCH_FIELDS}
-        for name, value in solve_batch(fields, uneven=self.uneven).items():
-            object.__setattr__(self, name, value)  # as plain ints
-        object.__setattr__(self, "uneven", bool(self.global_batch // self.micro_batch % self.dp))
+    def __init__(
+        self,
+        dp: int,
+        global_batch: int,
+        micro_batch: int,
+        accumulation_steps: int,
+        uneven: bool = False,
+    ) -> None:
+        given = dict(
+            zip(BATCH_FIELDS, (dp, global_batch, micro_batch, accumulation_steps), strict=True)
+        )
+        sizes = solve_batch(given, uneven=uneven)
+        for name, size in sizes.items():
+            object.__setattr__(self, name, size)
+        leftover = sizes["global_batch"] // sizes["micro_batch"] % sizes["dp"]
+        object.__setattr__(self, "uneven", leftover > 0)
 
     @classmethod
+    @public("BatchPlan.solve")
     def solve(
         cls,
         *,
@@ -69,21 +81,21 @@ class BatchPlan:
         round: str | None = None,
         uneven: bool = False,
     ) -> BatchPlan:
-        """The plan from any three of the four; the last follows. Nothing is rounded unasked.
+        """Return the plan of any three sizes; the fourth follows. Nothing is rounded by default.
 
         Args:
-            dp: how many data coordinates divide the samples.
+            dp: data coordinates that divide the samples.
             global_batch: samples in one optimizer step.
             micro_batch: samples in one forward and backward of one rank.
-            accumulation_steps: micro batches a rank runs before one optimizer step.
-            round: ``"down"`` or ``"up"``: take the nearest global batch that works where this one
-                does not; ``plan.asked`` and ``print(plan)`` then say what was asked for.
-            uneven: let some ranks run one micro batch more than others where they do not divide by
-                dp. The global batch, a multiple of the micro batch, is held exactly.
+            accumulation_steps: micro batches that a rank runs before one optimizer step.
+            round: ``"down"`` or ``"up"``: take the nearest global batch that works if this one does
+                not. ``plan.asked`` and ``print(plan)`` then show the requested one.
+            uneven: whether some ranks may run one micro batch more than others if the micro batches
+                do not divide by dp. The global batch, a multiple of the micro batch, is exact.
 
         Raises:
-            BatchError: where too few are given, one is not an int of 1 or more, or they do not
-                divide; then with the nearest global batches that work.
+            BatchError: if too few sizes are given, or a size is not an int of 1 or more; if they do
+                not divide, with the nearest global batches that work.
 
         Example:
             >>> BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4).accumulation_steps
@@ -93,68 +105,68 @@ class BatchPlan:
             >>> print(BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True))
             global_batch 32 = micro_batch 1 x 32, of which dp 7 run 5 or 4 each
         """
-        asked = drop_none(
+        given = drop_none(
             dp=dp,
             global_batch=global_batch,
             micro_batch=micro_batch,
             accumulation_steps=accumulation_steps,
         )
-        batch_call("BatchPlan.solve", asked, round, uneven)
-        return cls.of(solve_batch(asked, round, uneven))
+        return cls.of(solve_batch(given, round, uneven))
 
     @classmethod
-    def of(cls: type[Plan], sizes: Mapping[str, int], **more: Any) -> Plan:  # noqa: ANN401
-        """The plan of sizes that were solved, with the global batch that was asked for."""
-        fields = {name: sizes[name] for name in BATCH_FIELDS}
-        plan = cls(**fields, uneven=True, **more)
+    def of(cls, sizes: Mapping[str, int]) -> BatchPlan:
+        """Return the plan of sizes from :func:`solve_batch`."""
+        plan = cls(**{name: sizes[name] for name in BATCH_FIELDS}, uneven=True)
         object.__setattr__(plan, "asked", sizes.get("asked"))
         return plan
 
     @public("plan.samples")
     def samples(self, step: int, data_index: int, *, first: int = 0) -> Ints:
-        """The samples that one data coordinate owns in one optimizer step. O(samples owned).
+        """Return the samples that one data coordinate owns in one optimizer step.
 
         Sample ``first + step * global_batch + (micro_step * dp + data_index) * micro_batch + i`` is
-        item ``i`` of that micro step: one global order, whatever the mesh.
+        item ``i`` of that micro step. The global order is the same on every mesh.
+
+        Cost: O(samples owned).
 
         Args:
             step: the optimizer step, from 0.
             data_index: the data coordinate, from 0 to dp - 1.
-            first: the first sample of step 0: what was consumed before this plan came into force.
+            first: the first sample of step 0: the samples that were consumed before this plan.
 
         Returns:
-            int64 (num_micro_batches(data_index), micro_batch), indices into the global order. Of an
-            even plan that is (accumulation_steps, micro_batch).
+            int64 (num_micro_batches(data_index), micro_batch), indices into the global order. For
+            an even plan that is (accumulation_steps, micro_batch).
 
         Raises:
-            CoordinateError: where ``data_index`` is outside dp, or ``step`` or ``first`` is
-                negative, or beyond what int64 can number.
+            CoordinateError: if ``data_index`` is outside dp, or if ``step`` or ``first`` is
+                negative, or too large for int64.
 
         Example:
             >>> BatchPlan.solve(dp=2, global_batch=8, micro_batch=2).samples(1, 0).tolist()
             [[8, 9], [12, 13]]
         """
-        begin, index = self._begin(step, first), self._index(data_index)
+        begin, index = self._first_sample(step, first), self._parse_index(data_index)
         micro_steps = np.arange(self.num_micro_batches(index), dtype=np.int64)[:, None]
         items = np.arange(self.micro_batch, dtype=np.int64)
         return begin + (micro_steps * self.dp + index) * self.micro_batch + items
 
     @public("plan.micro_batches")
     def micro_batches(self, step: int, data_index: int, *, first: int = 0) -> Iterator[MicroBatch]:
-        """What one data coordinate runs in one optimizer step. Lazily.
+        """Return an iterator over the micro batches of one data coordinate in one step.
 
-        As many on every data coordinate: where an uneven plan owns fewer, fillers make up for it,
-        which are run like the others, with weight 0. (FSDP2 communicates in every forward.)
+        Every data coordinate runs the same number. With an uneven plan, a coordinate that owns
+        fewer runs fillers too, with weight 0, since FSDP2 communicates in every forward.
 
         Args:
-            step: as in :meth:`samples`, and so are the other two.
-            data_index: the data coordinate.
+            step: the optimizer step, from 0.
+            data_index: the data coordinate, from 0 to dp - 1.
             first: the first sample of step 0.
 
         Returns:
-            ``accumulation_steps`` micro batches: their samples, whether they are the last, and by
-            what to scale the mean loss of each: ``dp * samples / global_batch``. The gradient,
-            averaged over dp, is then exactly that of the mean over the global batch.
+            ``accumulation_steps`` micro batches, each with the factor of its mean loss,
+            ``dp * samples / global_batch``. The gradient averaged over dp is then exactly that of
+            the mean over the global batch.
 
         Raises:
             CoordinateError: as :meth:`samples`, at the call.
@@ -164,58 +176,72 @@ class BatchPlan:
             >>> [(m.samples.tolist(), round(m.weight, 3)) for m in plan.micro_batches(0, 1)]
             [([1], 0.667), ([1], 0.0)]
         """
-        begin, index = self._begin(step, first), self._index(data_index)
+        begin, index = self._first_sample(step, first), self._parse_index(data_index)
         return micro_batches(self.global_batch, self.micro_batch, self.dp, index, begin)
 
     @public("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int) -> int:
-        """How many micro batches a data coordinate owns, fillers left out. O(1).
+        """Return the number of micro batches that a data coordinate owns, without fillers. O(1).
 
         Raises:
-            CoordinateError: where ``data_index`` is outside dp.
+            CoordinateError: if ``data_index`` is outside dp.
 
         Example:
             >>> plan = BatchPlan.solve(dp=7, global_batch=32, micro_batch=1, uneven=True)
             >>> [plan.num_micro_batches(d) for d in range(plan.dp)]
             [5, 5, 5, 5, 4, 4, 4]
         """
-        index = self._index(data_index)
+        index = self._parse_index(data_index)
         return -(-(self.global_batch // self.micro_batch - index) // self.dp)
 
     @public("plan.resize")
     def resize(self, dp: int) -> BatchPlan:
-        """The same global batch and micro batch over another number of data coordinates.
+        """Return the plan of the same batches over another number of data coordinates.
 
-        Uneven where it must be. The global order stays: a job goes on at the next unread sample.
+        The plan is uneven if it must be. The global order is kept, so a job continues at the next
+        unread sample.
 
         Raises:
-            BatchError: where ``dp`` is not an int of 1 or more.
+            BatchError: if ``dp`` is not an int of 1 or more.
 
         Example:
             >>> plan = BatchPlan.solve(dp=8, global_batch=32, micro_batch=1)
             >>> plan.resize(dp=7).accumulation_steps, plan.resize(dp=7).global_batch
             (5, 32)
         """
-        asked = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
-        return BatchPlan.of(solve_batch(asked, uneven=True))
+        sizes = {"dp": dp, "global_batch": self.global_batch, "micro_batch": self.micro_batch}
+        return BatchPlan.of(solve_batch(sizes, uneven=True))
 
-    def _begin(self, step: object, first: object) -> int:
-        """The first sample of a step."""
+    @public("plan.with_global_batch")
+    def with_global_batch(self, global_batch: int, *, uneven: bool = False) -> BatchPlan:
+        """Return the plan of another global batch with the same dp and micro batch.
+
+        Raises:
+            BatchError: if the global batch does not divide, with the nearest ones that work.
+
+        Example:
+            >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
+            >>> plan.with_global_batch(12).accumulation_steps
+            3
+        """
+        sizes = {"dp": self.dp, "global_batch": global_batch, "micro_batch": self.micro_batch}
+        return BatchPlan.of(solve_batch(sizes, uneven=uneven))
+
+    def _first_sample(self, step: object, first: object) -> int:
+        """Return the first sample of a step."""
         number, offset = parse_integer(step), parse_integer(first)
         if number is None or not 0 <= number < MAX_SAMPLES // self.global_batch:
-            raise CoordinateError(
-                f"there is no step {step!r}.", fix="count steps from 0.", index=step
-            )
+            raise CoordinateError(f"the plan has no step {step!r}.", fix="step=0.", index=step)
         if offset is None or not 0 <= offset < MAX_SAMPLES - (number + 1) * self.global_batch:
-            raise CoordinateError(f"first is {first!r}.", fix="count samples from 0.", index=first)
+            raise CoordinateError(f"first is {first!r}.", fix="first=0, or more.", index=first)
         return offset + number * self.global_batch
 
-    def _index(self, data_index: object) -> int:
+    def _parse_index(self, data_index: object) -> int:
         index = parse_integer(data_index)
         if index is None or not 0 <= index < self.dp:
             raise CoordinateError(
-                f"there is no data index {data_index!r}.",
-                f"dp is {self.dp}, so they run from 0 to {self.dp - 1}.",
+                f"the plan has no data index {data_index!r}.",
+                f"dp is {self.dp}, so data indices run from 0 to {self.dp - 1}.",
                 fix=f"a data index from 0 to {self.dp - 1}.",
                 axis="dp",
                 index=data_index,
@@ -236,10 +262,5 @@ class BatchPlan:
         total = f"global_batch {self.global_batch}{asked} = micro_batch {self.micro_batch} x "
         if not self.uneven:
             return f"{total}accumulation_steps {self.accumulation_steps} x dp {self.dp}"
-        most, cuts = self.accumulation_steps, self.global_batch // self.micro_batch
-        return f"{total}{cuts}, of which dp {self.dp} run {most} or {most - 1} each"
-
-
-def batch_call(name: str, said: Mapping[str, object], round: object, uneven: object) -> Call:
-    """A call that makes a plan, without what was left at its default."""
-    return Call(name, kwargs={**said, **drop_none(round=round, uneven=uneven or None)})
+        most, num_micro_batches = self.accumulation_steps, self.global_batch // self.micro_batch
+        return f"{total}{num_micro_batches}, of which dp {self.dp} run {most} or {most - 1} each"

@@ -56,102 +56,115 @@ def data_coordinates(layout: Layout, data: Sequence[str]) -> dict[int, str]:
     return {rank: _format_coordinate(layout, rank, data) for rank in ranks}
 
 
-def digests_conflict(digests: Mapping[int, object], where: Mapping[int, str]) -> bool:
+def digests_conflict(digests: Mapping[int, object], coordinates: Mapping[int, str]) -> bool:
     """Return whether ranks of one data coordinate differ, or two data coordinates are equal.
 
+    Args:
+        digests: rank to the digest of its batch.
+        coordinates: rank to its data coordinate.
+
     Example:
-        >>> where = {0: "dp=0", 1: "dp=0", 2: "dp=1"}
-        >>> good, odd, alike = b"xxy", b"xzy", b"xxx"
-        >>> [digests_conflict(dict(enumerate(digests)), where) for digests in (good, odd, alike)]
+        >>> coordinates = {0: "dp=0", 1: "dp=0", 2: "dp=1"}
+        >>> good, different, equal = b"xxy", b"xzy", b"xxx"
+        >>> digests = [dict(enumerate(case)) for case in (good, different, equal)]
+        >>> [digests_conflict(case, coordinates) for case in digests]
         [False, True, True]
     """
-    pairs = {(where[rank], digest) for rank, digest in digests.items()}
-    return not len(pairs) == len(set(where.values())) == len(set(digests.values()))
+    pairs = {(coordinates[rank], digest) for rank, digest in digests.items()}
+    return not len(pairs) == len(set(coordinates.values())) == len(set(digests.values()))
 
 
 def batch_conflict_error(
-    layout: Layout, data: Sequence[str], held: Mapping[int, BatchDigest]
+    layout: Layout, data: Sequence[str], batches: Mapping[int, BatchDigest]
 ) -> BatchError:
     """Return the error of conflicting batches, the same on every rank.
 
     Args:
         layout: the ranks of the mesh.
         data: the axes that divide the samples.
-        held: the batch of each rank; they conflict.
+        batches: the batch of each rank; they conflict.
     """
-    for rank, one in held.items():
-        if one.fault:
-            return _unreadable_error(layout, rank, one.fault)
+    for rank, batch in batches.items():
+        if batch.fault:
+            return _unreadable_error(layout, rank, batch.fault)
     shares: dict[str, list[int]] = {}
-    for rank, place in data_coordinates(layout, data).items():
-        shares.setdefault(place, []).append(rank)
-    odd = {place: found for place, r in shares.items() if (found := _differing_paths(held, r))}
-    if odd:
-        return _not_shared_error(layout, held, shares, odd)
-    return _not_divided_error(held, shares)
+    for rank, coordinate in data_coordinates(layout, data).items():
+        shares.setdefault(coordinate, []).append(rank)
+    differing = {at: _differing_paths(batches, ranks) for at, ranks in shares.items()}
+    differing = {at: paths for at, paths in differing.items() if paths}
+    if differing:
+        return _not_shared_error(layout, batches, shares, differing)
+    return _not_divided_error(batches, shares)
 
 
 def _unreadable_error(layout: Layout, rank: int, fault: str) -> BatchError:
     return BatchError(
         f"{fault}, on {_format_ranks(layout, [rank])}.",
-        f"Compared are tensors and {PLAIN}, in dicts, lists and tuples.",
-        fix="check the part of the batch that is made of these.",
+        f"Batches are compared as tensors and {PLAIN}, in dicts, lists and tuples.",
+        fix="check the part of the batch that has these types.",
     )
 
 
 def _not_shared_error(
     layout: Layout,
-    held: Mapping[int, BatchDigest],
+    batches: Mapping[int, BatchDigest],
     shares: Mapping[str, list[int]],
-    odd: Mapping[str, list[str]],
+    differing: Mapping[str, list[str]],
 ) -> BatchError:
-    """Return the error about the first leaf that differs within a data coordinate."""
-    place, paths = next(iter(odd.items()))
-    alike: dict[str, list[int]] = {}
-    for rank in shares[place]:
-        alike.setdefault(held[rank].leaves.get(paths[0], "not there"), []).append(rank)
-    lines = [f"{_format_ranks(layout, ranks)}:  {what}" for what, ranks in alike.items()]
+    """Return the error of the first leaf that differs within a data coordinate.
+
+    Args:
+        layout: the ranks of the mesh.
+        batches: rank to its batch.
+        shares: data coordinate to its ranks.
+        differing: data coordinate to the paths of leaves that differ between its ranks.
+    """
+    coordinate, paths = next(iter(differing.items()))
+    ranks_of: dict[str, list[int]] = {}
+    for rank in shares[coordinate]:
+        ranks_of.setdefault(batches[rank].leaves.get(paths[0], "missing"), []).append(rank)
+    lines = [f"{_format_ranks(layout, ranks)}:  {leaf}" for leaf, ranks in ranks_of.items()]
     lines[MAX_CONTENTS:] = [f"and {len(lines) - MAX_CONTENTS} more."] * (len(lines) > MAX_CONTENTS)
     more = [count_noun(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
-    more += [count_noun(len(odd) - 1, "other data coordinate")] * (len(odd) > 1)
+    more += [count_noun(len(differing) - 1, "other data coordinate")] * (len(differing) > 1)
     return BatchError(
-        "ranks that share samples hold different ones.",
-        f"{paths[0]} differs{f' at {place}' if place else ''}.",
+        "ranks that share samples have different batches.",
+        f"{paths[0]} differs{f' at {coordinate}' if coordinate else ''}.",
         *lines,
-        *([f"So it is with {' and '.join(more)}."] if more else []),
+        *([f"The same is true for {' and '.join(more)}."] if more else []),
         fix="read by the data coordinate, not by the rank: mesh.sampler(dataset, plan); "
         "and check before sp cuts the batch.",
     )
 
 
 def _not_divided_error(
-    held: Mapping[int, BatchDigest], shares: Mapping[str, list[int]]
+    batches: Mapping[int, BatchDigest], shares: Mapping[str, list[int]]
 ) -> BatchError:
-    """Return the error about the first data coordinates that hold equal batches."""
-    alike: dict[bytes, list[str]] = {}
-    for place, ranks in shares.items():
-        alike.setdefault(held[ranks[0]].digest(), []).append(place)
-    equal = [places for places in alike.values() if len(places) > 1]
-    who = [f"{place} ({name_ranks(shares[place])})" for place in equal[0]]
-    who[MAX_NAMED:] = [f"{len(who) - MAX_NAMED} more"] * (len(who) > MAX_NAMED)
+    """Return the error of the first data coordinates that have equal batches."""
+    equal: dict[bytes, list[str]] = {}
+    for coordinate, ranks in shares.items():
+        equal.setdefault(batches[ranks[0]].digest(), []).append(coordinate)
+    first = next(coordinates for coordinates in equal.values() if len(coordinates) > 1)
+    names = [f"{coordinate} ({name_ranks(shares[coordinate])})" for coordinate in first]
+    names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} more"] * (len(names) > MAX_NAMED)
     return BatchError(
-        "data coordinates that must differ hold the same samples.",
-        f"Equal in every leaf: {', '.join(who[:-1])} and {who[-1]}.",
+        "data coordinates that must differ have equal batches.",
+        f"Equal in every leaf: {', '.join(names[:-1])} and {names[-1]}.",
         fix="give each data coordinate its own samples: mesh.sampler(dataset, plan).",
     )
 
 
-def _differing_paths(held: Mapping[int, BatchDigest], ranks: Sequence[int]) -> list[str]:
+def _differing_paths(batches: Mapping[int, BatchDigest], ranks: Sequence[int]) -> list[str]:
     """Return the paths whose leaves differ between some ranks."""
-    paths = dict.fromkeys(path for rank in ranks for path in held[rank].leaves)
-    return [path for path in paths if len({held[r].leaves.get(path) for r in ranks}) > 1]
+    paths = dict.fromkeys(path for rank in ranks for path in batches[rank].leaves)
+    return [path for path in paths if len({batches[r].leaves.get(path) for r in ranks}) > 1]
 
 
 def _format_ranks(layout: Layout, ranks: Sequence[int]) -> str:
     """Return ranks with coordinates: ``ranks 0-1 (dp=0 sp=0; dp=0 sp=1)``."""
-    where = [_format_coordinate(layout, rank, layout.axes) for rank in ranks[:MAX_NAMED]]
-    where += [f"and {len(ranks) - MAX_NAMED} more"] * (len(ranks) > MAX_NAMED)
-    return f"{name_ranks(ranks)} ({'; '.join(where)})"
+    coordinates = [_format_coordinate(layout, rank, layout.axes) for rank in ranks[:MAX_NAMED]]
+    coordinates += [f"and {len(ranks) - MAX_NAMED} more"] * (len(ranks) > MAX_NAMED)
+    return f"{name_ranks(ranks)} ({'; '.join(coordinates)})"
 
 
 def _format_coordinate(layout: Layout, rank: int, axes: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""How the global batch grows over a run: a pure function of the samples consumed so far.
+"""BatchSchedule: the global batch as a function of the samples consumed so far.
 
-A schedule is a list of stages, each a global batch that holds from so many consumed samples on. It
-knows nothing of steps or of the past, so a job goes on anywhere from one number::
+A schedule is a list of stages. Each stage is a global batch, and the number of consumed samples at
+which it begins. A schedule does not depend on past steps, so a job resumes from one number::
 
     BatchSchedule.from_text(plan, "0:4 8:6")
 
@@ -14,34 +14,61 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
 
-from ..call import Verbatim, drop_none, public
+from ..call import public
 from ..errors import BatchError, CoordinateError
 from ..text import count_noun
-from ..validate import parse_integer
+from ..validate import divisors, parse_integer
 from .batch import BatchPlan
-from .batch_solver import solve_batch
 
 Stage = tuple[int, int]
-MOST = 2**16  # stages that a ramp may have
-PLAN = Verbatim("plan")
+MAX_STAGES = 2**16
+
+Plan = TypeVar("Plan", bound="StagePlan")
 
 
-@dataclass(frozen=True)
-class BatchSchedule:
-    """Which plan is in force after so many samples. Every stage is checked when it is made.
+class StagePlan(Protocol):
+    """A batch plan whose global batch a schedule changes."""
+
+    @property
+    def dp(self) -> int:
+        """The number of data coordinates."""
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in one optimizer step."""
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in one forward and backward of one rank."""
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the micro batches do not divide by dp."""
+
+    def with_global_batch(self: Plan, global_batch: int, *, uneven: bool = False) -> Plan:
+        """Return the plan of another global batch."""
+
+    def resize(self, dp: int) -> BatchPlan:
+        """Return the plan over another number of data coordinates."""
+
+
+@dataclass(frozen=True, init=False)
+class BatchSchedule(Generic[Plan]):
+    """The plan in force after a number of consumed samples. All stages are validated at creation.
 
     Attributes:
-        plan: the plan whose micro batch and data coordinates all stages have; of a rank
-            (``mesh.batch``) or of none.
-        stages: (consumed samples from which on, global batch), from 0 on, ascending.
-        uneven: whether a stage may be uneven, as the plan may.
+        plan: a plan with the dp and micro batch of all stages: a :class:`BatchPlan`, or the plan
+            of a rank from ``mesh.batch``.
+        stages: (consumed samples at the begin of the stage, global batch), ascending from 0.
+        uneven: whether a stage may be uneven; always so if the plan is uneven.
 
     Raises:
-        BatchError: where stages do not begin at 0 or do not ascend, or a global batch does not
-            divide, with the stage.
+        BatchError: if stages do not begin at 0 or do not ascend; if a global batch does not divide,
+            with the stage.
 
     Example:
         >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
@@ -50,158 +77,139 @@ class BatchSchedule:
         [(0, 4), (4, 4), (8, 8), (16, 8)]
     """
 
-    plan: BatchPlan
+    plan: Plan
     stages: tuple[Stage, ...]
     uneven: bool = field(default=False, compare=False)
 
-    @public("BatchSchedule")
-    def __post_init__(self) -> None:
-        if not isinstance(self.plan, BatchPlan):
-            raise BatchError(f"the plan is {self.plan!r}.", fix="mesh.batch(...) first.")
-        stages = tuple(_pair(stage) for stage in self.stages)
-        object.__setattr__(self, "uneven", bool(self.uneven or self.plan.uneven))
-        object.__setattr__(self, "stages", stages)
-        _check(self.plan, stages, self.uneven)
+    @public("BatchSchedule", by_name=("plan",))
+    def __init__(self, plan: Plan, stages: Sequence[Stage], uneven: bool = False) -> None:
+        if not hasattr(plan, "with_global_batch"):
+            fix = "a plan of mesh.batch(...) or BatchPlan.solve(...)."
+            raise BatchError(f"the plan is {plan!r}.", fix=fix)
+        object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "stages", tuple(_parse_stage(stage) for stage in stages))
+        object.__setattr__(self, "uneven", bool(uneven or plan.uneven))
+        self._check_stages()
 
     @classmethod
-    def constant(cls, plan: BatchPlan) -> BatchSchedule:
-        """The plan's own global batch from beginning to end."""
+    def constant(cls, plan: Plan) -> BatchSchedule[Plan]:
+        """Return the schedule with the plan's own global batch from beginning to end."""
         return cls(plan, ((0, plan.global_batch),))
 
     @classmethod
-    @public("BatchSchedule.ramp_up")
+    @public("BatchSchedule.ramp_up", by_name=("plan",))
     def ramp_up(
-        cls, plan: BatchPlan, *, start: int, increment: int, samples: int, uneven: bool = False
-    ) -> BatchSchedule:
-        """From a small batch up to the plan's, by equal increments over so many samples.
+        cls, plan: Plan, *, start: int, increment: int, samples: int, uneven: bool = False
+    ) -> BatchSchedule[Plan]:
+        """Return a schedule that grows by equal increments from a small batch to the plan's.
 
         With k increments the global batch is ``start + j * increment`` from ``ceil(j * samples /
         k)`` consumed samples on (Megatron-LM's ``--rampup-batch-size start increment samples``).
 
         Args:
-            plan: its global batch is where the ramp ends.
+            plan: its global batch is the end of the ramp.
             start: the first global batch.
-            increment: by how much each is larger than the one before.
-            samples: consumed samples at which the plan's own is reached.
-            uneven: as the constructor.
+            increment: the difference between one global batch and the next.
+            samples: consumed samples at which the plan's global batch is reached.
+            uneven: as in the constructor.
 
         Raises:
-            BatchError: where the increments do not lead to the plan's global batch, are more than
-                the samples, or one of the batches does not divide.
+            BatchError: if the increments do not lead to the plan's global batch, or exceed the
+                samples; if one of the batches does not divide.
 
         Example:
             >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=1)
             >>> BatchSchedule.ramp_up(plan, start=2, increment=2, samples=100).stages
             ((0, 2), (34, 4), (67, 6), (100, 8))
         """
-        asked = {"start": start, "increment": increment, "samples": samples}
-        for name, value in asked.items():
+        options = {"start": start, "increment": increment, "samples": samples}
+        for name, value in options.items():
             if (parse_integer(value) or 0) < 1:
                 raise BatchError(f"{name} is {value!r}.", fix=f"{name}=1, or more.")
-        start, increment, samples = (operator.index(value) for value in asked.values())
-        steps, rest = divmod(plan.global_batch - start, increment)
-        if rest or steps < 1:
-            line = f"From {start} by {increment} never meets {plan.global_batch}."
-            gap = plan.global_batch - start
-            fix = f"increment={gap}, or what divides it." if gap > 0 else "start with less."
-            raise BatchError("the ramp does not lead to the plan.", line, fix=fix)
-        if steps > samples:
-            line = f"{steps} increments do not fit into {count_noun(samples, 'sample')}."
-            raise BatchError(line, fix=f"samples={steps}, or more.")
-        if steps > MOST:
-            line = f"{steps} increments; a schedule has {MOST} stages at most."
-            raise BatchError(line, fix="a larger increment.")
-        return cls._made(
-            plan,
-            [(-(-j * samples // steps), start + j * increment) for j in range(steps + 1)],
-            uneven,
-        )
+        start, increment, samples = (operator.index(value) for value in options.values())
+        num = _num_increments(plan.global_batch, start, increment, samples)
+        stages = [(-(-j * samples // num), start + j * increment) for j in range(num + 1)]
+        return cls(plan, stages, uneven)
 
     @classmethod
-    @public("BatchSchedule.from_text")
+    @public("BatchSchedule.from_text", by_name=("plan",))
     def from_text(
         cls,
-        plan: BatchPlan,
+        plan: Plan,
         text: str,
         *,
         tokens_per_sample: int | None = None,
         uneven: bool = False,
-    ) -> BatchSchedule:
-        """Stages as they are written: ``"0:256 200000:512"``, consumed samples and global batch.
+    ) -> BatchSchedule[Plan]:
+        """Return the schedule of a text such as ``"0:256 200000:512"``.
 
         Args:
-            plan: whose micro batch and data coordinates all stages have.
-            text: ``from:batch`` pairs.
-            tokens_per_sample: where it is given, ``from`` counts tokens: a stage begins with the
-                first sample after that many. The batches are in samples all the same.
-            uneven: as the constructor.
+            plan: a plan with the dp and micro batch of all stages.
+            text: pairs of consumed samples and a global batch, ``samples:batch``.
+            tokens_per_sample: if given, the first number of a pair counts tokens, and the stage
+                begins with the first sample after that many. Batches still count samples.
+            uneven: as in the constructor.
 
         Raises:
-            BatchError: for a text that cannot be read, and as the constructor.
+            BatchError: if the text is invalid, and as the constructor.
 
         Example:
             >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
             >>> BatchSchedule.from_text(plan, "0:4 1000:8", tokens_per_sample=128).stages
             ((0, 4), (8, 8))
         """
-        drop_none(tokens_per_sample=tokens_per_sample)
         unit = 1 if tokens_per_sample is None else parse_integer(tokens_per_sample) or 0
         pairs = [part.split(":") for part in text.split()] if isinstance(text, str) else [[]]
         if not all(len(pair) == 2 and all(n.isdecimal() for n in pair) for pair in pairs):
-            line = "stages are pairs of samples and a global batch."
-            raise BatchError(line, fix='"0:256 200000:512", say.')
+            line = "stages are pairs of consumed samples and a global batch."
+            raise BatchError(line, fix='"0:256 200000:512", for example.')
         if unit < 1:
             line = f"tokens_per_sample is {tokens_per_sample!r}."
-            raise BatchError(line, fix="the length of a sequence, 1 or more.")
-        stages = [(-(-int(first) // unit), int(size)) for first, size in pairs]
-        return cls._made(plan, stages, uneven)
+            raise BatchError(line, fix="the length of a sequence in tokens, 1 or more.")
+        return cls(plan, [(-(-int(first) // unit), int(size)) for first, size in pairs], uneven)
 
-    @classmethod
-    def _made(cls, plan: BatchPlan, stages: Sequence[Stage], uneven: bool) -> BatchSchedule:
-        """A schedule whose errors quote the call that makes it."""
-        _check(plan, stages, uneven or plan.uneven)
-        return cls(plan, tuple(stages), uneven)
-
-    def at(self, consumed: int) -> BatchPlan:
-        """The plan of the step that begins after so many samples. O(log stages).
+    @public("schedule.at")
+    def at(self, consumed: int) -> Plan:
+        """Return the plan of the step that begins after a number of consumed samples.
 
         Its samples begin there: ``schedule.at(c).samples(0, data_index, first=c)``.
 
+        Cost: O(log stages).
+
         Raises:
-            CoordinateError: where ``consumed`` is not an int of 0 or more.
+            CoordinateError: if ``consumed`` is not an int of 0 or more.
         """
         number = parse_integer(consumed)
         if number is None or number < 0:
-            raise CoordinateError(
-                f"schedule.at({consumed!r}): no number of samples.",
-                fix="schedule.at(0).",
-                index=consumed,
-            )
+            line = f"consumed is {consumed!r}."
+            raise CoordinateError(line, fix="consumed=0, or more.", index=consumed)
         place = bisect_right(self.stages, number, key=lambda stage: stage[0])
-        return self._of(self.stages[place - 1][1])
+        return self.plan.with_global_batch(self.stages[place - 1][1], uneven=self.uneven)
 
-    def steps(
-        self, consumed: int = 0, *, until: int | None = None
-    ) -> Iterator[tuple[int, BatchPlan]]:
-        """Step after step from so many samples on: how many were consumed before it, its plan.
+    def steps(self, consumed: int = 0, *, until: int | None = None) -> Iterator[tuple[int, Plan]]:
+        """Yield the samples consumed before each step, and the plan of the step.
 
         Args:
-            consumed: samples that were trained on before.
-            until: stop before the step that would begin with so many; None never stops.
+            consumed: samples that were trained on before the first step.
+            until: stop before a step that begins after this many samples; None never stops.
 
         Raises:
-            CoordinateError: as :meth:`at`, when the first step is asked for.
+            CoordinateError: as :meth:`at`, at the first step.
         """
         while until is None or consumed < until:
             plan = self.at(consumed)
             yield consumed, plan
             consumed += plan.global_batch
 
+    @public("schedule.consumed")
     def consumed(self, step: int) -> int:
-        """How many samples are consumed before a step that is counted from 0. O(stages).
+        """Return the number of samples consumed before a step. Cost: O(stages).
+
+        Args:
+            step: the step, from 0.
 
         Raises:
-            CoordinateError: where ``step`` is not an int of 0 or more.
+            CoordinateError: if ``step`` is not an int of 0 or more.
 
         Example:
             >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
@@ -210,78 +218,75 @@ class BatchSchedule:
         """
         left = parse_integer(step)
         if left is None or left < 0:
-            raise CoordinateError(
-                f"schedule.consumed({step!r}): there is no such step.",
-                fix="count from 0.",
-                index=step,
-            )
+            raise CoordinateError(f"step is {step!r}.", fix="step=0, or more.", index=step)
         consumed = 0
         for (_, size), (end, _) in pairwise(self.stages):
             steps = min(left, max(0, -(-(end - consumed) // size)))
             consumed, left = consumed + steps * size, left - steps
         return consumed + left * self.stages[-1][1]
 
-    def resize(self, dp: int) -> BatchSchedule:
-        """The same stages over another number of data coordinates, uneven where they must be.
+    @public("schedule.resize")
+    def resize(self, dp: int) -> BatchSchedule[BatchPlan]:
+        """Return the same stages over another number of data coordinates, uneven if necessary.
 
         Raises:
-            BatchError: where ``dp`` is not an int of 1 or more.
+            BatchError: if ``dp`` is not an int of 1 or more.
         """
         return BatchSchedule(self.plan.resize(dp), self.stages, uneven=True)
 
-    def _of(self, global_batch: int) -> BatchPlan:
-        """The plan with another global batch."""
-        return _plan(self.plan, global_batch, self.uneven)
+    def _check_stages(self) -> None:
+        """Raise for the first stage that is out of order or does not divide."""
+        firsts = [first for first, _ in self.stages]
+        if firsts[:1] != [0] or any(a >= b for a, b in pairwise(firsts)):
+            line = (
+                f"Stages begin at {', '.join(map(str, firsts))}." if firsts else "No stage given."
+            )
+            fix = "the first stage at 0, and each later than the one before."
+            raise BatchError("stages must ascend from 0.", line, fix=fix)
+        for stage in self.stages:
+            try:
+                self.plan.with_global_batch(stage[1], uneven=self.uneven)
+            except BatchError as error:
+                raise self._indivisible_error(stage, error) from None
+
+    def _indivisible_error(self, stage: Stage, error: BatchError) -> BatchError:
+        """Return the error of a stage that does not divide, with global batches that do."""
+        (first, size), plan = stage, self.plan
+        ways = [f"a global batch of {n}" for n in (error.below, error.above) if n is not None]
+        ways += [] if self.uneven or size % plan.micro_batch else ["uneven=True"]
+        return BatchError(
+            f"the stage from {count_noun(first, 'sample')} on does not divide.",
+            f"{size} does not divide into micro batches of {plan.micro_batch} over dp {plan.dp}.",
+            fix=f"{', or '.join(ways)}.",
+            global_batch=size,
+            below=error.below,
+            above=error.above,
+        )
 
 
-@public("BatchSchedule")
-def _plan(plan: BatchPlan, global_batch: int, uneven: bool) -> BatchPlan:
-    """A plan with another global batch.
+def _num_increments(last: int, start: int, increment: int, samples: int) -> int:
+    """Return the number of increments from the first global batch to the last."""
+    num, leftover = divmod(last - start, increment)
+    if leftover or num < 1:
+        gap = last - start
+        line = f"From {start}, increments of {increment} do not reach {last}."
+        fix = f"increment={gap}, or a divisor of {gap}." if gap > 0 else f"start below {last}."
+        raise BatchError("the ramp does not lead to the plan's global batch.", line, fix=fix)
+    if num > samples:
+        line = f"{num} increments do not fit into {count_noun(samples, 'sample')}."
+        raise BatchError(line, fix=f"samples={num}, or more.")
+    if num > MAX_STAGES:
+        line = f"{num} increments are too many, since a schedule has at most {MAX_STAGES} stages."
+        fitting = next(n for n in divisors(last - start) if (last - start) // n <= MAX_STAGES)
+        raise BatchError(line, fix=f"increment={fitting}, for example.")
+    return num
 
-    Raises:
-        BatchError: where it does not divide.
-    """
-    sizes = {"dp": plan.dp, "global_batch": global_batch, "micro_batch": plan.micro_batch}
-    return replace(plan, **solve_batch(sizes, uneven=uneven), uneven=uneven)
 
-
-def _pair(stage: object) -> Stage:
-    """A stage as two plain ints."""
+def _parse_stage(stage: object) -> Stage:
+    """Return a stage as two plain ints."""
     pair = tuple(stage) if isinstance(stage, Sequence) else ()
     first, size = map(parse_integer, pair) if len(pair) == 2 else (None, None)
     if first is None or first < 0 or size is None or size < 1:
-        fix = "(samples consumed, global batch), such as (0, 256)."
-        raise BatchError(f"{stage!r} is no stage.", fix=fix)
+        fix = "(consumed samples, global batch), for example (0, 256)."
+        raise BatchError(f"the stage {stage!r} is invalid.", fix=fix)
     return first, size
-
-
-def _check(plan: BatchPlan, stages: Sequence[Stage], uneven: bool) -> None:
-    """Refuse stages out of order, and those that cannot be run.
-
-    Raises:
-        BatchError: for the first of them.
-    """
-    firsts = [first for first, _ in stages]
-    if firsts[:1] != [0] or any(a >= b for a, b in pairwise(firsts)):
-        line = f"Stages begin at {', '.join(map(str, firsts)) or 'nothing'}."
-        fix = "the first at 0, each later than the one before."
-        raise BatchError("stages must ascend from 0.", line, fix=fix)
-    for stage in stages:
-        try:
-            _plan(plan, stage[1], uneven)
-        except BatchError as error:
-            raise _unfit(plan, stage, error, uneven) from None
-
-
-def _unfit(plan: BatchPlan, stage: Stage, error: BatchError, uneven: bool) -> BatchError:
-    """A stage whose global batch does not divide, with what would."""
-    (first, size), near = stage, [n for n in (error.below, error.above) if n is not None]
-    helps = [] if uneven or size % plan.micro_batch else ["uneven=True"]
-    return BatchError(
-        f"the stage from {count_noun(first, 'sample')} on cannot be run.",
-        f"{size} does not divide into micro batches of {plan.micro_batch} over dp {plan.dp}.",
-        fix=f"{', or '.join([*(f'a global batch of {n}' for n in near), *helps])}.",
-        global_batch=size,
-        below=error.below,
-        above=error.above,
-    )

@@ -1,7 +1,7 @@
-"""Which samples a rank reads in each step of an epoch: one global order, whatever the mesh.
+"""Epoch: the samples that a rank reads in each step of one pass, in an order equal on every mesh.
 
-The order of an epoch is cut into steps of a global batch, and each step into micro batches
-(:mod:`meshkit.core.data.micro_batch`). What is left for the last step is kept, dropped or filled up::
+The order of an epoch is cut into steps of a global batch, and each step into micro batches. The
+samples left for the last step are kept, dropped, or filled up with the first samples::
 
     10 samples, global_batch 4      step 0     step 1     step 2
     tail="keep"                    0 1 2 3    4 5 6 7    8 9
@@ -15,31 +15,47 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..call import Call
 from ..errors import BatchError, Change, CoordinateError
 from ..text import count_noun
 from ..validate import parse_integer
 from .batch import BatchPlan
 from .micro_batch import MicroBatch, micro_batches
-from .shuffle import shuffled
+from .shuffle import shuffle_indices
 
 TAILS = ("keep", "drop", "pad")
-MAX_LENGTH = 2**62  # so that a step that begins inside it ends inside int64
+MAX_LENGTH = 2**62  # samples, so that the last step ends within int64
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """The order in which samples are read, as given to ``mesh.sampler``; not validated.
+
+    Attributes:
+        shuffle: whether each epoch has an order of its own.
+        seed: the seed of the shuffled orders.
+        epoch: the first epoch, from 0.
+        tail: the treatment of samples that do not fill a step; None is the default of the dataset.
+    """
+
+    shuffle: bool = False
+    seed: int = 0
+    epoch: int = 0
+    tail: str | None = None
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the data, or the rest of one, as one data coordinate reads it.
+    """One pass over the data, or the rest of one, for one data coordinate.
 
     Attributes:
         length: samples in the data.
-        plan: how a step is cut.
-        data_index: which data coordinate this is.
+        plan: the batch plan of a step.
+        data_index: the data coordinate.
         shuffle: whether the order is shuffled, by ``seed`` and ``number``.
-        seed: of the shuffled orders.
-        tail: what becomes of samples that do not fill a step.
-        number: which epoch this is, from 0.
-        begin: samples of its order read before; step 0 begins there.
+        seed: the seed of the shuffled orders.
+        tail: the treatment of samples that do not fill a step: ``keep``, ``drop`` or ``pad``.
+        number: the number of the epoch, from 0.
+        begin: samples of its order that were read before; step 0 begins there.
     """
 
     length: int
@@ -53,68 +69,71 @@ class Epoch:
 
     @property
     def steps(self) -> int:
-        """Steps from ``begin`` to the end."""
-        whole, rest = divmod(self.length - self.begin, self.plan.global_batch)
-        return whole + (rest > 0 and self.tail != "drop")
+        """Optimizer steps from ``begin`` to the end."""
+        whole, leftover = divmod(self.length - self.begin, self.plan.global_batch)
+        return whole + (leftover > 0 and self.tail != "drop")
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro batches of a rank from ``begin`` to the end; the same on every rank. O(1)."""
+        """Micro batches of a rank from ``begin`` to the end; equal on every rank. O(1)."""
         if not self.steps:
             return 0
-        last = self._cuts(self.total(self.steps - 1))
-        return (self.steps - 1) * self._cuts(self.plan.global_batch) + last
+        last = self._accumulation_steps(self.total(self.steps - 1))
+        return (self.steps - 1) * self._accumulation_steps(self.plan.global_batch) + last
 
     def total(self, step: int) -> int:
-        """Samples in a step, over all ranks."""
+        """Return the number of samples in a step, over all ranks."""
         left = self.length - self.begin - step * self.plan.global_batch
         return min(self.plan.global_batch, left) if self.tail == "keep" else self.plan.global_batch
 
     def consumed(self, steps: int) -> int:
-        """Samples of the epoch's order read after so many more steps."""
+        """Return the number of samples of the epoch's order that are read after some steps."""
         return min(self.begin + steps * self.plan.global_batch, self.length)
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
-        """The micro batches of this rank in a step, with what stands in the order. O(its samples).
+        """Return the micro batches of this rank in a step, with dataset indices as samples.
+
+        Cost: O(samples of this rank in the step).
 
         Raises:
-            CoordinateError: where the epoch has no such step.
+            CoordinateError: if the epoch has no such step.
         """
         index = parse_integer(step)
         if index is None or not 0 <= index < self.steps:
-            raise self._no_step(step)
+            raise self._missing_step_error(step)
         plan, first = self.plan, self.begin + index * self.plan.global_batch
         share = (self.total(index), plan.micro_batch, plan.dp, self.data_index, first)
-        found = [*micro_batches(*share)]
-        places = np.concatenate([micro.samples for micro in found]) % self.length
+        batches = [*micro_batches(*share)]
+        indices = np.concatenate([micro.samples for micro in batches]) % self.length
         if self.shuffle:
-            places = shuffled(places, self.length, self.seed, self.number)
-        ends = np.cumsum([len(micro.samples) for micro in found])
-        parts = np.split(places, ends[:-1])
-        return [replace(micro, samples=part) for micro, part in zip(found, parts, strict=True)]
+            indices = shuffle_indices(indices, self.length, self.seed, self.number)
+        ends = np.cumsum([len(micro.samples) for micro in batches])
+        parts = np.split(indices, ends[:-1])
+        return [replace(micro, samples=part) for micro, part in zip(batches, parts, strict=True)]
 
-    def _cuts(self, total: int) -> int:
+    def _accumulation_steps(self, total: int) -> int:
+        """Return the micro batches of a rank, fillers included, in a step of ``total`` samples."""
         return -(-total // self.plan.micro_batch // self.plan.dp)
 
-    def _no_step(self, step: object) -> CoordinateError:
-        last = f", 0 to {self.steps - 1}" if self.steps else ""
-        there = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
-        before = f" after the first {count_noun(self.begin, 'sample')}" if self.begin else ""
+    def _missing_step_error(self, step: object) -> CoordinateError:
+        steps = f"Epoch {self.number} has {count_noun(self.steps, 'step')}"
+        after = f" after the first {count_noun(self.begin, 'sample')}" if self.begin else ""
+        known = f", 0 to {self.steps - 1}" if self.steps else ""
         return CoordinateError(
-            f"{Call('sampler.micro_batches', (step,))}: there is no such step.",
-            f"{there}{before}{last}.",
+            f"the pass has no step {step!r}.",
+            f"{steps}{after}{known}.",
             fix="for step in range(sampler.steps).",
             index=step,
             size=self.steps,
         )
 
 
-def checked_epoch(epoch: Epoch) -> Epoch:
-    """The epoch with plain ints in it.
+def validate_epoch(epoch: Epoch) -> Epoch:
+    """Return the epoch with plain ints.
 
     Raises:
-        BatchError: for what cannot be: no sample, no whole step with ``tail="drop"``, a seed that
-            is no int, a plan of another mesh.
+        BatchError: if there is no sample, or with ``tail="drop"`` no whole step; if the order of
+            samples or the tail is invalid.
     """
     length, seed, number = (parse_integer(n) for n in (epoch.length, epoch.seed, epoch.number))
     if length is None or not 1 <= length <= MAX_LENGTH:
@@ -122,31 +141,31 @@ def checked_epoch(epoch: Epoch) -> Epoch:
         raise BatchError(line, fix=f"1 sample or more, {MAX_LENGTH} at most.")
     if epoch.tail not in TAILS:
         line = f"tail is {epoch.tail!r}."
-        known = '"keep" the rest as a smaller step, "drop" it, or "pad" it with the first samples.'
+        known = 'Use "keep" for a smaller last step, "drop", or "pad" with the first samples.'
         raise BatchError(line, known, fix=(Change(tail="keep"), "."))
     if seed is None or number is None or number < 0 or not isinstance(epoch.shuffle, bool):
-        raise _no_order(epoch)
+        raise _invalid_order_error(epoch)
     if epoch.tail == "drop" and length < epoch.plan.global_batch:
-        raise _no_whole_step(length, epoch.plan)
+        raise _no_whole_step_error(length, epoch.plan)
     return replace(epoch, length=length, seed=seed, number=number)
 
 
-def _no_order(epoch: Epoch) -> BatchError:
-    asked = f"shuffle={epoch.shuffle!r}, seed={epoch.seed!r}, epoch={epoch.number!r}"
+def _invalid_order_error(epoch: Epoch) -> BatchError:
     number = parse_integer(epoch.number)
-    wrong: dict[str, object] = {} if isinstance(epoch.shuffle, bool) else {"shuffle": True}
-    wrong |= {"seed": 0} if parse_integer(epoch.seed) is None else {}
-    wrong |= {"epoch": 0} if number is None or number < 0 else {}
+    valid: dict[str, object] = {} if isinstance(epoch.shuffle, bool) else {"shuffle": True}
+    valid |= {"seed": 0} if parse_integer(epoch.seed) is None else {}
+    valid |= {"epoch": 0} if number is None or number < 0 else {}
+    values = f"shuffle={epoch.shuffle!r}, seed={epoch.seed!r}, epoch={epoch.number!r}"
     return BatchError(
-        "there is no such order.",
-        f"{asked}, where a bool, an int and an int of 0 or more are needed.",
-        fix=(Change(**wrong), "."),
+        f"the order of samples is invalid: {values}.",
+        "shuffle is a bool, seed is an int, and epoch is an int of 0 or more.",
+        fix=(Change(**valid), "."),
     )
 
 
-def _no_whole_step(length: int, plan: BatchPlan) -> BatchError:
+def _no_whole_step_error(length: int, plan: BatchPlan) -> BatchError:
     return BatchError(
-        f"{count_noun(length, 'sample')} give no whole step of {plan.global_batch}.",
+        f"{count_noun(length, 'sample')} do not fill one step of {plan.global_batch}.",
         fix=(Change(tail="keep"), f", or a global batch of at most {length}."),
         global_batch=plan.global_batch,
         below=length,

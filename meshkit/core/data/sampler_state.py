@@ -1,4 +1,4 @@
-"""Where a pass over data stands, as plain values that any mesh and any plan can read on from."""
+"""The position of a pass over data, as plain values from which any mesh and plan can resume."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ State = dict[str, int | bool | str]
 VERSION = 1  # of the fields
 
 
-def state(epoch: Epoch, steps: int) -> State:
-    """What says where an epoch stands after so many of its steps.
+def epoch_state(epoch: Epoch, steps: int) -> State:
+    """Return the position in an epoch after some of its steps.
 
-    ``consumed`` counts samples of the one global order, so it means the same on every mesh.
+    ``consumed`` counts samples of the one global order, so it is valid on every mesh.
     """
     return {
         "version": VERSION,
@@ -30,71 +30,72 @@ def state(epoch: Epoch, steps: int) -> State:
     }
 
 
-def resume_epoch(epoch: Epoch, said: object) -> Epoch:
-    """The rest of the epoch that a state stands in, over the data and by the plan of ``epoch``.
+def resume_epoch(epoch: Epoch, state: object) -> Epoch:
+    """Return the rest of the epoch of a state, with the data and the plan of ``epoch``.
 
     Raises:
-        BatchError: for a state that cannot be read, or of other data.
+        BatchError: if the state is invalid, or of other data.
     """
-    found = read(said, (*state(epoch, 0),))
-    number, consumed = position(found)
-    kept = ("length", "shuffle", *(["seed"] if epoch.shuffle else []))
-    here = state(epoch, 0)
-    odd = [name for name in kept if found[name] != here[name]]
-    if odd:
-        lines = (f"{name} is {found[name]!r} in the state, {here[name]!r} here." for name in odd)
-        fix = f"a sampler with the {' and '.join(odd)} of the state."
+    expected = epoch_state(epoch, 0)
+    fields = read_state(state, (*expected,))
+    number, consumed = read_position(fields)
+    fixed = ("length", "shuffle", *(["seed"] if epoch.shuffle else []))
+    differing = [name for name in fixed if fields[name] != expected[name]]
+    if differing:
+        lines = (
+            f"{name} is {fields[name]!r} in the state, {expected[name]!r} in this sampler."
+            for name in differing
+        )
+        fix = f"a sampler with the {' and '.join(differing)} of the state."
         raise BatchError("the state is of another order of samples.", *lines, fix=fix)
     if consumed > epoch.length:
-        raise _unreadable(f"consumed is {consumed}, of {count_noun(epoch.length, 'sample')}")
+        raise _invalid_state(f"consumed is {consumed}, of {count_noun(epoch.length, 'sample')}")
     return replace(epoch, number=number, begin=consumed)
 
 
-def read(said: object, names: tuple[str, ...]) -> Mapping[str, object]:
-    """The fields of a state.
+def read_state(state: object, names: tuple[str, ...]) -> Mapping[str, object]:
+    """Return the state, which has the named fields and the current version.
 
     Raises:
-        BatchError: where one is missing, or the state is of another version.
+        BatchError: if a field is missing, or the state is of another version.
     """
-    if not isinstance(said, Mapping):
-        raise _unreadable(f"it is {article(type(said).__name__)}")
-    missing = [name for name in names if name not in said]
+    if not isinstance(state, Mapping):
+        raise _invalid_state(f"It is {article(type(state).__name__)}, not a dict")
+    missing = [name for name in names if name not in state]
     if missing:
-        raise _unreadable(f"it has no {', '.join(missing)}")
-    if said["version"] != VERSION:
-        raise _unreadable(f"its version is {said['version']!r}, not {VERSION}")
-    return said
+        raise _invalid_state(f"It has no {', '.join(missing)}")
+    if state["version"] != VERSION:
+        raise _invalid_state(f"Its version is {state['version']!r}, not {VERSION}")
+    return state
 
 
-def position(found: Mapping[str, object]) -> tuple[int, int]:
-    """The epoch and the samples consumed.
+def read_position(state: Mapping[str, object]) -> tuple[int, int]:
+    """Return the epoch of a state and the samples consumed in it.
 
     Raises:
-        BatchError: where one is no int of 0 or more.
+        BatchError: if one of them is not an int of 0 or more.
     """
-    number, consumed = parse_integer(found["epoch"]), parse_integer(found["consumed"])
+    number, consumed = parse_integer(state["epoch"]), parse_integer(state["consumed"])
     if number is None or number < 0 or consumed is None or consumed < 0:
-        fault = f"epoch is {found['epoch']!r}, consumed is {found['consumed']!r}"
-        raise _unreadable(fault)
+        fault = f"epoch is {state['epoch']!r}, consumed is {state['consumed']!r}"
+        raise _invalid_state(fault)
     return number, consumed
 
 
-def checked_count(what: str, value: object, most: int | None = None) -> int:
-    """A number of steps, or of an epoch, as a plain int.
+def parse_count(name: str, value: object, most: int | None = None) -> int:
+    """Return the number of a step or an epoch, or a number of steps, as a plain int.
 
     Raises:
-        CoordinateError: where it is no int from 0 to ``most``; None is no limit.
+        CoordinateError: if it is not an int from 0 to ``most``; None is no limit.
     """
     number = parse_integer(value)
     if number is None or number < 0 or (most is not None and number > most):
         known = "0 or more" if most is None else f"from 0 to {most}"
         raise CoordinateError(
-            f"{what} is {value!r}.", fix=f"{what} as an int, {known}.", index=value
+            f"{name} is {value!r}.", fix=f"{name} as an int, {known}.", index=value
         )
     return number
 
 
-def _unreadable(fault: str) -> BatchError:
-    return BatchError(
-        "this is no state to read on from.", f"{fault}.", fix="what state_dict() gave."
-    )
+def _invalid_state(fault: str) -> BatchError:
+    return BatchError("the state is invalid.", f"{fault}.", fix="the result of state_dict().")

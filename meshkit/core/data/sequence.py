@@ -1,7 +1,7 @@
-"""SequencePlan: which tokens of a sequence each part holds, so that all hold equally many.
+"""SequencePlan: divide the tokens of a sequence into parts of equal length.
 
-With causal attention a late token sees more than an early one. Zigzag cuts the sequence into two
-chunks a part and gives part r chunks r and 2 * parts - 1 - r, an early one and a late one::
+With causal attention, a late token attends to more keys than an early one. Zigzag cuts the sequence
+into two chunks a part. Part r holds chunks r and 2 * parts - 1 - r, an early and a late one::
 
     16 tokens in 4 parts     contiguous          pairs     zigzag             pairs
 
@@ -10,24 +10,25 @@ chunks a part and gives part r chunks r and 2 * parts - 1 - r, an early one and 
     part 2                   8  9 10 11             42     4  5  10 11           34
     part 3                  12 13 14 15             58     6  7   8  9           34
 
-Pairs are those of a query here and a key no later than it: what causal attention computes. Zigzag
-is the order of Llama 3's context parallelism (arXiv:2407.21783, 3.3.2), of Megatron-core's
-``get_batch_on_this_cp_rank`` and of torch's ``context_parallel``, which calls it head-tail; the
+A pair is a query of the part and a key that is not later, the work of causal attention. Zigzag is
+the order of Llama 3's context parallelism (arXiv:2407.21783, 3.3.2), of Megatron-core's
+``get_batch_on_this_cp_rank`` and of torch's ``context_parallel``, which calls it head-tail. The
 name is that of zhuzilin/ring-flash-attention. Striped Attention (arXiv:2311.09431) is another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Ints
-from ..call import Call, public
+from ..call import public
 from ..errors import Change, CoordinateError, SpecError
+from ..grid.layout import Layout
 from ..text import plural
 from ..validate import parse_integer
 
@@ -35,23 +36,22 @@ Order = Literal["contiguous", "zigzag"]
 ORDERS = ("contiguous", "zigzag")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class SequencePlan:
-    """How the tokens of a sequence are dealt to parts, the same number to each.
+    """The division of the tokens of a sequence into parts of equal length.
 
-    With one part all is the identity, whatever the length and the order.
+    With one part the plan is the identity, for every length and order.
 
     Attributes:
         length: tokens in the sequence.
-        parts: how many parts there are.
-        order: ``"contiguous"``, a run of the sequence a part; or ``"zigzag"``, an early and a late
-            chunk a part, so that causal attention is equal work for all.
-        pad: whether a length that does not divide is filled up with padding at its end. False
-            refuses it.
+        parts: the number of parts.
+        order: ``"contiguous"``, one run of tokens a part; or ``"zigzag"``, an early and a late
+            chunk a part, so that causal attention is equal work for all parts.
+        pad: whether a length that does not divide is padded at its end; False raises.
 
     Raises:
-        SpecError: where ``length`` is no multiple of ``parts``, of ``2 * parts`` for zigzag, and
-            ``pad`` is False, with the nearest lengths that are; for values that cannot be.
+        SpecError: if a value is invalid. If ``pad`` is False and ``length`` is not a multiple of
+            ``parts``, for zigzag of ``2 * parts``; with the nearest lengths that are.
 
     Example:
         >>> plan = SequencePlan(16, 4, "zigzag")
@@ -67,81 +67,100 @@ class SequencePlan:
     pad: bool = False
 
     @public("SequencePlan")
-    def __post_init__(self) -> None:
-        options = {"order": self.order, "pad": self.pad}
-        fields = _checked({"length": self.length, "parts": self.parts, **options})
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)  # as plain ints
+    def __init__(
+        self, length: int, parts: int, order: Order = "contiguous", pad: bool = False
+    ) -> None:
+        _check_options(order, pad)
+        num_parts = _parse_number("parts", parts, 1)
+        unit = _length_unit(num_parts, order)
+        num_tokens = _parse_number("length", length, unit)
+        if num_tokens % unit and not pad:
+            raise _indivisible_error(num_tokens, unit, f"parts {num_parts}", order)
+        object.__setattr__(self, "length", num_tokens)
+        object.__setattr__(self, "parts", num_parts)
+        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "pad", bool(pad))
 
     @property
     def padded(self) -> int:
-        """Tokens of all parts together, padding included."""
-        return _filled(self.length, _unit(self.parts, self.order))
+        """Tokens of all parts together, with padding."""
+        return _round_up(self.length, _length_unit(self.parts, self.order))
 
     @property
     def tokens(self) -> int:
-        """Tokens of one part, padding included: the same for all."""
+        """Tokens of one part, with padding; equal for all parts."""
         return self.padded // self.parts
 
+    @public("plan.ranges")
     def ranges(self, part: int) -> tuple[range, ...]:
-        """The runs of positions that a part holds, in ascending order: one, or zigzag's two. O(1).
+        """Return the runs of positions that a part holds, in ascending order. O(1).
 
-        The last part of zigzag has one: its two chunks touch.
+        A part has one run, with zigzag two. The last part of zigzag has one, since its two chunks
+        are adjacent.
 
         Raises:
-            CoordinateError: where there is no such part.
+            CoordinateError: if the plan has no such part.
 
         Example:
             >>> SequencePlan(16, 4, "zigzag").ranges(1)
             (range(2, 4), range(12, 14))
         """
-        return self._ranges(self._part("plan.ranges", part))
+        return self._ranges(self._parse_part(part))
 
+    @public("plan.positions")
     def positions(self, part: int) -> Ints:
-        """Which positions of the sequence a part holds: its position ids. O(tokens).
+        """Return the positions of the sequence that a part holds: its position ids.
 
-        A query sees the keys whose positions are no greater than its own, whichever parts they lie
-        on. Those of padding run on from ``length``, so no token sees any of it.
+        A query attends to the keys of all parts whose positions are not greater than its own.
+        Positions of padding continue from ``length``, so no token attends to padding.
+
+        Cost: O(tokens).
 
         Returns:
             int64 (tokens,), ascending.
 
         Raises:
-            CoordinateError: where there is no such part.
+            CoordinateError: if the plan has no such part.
         """
-        return self._positions(self._part("plan.positions", part))
+        return self._positions(self._parse_part(part))
 
+    @public("plan.is_token")
     def is_token(self, part: int) -> npt.NDArray[np.bool_]:
-        """Which of a part's places hold a token: False for padding, which comes last. O(tokens).
+        """Return True for each token of a part, and False for padding, which comes last.
+
+        Cost: O(tokens).
 
         Returns:
             bool (tokens,).
 
         Raises:
-            CoordinateError: where there is no such part.
+            CoordinateError: if the plan has no such part.
 
         Example:
             >>> SequencePlan(7, 2, pad=True).is_token(1).tolist()
             [True, True, True, False]
         """
-        return self._positions(self._part("plan.is_token", part)) < self.length
+        return self._positions(self._parse_part(part)) < self.length
 
+    @public("plan.num_tokens")
     def num_tokens(self, part: int) -> int:
-        """How many of a part's places hold a token, which may be none. O(1).
+        """Return the number of tokens of a part without padding, from 0. O(1).
 
-        A loss summed over a part's tokens, times ``parts / length``, is on average over the parts
-        the mean over the sequence.
+        A loss summed over the tokens of a part, times ``parts / length``, is on average over the
+        parts the mean over the sequence.
 
         Raises:
-            CoordinateError: where there is no such part.
+            CoordinateError: if the plan has no such part.
         """
-        ranges = self._ranges(self._part("plan.num_tokens", part))
+        ranges = self._ranges(self._parse_part(part))
         return sum(min(run.stop, self.length) - min(run.start, self.length) for run in ranges)
 
     def inverse(self) -> Ints:
-        """Where each position lies in the concatenation of all parts' tokens. O(padded).
+        """Return the index of each position in the concatenation of all parts.
 
-        ``concatenation[plan.inverse()]`` is the sequence in order, its padding at the end.
+        ``concatenation[plan.inverse()]`` is the sequence in order, with its padding at the end.
+
+        Cost: O(padded).
 
         Returns:
             int64 (padded,).
@@ -150,18 +169,18 @@ class SequencePlan:
             >>> SequencePlan(8, 2, "zigzag").inverse().tolist()
             [0, 1, 4, 5, 6, 7, 2, 3]
         """
-        found = np.empty(self.padded, dtype=np.int64)
+        indices = np.empty(self.padded, dtype=np.int64)
         for part in range(self.parts):
             first = part * self.tokens
-            found[self._positions(part)] = np.arange(first, first + self.tokens)
-        return found
+            indices[self._positions(part)] = np.arange(first, first + self.tokens)
+        return indices
 
-    def _part(self, method: str, part: object) -> int:
+    def _parse_part(self, part: object) -> int:
         number = parse_integer(part)
         if number is None or not 0 <= number < self.parts:
             raise CoordinateError(
-                f"{Call(method, (part,))}: there is no part {part!r}.",
-                f"There are {self.parts}, counted from 0.",
+                f"the plan has no part {part!r}.",
+                f"It has {self.parts}, numbered from 0.",
                 fix=f"a part from 0 to {self.parts - 1}.",
                 index=part,
                 size=self.parts,
@@ -173,7 +192,7 @@ class SequencePlan:
         early, late = part * chunk, (2 * self.parts - 1 - part) * chunk
         if self.order == "contiguous":
             early = part * self.tokens
-        elif part < self.parts - 1:  # the chunks of the last part touch
+        elif part < self.parts - 1:  # the chunks of the last part are adjacent
             return range(early, early + chunk), range(late, late + chunk)
         return (range(early, early + self.tokens),)
 
@@ -187,83 +206,85 @@ class SequencePlan:
         return f"length {self.length}{padding} = {parts}, {self.order}"
 
 
-def sequence_plan(length: int, parts: int, order: Order, pad: bool, cut: str) -> SequencePlan:
-    """A plan for a call of another name, which its errors then quote.
+def plan_sequence(
+    layout: Layout,
+    axes: tuple[str, ...],
+    length: int,
+    *,
+    order: Order = "contiguous",
+    pad: bool = False,
+) -> SequencePlan:
+    """Return the plan of a sequence that is cut over some axes of a layout.
 
     Args:
-        length: as in :class:`SequencePlan`, like the next three.
-        parts: likewise.
-        order: likewise.
-        pad: likewise.
-        cut: where the parts come from, for the errors: ``"cp 2 x sp 4"``.
-    """
-    asked = {"length": length, "parts": parts, "order": order, "pad": pad}
-    _checked(asked, cut)
-    return SequencePlan(length, parts, order, pad)
+        layout: the layout of the mesh.
+        axes: the axes that divide the sequence; none means one part.
+        length: tokens in the sequence.
+        order: as in :class:`SequencePlan`.
+        pad: as in :class:`SequencePlan`.
 
-
-def changed(options: Mapping[str, object]) -> dict[str, object]:
-    """The options that are not at their default, as a caller would write them.
+    Raises:
+        SpecError: as :class:`SequencePlan`, with the sizes of the axes.
 
     Example:
-        >>> changed({"order": "zigzag", "pad": False})
-        {'order': 'zigzag'}
+        >>> print(plan_sequence(Layout(cp=2, sp=2), ("cp", "sp"), 16))
+        length 16 = tokens 4 x parts 4, contiguous
     """
-    defaults = {"order": "contiguous", "pad": False}
-    return {name: value for name, value in options.items() if repr(value) != repr(defaults[name])}
+    sizes = layout.sizes
+    parts = math.prod(sizes[axis] for axis in axes)
+    try:
+        return SequencePlan(length, parts, order, pad)
+    except SpecError as error:
+        if error.above is None:
+            raise
+        product = " x ".join(f"{axis} {sizes[axis]}" for axis in axes)
+        raise _indivisible_error(length, _length_unit(parts, order), product, order) from None
 
 
-def _checked(asked: Mapping[str, Any], cut: str = "") -> dict[str, object]:
-    """The fields, the numbers as plain ints."""
-    if asked["order"] not in ORDERS:
+def _check_options(order: object, pad: object) -> None:
+    if order not in ORDERS:
         raise SpecError(
-            f"order is {asked['order']!r}.",
+            f"order is {order!r}.",
             f"The orders of tokens are {' and '.join(ORDERS)}.",
             fix="order='contiguous', or order='zigzag'.",
         )
-    if not isinstance(asked["pad"], bool | np.bool_):
-        raise SpecError(f"pad is {asked['pad']!r}.", fix="pad=True, or pad=False.")
-    parts = _number("parts", asked["parts"], 1)
-    unit = _unit(parts, asked["order"])
-    length = _number("length", asked["length"], unit)
-    if length % unit and not asked["pad"]:
-        zigzag = asked["order"] == "zigzag"
-        raise _indivisible(length, unit, cut or f"parts {parts}", zigzag=zigzag)
-    return {"length": length, "parts": parts, "order": asked["order"], "pad": bool(asked["pad"])}
+    if not isinstance(pad, bool | np.bool_):
+        raise SpecError(f"pad is {pad!r}.", fix="pad=True, or pad=False.")
 
 
-def _number(name: str, value: object, works: int) -> int:
+def _parse_number(name: str, value: object, valid: int) -> int:
     number = parse_integer(value)
     if number is None or number < 1:
         raise SpecError(
             f"{name} is {value!r}.",
             "Lengths and parts are whole numbers of 1 or more.",
-            fix=f"{name} {works}, say.",
+            fix=f"{name}={valid}, for example.",
         )
     return number
 
 
-def _unit(parts: int, order: Order) -> int:
-    """What the length must be a multiple of. One part holds all, so its chunks may be uneven."""
+def _length_unit(parts: int, order: Order) -> int:
+    """Return the number that must divide the length. One part holds all tokens in any order."""
     return 2 * parts if order == "zigzag" and parts > 1 else parts
 
 
-def _filled(length: int, unit: int) -> int:
+def _round_up(length: int, unit: int) -> int:
     return -(-length // unit) * unit
 
 
-def _indivisible(length: int, unit: int, cut: str, *, zigzag: bool) -> SpecError:
-    """The length that does not divide, with the nearest that do."""
-    above = _filled(length, unit)
+def _indivisible_error(length: int, unit: int, product: str, order: Order) -> SpecError:
+    """Return the error of a length that does not divide, with the nearest lengths that do."""
+    above = _round_up(length, unit)
     below = above - unit or None
-    near = [str(n) for n in (below, above) if n]
-    product = f"2 x {cut}" if zigzag else cut
-    equals = f" = {unit}" if " x " in product else ""
+    nearest = [str(n) for n in (below, above) if n]
+    zigzag = order == "zigzag"
+    factors = f"2 x {product}" if zigzag else product
+    equals = f" = {unit}" if " x " in factors else ""
     return SpecError(
-        f"{length} is not a multiple of {product}{equals}.",
+        f"{length} is not a multiple of {factors}{equals}.",
         *["Zigzag cuts the sequence into two chunks a part."] * zigzag,
-        f"Nearest {plural('length', 1 + bool(below))}: {' and '.join(near)}.",
-        fix=(f"length {' or '.join(near)}, or ", Change(pad=True), f", which fills up to {above}."),
+        f"Nearest {plural('length', len(nearest))}: {' and '.join(nearest)}.",
+        fix=(f"length {' or '.join(nearest)}, or ", Change(pad=True), f", which pads to {above}."),
         below=below,
         above=above,
     )

@@ -19,9 +19,8 @@ from ...core.text import article
 from ..groups.all_gather import all_gather
 
 PLAIN = int | float | str | bytes | bool | None
-HEAD_BYTES = (
-    32 + 8 + 1
-)  # bytes: the digest of all, the length of the details, whether there is a fault
+DIGEST_BYTES = 32
+HEAD_BYTES = DIGEST_BYTES + 8 + 1  # the digest, the length of the details, whether a fault exists
 
 
 def check_batches(
@@ -45,18 +44,19 @@ def check_batches(
     Raises:
         BatchError: when batches conflict; the same on every rank.
     """
-    mine = batch_digest(batch)
-    details = mine.packed()
-    head = mine.digest() + len(details).to_bytes(8, "little") + bytes([bool(mine.fault)])
-    where = data_coordinates(layout, data)  # in the order of the group
-    heads = dict(zip(where, _gather_bytes(head, HEAD_BYTES, group, device), strict=True))
-    digests = {rank: one[:32] for rank, one in heads.items()}
-    if not (any(one[-1] for one in heads.values()) or digests_conflict(digests, where)):
+    own = batch_digest(batch)
+    details = own.packed()
+    head = own.digest() + len(details).to_bytes(8, "little") + bytes([bool(own.fault)])
+    coordinates = data_coordinates(layout, data)  # in the order of the group
+    heads = dict(zip(coordinates, _gather_bytes(head, HEAD_BYTES, group, device), strict=True))
+    digests = {rank: row[:DIGEST_BYTES] for rank, row in heads.items()}
+    if not (any(row[-1] for row in heads.values()) or digests_conflict(digests, coordinates)):
         return
-    sizes = {rank: int.from_bytes(one[32:40], "little") for rank, one in heads.items()}
-    rows = _gather_bytes(details, max(sizes.values()), group, device)
-    sent = {r: BatchDigest.unpacked(row[: sizes[r]]) for r, row in zip(where, rows, strict=True)}
-    raise batch_conflict_error(layout, data, sent)
+    sizes = [int.from_bytes(row[DIGEST_BYTES:-1], "little") for row in heads.values()]
+    rows = _gather_bytes(details, max(sizes), group, device)
+    packed = [row[:size] for row, size in zip(rows, sizes, strict=True)]
+    batches = dict(zip(coordinates, map(BatchDigest.unpacked, packed), strict=True))
+    raise batch_conflict_error(layout, data, batches)
 
 
 def batch_digest(batch: object) -> BatchDigest:
@@ -76,17 +76,17 @@ def batch_digest(batch: object) -> BatchDigest:
 
 def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield every leaf with its path; an empty container is a leaf, so that it is compared too."""
-    inside: list[tuple[object, object]] = []
+    items: list[tuple[object, object]] = []
     if isinstance(value, Mapping):
-        inside = [*value.items()]
+        items = [*value.items()]
     elif isinstance(value, list | tuple):
-        inside = [*enumerate(value)]
+        items = [*enumerate(value)]
     else:
         yield path, value
-    if not inside and isinstance(value, Mapping | list | tuple):
+    if not items and isinstance(value, Mapping | list | tuple):
         yield path, f"empty {type(value).__name__}"
-    for key, one in inside:
-        yield from _leaves(f"{path}[{key!r}]", one)
+    for key, item in items:
+        yield from _leaves(f"{path}[{key!r}]", item)
 
 
 def _describe_leaf(leaf: object) -> str:
@@ -95,8 +95,8 @@ def _describe_leaf(leaf: object) -> str:
         return f"{type(leaf).__name__} {_digest(repr(leaf).encode())}"
     flat = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
     content = flat.view(torch.uint8).numpy()
-    kind = str(leaf.dtype).removeprefix("torch.")
-    return f"{kind} {tuple(leaf.shape)} {_digest(content.data)}"
+    dtype = str(leaf.dtype).removeprefix("torch.")
+    return f"{dtype} {tuple(leaf.shape)} {_digest(content.data)}"
 
 
 def _digest(content: bytes | memoryview) -> str:

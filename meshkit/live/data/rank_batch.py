@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...core.arrays import Ints
+from ...core.call import public
 from ...core.data.batch import BatchPlan
 from ...core.data.micro_batch import MicroBatch
 from ...core.errors import CoordinateError, SpecError
@@ -21,12 +22,14 @@ MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits
 
 
 @dataclass(frozen=True, eq=False)
-class RankBatch(BatchPlan):
-    """The batch plan of one rank: a :class:`meshkit.BatchPlan` with a data coordinate.
+class RankBatch:
+    """A batch plan with the data coordinate of one rank. Created by ``mesh.batch``.
 
-    Created by ``mesh.batch``. Equal plans of different ranks compare equal.
+    It has the attributes of its :class:`meshkit.BatchPlan`, and equals every plan with the same
+    sizes, of any rank or of none.
 
     Attributes:
+        plan: the batch plan of all ranks.
         axes: the axes that divide the samples.
         data_index: this rank's index along these axes; None on a rank outside the mesh.
 
@@ -39,29 +42,70 @@ class RankBatch(BatchPlan):
                     (loss * micro.weight).backward()
     """
 
+    plan: BatchPlan
     axes: tuple[str, ...] = ("dp",)
     data_index: int | None = None
 
+    @property
+    def dp(self) -> int:
+        """The number of data coordinates that divide the samples."""
+        return self.plan.dp
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in one optimizer step, over all ranks."""
+        return self.plan.global_batch
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in one forward and backward of one rank."""
+        return self.plan.micro_batch
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Micro batches that a rank runs before one optimizer step."""
+        return self.plan.accumulation_steps
+
+    @property
+    def uneven(self) -> bool:
+        """Whether some micro batches are fillers."""
+        return self.plan.uneven
+
+    @property
+    def asked(self) -> int | None:
+        """The requested global batch, if it was rounded; else None."""
+        return self.plan.asked
+
+    @public("plan.samples")
     def samples(self, step: int, data_index: int | None = None, *, first: int = 0) -> Ints:
         """Return :meth:`meshkit.BatchPlan.samples` of a rank, by default of this one."""
-        return super().samples(step, self._whose("samples", data_index), first=first)
+        return self.plan.samples(step, self._index(data_index), first=first)
 
+    @public("plan.micro_batches")
     def micro_batches(
         self, step: int, data_index: int | None = None, *, first: int = 0
     ) -> Iterator[MicroBatch]:
         """Return :meth:`meshkit.BatchPlan.micro_batches` of a rank, by default of this one."""
-        return super().micro_batches(step, self._whose("micro_batches", data_index), first=first)
+        return self.plan.micro_batches(step, self._index(data_index), first=first)
 
+    @public("plan.num_micro_batches")
     def num_micro_batches(self, data_index: int | None = None) -> int:
         """Return :meth:`meshkit.BatchPlan.num_micro_batches` of a rank, by default of this one."""
-        return super().num_micro_batches(self._whose("num_micro_batches", data_index))
+        return self.plan.num_micro_batches(self._index(data_index))
 
-    def _whose(self, question: str, data_index: int | None) -> int:
-        found = self.data_index if data_index is None else data_index
-        if found is None:
-            line = f"plan.{question}(...): this rank is outside the mesh."
-            raise CoordinateError(line, fix="ask only where mesh.inside.")
-        return found
+    def resize(self, dp: int) -> BatchPlan:
+        """Return :meth:`meshkit.BatchPlan.resize`, a plan of no rank."""
+        return self.plan.resize(dp)
+
+    def with_global_batch(self, global_batch: int, *, uneven: bool = False) -> RankBatch:
+        """Return :meth:`meshkit.BatchPlan.with_global_batch` for the same rank."""
+        return replace(self, plan=self.plan.with_global_batch(global_batch, uneven=uneven))
+
+    def _index(self, data_index: int | None) -> int:
+        index = self.data_index if data_index is None else data_index
+        if index is None:
+            raise CoordinateError("this rank is outside the mesh.", fix="check mesh.inside first.")
+        return index
 
     @contextmanager
     def sync_on_last(self, model: nn.Module, micro: MicroBatch) -> Iterator[None]:
@@ -78,14 +122,23 @@ class RankBatch(BatchPlan):
         """
         from torch.distributed.fsdp import FSDPModule  # imports 600 modules, so only on use
 
-        with ExitStack() as until:
-            for part in () if micro.is_last else model.modules():
-                if isinstance(part, DistributedDataParallel):
-                    until.enter_context(part.no_sync())
-                if isinstance(part, FSDPModule):
-                    part.set_requires_gradient_sync(False, recurse=False)
-                    until.callback(part.set_requires_gradient_sync, True, recurse=False)
+        with ExitStack() as stack:
+            for module in () if micro.is_last else model.modules():
+                if isinstance(module, DistributedDataParallel):
+                    stack.enter_context(module.no_sync())
+                if isinstance(module, FSDPModule):
+                    module.set_requires_gradient_sync(False, recurse=False)
+                    stack.callback(module.set_requires_gradient_sync, True, recurse=False)
             yield
+
+    def __eq__(self, other: object) -> bool:
+        return self.plan == (other.plan if isinstance(other, RankBatch) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.plan)
+
+    def __str__(self) -> str:
+        return str(self.plan)
 
 
 def token_weights(counts: object, group: dist.ProcessGroup, device: torch.device) -> torch.Tensor:
@@ -101,38 +154,42 @@ def token_weights(counts: object, group: dist.ProcessGroup, device: torch.device
     Raises:
         SpecError: on every rank of the group, if one rank has invalid counts.
     """
-    own = _read_counts(counts)
+    tokens = _parse_counts(counts)
     # a rank with invalid counts joins the all-reduce too, as its peers wait for it
-    sums = torch.tensor([0 if own is None else int(own.sum()), own is None], device=device)
+    sums = torch.tensor([0 if tokens is None else int(tokens.sum()), tokens is None], device=device)
     dist.all_reduce(sums, group=group)
-    total, refused = sums.tolist()
-    if own is None or refused or not total:
-        raise _no_weights_error(own is not None, refused)
-    weights: torch.Tensor = own.double() * group.size() / total
+    total, num_invalid = sums.tolist()
+    if tokens is None or num_invalid or not total:
+        raise _invalid_counts_error(tokens is not None, num_invalid)
+    weights: torch.Tensor = tokens.double() * group.size() / total
     return weights
 
 
-def _read_counts(counts: object) -> torch.Tensor | None:
+def _parse_counts(counts: object) -> torch.Tensor | None:
     """Return whole numbers of 0 or more in one row, on the cpu; None for anything else."""
     try:
-        given = torch.as_tensor(counts).detach().cpu()
-        own = given.to(torch.int64)
+        tensor = torch.as_tensor(counts).detach().cpu()
+        tokens = tensor.to(torch.int64)
     except (TypeError, ValueError, RuntimeError):
         return None
-    kinds = given.is_floating_point(), given.is_complex(), given.dtype == torch.bool
-    large = own.ndim == 1 and bool(((own < 0) | (own > MAX_TOKENS)).any())
-    return None if own.ndim != 1 or any(kinds) or large else own
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        return None
+    if tokens.ndim != 1 or bool(((tokens < 0) | (tokens > MAX_TOKENS)).any()):
+        return None
+    return tokens
 
 
-def _no_weights_error(whole: bool, refused: int) -> SpecError:
-    """Return the error that says why there are no weights, here or on another rank."""
-    why = "counts are whole numbers of 0 or more, one a micro batch."
-    fix = "[int(mask.sum()) for mask in masks]."
-    if whole and refused:
-        why, fix = (
-            f"{count_noun(refused, 'rank')} refused its own counts.",
-            "see their logs.",
-        )
-    elif whole:
-        why, fix = "no rank has a token.", "leave this step out on all ranks."
-    return SpecError(why, fix=fix)
+def _invalid_counts_error(valid: bool, num_invalid: int) -> SpecError:
+    """Return the error of a step without weights.
+
+    Args:
+        valid: whether the counts of this rank are valid.
+        num_invalid: the number of ranks with invalid counts.
+    """
+    if not valid:
+        line = "counts are whole numbers of 0 or more, one a micro batch."
+        return SpecError(line, fix="[int(mask.sum()) for mask in masks].")
+    if num_invalid:
+        line = f"{count_noun(num_invalid, 'rank')} passed invalid counts."
+        return SpecError(line, fix="see the error in the log of that rank.")
+    return SpecError("no rank has a token.", fix="skip this step on all ranks.")

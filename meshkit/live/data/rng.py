@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...core.call import public
-from ...core.data.random_streams import seed_of, varied
+from ...core.data.random_streams import compute_seed, select_coordinate
 from ...core.errors import MeshkitError, SpecError
 from ...core.grid.layout import Layout
 from ...core.text import article, format_sizes
@@ -45,7 +45,7 @@ class RandomStreams:
 
     Args:
         layout: the layout of the mesh.
-        rank: a global rank; it may be outside the mesh if no axis is varied.
+        rank: a global rank; it may be outside the mesh if no axis is named.
         device_type: the type of the mesh's accelerator, or ``"cpu"``.
         base: returns the current seed of the job.
     """
@@ -84,13 +84,13 @@ class RandomStreams:
                 a stream is left before one that was entered later, as generators may do.
         """
         _check_name(name)
-        coordinate = varied(self._layout, self._rank, vary)
-        number = seed_of(self._base() if seed is None else seed, name, coordinate)
+        coordinate = select_coordinate(self._layout, self._rank, vary)
+        number = compute_seed(self._base() if seed is None else seed, name, coordinate)
         key = f"{name} {format_sizes(dict(sorted(coordinate.items())))}".rstrip()
         if seed is not None and self._seeds.get(key, number) != number:
             line = f"the stream {key!r} began with another seed."
-            raise SpecError(line, fix="leave out seed to go on with it, or another name.")
-        return self._drawing(key, number)
+            raise SpecError(line, fix="leave out seed to continue it, or use another name.")
+        return self._draw(key, number)
 
     def state_dict(self) -> dict[str, State]:
         """Return the state of each stream: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
@@ -102,10 +102,10 @@ class RandomStreams:
             Copies, uint8 on the cpu, for ``torch.save`` or ``torch.distributed.checkpoint``.
         """
         if self._open:
-            self._states[self._open[-1]] = self._now()
-        return {key: _copied(state) for key, state in self._states.items()}
+            self._states[self._open[-1]] = self._read_generators()
+        return {key: _copy(state) for key, state in self._states.items()}
 
-    @public("mesh.rng.load_state_dict")
+    @public("mesh.rng.load_state_dict", by_name=("states",))
     def load_state_dict(self, states: Mapping[str, Mapping[str, Tensor]], /) -> None:
         """Restore the streams of this rank's coordinates. Local.
 
@@ -120,13 +120,13 @@ class RandomStreams:
         """
         if self._open:
             line = f"the stream {self._open[-1]!r} is open."
-            raise MeshkitError(line, fix="load before the with, or after it.")
-        _check_states(states, self._now())
+            raise MeshkitError(line, fix="call load_state_dict before or after the with.")
+        _check_states(states, self._read_generators())
         inside = self._rank in self._layout
-        here = self._layout.coordinate(self._rank) if inside else {}
-        mine = {f"{axis}={index}" for axis, index in here.items()}
-        found = {key: state for key, state in states.items() if {*key.split()[1:]} <= mine}
-        self._states = {key: _copied(state) for key, state in found.items()}
+        coordinate = self._layout.coordinate(self._rank) if inside else {}
+        indices = {f"{axis}={index}" for axis, index in coordinate.items()}
+        own = {key: state for key, state in states.items() if {*key.split()[1:]} <= indices}
+        self._states = {key: _copy(state) for key, state in own.items()}
         self._seeds = {}
 
     def replay(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -138,27 +138,27 @@ class RandomStreams:
         Example:
             ``checkpoint(block, x, use_reentrant=False, context_fn=mesh.rng.replay)``
         """
-        return nullcontext(), self._rewound(dict(self._states), dict(self._seeds))
+        return nullcontext(), self._rewind(dict(self._states), dict(self._seeds))
 
     @contextmanager
-    def _rewound(self, states: dict[str, State], seeds: dict[str, int]) -> Iterator[None]:
-        now = self._states, self._seeds, self._open
+    def _rewind(self, states: dict[str, State], seeds: dict[str, int]) -> Iterator[None]:
+        current = self._states, self._seeds, self._open
         self._states, self._seeds, self._open = states, seeds, []
         try:
             yield
         finally:
-            self._states, self._seeds, self._open = now
+            self._states, self._seeds, self._open = current
 
     @contextmanager
-    def _drawing(self, key: str, seed: int) -> Iterator[None]:
+    def _draw(self, key: str, seed: int) -> Iterator[None]:
         if key in self._open:
             line = f"the stream {key!r} is open, and would draw the same numbers twice."
-            raise MeshkitError(line, fix="a stream of another name inside it.")
-        outer = self._now()
+            raise MeshkitError(line, fix="another name for the inner stream.")
+        outer = self._read_generators()
         if self._open:  # so that a state_dict inside is right
             self._states[self._open[-1]] = outer
         try:
-            self._put(self._states.get(key, {}), seed)
+            self._set_generators(self._states.get(key, {}), seed)
             if key not in self._states:
                 self._seeds[key] = seed
             self._open.append(key)
@@ -167,7 +167,7 @@ class RandomStreams:
             finally:
                 self._leave(key)
         finally:
-            self._put(outer, seed)
+            self._set_generators(outer, seed)
 
     def _leave(self, key: str) -> None:
         """Keep the state of the stream, unless streams were left out of order."""
@@ -177,16 +177,16 @@ class RandomStreams:
             line = f"the stream {key!r} is left while {inner!r}, entered later, is open."
             raise MeshkitError(
                 line,
-                "Neither knows now which numbers were its own.",
-                fix="no yield inside the with.",
+                "It is not known which numbers belong to which stream.",
+                fix="move the yield out of the with.",
             )
-        self._states[key] = self._now()
+        self._states[key] = self._read_generators()
 
-    def _now(self) -> State:
+    def _read_generators(self) -> State:
         """Return the states of the global generators."""
         return {kind: module.get_rng_state() for kind, module in self._modules.items()}
 
-    def _put(self, state: State, seed: int) -> None:
+    def _set_generators(self, state: State, seed: int) -> None:
         """Set the global generators to a state, or to the seed if they have no state."""
         for kind, module in self._modules.items():
             if kind in state:
@@ -199,38 +199,38 @@ class RandomStreams:
 
 def base_seed(built: int | None) -> int:
     """Return the seed of the current job, or else the seed when the mesh was built, or 0."""
-    record = current_job()
-    return (built if record is None else record.seed) or 0
+    job = current_job()
+    return (built if job is None else job.seed) or 0
 
 
 def _check_name(name: object) -> None:
     """Raise if a name contains blanks, which separate name and coordinate in a stream's key."""
     if not isinstance(name, str) or name.split() != [name]:
-        line = f"{name!r} is no name of a stream."
-        raise SpecError(line, fix="a str without blanks, such as 'dropout'.")
+        line = f"the name {name!r} of a stream is invalid."
+        raise SpecError(line, fix="a str without blanks, for example 'dropout'.")
 
 
-def _check_states(states: object, now: State) -> None:
+def _check_states(states: object, current: State) -> None:
     """Raise if states are invalid, or from generators that this torch does not have."""
     if not isinstance(states, Mapping):
         line = f"the states are {article(type(states).__name__)}, not a dict."
-        raise SpecError(line, fix="what mesh.rng.state_dict() returned, or several merged.")
+        raise SpecError(line, fix="the result of mesh.rng.state_dict(), or several of them merged.")
     for key, state in states.items():
         kinds = state if isinstance(key, str) and isinstance(state, Mapping) else {"?": None}
-        wrong = [kind for kind in kinds if not _fits(kinds[kind], now.get(kind))]
+        wrong = [kind for kind in kinds if not _fits(kinds[kind], current.get(kind))]
         if wrong:
             raise SpecError(
-                f"the state {key!r} of {wrong[0]!r} is not one of a generator here.",
-                "It is a uint8 tensor by the name of a stream and the type of a device.",
-                fix="what mesh.rng.state_dict() returned, on a torch and a device like these.",
+                f"the state {key!r} of {wrong[0]!r} is not a state of this rank's generator.",
+                "States are uint8 tensors, by the name of a stream and the type of a device.",
+                fix="the result of mesh.rng.state_dict() with the same torch and device type.",
             )
 
 
-def _fits(state: object, like: Tensor | None) -> bool:
+def _fits(state: object, current: Tensor | None) -> bool:
     if not isinstance(state, Tensor) or state.dtype != torch.uint8:
         return False
-    return like is None or state.shape == like.shape
+    return current is None or state.shape == current.shape
 
 
-def _copied(state: Mapping[str, Tensor]) -> State:
+def _copy(state: Mapping[str, Tensor]) -> State:
     return {kind: tensor.to("cpu", copy=True) for kind, tensor in state.items()}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Sized
 from dataclasses import replace
-from typing import Any
 
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import Sampler
 
-from ...core.call import Call, Verbatim, public
+from ...core.call import public
 from ...core.data.batch import BatchPlan
-from ...core.data.epoch import Epoch, checked_epoch
+from ...core.data.epoch import Epoch, SampleOrder, validate_epoch
 from ...core.data.micro_batch import MicroBatch
-from ...core.data.sampler_state import State, checked_count, resume_epoch, state
+from ...core.data.sampler_state import State, epoch_state, parse_count, resume_epoch
 from ...core.errors import BatchError
 from ...core.text import article
 from ...core.validate import parse_integer
-from .stream import MicroBatchStream, check_stream
 
 
 class MicroBatchSampler(Sampler[list[int]]):
@@ -49,25 +47,26 @@ class MicroBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(self, epoch: Epoch) -> None:
-        self._now = epoch  # a new object for each pass
-        self._done = 0  # whole steps of it handed out
-        self._begun = False
-        self._over = False
+        self._pass = epoch  # a new object for each pass
+        self._num_done = 0  # whole steps of the pass that were yielded
+        self._has_begun = False
+        self._has_ended = False
 
     @property
     def epoch(self) -> int:
         """The number of the current epoch."""
-        return self._now.number
+        return self._pass.number
 
     @property
     def steps(self) -> int:
         """Optimizer steps in this pass: all of an epoch, or the rest after a loaded state."""
-        return self._now.steps
+        return self._pass.steps
 
     def __len__(self) -> int:
         """Return the number of micro batches in this pass; equal on every rank."""
-        return self._now.num_micro_batches
+        return self._pass.num_micro_batches
 
+    @public("sampler.micro_batches")
     def micro_batches(self, step: int) -> list[MicroBatch]:
         """Return the micro batches of a step of this pass, as ``iter`` yields them.
 
@@ -83,26 +82,29 @@ class MicroBatchSampler(Sampler[list[int]]):
         Raises:
             CoordinateError: if the pass has no such step.
         """
-        return self._now.micro_batches(step)
+        return self._pass.micro_batches(step)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Begin a pass over the current epoch, or over the next one if that has ended."""
-        now = self._now
-        self._now = replace(now, number=now.number + 1, begin=0) if self._over else replace(now)
-        self._done, self._over = 0, False
-        return self._handed(self._now)
+        last = self._pass
+        next_epoch = replace(last, number=last.number + 1, begin=0)
+        self._pass = next_epoch if self._has_ended else replace(last)
+        self._num_done, self._has_ended = 0, False
+        return self._read(self._pass)
 
-    def _handed(self, now: Epoch) -> Iterator[list[int]]:
-        self._note(now, 0)
-        for step in range(now.steps):
-            *others, last = (micro.samples.tolist() for micro in now.micro_batches(step))
+    def _read(self, epoch: Epoch) -> Iterator[list[int]]:
+        """Yield the indices of each micro batch, and record the steps that are complete."""
+        self._record(epoch, 0)
+        for step in range(epoch.steps):
+            *others, last = (micro.samples.tolist() for micro in epoch.micro_batches(step))
             yield from others
-            self._note(now, step + 1)
+            self._record(epoch, step + 1)
             yield last
 
-    def _note(self, now: Epoch, done: int) -> None:
-        if self._now is now:  # unless a later pass has begun
-            self._begun, self._done, self._over = True, done, done == now.steps
+    def _record(self, epoch: Epoch, num_done: int) -> None:
+        if self._pass is epoch:  # unless a later pass has begun
+            self._has_begun, self._num_done = True, num_done
+            self._has_ended = num_done == epoch.steps
 
     @public("sampler.set_epoch")
     def set_epoch(self, epoch: int) -> None:
@@ -116,9 +118,9 @@ class MicroBatchSampler(Sampler[list[int]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        number = checked_count("epoch", epoch)
-        if self._begun or number != self.epoch:
-            self._begin(replace(self._now, number=number, begin=0))
+        number = parse_count("epoch", epoch)
+        if self._has_begun or number != self.epoch:
+            self._begin(replace(self._pass, number=number, begin=0))
 
     @public("sampler.state_dict")
     def state_dict(self, *, steps: int | None = None) -> State:
@@ -136,10 +138,10 @@ class MicroBatchSampler(Sampler[list[int]]):
             CoordinateError: if the pass has fewer steps.
         """
         if steps is None:
-            return state(self._now, self._done)
-        return state(self._now, checked_count("steps", steps, self.steps))
+            return epoch_state(self._pass, self._num_done)
+        return epoch_state(self._pass, parse_count("steps", steps, self.steps))
 
-    @public("sampler.load_state_dict")
+    @public("sampler.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan: the next pass is the rest of its epoch.
 
@@ -154,56 +156,52 @@ class MicroBatchSampler(Sampler[list[int]]):
             BatchError: if the state is invalid, or of another order of samples: another length or
                 shuffle, or with shuffle another seed. Nothing is changed then.
         """
-        self._begin(resume_epoch(self._now, state))
+        self._begin(resume_epoch(self._pass, state))
 
     def _begin(self, epoch: Epoch) -> None:
-        self._now, self._done, self._begun, self._over = epoch, 0, False, False
+        self._pass, self._num_done = epoch, 0
+        self._has_begun, self._has_ended = False, False
 
 
-def length_of(source: object) -> int:
-    """Return the number of samples: the number given, or the ``len`` of a dataset.
+def make_sampler(
+    dataset: Sized | int, plan: BatchPlan, data_index: int, order: SampleOrder
+) -> MicroBatchSampler:
+    """Return the sampler of one data coordinate. See ``mesh.sampler``.
+
+    Args:
+        dataset: a dataset with ``len``, or its length.
+        plan: the batch plan.
+        data_index: the data coordinate of this rank.
+        order: the order of the samples.
+
+    Raises:
+        BatchError: if the dataset has no ``len``, or a value is invalid.
+    """
+    epoch = Epoch(
+        _num_samples(dataset),
+        plan,
+        data_index,
+        order.shuffle,
+        order.seed,
+        "keep" if order.tail is None else order.tail,
+        order.epoch,
+    )
+    return MicroBatchSampler(validate_epoch(epoch))
+
+
+def _num_samples(dataset: object) -> int:
+    """Return the ``len`` of a dataset, or the number itself.
 
     Raises:
         BatchError: if the dataset has no ``len``.
     """
-    number = None if isinstance(source, Sized) else parse_integer(source)  # a tensor of one is both
-    if number is not None:
-        return number
-    if isinstance(source, Sized):
-        return len(source)
-    raise BatchError(
-        f"{article(type(source).__name__)} has no len().",
-        "What is read by index must say how many samples it has.",
-        fix="the number of samples, or a torch.utils.data.IterableDataset.",
-    )
-
-
-def sampler_call(dataset: object, order: Mapping[str, object]) -> Call:
-    """Return the call of ``mesh.sampler`` as written, without defaults."""
+    if isinstance(dataset, Sized):  # before the int, since a tensor of one element is both
+        return len(dataset)
     number = parse_integer(dataset)
-    said = {name: value for name, value in order.items() if value not in (False, 0, None)}
-    return Call(
-        "mesh.sampler", (Verbatim("dataset") if number is None else number, Verbatim("plan")), said
-    )
-
-
-def make_sampler(
-    dataset: object, plan: BatchPlan, data_index: int, order: Mapping[str, Any]
-) -> MicroBatchSampler | MicroBatchStream[Any]:
-    """Return the sampler or stream of one data coordinate. See :meth:`meshkit.Mesh.sampler`.
-
-    Args:
-        dataset: a dataset, its length, or an ``IterableDataset``.
-        plan: the batch plan.
-        data_index: the data coordinate of this rank.
-        order: ``shuffle``, ``seed``, ``epoch`` and ``tail``.
-
-    Raises:
-        BatchError: if a value is invalid.
-    """
-    if isinstance(dataset, IterableDataset):
-        check_stream(order["shuffle"], order["seed"], order["tail"])
-        return MicroBatchStream(dataset, plan, data_index, checked_count("epoch", order["epoch"]))
-    tail = "keep" if order["tail"] is None else order["tail"]
-    numbers = (order["shuffle"], order["seed"], tail, order["epoch"])
-    return MicroBatchSampler(checked_epoch(Epoch(length_of(dataset), plan, data_index, *numbers)))
+    if number is None:
+        raise BatchError(
+            f"{article(type(dataset).__name__)} has no len().",
+            "A dataset that is read by index must have a length.",
+            fix="the number of samples, or a torch.utils.data.IterableDataset.",
+        )
+    return number

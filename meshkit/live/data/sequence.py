@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,11 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.call import Call, Verbatim, public
-from ...core.data.sequence import Order, SequencePlan, changed, sequence_plan
+from ...core.call import public
+from ...core.data.sequence import SequencePlan
 from ...core.errors import MeshkitError, SpecError
-from ...core.grid.axis_names import resolve_axes
-from ...core.grid.layout import Layout
 from ...core.text import count_noun
 from ...core.validate import parse_integer
 from ..groups.all_gather import all_gather
@@ -38,7 +35,7 @@ class SequenceShard:
         group_of: returns the group over the axes, when ``gather`` needs it.
 
     Example:
-        ``shard = mesh.sequence(4096, order="zigzag"); mine = shard.take(tokens)``
+        ``shard = mesh.sequence(4096, order="zigzag"); tokens = shard.take(tokens)``
     """
 
     plan: SequencePlan
@@ -69,6 +66,7 @@ class SequenceShard:
         """The number of this rank's tokens without padding, from 0. Local, O(1)."""
         return self.plan.num_tokens(self.part)
 
+    @public("shard.take", by_name=("tensor",))
     def take(self, tensor: Tensor, dim: int = 1, fill: float = 0) -> Tensor:
         """Return this rank's slice of a whole sequence. Local, differentiable.
 
@@ -84,19 +82,20 @@ class SequenceShard:
         Raises:
             SpecError: if the tensor has no such dim, or ``dim`` has another number of tokens.
         """
-        _call, length = Call("shard.take", (Verbatim("tensor"),), {"dim": dim}), self.plan.length
+        length = self.plan.length
         fix = "a tensor of whole sequences, or mesh.sequence with their length."
-        _check(tensor, dim, length, f"The sequence has {length}.", fix)
-        held = []
+        _check_dim(tensor, dim, length, f"The sequence has {length}.", fix)
+        pieces = []
         for run in self.plan.ranges(self.part):
             first, last = min(run.start, length), min(run.stop, length)
-            held.append(tensor.narrow(dim, first, last - first))
+            pieces.append(tensor.narrow(dim, first, last - first))
         if missing := self.plan.tokens - self.num_tokens:
             shape = list(tensor.shape)
             shape[dim] = missing
-            held.append(tensor.new_full(shape, fill))
-        return torch.cat(held, dim) if len(held) > 1 else held[0]
+            pieces.append(tensor.new_full(shape, fill))
+        return torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
 
+    @public("shard.restore", by_name=("parts",))
     def restore(self, parts: Tensor | Sequence[Tensor], dim: int = 1) -> Tensor:
         """Return the whole sequence from the slices of all parts, without padding.
 
@@ -114,15 +113,15 @@ class SequenceShard:
             SpecError: if a tensor has no such dim, if ``dim`` has another number of tokens, or if
                 the number of slices is not the number of parts.
         """
-        _call, plan = Call("shard.restore", (Verbatim("parts"),), {"dim": dim}), self.plan
-        fix = "all parts, in their order; shard.gather(tensor) gets them."
+        plan = self.plan
+        fix = "the slices of all parts, in their order; shard.gather(tensor) collects them."
         if not isinstance(parts, Tensor):
             _check_parts(parts, dim, plan, fix)
         whole = parts if isinstance(parts, Tensor) else torch.cat(list(parts), dim)
-        _check(whole, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
+        _check_dim(whole, dim, plan.padded, f"All parts together have {plan.padded}.", fix)
         return _reorder(whole, dim, plan).narrow(dim, 0, plan.length)
 
-    @public("shard.gather")
+    @public("shard.gather", by_name=("tensor",))
     def gather(self, tensor: Tensor, dim: int = 1) -> Tensor:
         """Return the whole sequence from every rank's slice. Collective over the group of the axes.
 
@@ -130,8 +129,8 @@ class SequenceShard:
         and gather only for inspection. Cost: one all-gather.
 
         Args:
-            tensor: this rank's slice, with ``plan.tokens`` in ``dim``; of the same shape on every
-                rank, and on a device that the group's backend supports.
+            tensor: this rank's slice, with ``plan.tokens`` in ``dim`` and a shape that is equal on
+                every rank. Its device must be one that the group's backend supports.
             dim: the dim of the sequence; negative ones count from the end.
 
         Returns:
@@ -142,8 +141,8 @@ class SequenceShard:
                 the group was not requested, with the argument that creates it.
             MeshkitError: after ``close``, or after ``shutdown``; on a copy in another process.
         """
-        fix = "what shard.take(tensor) gives."
-        _check(tensor, dim, self.plan.tokens, f"Each part has {self.plan.tokens}.", fix)
+        fix = "the result of shard.take(tensor)."
+        _check_dim(tensor, dim, self.plan.tokens, f"Each part has {self.plan.tokens}.", fix)
         parts = [tensor.detach()]
         if self.plan.parts > 1:
             parts = all_gather(parts[0], self.group_of())
@@ -152,48 +151,8 @@ class SequenceShard:
 
 def _no_group() -> dist.ProcessGroup:
     """Raise in place of the group of a shard that was pickled."""
-    line = "shard.gather(tensor): this shard is a copy, and its group stayed behind."
+    line = "this shard is a copy from another process, without its group."
     raise MeshkitError(line, fix="mesh.sequence(...) in this process.")
-
-
-def sequence_call(length: int, axes: object, order: Order, pad: bool) -> Call:
-    """Return the call of ``mesh.sequence`` as written, without defaults."""
-    more = {} if axes in (DEFAULT_AXES, DEFAULT_AXES[0]) else {"axes": axes}
-    return Call("mesh.sequence", (length,), {**more, **changed({"order": order, "pad": pad})})
-
-
-def sequence_shard(
-    layout: Layout,
-    group_rank: Callable[..., int],
-    group_of: Callable[..., dist.ProcessGroup],
-    device: torch.device,
-    length: int,
-    axes: object,
-    order: Order,
-    pad: bool,
-) -> SequenceShard:
-    """Return the shard of a rank of a sequence that is cut over some axes. Local.
-
-    Args:
-        layout: the layout of the mesh.
-        group_rank: axes to this rank's index in the group over them.
-        group_of: axes to that group; called only when needed.
-        device: the device of position ids.
-        length: tokens in the sequence.
-        axes: the axes that divide it, as ``"cp sp"`` or ``("cp", "sp")``.
-        order: as in :class:`meshkit.SequencePlan`.
-        pad: likewise.
-
-    Raises:
-        SpecError: as ``mesh.sequence``.
-        UnknownAxisError: if the layout has no such axis.
-    """
-    names, sizes = resolve_axes("axes", axes, layout.axes), layout.sizes
-    cut = " x ".join(f"{name} {sizes[name]}" for name in names)
-    parts = math.prod(sizes[name] for name in names)
-    plan = sequence_plan(length, parts, order, pad, cut)
-    part = group_rank(*names) if names else 0
-    return SequenceShard(plan, part, device, lambda: group_of(*names))
 
 
 def _reorder(whole: Tensor, dim: int, plan: SequencePlan) -> Tensor:
@@ -213,17 +172,17 @@ def _check_parts(parts: Sequence[Tensor], dim: object, plan: SequencePlan, fix: 
         line = f"{count_noun(len(parts), 'slice')} for {count_noun(plan.parts, 'part')}."
         raise SpecError(line, fix=fix)
     for part in parts:
-        _check(part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
+        _check_dim(part, dim, plan.tokens, f"Each part has {plan.tokens}.", fix)
 
 
-def _check(tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:
+def _check_dim(tensor: Tensor, dim: object, wanted: int, evidence: str, fix: str) -> None:
     """Raise if the tensor has no such dim, or if it holds another number of tokens."""
-    shape, place = tuple(tensor.shape), parse_integer(dim)
-    if place is None or not -len(shape) <= place < len(shape):
+    shape, number = tuple(tensor.shape), parse_integer(dim)
+    if number is None or not -len(shape) <= number < len(shape):
         line = f"a tensor of shape {shape} has no dim {dim!r}."
-    elif shape[place] == wanted:
+    elif shape[number] == wanted:
         return
     else:
-        line = f"dim {place} of a tensor of shape {shape} has {shape[place]} tokens."
-    fits = [f"dim={number}" for number, size in enumerate(shape) if size == wanted]
-    raise SpecError(line, evidence, fix=f"{', or '.join(fits)}." if fits else fix)
+        line = f"dim {number} of a tensor of shape {shape} has {shape[number]} tokens."
+    fitting = [f"dim={d}" for d, size in enumerate(shape) if size == wanted]
+    raise SpecError(line, evidence, fix=f"{', or '.join(fitting)}." if fitting else fix)

@@ -10,8 +10,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ...core.call import public
 from ...core.data.batch import BatchPlan
+from ...core.data.epoch import SampleOrder
 from ...core.data.micro_batch import MicroBatch, micro_batches
-from ...core.data.sampler_state import VERSION, State, checked_count, position, read
+from ...core.data.sampler_state import VERSION, State, parse_count, read_position, read_state
 from ...core.errors import BatchError, Change
 
 Sample = TypeVar("Sample")
@@ -64,7 +65,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        done = checked_count("step", step)
+        done = parse_count("step", step)
         plan, first = self._plan, self._consumed(done)
         share = (plan.global_batch, plan.micro_batch, plan.dp, self._data_index, first)
         return [*micro_batches(*share)]
@@ -74,23 +75,26 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         stream = islice(self._dataset, self._begin, None)
-        handed = 0  # micro batches of this rank, over all workers
+        yielded = 0  # micro batches of this rank, over all workers
         for step in count():
-            all_mine = self.micro_batches(step)
-            mine = [m for m in all_mine if (handed + m.index) % workers == worker]
-            handed += len(all_mine)
-            kept = self._kept(step, stream, {int(place) for m in mine for place in m.samples})
-            if kept is None:
+            of_rank = self.micro_batches(step)
+            of_worker = [m for m in of_rank if (yielded + m.index) % workers == worker]
+            yielded += len(of_rank)
+            positions = {int(position) for m in of_worker for position in m.samples}
+            samples = self._read_step(step, stream, positions)
+            if samples is None:
                 return
-            yield from ([kept[int(place)] for place in m.samples] for m in mine)
+            yield from ([samples[int(position)] for position in m.samples] for m in of_worker)
 
-    def _kept(self, step: int, stream: Iterator[Sample], own: set[int]) -> dict[int, Sample] | None:
+    def _read_step(
+        self, step: int, stream: Iterator[Sample], positions: set[int]
+    ) -> dict[int, Sample] | None:
         """Return the samples of a step at some positions; None if the stream ends before."""
-        first, kept, place = self._consumed(step), {}, -1
-        for place, sample in enumerate(islice(stream, self._plan.global_batch), first):
-            if place in own:
-                kept[place] = sample
-        return kept if place == first + self._plan.global_batch - 1 else None
+        first, samples, position = self._consumed(step), {}, -1
+        for position, sample in enumerate(islice(stream, self._plan.global_batch), first):
+            if position in positions:
+                samples[position] = sample
+        return samples if position == first + self._plan.global_batch - 1 else None
 
     @public("stream.set_epoch")
     def set_epoch(self, epoch: int) -> None:
@@ -102,7 +106,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        number = checked_count("epoch", epoch)
+        number = parse_count("epoch", epoch)
         if number != self._epoch:
             self._epoch, self._begin = number, 0
 
@@ -117,10 +121,10 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             CoordinateError: if it is not an int of 0 or more.
         """
-        done = checked_count("steps", steps)
+        done = parse_count("steps", steps)
         return {"version": VERSION, "epoch": self._epoch, "consumed": self._consumed(done)}
 
-    @public("stream.load_state_dict")
+    @public("stream.load_state_dict", by_name=("state",))
     def load_state_dict(self, state: State) -> None:
         """Continue from a state of any mesh and plan. Consumed samples are skipped.
 
@@ -132,25 +136,32 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         Raises:
             BatchError: if the state is invalid.
         """
-        valid = read(state, ("version", "epoch", "consumed"))
-        self._epoch, self._begin = position(valid)
+        fields = read_state(state, ("version", "epoch", "consumed"))
+        self._epoch, self._begin = read_position(fields)
 
     def _consumed(self, steps: int) -> int:
         return self._begin + steps * self._plan.global_batch
 
 
-def check_stream(shuffle: object, seed: object, tail: object) -> None:
-    """Raise if a stream does not support the options.
+def make_stream(
+    dataset: IterableDataset[Sample], plan: BatchPlan, data_index: int, order: SampleOrder
+) -> MicroBatchStream[Sample]:
+    """Return the stream of one data coordinate. See ``mesh.sampler``.
+
+    Args:
+        dataset: the common stream.
+        plan: the batch plan.
+        data_index: the data coordinate of this rank.
+        order: the first epoch; a stream supports no shuffle and no seed, and drops the tail.
 
     Raises:
         BatchError: if shuffle or seed is set, or if the tail is not dropped.
+        CoordinateError: if the epoch is not an int of 0 or more.
     """
-    if shuffle or seed != 0:
-        line = "a stream is read in its own order."
-        raise BatchError(
-            line, fix=(Change(shuffle=None, seed=None), ", and shuffle in the dataset.")
-        )
-    if tail not in (None, "drop"):
-        line = f"tail is {tail!r}."
-        whole = "Where a stream ends is not known before, so only whole steps are read."
-        raise BatchError(line, whole, fix=(Change(tail="drop"), "."))
+    if order.shuffle or order.seed != 0:
+        fix = (Change(shuffle=None, seed=None), ", and shuffle in the dataset.")
+        raise BatchError("a stream is read in its own order.", fix=fix)
+    if order.tail not in (None, "drop"):
+        rule = "The end of a stream is not known before, so only whole steps are read."
+        raise BatchError(f"tail is {order.tail!r}.", rule, fix=(Change(tail="drop"), "."))
+    return MicroBatchStream(dataset, plan, data_index, parse_count("epoch", order.epoch))

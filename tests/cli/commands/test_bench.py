@@ -117,7 +117,9 @@ def test_from_eight_ranks_to_json_and_a_search(
     assert {name: links[name] for name in told["links"] if name != "source"} == {
         name: figure for name, figure in told["links"].items() if name != "source"
     }
-    assert {"inside", "wait_inside"} & told["links"].keys()  # of a line without a slope only one
+    assert {"bandwidth_intra_node", "latency_intra_node"} & told[
+        "links"
+    ].keys()  # of a line without a slope only one
 
 
 def one_is_wrong(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:

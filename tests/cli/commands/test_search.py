@@ -85,7 +85,7 @@ def test_json_says_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert said["ok"] is True
     assert said["parameters"] == 8_030_261_248
     assert said["model"]["kv_heads"] == 8
-    assert said["job"]["links"]["inside"] == 450
+    assert said["job"]["machine"]["bandwidth_intra_node"] == 450
     assert len(said["best"]) == 3
     assert said["best"][0]["sizes"] == {"dp": 64}
     assert said["best"][0]["step"] == pytest.approx(sum(said["best"][0]["terms"].values()))
@@ -98,7 +98,9 @@ def test_memory_and_links_are_those_that_were_given(
 ) -> None:
     model = ["--model", str(folder / "llama-8b.json")]
     measured = folder / "measured.json"
-    measured.write_text(json.dumps({"inside": 370, "across": 42.5, "source": "a run"}))
+    measured.write_text(
+        json.dumps({"bandwidth_intra_node": 370, "bandwidth_inter_node": 42.5, "source": "a run"})
+    )
     lines = [
         run(capsys, *ASKED, *model, *more)[1].splitlines()[2]
         for more in (["--links", "a100"], ["--links", str(measured)], ["--memory", "40"])
@@ -109,7 +111,7 @@ def test_memory_and_links_are_those_that_were_given(
         "A rank: 40 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.",
     ]
     tight = json.loads(run(capsys, *ASKED, *model, "--memory", "40", "--json")[1])
-    assert all(one["held"] <= 40 for one in tight["best"])
+    assert all(one["memory_gb"] <= 40 for one in tight["best"])
 
 
 # ---------------------------------------------------------------- links out of meshkit bench
@@ -126,11 +128,14 @@ def test_links_are_read_from_what_bench_printed(
 ) -> None:
     model = ["--model", str(folder / "llama-8b.json")]
     code, out, _ = run(capsys, *ASKED, *model, "--links", benched(folder), "--json")
-    links, measured = json.loads(out)["job"]["links"], run_to_json(CLEAN)["links"]
+    links, measured = json.loads(out)["job"]["machine"], run_to_json(CLEAN)["links"]
     assert code == 0
-    assert links["across"] == measured["across"]
-    assert links["wait_across"] == measured["wait_across"]
-    assert (links["inside"], links["flops"]) == (MACHINES["h100"].inside, MACHINES["h100"].flops)
+    assert links["bandwidth_inter_node"] == measured["bandwidth_inter_node"]
+    assert links["latency_inter_node"] == measured["latency_inter_node"]
+    assert (links["bandwidth_intra_node"], links["flops"]) == (
+        MACHINES["h100"].bandwidth_intra_node,
+        MACHINES["h100"].flops,
+    )
     assert links["source"] == f"{measured['source']}; the others: {MACHINES['h100'].source}"
 
 
@@ -155,7 +160,7 @@ def test_a_bench_without_lines_is_refused(
         (run_to_json(REPORT), "failed.\n  Wrong elements: 3."),
         (run_to_json(EMPTY), "was interrupted."),
         ({**run_to_json(CLEAN), "interrupted": True}, "was interrupted."),
-        ({"results": [], "links": {"inside": 3}}, "failed."),
+        ({"results": [], "links": {"bandwidth_intra_node": 3}}, "failed."),
     ],
 )
 def test_a_bench_that_is_not_whole_is_refused(
@@ -174,8 +179,8 @@ def test_a_bench_that_is_not_whole_is_refused(
 
 
 FIGURES = (
-    "Fix: one of flops, memory, reads, inside, across, wait_inside, wait_across, source; or the "
-    "output of meshkit bench --json."
+    "Fix: one of flops, memory, memory_bandwidth, bandwidth_intra_node, bandwidth_inter_node, "
+    "latency_intra_node, latency_inter_node, source; or what meshkit bench --json printed."
 )
 
 
@@ -184,20 +189,20 @@ FIGURES = (
     [
         ({"ok": True}, f"'ok' in the file of --links is not a figure.\n  {FIGURES}"),
         (
-            {"inside": "370"},
-            "inside in the file of --links is '370'.\n  Fix: a number from 1e-30 to 1e+30.",
+            {"bandwidth_intra_node": "370"},
+            "bandwidth_intra_node in the file of --links is '370'.\n  Fix: a number from 1e-30 to 1e+30.",
         ),
         (
-            {"inside": True},
-            "inside in the file of --links is True.\n  Fix: a number from 1e-30 to 1e+30.",
+            {"bandwidth_intra_node": True},
+            "bandwidth_intra_node in the file of --links is True.\n  Fix: a number from 1e-30 to 1e+30.",
         ),
         (
-            {"inside": 0},
-            "inside in the file of --links is 0.\n  Fix: a number from 1e-30 to 1e+30.",
+            {"bandwidth_intra_node": 0},
+            "bandwidth_intra_node in the file of --links is 0.\n  Fix: a number from 1e-30 to 1e+30.",
         ),
         (
-            {"inside": 10**400},
-            f"inside in the file of --links is {10**400}.\n  Fix: a number from 1e-30 to 1e+30.",
+            {"bandwidth_intra_node": 10**400},
+            f"bandwidth_intra_node in the file of --links is {10**400}.\n  Fix: a number from 1e-30 to 1e+30.",
         ),
         ({"source": 3}, "source in the file of --links is 3.\n  Fix: a text."),
     ],
@@ -227,7 +232,10 @@ def test_the_table_says_what_was_not_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "links.json"
-    path.write_text('{"inside": 370, "flops": 4e14, "reads": 3e3, "wait_across": 2e-5}')
+    path.write_text(
+        '{"bandwidth_intra_node": 370, "flops": 4e14, "memory_bandwidth": 3e3, '
+        '"latency_inter_node": 2e-5}'
+    )
     asked = [*ASKED, "--model", str(folder / "llama-8b.json")]
     out = run(capsys, *asked, "--links", str(path), "--memory", "60")[1]
     assert out.splitlines()[3:6] == [

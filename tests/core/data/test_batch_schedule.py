@@ -1,4 +1,4 @@
-"""Schedules of the global batch, beside a run that is walked step by step."""
+"""Schedules of the global batch, compared with a run that is simulated step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAN = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> BatchSchedule:
+def schedules(draw: st.DrawFn) -> BatchSchedule[BatchPlan]:
     plan = BatchPlan.solve(
         dp=draw(st.integers(1, 4)), micro_batch=draw(st.integers(1, 3)), accumulation_steps=1
     )
@@ -28,20 +28,20 @@ def schedules(draw: st.DrawFn) -> BatchSchedule:
     return BatchSchedule(plan, tuple(stages))
 
 
-def walked(schedule: BatchSchedule, steps: int) -> list[tuple[int, int]]:
-    """Step by step, the stage found by looking through all of them."""
-    found, consumed = [], 0
+def simulate(schedule: BatchSchedule[BatchPlan], steps: int) -> list[tuple[int, int]]:
+    """Return consumed samples and global batch of each step, by a search of all stages."""
+    steps_done, consumed = [], 0
     for _ in range(steps):
         size = [size for first, size in schedule.stages if first <= consumed][-1]
-        found.append((consumed, size))
+        steps_done.append((consumed, size))
         consumed += size
-    return found
+    return steps_done
 
 
 @quick
 @given(schedules(), st.integers(0, 30))
-def test_a_step_is_where_walking_leads(schedule: BatchSchedule, step: int) -> None:
-    run = walked(schedule, step + 1)
+def test_steps_equal_a_simulated_run(schedule: BatchSchedule[BatchPlan], step: int) -> None:
+    run = simulate(schedule, step + 1)
     assert [(c, plan.global_batch) for c, plan in islice(schedule.steps(), step + 1)] == run
     assert schedule.consumed(step) == run[-1][0]
     assert schedule.at(run[-1][0]).global_batch == run[-1][1]
@@ -49,8 +49,8 @@ def test_a_step_is_where_walking_leads(schedule: BatchSchedule, step: int) -> No
 
 @quick
 @given(schedules(), st.integers(0, 30), st.integers(1, 6))
-def test_law_9_holds_for_every_stage_and_every_resize(
-    schedule: BatchSchedule, step: int, dp: int
+def test_law_9_holds_for_every_stage_and_resize(
+    schedule: BatchSchedule[BatchPlan], step: int, dp: int
 ) -> None:
     consumed = schedule.consumed(step)
     for each in (schedule, schedule.resize(dp)):
@@ -64,8 +64,8 @@ def test_law_9_holds_for_every_stage_and_every_resize(
 
 @quick
 @given(schedules(), st.integers(0, 20), st.integers(1, 5))
-def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_been_stopped(
-    schedule: BatchSchedule, step: int, dp: int
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    schedule: BatchSchedule[BatchPlan], step: int, dp: int
 ) -> None:
     whole = [c for c, _ in islice(schedule.steps(), step + 5)]
     again = schedule.resize(dp).steps(schedule.consumed(step))
@@ -74,8 +74,8 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_been_stopped(
 
 @quick
 @given(st.integers(1, 20), st.integers(1, 5), st.integers(1, 8), st.integers(1, 1000))
-def test_a_ramp_as_megatron_computes_it(start: int, step: int, k: int, samples: int) -> None:
-    """start + floor(consumed / (samples / k)) * increment, until all are consumed."""
+def test_a_ramp_equals_that_of_megatron(start: int, step: int, k: int, samples: int) -> None:
+    """Compare with start + floor(consumed / (samples / k)) * increment."""
     if k > samples:
         return
     plan = BatchPlan.solve(dp=1, global_batch=start + k * step, micro_batch=1)
@@ -85,18 +85,18 @@ def test_a_ramp_as_megatron_computes_it(start: int, step: int, k: int, samples: 
         assert ramp.at(consumed).global_batch == start + steps * step
 
 
-def test_a_ramp_of_numpys_ints() -> None:
+def test_a_ramp_of_numpy_integers() -> None:
     plan = BatchPlan.solve(dp=1, global_batch=8, micro_batch=1)
-    asked: Any = {"start": np.uint8(2), "increment": np.int8(2), "samples": np.int32(2 * 10**9)}
-    stages = BatchSchedule.ramp_up(plan, **asked).stages
+    options: Any = {"start": np.uint8(2), "increment": np.int8(2), "samples": np.int32(2 * 10**9)}
+    stages = BatchSchedule.ramp_up(plan, **options).stages
     assert stages == ((0, 2), (666_666_667, 4), (1_333_333_334, 6), (2 * 10**9, 8))
 
 
-def test_by_samples_and_by_tokens() -> None:
+def test_stages_by_samples_and_by_tokens() -> None:
     text = "0:4 200000:8"
     assert BatchSchedule.from_text(PLAN, text).stages == ((0, 4), (200_000, 8))
     by_tokens = BatchSchedule.from_text(PLAN, text, tokens_per_sample=4096)
-    assert by_tokens.stages == ((0, 4), (49, 8))  # 48.8 samples: the first after 200,000 tokens
+    assert by_tokens.stages == ((0, 4), (49, 8))  # 200,000 tokens are 48.8 samples
     assert [by_tokens.at(c).global_batch for c in (0, 48, 49, 10**9)] == [4, 4, 8, 8]
 
 
@@ -107,14 +107,14 @@ def test_constant() -> None:
     assert [c for c, _ in schedule.steps(16, until=40)] == [16, 24, 32]
 
 
-def test_picklable_and_made_of_plain_ints() -> None:
+def test_stages_are_plain_ints_and_picklable() -> None:
     schedule = BatchSchedule(PLAN, [[0, 4], [8, 8]])  # type: ignore[arg-type]
     assert schedule.stages == ((0, 4), (8, 8))
     assert pickle.loads(pickle.dumps(schedule)) == schedule
     assert schedule.resize(3).resize(2) == schedule
 
 
-def test_uneven_stages_where_they_are_allowed() -> None:
+def test_uneven_stages_must_be_allowed() -> None:
     with pytest.raises(BatchError):
         BatchSchedule.from_text(PLAN, "0:6")
     uneven = BatchSchedule.from_text(PLAN, "0:6", uneven=True)
@@ -122,7 +122,7 @@ def test_uneven_stages_where_they_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("consumed", [-1, 1.0, True, None])
-def test_what_is_no_place_in_a_run(consumed: Any) -> None:
+def test_an_invalid_position_raises(consumed: Any) -> None:
     schedule = BatchSchedule.constant(PLAN)
     with pytest.raises(CoordinateError):
         schedule.at(consumed)

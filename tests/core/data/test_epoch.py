@@ -1,4 +1,4 @@
-"""Which samples a rank reads in each step of an epoch, beside counting by hand."""
+"""The samples of each step of an epoch, compared with list arithmetic."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import BatchError, BatchPlan, CoordinateError
-from meshkit.core.call import Call
-from meshkit.core.data.epoch import Epoch, checked_epoch
+from meshkit.core.data.epoch import Epoch, validate_epoch
 from meshkit.core.data.micro_batch import MicroBatch
-from meshkit.core.data.shuffle import shuffled
+from meshkit.core.data.shuffle import shuffle_indices
 
 quick = settings(deadline=None, max_examples=80, database=None)
-CALL = Call("f")
 
 
 def plan_of(dp: int, global_batch: int, micro_batch: int) -> BatchPlan:
@@ -28,7 +26,7 @@ def plan_of(dp: int, global_batch: int, micro_batch: int) -> BatchPlan:
 
 @st.composite
 def epochs(draw: st.DrawFn, tails: tuple[str, ...] = ("keep", "drop", "pad")) -> Epoch:
-    """An epoch of data coordinate 0, uneven plans and all tails among them."""
+    """Draw an epoch of data coordinate 0, with uneven plans and all tails."""
     dp, micro, cuts = (draw(st.integers(1, 5)) for _ in range(3))
     tail = draw(st.sampled_from(tails))
     least = micro * cuts if tail == "drop" else 1
@@ -37,81 +35,83 @@ def epochs(draw: st.DrawFn, tails: tuple[str, ...] = ("keep", "drop", "pad")) ->
 
 
 def order(epoch: Epoch) -> list[int]:
-    """The whole order of an epoch."""
-    places = np.arange(epoch.length)
+    """Return the whole order of an epoch."""
+    indices = np.arange(epoch.length)
     if not epoch.shuffle:
-        return places.tolist()
-    return shuffled(places, epoch.length, epoch.seed, epoch.number).tolist()
+        return indices.tolist()
+    return shuffle_indices(indices, epoch.length, epoch.seed, epoch.number).tolist()
 
 
-def rows(epoch: Epoch, step: int) -> list[list[MicroBatch]]:
-    """What each data coordinate runs in a step."""
+def all_micro_batches(epoch: Epoch, step: int) -> list[list[MicroBatch]]:
+    """Return the micro batches of each data coordinate in a step."""
     return [replace(epoch, data_index=d).micro_batches(step) for d in range(epoch.plan.dp)]
 
 
-def read(epoch: Epoch) -> list[int]:
-    """What all read together, by micro step, then data coordinate; fillers left out."""
+def read_samples(epoch: Epoch) -> list[int]:
+    """Return the samples of all ranks by micro step and data coordinate, without fillers."""
     return [
         int(sample)
         for step in range(epoch.steps)
-        for column in zip(*rows(epoch, step), strict=True)
+        for column in zip(*all_micro_batches(epoch, step), strict=True)
         for micro in column
         if not micro.is_filler
         for sample in micro.samples
     ]
 
 
-def by_hand(epoch: Epoch) -> list[int]:
-    """The same by list arithmetic."""
-    left, size = order(epoch)[epoch.begin :], epoch.plan.global_batch
+def expected_samples(epoch: Epoch) -> list[int]:
+    """Return the samples of all ranks by list arithmetic."""
+    remaining, size = order(epoch)[epoch.begin :], epoch.plan.global_batch
     if epoch.tail == "drop":
-        return left[: len(left) // size * size]
+        return remaining[: len(remaining) // size * size]
     if epoch.tail == "pad":
-        more = -len(left) % size
-        return left + (order(epoch) * (more // epoch.length + 1))[:more]
-    return left
+        more = -len(remaining) % size
+        return remaining + (order(epoch) * (more // epoch.length + 1))[:more]
+    return remaining
 
 
 @quick
 @given(epochs(tails=("keep",)))
-def test_every_sample_is_owned_by_one_coordinate_once(epoch: Epoch) -> None:
-    owned = read(epoch)
+def test_every_sample_is_owned_once(epoch: Epoch) -> None:
+    owned = read_samples(epoch)
     assert sorted(owned) == list(range(epoch.length))
     assert owned == order(epoch)
 
 
 @quick
 @given(epochs(), st.integers(0, 90))
-def test_each_tail_by_hand_from_anywhere(epoch: Epoch, begin: int) -> None:
-    rest = replace(epoch, begin=min(begin, epoch.length))
-    assert read(rest) == by_hand(rest)
-    assert rest.steps == math.ceil(len(by_hand(rest)) / rest.plan.global_batch)
+def test_each_tail_from_any_position(epoch: Epoch, begin: int) -> None:
+    remaining = replace(epoch, begin=min(begin, epoch.length))
+    assert read_samples(remaining) == expected_samples(remaining)
+    assert remaining.steps == math.ceil(
+        len(expected_samples(remaining)) / remaining.plan.global_batch
+    )
 
 
 @quick
 @given(epochs(), st.integers(1, 5))
-def test_two_meshes_read_one_order(epoch: Epoch, dp: int) -> None:
-    assert read(replace(epoch, plan=epoch.plan.resize(dp))) == read(epoch)
+def test_two_meshes_read_the_same_order(epoch: Epoch, dp: int) -> None:
+    assert read_samples(replace(epoch, plan=epoch.plan.resize(dp))) == read_samples(epoch)
 
 
 @quick
 @given(epochs(tails=("keep", "pad")), epochs(), st.data())
-def test_resumed_on_another_mesh_is_uninterrupted(
+def test_an_epoch_resumed_on_another_mesh_equals_an_uninterrupted_one(
     epoch: Epoch, other: Epoch, data: st.DataObject
 ) -> None:
     done = data.draw(st.integers(0, epoch.steps))
     consumed = epoch.consumed(done)
     assert consumed == min(done * epoch.plan.global_batch, epoch.length)
-    rest = replace(epoch, plan=other.plan, tail="keep", begin=consumed)
-    assert order(epoch)[:consumed] + read(rest) == order(epoch)
+    remaining = replace(epoch, plan=other.plan, tail="keep", begin=consumed)
+    assert order(epoch)[:consumed] + read_samples(remaining) == order(epoch)
 
 
 @quick
 @given(epochs(), st.integers(0, 60))
-def test_weights_add_up_and_each_sample_counts_alike(epoch: Epoch, begin: int) -> None:
+def test_weights_add_up_to_one_and_are_equal_for_each_sample(epoch: Epoch, begin: int) -> None:
     epoch = replace(epoch, begin=min(begin, epoch.length))
     for step in range(epoch.steps):
-        shares = rows(epoch, step)
+        shares = all_micro_batches(epoch, step)
         weights = [micro.weight / epoch.plan.dp for share in shares for micro in share]
         assert math.isclose(sum(weights), 1)
         counts = [(m.weight / len(m.samples)) for s in shares for m in s if not m.is_filler]
@@ -121,18 +121,18 @@ def test_weights_add_up_and_each_sample_counts_alike(epoch: Epoch, begin: int) -
 
 @quick
 @given(epochs(), st.integers(0, 60))
-def test_as_many_micro_batches_on_every_rank_as_are_counted(epoch: Epoch, begin: int) -> None:
+def test_num_micro_batches_is_the_number_on_every_rank(epoch: Epoch, begin: int) -> None:
     epoch = replace(epoch, begin=min(begin, epoch.length))
     for index in range(epoch.plan.dp):
-        mine = replace(epoch, data_index=index)
-        found = sum(len(mine.micro_batches(step)) for step in range(epoch.steps))
-        assert found == mine.num_micro_batches == epoch.num_micro_batches
+        own = replace(epoch, data_index=index)
+        result = sum(len(own.micro_batches(step)) for step in range(epoch.steps))
+        assert result == own.num_micro_batches == epoch.num_micro_batches
 
 
-def test_by_eye() -> None:
+def test_short_epochs() -> None:
     epoch = Epoch(10, plan_of(2, 4, 1), 1, False, 0, "keep")
-    found = [[m.samples.tolist() for m in epoch.micro_batches(step)] for step in range(3)]
-    assert found == [[[1], [3]], [[5], [7]], [[9]]]
+    result = [[m.samples.tolist() for m in epoch.micro_batches(step)] for step in range(3)]
+    assert result == [[[1], [3]], [[5], [7]], [[9]]]
     assert [epoch.total(step) for step in range(3)] == [4, 4, 2]
     short = Epoch(5, plan_of(2, 4, 2), 1, False, 0, "keep").micro_batches(1)
     assert [(m.samples.tolist(), m.weight, m.is_filler) for m in short] == [([4], 0.0, True)]
@@ -140,18 +140,18 @@ def test_by_eye() -> None:
     assert [m.samples.tolist() for m in padded] == [[2, 0], [0, 1]]
 
 
-def test_nothing_is_left_at_the_end() -> None:
+def test_no_step_remains_at_the_end() -> None:
     for tail in ("keep", "drop", "pad"):
         end = Epoch(8, plan_of(1, 4, 2), 0, True, 0, tail, begin=8)
         assert (end.steps, end.num_micro_batches) == (0, 0)
 
 
-def test_plain_ints_inside() -> None:
+def test_numpy_integers_become_plain_ints() -> None:
     plan = plan_of(1, 4, 2)
-    asked: Any = (np.int64(8), plan, 0, True, np.int8(3), "keep", np.uint8(2))
-    found = checked_epoch(Epoch(*asked))
-    assert (found.length, found.seed, found.number) == (8, 3, 2)
-    assert {type(n) for n in (found.length, found.seed, found.number)} == {int}
+    fields: Any = (np.int64(8), plan, 0, True, np.int8(3), "keep", np.uint8(2))
+    result = validate_epoch(Epoch(*fields))
+    assert (result.length, result.seed, result.number) == (8, 3, 2)
+    assert {type(n) for n in (result.length, result.seed, result.number)} == {int}
 
 
 @pytest.mark.parametrize(
@@ -171,21 +171,21 @@ def test_plain_ints_inside() -> None:
         {"length": 3, "tail": "drop"},
     ],
 )
-def test_what_cannot_be_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_epoch_raises(change: dict[str, Any]) -> None:
     epoch = Epoch(8, plan_of(1, 4, 2), 0, True, 0, "keep")
-    checked_epoch(epoch)
+    validate_epoch(epoch)
     with pytest.raises(BatchError):
-        checked_epoch(replace(epoch, **change))
+        validate_epoch(replace(epoch, **change))
 
 
 @pytest.mark.parametrize("step", [-1, 2, True, 0.0, None])
-def test_a_step_that_is_none(step: Any) -> None:
+def test_an_invalid_step_raises(step: Any) -> None:
     with pytest.raises(CoordinateError) as caught:
         Epoch(8, plan_of(1, 4, 2), 0, True, 0, "keep").micro_batches(step)
     assert (caught.value.index, caught.value.size) == (step, 2)
 
 
-def test_a_step_costs_what_is_owned() -> None:
+def test_the_cost_of_a_step_does_not_depend_on_the_length() -> None:
     plan = BatchPlan.solve(dp=2**40, micro_batch=2, accumulation_steps=2)
     far = Epoch(2**60, plan, 3, True, 0, "keep").micro_batches(10**4)
     assert len({int(sample) for micro in far for sample in micro.samples}) == 4

@@ -1,4 +1,4 @@
-"""Micro batches of a step: whose they are, what they weigh, beside lists of samples cut by hand."""
+"""Micro batches of a step: their owners and weights, compared with plain lists of samples."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ quick = settings(deadline=None, max_examples=80, database=None)
 steps = st.tuples(st.integers(1, 40), st.integers(1, 5), st.integers(1, 6), st.integers(0, 100))
 
 
-def cut(total: int, micro: int, first: int) -> list[list[int]]:
-    """The samples of a step in lists of ``micro``, the last of what is left."""
+def split_samples(total: int, micro: int, first: int) -> list[list[int]]:
+    """Return the samples of a step in lists of ``micro``; the last may be shorter."""
     samples = list(range(first, first + total))
     return [samples[i : i + micro] for i in range(0, total, micro)]
 
@@ -29,15 +29,15 @@ def ranks(total: int, micro: int, dp: int, first: int) -> list[list[MicroBatch]]
 
 @quick
 @given(steps)
-def test_each_sample_once_in_one_order_as_many_on_every_rank(
+def test_each_sample_is_owned_once_and_ranks_run_equally_many_micro_batches(
     case: tuple[int, int, int, int],
 ) -> None:
     total, micro, dp, first = case
-    found = ranks(total, micro, dp, first)
-    assert len({len(row) for row in found}) == 1
-    in_order = [row[a] for a in range(len(found[0])) for row in found]
+    batches_by_rank = ranks(total, micro, dp, first)
+    assert len({len(row) for row in batches_by_rank}) == 1
+    in_order = [row[a] for a in range(len(batches_by_rank[0])) for row in batches_by_rank]
     real = [batch.samples.tolist() for batch in in_order if not batch.is_filler]
-    assert real == cut(total, micro, first)
+    assert real == split_samples(total, micro, first)
     assert all(not batch.is_filler for batch in in_order[: len(real)])  # fillers come last
 
 
@@ -55,7 +55,7 @@ def test_the_average_over_dp_is_the_mean_over_the_step(case: tuple[int, int, int
 
 @quick
 @given(steps)
-def test_each_sample_weighs_the_same(case: tuple[int, int, int, int]) -> None:
+def test_each_sample_has_the_same_weight(case: tuple[int, int, int, int]) -> None:
     total, micro, dp, first = case
     for row in ranks(total, micro, dp, first):
         for batch in row:
@@ -65,7 +65,7 @@ def test_each_sample_weighs_the_same(case: tuple[int, int, int, int]) -> None:
 
 @quick
 @given(steps)
-def test_the_last_is_marked_and_fillers_read_something(case: tuple[int, int, int, int]) -> None:
+def test_the_last_is_marked_and_fillers_have_samples(case: tuple[int, int, int, int]) -> None:
     for row in ranks(*case):
         assert [batch.is_last for batch in row] == [False] * (len(row) - 1) + [True]
         assert [batch.index for batch in row] == list(range(len(row)))
@@ -73,24 +73,24 @@ def test_the_last_is_marked_and_fillers_read_something(case: tuple[int, int, int
 
 
 def test_more_ranks_than_micro_batches() -> None:
-    found = [[(b.samples.tolist(), b.weight) for b in row] for row in ranks(3, 2, 4, 10)]
-    assert found == [[([10, 11], 8 / 3)], [([12], 4 / 3)], [([10, 11], 0)], [([12], 0)]]
+    batches_by_rank = [[(b.samples.tolist(), b.weight) for b in row] for row in ranks(3, 2, 4, 10)]
+    assert batches_by_rank == [[([10, 11], 8 / 3)], [([12], 4 / 3)], [([10, 11], 0)], [([12], 0)]]
 
 
 @pytest.mark.parametrize("uneven", [False, True])
-def test_of_a_plan(uneven: bool) -> None:
+def test_the_micro_batches_of_a_plan(uneven: bool) -> None:
     plan = BatchPlan.solve(dp=2, global_batch=12 - 2 * uneven, micro_batch=2, uneven=uneven)
     for d in range(2):
-        found = list(plan.micro_batches(3, d, first=5))
-        own = [batch.samples.tolist() for batch in found if not batch.is_filler]
+        batches_by_rank = list(plan.micro_batches(3, d, first=5))
+        own = [batch.samples.tolist() for batch in batches_by_rank if not batch.is_filler]
         assert own == plan.samples(3, d, first=5).tolist()
-        assert len(found) == plan.accumulation_steps == 3
+        assert len(batches_by_rank) == plan.accumulation_steps == 3
     weights = {b.weight for d in range(2) for b in plan.micro_batches(0, d)}
     assert weights == ({0.4, 0.0} if uneven else {1 / 3})
 
 
 @pytest.mark.parametrize(("step", "data_index", "first"), [(-1, 0, 0), (0, 2, 0), (0, 0, -1)])
-def test_what_is_not_there_is_refused_at_the_call(step: int, data_index: int, first: int) -> None:
+def test_an_invalid_argument_raises_at_the_call(step: int, data_index: int, first: int) -> None:
     plan = BatchPlan.solve(dp=2, global_batch=4, micro_batch=2)
     with pytest.raises(CoordinateError, match=r"plan.micro_batches\("):
         plan.micro_batches(step, data_index, first=first)
@@ -98,6 +98,6 @@ def test_what_is_not_there_is_refused_at_the_call(step: int, data_index: int, fi
         plan.samples(step, data_index, first=first)
 
 
-def test_lazy() -> None:
+def test_micro_batches_are_computed_on_demand() -> None:
     plan = BatchPlan.solve(dp=2, micro_batch=1, accumulation_steps=2**40)
     assert next(plan.micro_batches(0, 1)).samples.tolist() == [1]

@@ -1,4 +1,4 @@
-"""Seeds out of coordinates: distinct where they vary, equal elsewhere, and unmoved by sizes."""
+"""Seeds from coordinates: distinct along the given axes, equal along others, for any sizes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 import meshkit
 from meshkit import CoordinateError, Layout, stream_seed
-from meshkit.core.call import Call
 from meshkit.core.data import random_streams
-from meshkit.core.data.random_streams import seed_of, varied
+from meshkit.core.data.random_streams import compute_seed, select_coordinate
 from meshkit.testing import axes_of, layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)
-CALL = Call("stream_seed")
 LOW = 2**32 - 1
 
 bases = st.integers() | st.integers(-3, 3)
@@ -30,43 +28,43 @@ coordinates = st.dictionaries(
 )
 
 
-def code_by_hand(coordinate: Mapping[str, int]) -> str:
-    """The code as its digits: a one, then each index plus one behind as many zeros as fit."""
+def expected_code(coordinate: Mapping[str, int]) -> str:
+    """Return the digits of the code: a one, then each index plus one after its zeros."""
     digits = [f"{coordinate[axis] + 1:b}" for axis in sorted(coordinate)]
     return "1" + "".join("0" * (len(word) - 1) + word for word in digits)
 
 
-def read_back(code: str, axes: list[str]) -> dict[str, int]:
-    """A coordinate from the digits of its code: count zeros, then read as many digits and one."""
-    found, at = {}, 1
+def decode(code: str, axes: list[str]) -> dict[str, int]:
+    """Return the coordinate of a code: count the zeros, then read one digit more than zeros."""
+    result, at = {}, 1
     for axis in sorted(axes):
         zeros = code.index("1", at) - at
         end = at + 2 * zeros + 1
-        found[axis] = int(code[at + zeros : end], 2) - 1
+        result[axis] = int(code[at + zeros : end], 2) - 1
         at = end
     assert at == len(code)
-    return found
+    return result
 
 
 def seeds_of(layout: Layout, vary: tuple[str, ...], base: int = 0) -> dict[int, int]:
-    """Rank to its seed, as mesh.seed has it."""
-    found = {}
+    """Return rank to seed, as ``mesh.seed`` does."""
+    result = {}
     for rank in map(int, layout.ranks):
-        found[rank] = seed_of(base, "", varied(layout, rank, vary))
-    return found
+        result[rank] = compute_seed(base, "", select_coordinate(layout, rank, vary))
+    return result
 
 
-# ---------------------------------------------------------------- a promise: jobs are resumed
+# ---------------------------------------------------------------- recorded values
 
 
-def test_the_values_are_these_for_ever() -> None:
+def test_recorded_seeds_never_change() -> None:
     assert stream_seed(0) == 2630070831674974442
     assert stream_seed(0, "dropout", dp=2, tp=0) == 2083744102578743801
     assert stream_seed(-7, "layer.weight", block=2**20) == 2237996600135452846
     assert stream_seed(2**64, "ö", dp=9999, sp=99, tp=999) == 652420863890439180
 
 
-def test_what_torch_draws_from_one_of_them() -> None:
+def test_recorded_numbers_of_torch() -> None:
     drawn = torch.randint(1000, (4,), generator=torch.Generator().manual_seed(stream_seed(0)))
     assert drawn.tolist() == [769, 143, 502, 118]
 
@@ -76,37 +74,40 @@ def test_what_torch_draws_from_one_of_them() -> None:
 
 @quick
 @given(coordinates)
-def test_the_code_is_read_back_in_one_way(coordinate: dict[str, int]) -> None:
-    code = f"{random_streams._code(dict(sorted(coordinate.items()))):b}"
-    assert code == code_by_hand(coordinate)
-    assert read_back(code, list(coordinate)) == coordinate
+def test_the_code_is_decoded_uniquely(coordinate: dict[str, int]) -> None:
+    code = f"{random_streams._encode(dict(sorted(coordinate.items()))):b}"
+    assert code == expected_code(coordinate)
+    assert decode(code, list(coordinate)) == coordinate
 
 
 @pytest.mark.parametrize(("axes", "log2"), [(1, 16), (2, 15), (6, 13)])
-def test_the_worlds_whose_codes_fit_32_bits(axes: int, log2: int) -> None:
-    """However 2**(log2) - 1 ranks are factored, the farthest has 32 bits; one size more has not."""
+def test_world_sizes_whose_codes_fit_32_bits(axes: int, log2: int) -> None:
+    """For every factorization, the last coordinate of 2**(log2) - 1 ranks has 32 bits."""
     for indices in splits(log2 - 1, axes):
-        assert random_streams._code(far(indices)).bit_length() <= 32
-    assert max(random_streams._code(far(i)).bit_length() for i in splits(log2, axes)) > 32
+        assert random_streams._encode(last_coordinate(indices)).bit_length() <= 32
+    assert (
+        max(random_streams._encode(last_coordinate(i)).bit_length() for i in splits(log2, axes))
+        > 32
+    )
     assert 2 ** ((31 - axes) // 2 + 1) == 2**log2
 
 
-def test_the_worlds_whose_codes_fit_at_all() -> None:
-    assert stream_seed(0, **far((28, 0, 0, 0, 0, 0)))
-    with pytest.raises(CoordinateError, match="Its code has 65 bits, and 63 fit"):
-        stream_seed(0, **far((29, 0, 0, 0, 0, 0)))
+def test_the_largest_world_whose_codes_fit() -> None:
+    assert stream_seed(0, **last_coordinate((28, 0, 0, 0, 0, 0)))
+    with pytest.raises(CoordinateError, match="Its code has 65 bits; the limit is 63"):
+        stream_seed(0, **last_coordinate((29, 0, 0, 0, 0, 0)))
 
 
 def splits(total: int, parts: int) -> list[tuple[int, ...]]:
-    """Ways to write a number as a sum of so many."""
+    """Return ways to write a number as a sum of ``parts`` numbers."""
     if parts == 1:
         return [(total,)]
     heads = {0, min(1, total), total // 2, total}
     return [(head, *rest) for head in heads for rest in splits(total - head, parts - 1)]
 
 
-def far(logs: tuple[int, ...]) -> dict[str, int]:
-    """The last coordinate that a floor of logarithms allows."""
+def last_coordinate(logs: tuple[int, ...]) -> dict[str, int]:
+    """Return the last coordinate whose indices have these binary logarithms."""
     return {f"a{i}": 2 ** (log + 1) - 2 for i, log in enumerate(logs)}
 
 
@@ -115,22 +116,22 @@ def far(logs: tuple[int, ...]) -> dict[str, int]:
 
 @quick
 @given(st.data(), layouts(with_ranks=True), bases)
-def test_distinct_along_vary_and_equal_elsewhere(
+def test_seeds_are_distinct_along_vary_and_equal_along_other_axes(
     data: st.DataObject, layout: Layout, base: int
 ) -> None:
     vary = data.draw(axes_of(layout))
-    found = seeds_of(layout, vary, base)
-    where = {r: tuple(layout.coordinate(r)[a] for a in vary) for r in found}
+    result = seeds_of(layout, vary, base)
+    coordinates_of = {r: tuple(layout.coordinate(r)[a] for a in vary) for r in result}
     for mask in (2**63 - 1, LOW):
-        kinds = {(where[rank], seed & mask) for rank, seed in found.items()}
-        assert len(kinds) == len({where[rank] for rank in found})  # equal elsewhere
+        kinds = {(coordinates_of[rank], seed & mask) for rank, seed in result.items()}
+        assert len(kinds) == len({coordinates_of[rank] for rank in result})  # equal elsewhere
         assert len({seed for _, seed in kinds}) == len(kinds)  # distinct along vary
-    assert all(0 <= seed < 2**63 for seed in found.values())
+    assert all(0 <= seed < 2**63 for seed in result.values())
 
 
 @quick
 @given(st.data(), layouts(max_ranks=32, max_axes=3), st.integers(2, 3))
-def test_no_stream_moves_when_an_axis_grows_or_comes(
+def test_no_stream_changes_when_an_axis_grows_or_is_added(
     data: st.DataObject, layout: Layout, factor: int
 ) -> None:
     vary = data.draw(axes_of(layout))
@@ -146,7 +147,7 @@ def test_no_stream_moves_when_an_axis_grows_or_comes(
 
 @quick
 @given(bases, names, coordinates, st.randoms())
-def test_the_order_in_which_axes_are_written_is_nothing(
+def test_the_order_of_axes_does_not_matter(
     base: int, name: str, coordinate: dict[str, int], chance: random.Random
 ) -> None:
     turned = dict(chance.sample(list(coordinate.items()), len(coordinate)))
@@ -156,34 +157,34 @@ def test_the_order_in_which_axes_are_written_is_nothing(
     assert stream_seed(base, name, **numpys) == stream_seed(base, name, **coordinate)
 
 
-def test_base_name_and_the_set_of_axes_make_other_streams() -> None:
-    asked = itertools.product(
+def test_streams_differ_by_base_name_and_axes() -> None:
+    arguments = itertools.product(
         [0, 1, -1, 2**32, 2**64],
         ["", "a", "b", "a ", '"', "pp"],
         [{}, {"pp": 0}, {"ep": 0}, {"pp": 0, "ep": 0}, {"pp": 1, "ep": 0}, {"pp": 0, "ep": 1}],
     )
-    found = [stream_seed(base, name, **coordinate) for base, name, coordinate in asked]
-    assert len({*found}) == len({seed & LOW for seed in found}) == 5 * 6 * 6
+    result = [stream_seed(base, name, **coordinate) for base, name, coordinate in arguments]
+    assert len({*result}) == len({seed & LOW for seed in result}) == 5 * 6 * 6
 
 
-def test_a_base_may_be_of_any_length() -> None:
+def test_a_base_may_have_any_number_of_digits() -> None:
     assert stream_seed(10**5000) != stream_seed(10**5000 + 1)  # more digits than str() writes
 
 
-def test_codes_beyond_32_bits_are_distinct_and_their_low_bits_nearly() -> None:
-    """A world of 2**30 ranks: pairs that share one half of the code, and pairs that share none."""
+def test_seeds_of_codes_beyond_32_bits_are_distinct() -> None:
+    """Check pairs of 2**30 ranks that share one half of the code, and pairs that share none."""
     far_out = [{"dp": 2**9 * i, "tp": 2**9 * j} for i in range(60) for j in range(60)]
     near = [{"dp": 2**14 * 5 + i, "tp": 2**13 + j} for i in range(60) for j in range(60)]
     for group in (far_out, near):
-        found = {stream_seed(3, "x", **coordinate) for coordinate in group}
-        assert len(found) == len({seed & LOW for seed in found}) == 3600
+        result = {stream_seed(3, "x", **coordinate) for coordinate in group}
+        assert len(result) == len({seed & LOW for seed in result}) == 3600
 
 
 # ---------------------------------------------------------------- chance
 
 
 def bits_flipped(pairs: list[tuple[int, int]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How often each of the 63 bits differs."""
+    """Return how often each of the 63 bits differs."""
     return np.array([[(a ^ b) >> bit & 1 for bit in range(63)] for a, b in pairs]).mean(0)
 
 
@@ -197,7 +198,9 @@ def bits_flipped(pairs: list[tuple[int, int]]) -> np.ndarray[tuple[int], np.dtyp
         (lambda i: (0, f"{i}", {"dp": 1}), lambda i: (0, f"{i}.", {"dp": 1})),
     ],
 )
-def test_a_small_change_flips_each_bit_half_of_the_time(first: object, second: object) -> None:
+def test_a_small_change_flips_each_bit_with_probability_one_half(
+    first: object, second: object
+) -> None:
     def seed(of: object, i: int) -> int:
         base, name, coordinate = of(i)  # type: ignore[operator]
         return stream_seed(base, name, **coordinate)
@@ -209,7 +212,7 @@ def test_a_small_change_flips_each_bit_half_of_the_time(first: object, second: o
     assert abs(flipped.mean() - 0.5) < 5 * spread / 63**0.5
 
 
-def test_neighbouring_streams_of_torch_are_not_correlated() -> None:
+def test_neighboring_streams_of_torch_are_not_correlated() -> None:
     rows = [
         torch.rand(4000, generator=torch.Generator().manual_seed(stream_seed(0, dp=dp, tp=tp)))
         for dp in range(16)
@@ -221,55 +224,55 @@ def test_neighbouring_streams_of_torch_are_not_correlated() -> None:
     assert abs(firsts.mean() - 0.5) < 4 * 12**-0.5 / len(rows) ** 0.5
 
 
-# ---------------------------------------------------------------- the map, taken apart
+# ---------------------------------------------------------------- the steps of the bijection
 
 
-def test_the_mixer_is_one_to_one() -> None:
-    """Undone step by step: each shift is its own inverse in part, each factor is odd."""
+def test_mix_is_a_bijection() -> None:
+    """Invert each step: shifts are invertible, and factors are odd."""
     undo = [pow(factor, -1, 2**32) for factor in (0x85EBCA6B, 0xC2B2AE35)]
 
-    def unmixed(word: int) -> int:
+    def invert_mix(word: int) -> int:
         word = (word ^ word >> 16) * undo[1] & LOW
         word = (word ^ word >> 13 ^ word >> 26) * undo[0] & LOW
         return word ^ word >> 16
 
     words = [0, 1, 2, LOW, *np.random.default_rng(0).integers(2**32, size=2000).tolist()]
-    assert [unmixed(random_streams._mixed(word)) for word in words] == words
-    assert random_streams._mixed(1) == 0x514E28B7  # fmix32(1) of MurmurHash3
+    assert [invert_mix(random_streams._mix(word)) for word in words] == words
+    assert random_streams._mix(1) == 0x514E28B7  # fmix32(1) of MurmurHash3
 
 
 @quick
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**31 - 1), st.integers(0, LOW))
-def test_for_one_high_half_the_low_half_is_one_to_one(key: bytes, high: int, low: int) -> None:
-    """Undone: the low half of a seed and the high half of a code give the code."""
-    seed = random_streams._scattered(key, high, low)
-    again = seed >> 32 ^ random_streams._hashed(key, 2**32 + (seed & LOW)) >> 33
+def test_for_each_high_half_the_low_half_is_a_bijection(key: bytes, high: int, low: int) -> None:
+    """Recover the code from the low half of its seed and its own high half."""
+    seed = random_streams._scatter(key, high, low)
+    again = seed >> 32 ^ random_streams._hash(key, 2**32 + (seed & LOW)) >> 33
     assert again == high
     others = [low ^ 1 << bit for bit in range(32)]
-    lows = {random_streams._scattered(key, high, other) & LOW for other in (low, *others)}
+    lows = {random_streams._scatter(key, high, other) & LOW for other in (low, *others)}
     assert len(lows) == 33
 
 
-# ---------------------------------------------------------------- what vary may be
+# ---------------------------------------------------------------- the axes to vary
 
 
 def test_vary_as_a_str_a_tuple_and_a_list() -> None:
     layout = Layout(dp=4, sp=2, tp=1)
     for vary in ("dp tp", ("dp", "tp"), ["tp", "dp"]):
-        assert varied(layout, 5, vary) == {"dp": 2, "tp": 0}
-    assert varied(layout, 99, ()) == varied(layout, 99, "") == {}
+        assert select_coordinate(layout, 5, vary) == {"dp": 2, "tp": 0}
+    assert select_coordinate(layout, 99, ()) == select_coordinate(layout, 99, "") == {}
 
 
-def test_a_rank_outside_has_no_coordinate() -> None:
+def test_a_rank_outside_the_layout_raises() -> None:
     with pytest.raises(CoordinateError, match=r"rank 99 is not in Layout\(dp=4\)"):
-        varied(Layout(dp=4), 99, "dp")
+        select_coordinate(Layout(dp=4), 99, "dp")
 
 
-def test_at_the_door() -> None:
+def test_stream_seed_is_public() -> None:
     assert meshkit.stream_seed is random_streams.stream_seed
 
 
-# ---------------------------------------------------------------- where a peer's streams meet
+# ---------------------------------------------------------------- collisions in other libraries
 
 # Megatron seeds what a rank draws for its experts by a sum: in a stage of pp the job's seed becomes
 # seed + 100 * pp (_set_random_seed in megatron/training/initialize.py), and the generator of
@@ -285,7 +288,7 @@ MEGATRON_DENSE = {
 }
 
 
-def test_megatrons_sums_meet_and_coordinates_do_not() -> None:
+def test_expert_seeds_of_megatron_collide_and_ours_do_not() -> None:
     for (pp, ep), seed in MEGATRON_EXPERTS.items():
         assert 1234 + 100 * pp + 1024 + 100 * ep + 0 == seed
     assert MEGATRON_EXPERTS[1, 0] == MEGATRON_EXPERTS[0, 1]  # other layers' experts, one stream
@@ -294,7 +297,7 @@ def test_megatrons_sums_meet_and_coordinates_do_not() -> None:
     assert len(ours) == 8
 
 
-def test_megatrons_data_parallel_sums_meet_too() -> None:
+def test_data_parallel_seeds_of_megatron_collide_too() -> None:
     for (dp, tp), seed in MEGATRON_DENSE.items():
         assert 1234 + 10 * dp + 2718 + tp == seed
     assert MEGATRON_DENSE[0, 10] == MEGATRON_DENSE[1, 0]

@@ -1,4 +1,4 @@
-"""Where a pass stands: plain values, read back on any mesh, refused over other data."""
+"""Sampler states: plain values, valid on any mesh, invalid for other data."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from meshkit import BatchError, BatchPlan, CoordinateError
-from meshkit.core.call import Call
 from meshkit.core.data.epoch import Epoch
-from meshkit.core.data.sampler_state import checked_count, resume_epoch, state
+from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
 
-CALL = Call("sampler.load_state_dict")
 PLAN = BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
 EPOCH = Epoch(10, PLAN, 0, True, 7, "keep", number=3)
 
 
-def test_what_a_state_says() -> None:
-    assert state(EPOCH, 2) == {
+def test_the_fields_of_a_state() -> None:
+    assert epoch_state(EPOCH, 2) == {
         "version": 1,
         "length": 10,
         "shuffle": True,
@@ -27,27 +25,27 @@ def test_what_a_state_says() -> None:
         "epoch": 3,
         "consumed": 8,
     }
-    assert [state(EPOCH, steps)["consumed"] for steps in range(4)] == [0, 4, 8, 10]
+    assert [epoch_state(EPOCH, steps)["consumed"] for steps in range(4)] == [0, 4, 8, 10]
     rest = replace(EPOCH, begin=5)
-    assert [state(rest, steps)["consumed"] for steps in range(3)] == [5, 9, 10]
+    assert [epoch_state(rest, steps)["consumed"] for steps in range(3)] == [5, 9, 10]
 
 
-def test_read_back_after_json_by_another_plan() -> None:
-    here = replace(EPOCH, plan=BatchPlan.solve(dp=1, global_batch=3, micro_batch=3), number=0)
-    found = resume_epoch(here, json.loads(json.dumps(state(EPOCH, 2))))
-    assert found == replace(here, number=3, begin=8)
+def test_a_state_passes_through_json_to_another_plan() -> None:
+    current = replace(EPOCH, plan=BatchPlan.solve(dp=1, global_batch=3, micro_batch=3), number=0)
+    resumed = resume_epoch(current, json.loads(json.dumps(epoch_state(EPOCH, 2))))
+    assert resumed == replace(current, number=3, begin=8)
 
 
-def test_of_other_data_is_refused() -> None:
+def test_a_state_of_other_data_raises() -> None:
     for change in ({"length": 11}, {"seed": 8}, {"shuffle": False}):
         with pytest.raises(BatchError, match=f"{next(iter(change))} is"):
-            resume_epoch(replace(EPOCH, **change), state(EPOCH, 1))
+            resume_epoch(replace(EPOCH, **change), epoch_state(EPOCH, 1))
 
 
-def test_what_does_not_change_the_order_may_differ() -> None:
+def test_options_that_keep_the_order_may_differ() -> None:
     plain = replace(EPOCH, shuffle=False)
-    assert resume_epoch(replace(plain, seed=8), state(plain, 1)).begin == 4
-    assert resume_epoch(replace(EPOCH, tail="drop"), state(EPOCH, 1)).tail == "drop"
+    assert resume_epoch(replace(plain, seed=8), epoch_state(plain, 1)).begin == 4
+    assert resume_epoch(replace(EPOCH, tail="drop"), epoch_state(EPOCH, 1)).tail == "drop"
 
 
 @pytest.mark.parametrize(
@@ -62,19 +60,19 @@ def test_what_does_not_change_the_order_may_differ() -> None:
         {"consumed": True},
     ],
 )
-def test_what_cannot_be_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_field_raises(change: dict[str, Any]) -> None:
     with pytest.raises(BatchError, match=str(next(iter(change.values())))):
-        resume_epoch(EPOCH, {**state(EPOCH, 1), **change})
+        resume_epoch(EPOCH, {**epoch_state(EPOCH, 1), **change})
 
 
-def test_what_is_no_state_is_refused() -> None:
-    for said in (None, [], {}, {name: 1 for name in state(EPOCH, 0) if name != "seed"}):
+def test_an_invalid_state_raises() -> None:
+    for state in (None, [], {}, {name: 1 for name in epoch_state(EPOCH, 0) if name != "seed"}):
         with pytest.raises(BatchError):
-            resume_epoch(EPOCH, said)
+            resume_epoch(EPOCH, state)
 
 
-def test_counts() -> None:
-    assert checked_count("steps", 3, 3) == 3
+def test_parse_count() -> None:
+    assert parse_count("steps", 3, 3) == 3
     for value, most in ((4, 3), (-1, None), (True, None), (1.0, 3), (None, 3)):
         with pytest.raises(CoordinateError, match=f"steps is {value!r}"):
-            checked_count("steps", value, most)
+            parse_count("steps", value, most)

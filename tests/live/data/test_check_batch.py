@@ -29,7 +29,7 @@ ODD = {
 }
 
 
-ASKED: dict[str, tuple[Any, ...]] = {
+CASES: dict[str, tuple[Any, ...]] = {
     "dp": ([*GOOD, *ODD],),
     "dp sp": (["bare", "by rank"], ("dp", "sp")),
     "none": (["bare", "one sample set"], ()),
@@ -37,7 +37,7 @@ ASKED: dict[str, tuple[Any, ...]] = {
 }
 
 
-Told = dict[str, dict[str, Any]]
+Reports = dict[str, dict[str, Any]]
 
 
 def make_batch(name: str, rank: int, dp: int) -> Any:
@@ -87,48 +87,49 @@ def check_all_cases(cases: list[tuple[Any, ...]]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> Told:
+def reports() -> Reports:
     """Return the errors, equal on all four ranks, by the axes that divide the samples."""
-    by_rank = meshkit.spawn(check_all_cases, 4, ([*ASKED.values()],), timeout=120)
-    assert all(reports == by_rank[0] for reports in by_rank)
-    assert [report.pop("ranks") for report in by_rank[0]] == [4] * len(ASKED)  # nothing is broken
-    return dict(zip(ASKED, by_rank[0], strict=True))
+    by_rank = meshkit.spawn(check_all_cases, 4, ([*CASES.values()],), timeout=120)
+    assert all(of_rank == by_rank[0] for of_rank in by_rank)
+    assert [report.pop("ranks") for report in by_rank[0]] == [4] * len(CASES)  # nothing is broken
+    return dict(zip(CASES, by_rank[0], strict=True))
 
 
-def test_good_and_odd_batches(verdicts: Told) -> None:
-    told = verdicts["dp"]
-    assert {name: told[name] for name in GOOD} == dict.fromkeys(GOOD)
+def test_good_and_odd_batches(reports: Reports) -> None:
+    errors = reports["dp"]
+    assert {name: errors[name] for name in GOOD} == dict.fromkeys(GOOD)
     for name, line in ODD.items():
-        assert line in told[name], name
-    lines = told["other dtype"].splitlines()
+        assert line in errors[name], name
+    lines = errors["other dtype"].splitlines()
     assert lines[0] == (
-        "BatchError: mesh.check_batch(batch): ranks that share samples hold different ones."
+        "BatchError: mesh.check_batch(batch, data=('dp',)): "
+        "ranks that share samples have different batches."
     )
     assert lines[2].startswith("  rank 0 (dp=0 sp=0):  int64 (2, 4) ")
     assert lines[3].startswith("  rank 1 (dp=0 sp=1):  int32 (2, 4) ")
-    assert "rank 0 (dp=0 sp=0):  not there" not in told["other keys"]
-    assert "rank 2 (dp=1 sp=0):  not there" in told["other keys"]
+    assert "rank 0 (dp=0 sp=0):  missing" not in errors["other keys"]
+    assert "rank 2 (dp=1 sp=0):  missing" in errors["other keys"]
 
 
-def test_other_axes_divide_the_samples(verdicts: Told) -> None:
-    told = verdicts["dp sp"]
-    assert told["by rank"] is None  # each rank its own
-    assert "Equal in every leaf: dp=0 sp=0 (rank 0) and dp=0 sp=1 (rank 1)." in told["bare"]
-    told = verdicts["none"]
-    assert told["one sample set"] is None
-    assert "batch differs.\n  ranks 0-1 (dp=0 sp=0; dp=0 sp=1):  int64 (2, 4) " in told["bare"]
-    assert told["bare"].startswith("BatchError: mesh.check_batch(batch, data=()): ")
+def test_other_axes_divide_the_samples(reports: Reports) -> None:
+    errors = reports["dp sp"]
+    assert errors["by rank"] is None  # each rank its own
+    assert "Equal in every leaf: dp=0 sp=0 (rank 0) and dp=0 sp=1 (rank 1)." in errors["bare"]
+    errors = reports["none"]
+    assert errors["one sample set"] is None
+    assert "batch differs.\n  ranks 0-1 (dp=0 sp=0; dp=0 sp=1):  int64 (2, 4) " in errors["bare"]
+    assert errors["bare"].startswith("BatchError: mesh.check_batch(batch, data=()): ")
 
 
-def test_one_data_coordinate_need_not_differ(verdicts: Told) -> None:
-    told = verdicts["one dp"]
-    assert told["bare"] is None
-    assert "batch['y'] differs at dp=0." in told["by rank"]
-    assert "batch is a set, on rank 0 (dp=0 sp=0)." in told["objects"]  # though all hold the same
+def test_one_data_coordinate_need_not_differ(reports: Reports) -> None:
+    errors = reports["one dp"]
+    assert errors["bare"] is None
+    assert "batch['y'] differs at dp=0." in errors["by rank"]
+    assert "batch is a set, on rank 0 (dp=0 sp=0)." in errors["objects"]  # though all hold the same
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "same"),
     [
         (torch.ones(2, 3), torch.ones(3, 2).T, True),
         (torch.ones(2), torch.ones(2, requires_grad=True), True),
@@ -147,9 +148,9 @@ def test_one_data_coordinate_need_not_differ(verdicts: Told) -> None:
         (float("nan"), float("nan"), True),
     ],
 )
-def test_which_values_are_equal(one: Any, other: Any, same: bool) -> None:
-    assert not batch_digest(one).fault
-    assert (batch_digest(one).digest() == batch_digest(other).digest()) == same
+def test_which_values_are_equal(first: Any, second: Any, same: bool) -> None:
+    assert not batch_digest(first).fault
+    assert (batch_digest(first).digest() == batch_digest(second).digest()) == same
 
 
 def test_the_path_of_a_leaf() -> None:

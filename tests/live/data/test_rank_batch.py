@@ -14,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 import meshkit
 from meshkit.live.groups import create
 
+INVALID_COUNTS: tuple[list[Any], list[Any]] = (  # of other ranks, and of ranks 2 and 3
+    [[1.5], [[1]], [1], [1], [0]],
+    [[1.5], [[1]], ["a"], [-1], [0]],
+)
 WIDTH, LONGEST = 6, 9  # features of a token; tokens of the longest sample
 
 
@@ -54,29 +58,23 @@ def weigh_by_tokens(samples: int) -> Any:
     with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh:
         plan = mesh.batch(global_batch=samples, micro_batch=2, uneven=True)
         model, data = make_model(samples)
-        here = torch.arange(LONGEST).tensor_split(2)[mesh.coordinate["sp"]]
+        positions = torch.arange(LONGEST).tensor_split(2)[mesh.coordinate["sp"]]
         masks = []
         for micro in plan.micro_batches(0):
-            kept = here < token_counts(samples)[torch.from_numpy(micro.samples)][:, None]
+            kept = positions < token_counts(samples)[torch.from_numpy(micro.samples)][:, None]
             masks.append(kept & (not micro.is_filler))
         weights = mesh.token_weights([int(mask.sum()) for mask in masks])
         for micro, mask, weight in zip(plan.micro_batches(0), masks, weights, strict=True):
-            losses = model(data[torch.from_numpy(micro.samples)][:, here])
+            losses = model(data[torch.from_numpy(micro.samples)][:, positions])
             mean = (losses * mask).sum() / mask.sum().clamp(min=1)  # 0 where nothing counts
             (mean * weight).backward()
         flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         dist.all_reduce(flat, group=mesh.group("dp", "sp"))
         expected = torch.cat([g.flatten() for g in gradients_per_token(samples).values()])
         refused = []
-        for mine in (
-            [1.5],
-            [[1]],
-            ["a"] if mesh.rank in (2, 3) else [1],
-            [-1] if mesh.rank in (2, 3) else [1],
-            [0],
-        ):
+        for counts in INVALID_COUNTS[mesh.rank in (2, 3)]:
             try:
-                mesh.token_weights(mine)  # type: ignore[arg-type]
+                mesh.token_weights(counts)
             except meshkit.SpecError as error:
                 refused.append(str(error))
         return float((flat / 4 - expected).abs().max()), weights.tolist(), refused
@@ -86,12 +84,12 @@ def ask_plans() -> Any:
     """Return the plans that mesh.batch makes, and the errors that it raises."""
     with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh, mesh.view(shard=4, tp=2) as view:
         plan = mesh.batch(global_batch=16, micro_batch=2)
-        told = []
+        errors = []
         for options in ({"data": 3}, {"data": "tq"}, {"data": "dp dp"}, {"global_batch": 15}):
             try:
                 mesh.batch(**{"global_batch": 8, "micro_batch": 1, **options})  # type: ignore[arg-type]
             except meshkit.MeshkitError as error:
-                told.append(str(error))
+                errors.append(str(error))
         both = mesh.batch(global_batch=16, micro_batch=2, data=("sp", "dp"))
         none = mesh.batch(global_batch=16, micro_batch=2, data=())
         same = plan == meshkit.BatchPlan.solve(dp=2, global_batch=16, micro_batch=2)
@@ -103,11 +101,11 @@ def ask_plans() -> Any:
         try:
             part.inside or outside.samples(0)
         except meshkit.CoordinateError as error:
-            told.append(str(error))
+            errors.append(str(error))
         schedule = meshkit.BatchSchedule.from_text(plan, "0:8 16:16").at(16)
         grown = [micro.samples.tolist() for micro in schedule.micro_batches(0, first=16)]
         part.close()
-        return same, shares, shard, own, grown, type(plan.resize(3)).__name__, told
+        return same, shares, shard, own, grown, type(plan.resize(3)).__name__, errors
 
 
 def run_on_eight_ranks() -> Any:
@@ -140,9 +138,9 @@ def average_gradients(mesh: meshkit.Mesh, model: nn.Module) -> None:
 def gradient_gap(model: nn.Module, expected: dict[str, Tensor]) -> float:
     """Return the largest difference between the full gradients and the expected ones."""
     names = {name: name.removeprefix("_orig_mod.") for name, _ in model.named_parameters()}
-    found = {names[name].removeprefix("module."): p.grad for name, p in model.named_parameters()}
-    assert found.keys() == expected.keys()
-    whole = {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in found.items()}
+    results = {names[name].removeprefix("module."): p.grad for name, p in model.named_parameters()}
+    assert results.keys() == expected.keys()
+    whole = {n: g.full_tensor() if hasattr(g, "full_tensor") else g for n, g in results.items()}
     return max(float((whole[n] - expected[n]).abs().max()) for n in expected)
 
 
@@ -198,9 +196,9 @@ def test_gradients_are_those_of_one_process_and_are_synchronised_once(
     """4 micro batches over 2 ranks, 32 over 7, and 3 over 4, one rank having a filler."""
     steps = -(-samples // 2 // ranks)
     compiled = ranks == 2  # which takes seconds a rank
-    found = meshkit.spawn(train_with_every_wrapper, ranks, (samples, compiled), timeout=120)
-    assert sum(row["none"][2] for row in found) == samples // 2
-    for row in found:
+    results = meshkit.spawn(train_with_every_wrapper, ranks, (samples, compiled), timeout=120)
+    assert sum(row["none"][2] for row in results) == samples // 2
+    for row in results:
         for name, (gap, sent, _) in row.items():
             assert gap < 1e-14, name
             assert len(sent) == steps
@@ -215,28 +213,33 @@ def test_gradients_are_those_of_one_process_and_are_synchronised_once(
 def test_by_tokens_the_gradient_is_that_of_the_mean_over_all_tokens(
     samples: int, eight: list[Any]
 ) -> None:
-    found = [one[samples] for one in eight]
+    results = [of_rank[samples] for of_rank in eight]
     total = int(token_counts(samples).sum())
-    assert sum(sum(weights) for _, weights, _ in found) == pytest.approx(4 * 2)
-    for rank, (gap, weights, refused) in enumerate(found):
+    assert sum(sum(weights) for _, weights, _ in results) == pytest.approx(4 * 2)
+    for rank, (gap, weights, refused) in enumerate(results):
         assert gap < 1e-14
         assert all(
             weight * total / 4 == pytest.approx(round(weight * total / 4)) for weight in weights
         )
         bad = (
-            "mesh.token_weights(counts): counts are whole numbers of 0 or more, "
-            "one a micro batch.\n"
+            "counts are whole numbers of 0 or more, one a micro batch.\n"
             "  Fix: [int(mask.sum()) for mask in masks]."
         )
-        other = "mesh.token_weights(counts): 1 rank refused its own counts.\n  Fix: see their logs."
-        mine = bad if rank in (2, 3) else other  # each of them in a group of its own
-        none = "mesh.token_weights(counts): no rank has a token.\n"
-        assert refused == [bad, bad, mine, mine, none + "  Fix: leave this step out on all ranks."]
+        other = "1 rank passed invalid counts.\n  Fix: see the error in the log of that rank."
+        own = bad if rank in (2, 3) else other  # each of them in a group of its own
+        none = "no rank has a token.\n  Fix: skip this step on all ranks."
+        expected = [
+            f"mesh.token_weights({counts}): {text}"
+            for counts, text in zip(
+                INVALID_COUNTS[rank in (2, 3)], (bad, bad, own, own, none), strict=True
+            )
+        ]
+        assert refused == expected
 
 
 def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
-    found = [one["plans"] for one in eight]
-    for rank, (same, shares, shard, own, grown, resized, told) in enumerate(found):
+    results = [of_rank["plans"] for of_rank in eight]
+    for rank, (same, shares, shard, own, grown, resized, errors) in enumerate(results):
         dp, sp = rank // 4, rank // 2 % 2
         assert same
         assert shares == (dp, sp * 2 + dp, 0, rank if rank < 4 else None)
@@ -245,15 +248,15 @@ def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
         assert own == (steps[:4], steps[4:])
         assert grown == steps[:4]
         assert resized == "BatchPlan"
-        assert told[0] == (
+        assert errors[0] == (
             "mesh.batch(global_batch=8, micro_batch=1, data=3): data is 3.\n"
             "  Fix: data=('dp',), or other axes of dp sp tp."
         )
-        assert [text.splitlines()[0].partition(": ")[0] for text in told[1:4]] == [
+        assert [text.splitlines()[0].partition(": ")[0] for text in errors[1:4]] == [
             "mesh.batch(global_batch=8, micro_batch=1, data='tq')",
             "mesh.batch(global_batch=8, micro_batch=1, data='dp dp') names the axis dp twice.",
             "mesh.batch(global_batch=15, micro_batch=1)",
         ]
-        assert told[4:] == [
-            "plan.samples(...): this rank is outside the mesh.\n  Fix: ask only where mesh.inside."
+        assert errors[4:] == [
+            "plan.samples(0): this rank is outside the mesh.\n  Fix: check mesh.inside first."
         ] * (rank >= 4)

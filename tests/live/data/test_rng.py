@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import meshkit
 from meshkit import Layout, MeshkitError, SpecError, stream_seed
 from meshkit.launch.default_group import require_job
+from meshkit.live.data import rng as rng_module
 from meshkit.live.data.rng import RandomStreams
 from tests.live.faults import error_of
 
@@ -54,67 +55,67 @@ VARY = ("dp", "tp")
 def test_a_stream_draws_as_the_generator_of_its_seed_and_continues(rng: RandomStreams) -> None:
     expected = torch.rand(8, generator=generator("dropout", dp=1, tp=1)).tolist()
     with rng("dropout", vary=VARY):
-        found = numbers(3)
+        drawn_numbers = numbers(3)
     with rng("dropout", vary="tp dp"):
-        found += numbers(5)
-    assert found == expected
+        drawn_numbers += numbers(5)
+    assert drawn_numbers == expected
 
 
 def test_a_stream_leaves_the_global_generator_unchanged(rng: RandomStreams) -> None:
     expected = [numbers(), torch.randn(3).tolist(), numbers()]
     torch.manual_seed(0)
-    found = [numbers()]
+    drawn_numbers = [numbers()]
     with rng("dropout"):
         torch.randn(5)  # an odd number, which leaves half a pair in the generator
-    found.append(torch.randn(3).tolist())
+    drawn_numbers.append(torch.randn(3).tolist())
     with pytest.raises(ZeroDivisionError), rng("dropout", vary=VARY):
         torch.rand(1 // 0)
-    found.append(numbers())
-    assert found == expected
+    drawn_numbers.append(numbers())
+    assert drawn_numbers == expected
 
 
 def test_python_and_numpy_generators_stay_unchanged(rng: RandomStreams) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
-    mine = torch.Generator().manual_seed(1)
+    own = torch.Generator().manual_seed(1)
     with rng("dropout"):
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index, union-attr]
-        torch.rand(2, generator=mine)
+        torch.rand(2, generator=own)
     again = torch.Generator().manual_seed(1)
     torch.rand(2, generator=again)
-    assert torch.equal(mine.get_state(), again.get_state())
+    assert torch.equal(own.get_state(), again.get_state())
 
 
 def test_a_body_that_fails_leaves_the_stream_where_it_stopped(rng: RandomStreams) -> None:
     expected = torch.rand(6, generator=generator("x")).tolist()
-    found = []
+    drawn_numbers = []
 
     def fails() -> None:
         with rng("x"):
-            found.extend(numbers(2))
+            drawn_numbers.extend(numbers(2))
             raise KeyError
 
     with pytest.raises(KeyError):
         fails()
     with rng("x"):
-        found += numbers(4)
-    assert found == expected
+        drawn_numbers += numbers(4)
+    assert drawn_numbers == expected
 
 
 def test_streams_nest_but_not_in_themselves(rng: RandomStreams) -> None:
     a, b = (torch.rand(4, generator=generator(name)).tolist() for name in "ab")
     with rng("a"):
-        found = numbers(2)
+        drawn_numbers = numbers(2)
         with rng("b"):
             assert numbers() == b
         inside = torch.get_rng_state()
         with pytest.raises(MeshkitError) as caught, rng("a"):
             pass
         assert torch.equal(inside, torch.get_rng_state())
-        found += numbers(2)
-    assert found == a
+        drawn_numbers += numbers(2)
+    assert drawn_numbers == a
     assert str(caught.value) == (
-        "mesh.rng('a'): the stream 'a' is open, and would draw the same numbers twice.\n"
-        "  Fix: a stream of another name inside it."
+        "the stream 'a' is open, and would draw the same numbers twice.\n"
+        "  Fix: another name for the inner stream."
     )
     with rng("a"):  # it can be entered again once it is left
         pass
@@ -130,9 +131,9 @@ def test_streams_left_in_another_order_raise(rng: RandomStreams) -> None:
         first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     assert str(caught.value) == (
-        "mesh.rng('a'): the stream 'a' is left while 'b', entered later, is open.\n"
-        "  Neither knows now which numbers were its own.\n"
-        "  Fix: no yield inside the with."
+        "the stream 'a' is left while 'b', entered later, is open.\n"
+        "  It is not known which numbers belong to which stream.\n"
+        "  Fix: move the yield out of the with."
     )
     torch.set_rng_state(before)
     with rng("a"):
@@ -150,18 +151,18 @@ def test_streams_differ_by_name_and_by_axes(rng: RandomStreams) -> None:
 
 def test_a_stream_keeps_the_seed_that_it_began_with(rng: RandomStreams) -> None:
     with rng("x", vary="dp", seed=9):
-        found = numbers(2)
+        drawn_numbers = numbers(2)
     with rng("x", vary="dp"):  # goes on
-        found += numbers(2)
+        drawn_numbers += numbers(2)
     with rng("x", vary="dp", seed=9):
-        found += numbers(2)
+        drawn_numbers += numbers(2)
     own = torch.Generator().manual_seed(stream_seed(9, "x", dp=1))
-    assert found == torch.rand(6, generator=own).tolist()
+    assert drawn_numbers == torch.rand(6, generator=own).tolist()
     with pytest.raises(SpecError) as caught:
         rng("x", vary="dp", seed=8)
     assert str(caught.value) == (
         "mesh.rng('x', vary='dp', seed=8): the stream 'x dp=1' began with another seed.\n"
-        "  Fix: leave out seed to go on with it, or another name."
+        "  Fix: leave out seed to continue it, or use another name."
     )
 
 
@@ -176,8 +177,8 @@ def test_invalid_names_raise(rng: RandomStreams, name: Any) -> None:
     with pytest.raises(SpecError) as caught:
         rng(name)
     assert str(caught.value) == (
-        f"mesh.rng({name!r}): {name!r} is no name of a stream.\n"
-        "  Fix: a str without blanks, such as 'dropout'."
+        f"mesh.rng({name!r}): the name {name!r} of a stream is invalid.\n"
+        "  Fix: a str without blanks, for example 'dropout'."
     )
     assert torch.equal(before, torch.get_rng_state())
 
@@ -196,12 +197,12 @@ def test_a_state_is_a_copy_that_torch_stores(rng: RandomStreams) -> None:
     assert loaded["x dp=1"]["cpu"].dtype == torch.uint8
     state["x dp=1"]["cpu"].zero_()  # as a checkpoint is read into it
     with rng("x", vary="dp"):
-        found = numbers()
+        drawn_numbers = numbers()
     rng.load_state_dict(loaded)
     loaded["x dp=1"]["cpu"].zero_()
     with rng("x", vary="dp"):
-        assert numbers() == found
-    assert found == torch.rand(8, generator=generator("x", dp=1)).tolist()[4:]
+        assert numbers() == drawn_numbers
+    assert drawn_numbers == torch.rand(8, generator=generator("x", dp=1)).tolist()[4:]
 
 
 def test_a_state_saved_inside_streams_is_their_current_state(rng: RandomStreams) -> None:
@@ -226,19 +227,19 @@ def test_a_stream_without_a_saved_state_begins_anew(rng: RandomStreams) -> None:
     rng.load_state_dict(only)
     assert [*rng.state_dict()] == ["a"]
     with rng("b", seed=4):  # and may begin with any seed
-        found = numbers()
+        drawn_numbers = numbers()
     expected = torch.Generator().manual_seed(stream_seed(4, "b"))
-    assert found == torch.rand(4, generator=expected).tolist()
+    assert drawn_numbers == torch.rand(4, generator=expected).tolist()
 
 
 def test_each_rank_takes_its_own_of_the_states_of_all_ranks(rng: RandomStreams) -> None:
     merged: dict[str, Any] = {}
     for rank in range(8):
-        one = RandomStreams(LAYOUT, rank, "cpu", lambda: 3)
+        streams = RandomStreams(LAYOUT, rank, "cpu", lambda: 3)
         for vary in ((), "dp", "dp tp"):
-            with one("x", vary=vary):
+            with streams("x", vary=vary):
                 numbers(rank)
-        merged |= one.state_dict()
+        merged |= streams.state_dict()
     assert len(merged) == 1 + 2 + 4
     rng.load_state_dict({**merged, "x pp=0": merged["x"]})
     assert [*rng.state_dict()] == ["x", "x dp=1", "x dp=1 tp=1"]
@@ -256,15 +257,15 @@ GOOD = torch.get_rng_state()
         (
             [GOOD],
             "mesh.rng.load_state_dict(states): the states are a list, not a dict.\n"
-            "  Fix: what mesh.rng.state_dict() returned, or several merged.",
+            "  Fix: the result of mesh.rng.state_dict(), or several of them merged.",
         ),
         *(
             (
                 {"y": {"cpu": GOOD}, key: state},
-                f"mesh.rng.load_state_dict(states): the state {key!r} of {kind!r} is not one of "
-                "a generator here.\n"
-                "  It is a uint8 tensor by the name of a stream and the type of a device.\n"
-                "  Fix: what mesh.rng.state_dict() returned, on a torch and a device like these.",
+                f"mesh.rng.load_state_dict(states): the state {key!r} of {kind!r} is not a "
+                "state of this rank's generator.\n"
+                "  States are uint8 tensors, by the name of a stream and the type of a device.\n"
+                "  Fix: the result of mesh.rng.state_dict() with the same torch and device type.",
             )
             for key, state, kind in [
                 ("x", {"cpu": GOOD[:-1]}, "cpu"),
@@ -292,7 +293,7 @@ def test_no_state_is_loaded_inside_a_stream(rng: RandomStreams) -> None:
         rng.load_state_dict({})
     assert str(caught.value) == (
         "mesh.rng.load_state_dict(states): the stream 'x' is open.\n"
-        "  Fix: load before the with, or after it."
+        "  Fix: call load_state_dict before or after the with."
     )
 
 
@@ -348,11 +349,11 @@ def test_inside_a_checkpointed_function_replay_recomputes_it(rng: RandomStreams)
     expected = F.dropout(torch.ones(3, 64), 0.5)  # only to say that masks of 64 differ
     assert not torch.equal(expected[0], expected[1])
     with rng("dropout"):  # the recomputation has moved no stream: two masks were drawn, not four
-        found = numbers()
+        drawn_numbers = numbers()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.set_state(generator("dropout").get_state())
         F.dropout(torch.ones(64), 0.5), F.dropout(torch.ones(64), 0.5)
-        assert numbers() == found
+        assert numbers() == drawn_numbers
 
 
 def test_inside_a_checkpointed_function_the_mask_is_another_without_it(rng: RandomStreams) -> None:
@@ -412,7 +413,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     stand_in = SimpleNamespace(random=cpu, default_generator=torch.default_generator)
     stand_in.get_device_module = {"cuda": module}.__getitem__
     stand_in.__dict__.update(uint8=torch.uint8, Tensor=Tensor)
-    monkeypatch.setattr(rng, "torch", stand_in)
+    monkeypatch.setattr(rng_module, "torch", stand_in, raising=True)
     return module
 
 
@@ -422,13 +423,13 @@ def test_the_current_device_draws_from_the_stream_too_and_no_other(cuda: Acceler
     before = [each.get_state() for each in cuda.generators]
     outer = torch.get_rng_state()
     with rng("x", vary="dp"):
-        found = cuda.rand(3)
+        drawn_numbers = cuda.rand(3)
         assert numbers() == expected[:4]
     with rng("x", vary="dp"):
-        found += cuda.rand(5)
+        drawn_numbers += cuda.rand(5)
     with pytest.raises(ZeroDivisionError), rng("y"):
         torch.rand(cuda.current // 0)
-    assert found == expected
+    assert drawn_numbers == expected
     assert torch.equal(outer, torch.get_rng_state())
     for state, each in zip(before, cuda.generators, strict=True):
         assert torch.equal(state, each.get_state())
@@ -480,7 +481,7 @@ def collect_seeds(sizes: Sizes) -> Any:
     with meshkit.build_mesh(sizes) as mesh:
         torch.manual_seed(1)
         before = torch.get_rng_state()
-        found = {vary: mesh.seed(vary=vary) for vary in ("", "dp", "dp tp", "sp")}
+        results = {vary: mesh.seed(vary=vary) for vary in ("", "dp", "dp tp", "sp")}
         touched = not torch.equal(before, torch.get_rng_state())
         more = mesh.seed(7), mesh.seed(7, vary=["tp", "dp"])  # type: ignore[arg-type]
         meshkit.init(seed=11)
@@ -488,7 +489,7 @@ def collect_seeds(sizes: Sizes) -> Any:
     meshkit.init(seed=12)
     kept = mesh.seed()
     meshkit.shutdown()
-    return mesh.coordinate, found, touched, more, later, kept, mesh.seed()
+    return mesh.coordinate, results, touched, more, later, kept, mesh.seed()
 
 
 def draw_and_seed(sizes: Sizes) -> Any:
@@ -521,10 +522,10 @@ def test_seeds_of_a_mesh(ranks: list[Any]) -> None:
 
 def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> None:
     by_place: dict[tuple[int, int], list[Any]] = {}
-    found = [streams for streams, _ in ranks]
-    for at, outside, drawn, alike in found:
+    results = [streams for streams, _ in ranks]
+    for at, outside, drawn, alike in results:
         by_place.setdefault((at["dp"], at["tp"]), []).append(drawn)
-        assert (outside, alike) == (found[0][1], found[0][3])
+        assert (outside, alike) == (results[0][1], results[0][3])
         own = torch.Generator().manual_seed(stream_seed(5, "dropout", dp=at["dp"], tp=at["tp"]))
         assert drawn[0] == torch.rand(4, generator=own).tolist()
     assert [len(rows) for rows in by_place.values()] == [2, 2]
@@ -532,32 +533,32 @@ def test_streams_are_equal_over_sp_and_distinct_over_dp(ranks: list[Any]) -> Non
     for part in range(3):  # the numbers, the masks of dropout, the numbers on coming back
         assert len({tuple(rows[0][part]) for rows in by_place.values()}) == 2
     own = torch.Generator().manual_seed(5)  # as if there had been no stream
-    assert found[0][1] == [torch.rand(4, generator=own).tolist() for _ in range(2)]
+    assert results[0][1] == [torch.rand(4, generator=own).tolist() for _ in range(2)]
 
 
 def collect_bases() -> Any:
     """Return the seeds without a seed for ``init``, and with one that it draws, twice."""
-    found = []
+    results = []
     for seed in (None, "shared", "shared"):
         meshkit.init(seed=seed)
         with meshkit.build_mesh() as mesh, mesh.rng("x"):
             base = mesh.seed(), require_job().seed
-        found.append((*base, stream_seed(torch.initial_seed())))
+        results.append((*base, stream_seed(torch.initial_seed())))
         gone = weakref.ref(mesh)
         gc.disable()  # a mesh that has been let go of is gone at once: its store is, too
         del mesh
-        found[-1] = (*found[-1], gone() is None)
+        results[-1] = (*results[-1], gone() is None)
         gc.enable()
         meshkit.shutdown()
-    return found
+    return results
 
 
 def test_the_base_seed_is_that_of_init_or_zero() -> None:
     first, second = meshkit.spawn(collect_bases, 2, timeout=60)
     (none, unsaid, *_), *shared = first
     assert (none, unsaid) == (stream_seed(0), None)
-    for found, drawn, seeded, _ in shared:
-        assert found == seeded == stream_seed(drawn)
+    for results, drawn, seeded, _ in shared:
+        assert results == seeded == stream_seed(drawn)
     assert len({row[0] for row in first}) == 3
     assert all(gone for *_, gone in first)
     assert second[1:] == shared  # one for all ranks
@@ -640,10 +641,10 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
     new: set[tuple[int, int]],
 ) -> None:
     folder = str(tmp_path)
-    found = meshkit.spawn(save_and_resume, ranks, (first, later, folder, way), timeout=60)
-    there = {(at["dp"], at["tp"]): drawn for (at, _, drawn), _ in found}
+    results = meshkit.spawn(save_and_resume, ranks, (first, later, folder, way), timeout=60)
+    there = {(at["dp"], at["tp"]): drawn for (at, _, drawn), _ in results}
     begun = set()
-    for _, (at, keys, drawn) in found:
+    for _, (at, keys, drawn) in results:
         dp, tp = at["dp"], at["tp"]
         known = [f"dropout dp={dp} tp={tp}", f"noise dp={dp}"]
         if (dp, tp) in there:
@@ -659,15 +660,15 @@ def test_streams_are_resumed_on_a_mesh_of_other_sizes(
 def collect_refusals() -> Any:
     """Return the errors on a rank inside the mesh, and on one outside."""
     with meshkit.build_mesh(dp=1, sp=1, ranks=[0]) as mesh:
-        told = [error_of(lambda: mesh.seed(vary="dp"))]
-        told.append(error_of(lambda: mesh.rng("init", vary="dp")))
-        told.append(error_of(lambda: mesh.seed(vary="ttp")))
-        told.append(error_of(lambda: mesh.rng("init", vary="pp")))
-        told.append(error_of(lambda: mesh.seed(True)))
-        told.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
+        errors = [error_of(lambda: mesh.seed(vary="dp"))]
+        errors.append(error_of(lambda: mesh.rng("init", vary="dp")))
+        errors.append(error_of(lambda: mesh.seed(vary="ttp")))
+        errors.append(error_of(lambda: mesh.rng("init", vary="pp")))
+        errors.append(error_of(lambda: mesh.seed(True)))
+        errors.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
         with mesh.rng("init"):  # nothing is varied: a rank outside may
             shared = numbers()
-        return dist.get_rank(), told, shared, mesh.seed()
+        return dist.get_rank(), errors, shared, mesh.seed()
 
 
 def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
@@ -683,14 +684,14 @@ def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
     ]
     assert rows[0][1][:2] == [None, None]
     assert rows[1][1][:2] == outside
-    for _, told, shared, seed in rows:
-        assert told[2] == (
+    for _, errors, shared, seed in rows:
+        assert errors[2] == (
             "UnknownAxisError",
             "mesh.seed(vary='ttp'): there is no axis 'ttp'.\n"
             "  The axes are dp, sp.\n"
             "  Fix: use one of dp, sp.",
         )
-        assert told[3][1].startswith("mesh.rng('init', vary='pp'): there is no axis 'pp'.\n")
-        assert told[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
-        assert told[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
+        assert errors[3][1].startswith("mesh.rng('init', vary='pp'): there is no axis 'pp'.\n")
+        assert errors[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
+        assert errors[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
         assert (shared, seed) == (rows[0][2], stream_seed(0))

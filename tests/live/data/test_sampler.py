@@ -40,60 +40,73 @@ def stream(length: int, data_index: int = 0) -> MicroBatchStream[int]:
     return MicroBatchStream(Counting(length), plan, data_index, 0)
 
 
-def order_of(one: MicroBatchSampler, epoch: int) -> list[list[int]]:
-    one.set_epoch(epoch)
-    return [*one]
+def order_of(own_sampler: MicroBatchSampler, epoch: int) -> list[list[int]]:
+    own_sampler.set_epoch(epoch)
+    return [*own_sampler]
 
 
 def test_each_pass_is_the_next_epoch() -> None:
-    one, other = sampler(), sampler()
-    passes = [[*one] for _ in range(3)]
+    own_sampler, other = sampler(), sampler()
+    passes = [[*own_sampler] for _ in range(3)]
     assert passes == [order_of(other, epoch) for epoch in range(3)]
     assert passes[0] != passes[1] != passes[2] != passes[0]
-    assert all(len(found) == len(one) == 5 for found in passes)
-    one.set_epoch(1)
-    assert [*one] == passes[1]
+    assert all(len(batches_read) == len(own_sampler) == 5 for batches_read in passes)
+    own_sampler.set_epoch(1)
+    assert [*own_sampler] == passes[1]
 
 
 def test_a_pass_equals_its_steps() -> None:
-    one = sampler()
-    found = [m.samples.tolist() for step in range(one.steps) for m in one.micro_batches(step)]
-    assert [*one] == found
-    assert (one.epoch, one.steps) == (0, 3)  # also after its end, until the next one begins
-    iter(one)
-    assert one.epoch == 1
+    own_sampler = sampler()
+    batches_read = [
+        m.samples.tolist()
+        for step in range(own_sampler.steps)
+        for m in own_sampler.micro_batches(step)
+    ]
+    assert [*own_sampler] == batches_read
+    assert (own_sampler.epoch, own_sampler.steps) == (
+        0,
+        3,
+    )  # also after its end, until the next one begins
+    iter(own_sampler)
+    assert own_sampler.epoch == 1
 
 
 def test_a_pass_left_early_begins_again() -> None:
-    one = sampler()
-    first = [*zip(range(4), one, strict=False)]
-    assert [*zip(range(4), one, strict=False)] == first
-    assert one.epoch == 0
-    whole = iter(one)
-    for _ in range(len(one)):
+    own_sampler = sampler()
+    first = [*zip(range(4), own_sampler, strict=False)]
+    assert [*zip(range(4), own_sampler, strict=False)] == first
+    assert own_sampler.epoch == 0
+    whole = iter(own_sampler)
+    for _ in range(len(own_sampler)):
         next(whole)
-    assert (iter(one), one.epoch)[1] == 1  # all was handed out, though not asked for more
+    assert (iter(own_sampler), own_sampler.epoch)[
+        1
+    ] == 1  # all was handed out, though not asked for more
 
 
 def test_the_consumed_samples_count_in_whole_steps() -> None:
-    one, counts = sampler(), []
-    for _ in one:
-        counts.append(one.state_dict()["consumed"])
+    own_sampler, counts = sampler(), []
+    for _ in own_sampler:
+        counts.append(own_sampler.state_dict()["consumed"])
     assert counts == [0, 4, 4, 8, 10]
-    assert one.state_dict() == one.state_dict(steps=3)
-    iter(one)
-    assert one.state_dict() == {**one.state_dict(steps=0), "epoch": 1, "consumed": 0}
-    one.set_epoch(0)
-    assert one.state_dict(steps=1) == {**one.state_dict(), "consumed": 4}
+    assert own_sampler.state_dict() == own_sampler.state_dict(steps=3)
+    iter(own_sampler)
+    assert own_sampler.state_dict() == {
+        **own_sampler.state_dict(steps=0),
+        "epoch": 1,
+        "consumed": 0,
+    }
+    own_sampler.set_epoch(0)
+    assert own_sampler.state_dict(steps=1) == {**own_sampler.state_dict(), "consumed": 4}
 
 
 def test_an_abandoned_pass_changes_nothing() -> None:
-    one = sampler()
-    old = iter(one)
-    new = iter(one)
+    own_sampler = sampler()
+    old = iter(own_sampler)
+    new = iter(own_sampler)
     next(new), next(new)
     assert len([*old]) == 5
-    assert (one.epoch, one.state_dict()["consumed"]) == (0, 4)
+    assert (own_sampler.epoch, own_sampler.state_dict()["consumed"]) == (0, 4)
 
 
 def test_resumed_at_every_step_by_other_plans() -> None:
@@ -102,48 +115,48 @@ def test_resumed_at_every_step_by_other_plans() -> None:
     for steps in range(4):
         saved = sampler().state_dict(steps=steps)
         plan = BatchPlan.solve(dp=1, global_batch=3, micro_batch=3)
-        rest = MicroBatchSampler(Epoch(10, plan, 0, True, 1, "keep"))
-        rest.load_state_dict(saved)
-        assert [s for batch in rest for s in batch] == order[4 * steps :]
-        assert rest.epoch == 0
-        assert len([*rest]) == 4  # the whole of the next epoch
-        assert rest.epoch == 1
+        resumed = MicroBatchSampler(Epoch(10, plan, 0, True, 1, "keep"))
+        resumed.load_state_dict(saved)
+        assert [s for batch in resumed for s in batch] == order[4 * steps :]
+        assert resumed.epoch == 0
+        assert len([*resumed]) == 4  # the whole of the next epoch
+        assert resumed.epoch == 1
 
 
 def test_a_loaded_position_survives_set_epoch_of_its_epoch_alone() -> None:
     saved = sampler().state_dict(steps=1)
     for epoch, left in ((0, 3), (1, 5)):
-        one = sampler()
-        one.load_state_dict(saved)
-        one.set_epoch(epoch)
-        assert len([*one]) == len(one) == left
-    one = sampler()
-    one.load_state_dict(saved)
-    assert len([*one]) == 3
-    one.set_epoch(0)  # it has been read: from its start now
-    assert (len([*one]), one.epoch) == (5, 0)
+        own_sampler = sampler()
+        own_sampler.load_state_dict(saved)
+        own_sampler.set_epoch(epoch)
+        assert len([*own_sampler]) == len(own_sampler) == left
+    own_sampler = sampler()
+    own_sampler.load_state_dict(saved)
+    assert len([*own_sampler]) == 3
+    own_sampler.set_epoch(0)  # it has been read: from its start now
+    assert (len([*own_sampler]), own_sampler.epoch) == (5, 0)
 
 
 def test_the_end_of_an_epoch_is_the_end_after_loading_too() -> None:
-    one = sampler()
-    one.load_state_dict(sampler().state_dict(steps=3))
-    assert (len(one), one.steps, [*one], one.epoch) == (0, 0, [], 0)
-    assert (len([*one]), one.epoch) == (5, 1)
+    own_sampler = sampler()
+    own_sampler.load_state_dict(sampler().state_dict(steps=3))
+    assert (len(own_sampler), own_sampler.steps, [*own_sampler], own_sampler.epoch) == (0, 0, [], 0)
+    assert (len([*own_sampler]), own_sampler.epoch) == (5, 1)
 
 
 def test_a_call_that_raises_changes_nothing() -> None:
-    one = sampler()
-    one.load_state_dict(one.state_dict(steps=1))
-    before = one.state_dict()
+    own_sampler = sampler()
+    own_sampler.load_state_dict(own_sampler.state_dict(steps=1))
+    before = own_sampler.state_dict()
     with pytest.raises(BatchError):
-        one.load_state_dict(sampler(length=11).state_dict())
+        own_sampler.load_state_dict(sampler(length=11).state_dict())
     for wrong in (-1, 1.0, True, None):
         with pytest.raises(CoordinateError):
-            one.set_epoch(wrong)  # type: ignore[arg-type]
+            own_sampler.set_epoch(wrong)  # type: ignore[arg-type]
     for steps in (-1, 3, True):
         with pytest.raises(CoordinateError):
-            one.state_dict(steps=steps)
-    assert one.state_dict() == before
+            own_sampler.state_dict(steps=steps)
+    assert own_sampler.state_dict() == before
 
 
 class Squares(Dataset[tuple[int, int]]):
@@ -161,25 +174,25 @@ class Squares(Dataset[tuple[int, int]]):
 
 def collect_steps(sampler: Any, loader: DataLoader[Any], steps: int | None = None) -> Any:
     """Read one epoch as a trainer does; return the micro batches of each step."""
-    batches, found = iter(loader), []
+    batches, batches_read = iter(loader), []
     for step in range(sampler.steps if steps is None else steps):
         row = []
         for micro, (samples, squares) in zip(sampler.micro_batches(step), batches, strict=False):
             same = samples.tolist() == micro.samples.tolist()
             same = same and squares.tolist() == [s * s for s in samples.tolist()]
             row.append((micro.samples.tolist(), micro.weight, micro.is_filler, same))
-        found.append(row)
-    return found
+        batches_read.append(row)
+    return batches_read
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_reads_ahead(workers: int) -> None:
     """Two workers prefetch four micro batches, so they reach the end one step early."""
-    data, one = Squares(10), sampler()
-    loader: Any = DataLoader(data, batch_sampler=one, num_workers=workers)
+    data, own_sampler = Squares(10), sampler()
+    loader: Any = DataLoader(data, batch_sampler=own_sampler, num_workers=workers)
     for epoch in range(2):
-        rows = collect_steps(one, loader)
-        assert one.epoch == epoch
+        rows = collect_steps(own_sampler, loader)
+        assert own_sampler.epoch == epoch
         assert [len(row) for row in rows] == [2, 2, 1]
         assert all(same for row in rows for *_, same in row)
 
@@ -197,19 +210,19 @@ def test_a_stream_by_hand() -> None:
 
 
 def test_a_stream_is_read_on_and_begins_again_with_its_epoch() -> None:
-    one = stream(20)
-    saved = one.state_dict(steps=2)
+    own_sampler = stream(20)
+    saved = own_sampler.state_dict(steps=2)
     assert saved == {"version": 1, "epoch": 0, "consumed": 12}
-    one.load_state_dict(saved)
+    own_sampler.load_state_dict(saved)
     for _ in range(2):
-        one.set_epoch(0)
-        assert [*one] == [[12, 13], [16, 17]]
-    assert one.state_dict(steps=1)["consumed"] == 18
-    one.set_epoch(1)
-    assert next(iter(one)) == [0, 1]
-    assert one.state_dict(steps=1) == {"version": 1, "epoch": 1, "consumed": 6}
-    copy = pickle.loads(pickle.dumps(one))  # what a worker that is spawned gets
-    assert [*copy] == [*one]
+        own_sampler.set_epoch(0)
+        assert [*own_sampler] == [[12, 13], [16, 17]]
+    assert own_sampler.state_dict(steps=1)["consumed"] == 18
+    own_sampler.set_epoch(1)
+    assert next(iter(own_sampler)) == [0, 1]
+    assert own_sampler.state_dict(steps=1) == {"version": 1, "epoch": 1, "consumed": 6}
+    copy = pickle.loads(pickle.dumps(own_sampler))  # what a worker that is spawned gets
+    assert [*copy] == [*own_sampler]
 
 
 SIZES = {"global_batch": 6, "micro_batch": 1, "uneven": True}
@@ -287,12 +300,14 @@ def streams() -> list[Any]:
 
 def ownership(rows: list[Any], dp: int, sp: int) -> list[int]:
     """Return the samples of a step in global order; ranks of one sp group see the same."""
-    found = []
+    batches_read = []
     by_index = [rows[d * sp : (d + 1) * sp] for d in range(dp)]
     assert all(row == shared[0] for shared in by_index for row in shared)
     for column in zip(*(shared[0] for shared in by_index), strict=True):
-        found += [s for samples, _, filler, same in column if not filler and same for s in samples]
-    return found
+        batches_read += [
+            s for samples, _, filler, same in column if not filler and same for s in samples
+        ]
+    return batches_read
 
 
 def test_epochs_on_real_ranks_and_resumed_on_another_mesh() -> None:
@@ -308,14 +323,14 @@ def check_epochs(length: int, by_rank: list[Any]) -> None:
     for place, (dp, sp) in enumerate([(2, 2)] * 3 + [(4, 1)]):
         steps = zip(*(report[place][1] for report in by_rank), strict=True)
         passes.append([ownership(list(rows), dp, sp) for rows in steps])
-    assert [[len(step) for step in one] for one in passes] == [[6, 6, 6, 2]] * 2 + [
+    assert [[len(step) for step in own_sampler] for own_sampler in passes] == [[6, 6, 6, 2]] * 2 + [
         [6, 6],
         [4, 4],
     ]
     parts = (passes[0], passes[1], passes[2] + passes[3])
-    first, second, third = ([s for step in one for s in step] for one in parts)
-    for found in (first, second, third):
-        assert sorted(found) == list(range(length))
+    first, second, third = ([s for step in own_sampler for s in step] for own_sampler in parts)
+    for batches_read in (first, second, third):
+        assert sorted(batches_read) == list(range(length))
     assert first != second != third
     plan = BatchPlan.solve(dp=1, global_batch=20, micro_batch=20)
     alone = MicroBatchSampler(Epoch(length, plan, 0, True, 5, "keep"))
@@ -328,16 +343,16 @@ def test_streams_on_real_ranks_and_resumed_on_another_mesh(
     workers: int, streams: list[Any]
 ) -> None:
     by_rank = [reports[workers] for reports in streams]
-    whole, rest, again = zip(*by_rank, strict=True)
+    whole, resumed, again = zip(*by_rank, strict=True)
     assert whole[0] == whole[1] == [[s + d] for s in (0, 6, 12) for d in (0, 2, 4)]
     assert whole[2] == whole[3] == [[s + d] for s in (0, 6, 12) for d in (1, 3, 5)]
-    assert rest == tuple([[12 + d], [16 + d]] for d in range(4))  # 20 to 22 are no whole step
+    assert resumed == tuple([[12 + d], [16 + d]] for d in range(4))  # 20 to 22 are no whole step
     assert again == tuple([[s + d] for s in range(0, 20, 4)] for d in range(4))
 
 
 def collect_refusals() -> Any:
     """Return the errors of mesh.sampler."""
-    told: list[str] = []
+    errors: list[str] = []
     with meshkit.build_mesh(dp=2) as mesh:
         plan = mesh.batch(global_batch=4, micro_batch=2)
         other = meshkit.BatchPlan.solve(dp=4, global_batch=8, micro_batch=2)
@@ -360,19 +375,21 @@ def collect_refusals() -> Any:
             try:
                 ask()
             except meshkit.MeshkitError as error:
-                told.append(str(error))
+                errors.append(str(error))
         plain = meshkit.BatchPlan.solve(dp=2, global_batch=4, micro_batch=1)
-        told.append(str([*mesh.sampler(range(4), plain)]))
-        one = mesh.sampler(torch.tensor([1000]), plain)  # a dataset of one sample, not a number
-        assert len(one) == one.steps == 1
+        errors.append(str([*mesh.sampler(range(4), plain)]))
+        own_sampler = mesh.sampler(
+            torch.tensor([1000]), plain
+        )  # a dataset of one sample, not a number
+        assert len(own_sampler) == own_sampler.steps == 1
         shared = mesh.batch(global_batch=4, micro_batch=1, data=())  # all ranks read the same
-        told.append(str([*mesh.sampler(range(4), shared)]))
-    return told
+        errors.append(str([*mesh.sampler(range(4), shared)]))
+    return errors
 
 
 def test_the_errors_of_mesh_sampler() -> None:
-    zero, one = meshkit.spawn(collect_refusals, 2, timeout=60)
-    assert zero[:-2] == one[:-2]
+    zero, own_sampler = meshkit.spawn(collect_refusals, 2, timeout=60)
+    assert zero[:-2] == own_sampler[:-2]
     assert zero[:-2] == [
         "mesh.sampler(8, plan): there is no axis 'shard'.\n"
         "  The axes are dp.\n"
@@ -383,10 +400,10 @@ def test_the_errors_of_mesh_sampler() -> None:
         "mesh.sampler(dataset, plan, seed=1): a stream is read in its own order.\n"
         "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
         "mesh.sampler(dataset, plan): a list_iterator has no len().\n"
-        "  What is read by index must say how many samples it has.\n"
+        "  A dataset that is read by index must have a length.\n"
         "  Fix: the number of samples, or a torch.utils.data.IterableDataset.",
-        "mesh.sampler(dataset, plan, tail='drop'): 3 samples give no whole step of 4.\n"
-        "  Fix: mesh.sampler(dataset, plan, tail='keep'), or a global batch of at most 3.",
+        "mesh.sampler([1, 2, 3], plan, tail='drop'): 3 samples do not fill one step of 4.\n"
+        "  Fix: mesh.sampler([1, 2, 3], plan, tail='keep'), or a global batch of at most 3.",
         "mesh.sampler(8, plan, shuffle=True): the plan is of another mesh.\n"
         "  It divides the samples by 4; this mesh has dp=2.\n"
         "  Fix: mesh.batch(...).",
@@ -395,11 +412,11 @@ def test_the_errors_of_mesh_sampler() -> None:
         "mesh.sampler(dataset, plan, shuffle=True): a stream is read in its own order.\n"
         "  Fix: mesh.sampler(dataset, plan), and shuffle in the dataset.",
         "mesh.sampler(dataset, plan, tail='keep'): tail is 'keep'.\n"
-        "  Where a stream ends is not known before, so only whole steps are read.\n"
+        "  The end of a stream is not known before, so only whole steps are read.\n"
         "  Fix: mesh.sampler(dataset, plan, tail='drop').",
         "stream.state_dict(steps=-1): steps is -1.\n  Fix: steps as an int, 0 or more.",
     ]
-    assert (zero[-2:], one[-2:]) == (
+    assert (zero[-2:], own_sampler[-2:]) == (
         ["[[0], [2]]", "[[0], [1], [2], [3]]"],
         ["[[1], [3]]", "[[0], [1], [2], [3]]"],
     )

@@ -74,21 +74,21 @@ def cut_and_gather(sizes: dict[str, Any], axes: Any, group: tuple[str, ...]) -> 
         parts = mesh.size(*group)
         for order, length in itertools.product(("contiguous", "zigzag"), (16, 13, 3, 1)):
             shard = mesh.sequence(length, axes=axes, order=order, pad=True)
-            mine = shard.positions.tolist()
-            held.append(mine)
+            own = shard.positions.tolist()
+            held.append(own)
             if (shard.part, shard.plan.parts) != (
                 mesh.peers(*group).tolist().index(mesh.rank),
                 parts,
             ):
                 faults.append(("part", shard.part))
-            if shard.is_token.tolist() != [at < length for at in mine]:
-                faults.append(("is_token", mine))
+            if shard.is_token.tolist() != [at < length for at in own]:
+                faults.append(("is_token", own))
             if shard.num_tokens != int(shard.is_token.sum()):
                 faults.append(("num_tokens", shard.num_tokens))
             for dim, ndim in SHAPES:
                 whole = make_sequence(length, dim, ndim)
                 slice_ = shard.take(whole, dim)
-                if not torch.equal(slice_, select_positions(whole, mine, dim)):
+                if not torch.equal(slice_, select_positions(whole, own, dim)):
                     faults.append(("take", order, length, dim, ndim))
                 again = shard.gather(slice_, dim)
                 if not torch.equal(again, whole):
@@ -105,17 +105,17 @@ def cut_on_every_mesh(cuts: list[Cut]) -> list[dict[str, Any]]:
 def cut() -> list[list[dict[str, Any]]]:
     """Return the results of each rank, by mesh."""
     by_rank = meshkit.spawn(cut_on_every_mesh, 4, (CUTS,), timeout=120)
-    return [list(one) for one in zip(*by_rank, strict=True)]
+    return [list(item) for item in zip(*by_rank, strict=True)]
 
 
 @pytest.mark.parametrize("number", range(len(CUTS)))
 def test_gather_undoes_take_on_every_mesh(cut: list[list[dict[str, Any]]], number: int) -> None:
-    (sizes, _, group), told = CUTS[number], cut[number]
-    assert [rank["faults"] for rank in told] == [[]] * 4
+    (sizes, _, group), results = CUTS[number], cut[number]
+    assert [rank["faults"] for rank in results] == [[]] * 4
     layout = meshkit.Layout(**{axis: size for axis, size in sizes.items() if isinstance(size, int)})
     for row in layout.groups(*group):
         for place, length in enumerate((16, 13, 3, 1, 16, 13, 3, 1)):
-            together = sorted(at for rank in row for at in told[rank]["held"][place])
+            together = sorted(at for rank in row for at in results[rank]["held"][place])
             plan = SequencePlan(length, len(row), ORDERS[place // 4], pad=True)  # type: ignore[arg-type]
             assert together == list(range(plan.padded))
 
@@ -125,26 +125,26 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8
 
 def gather_every_dtype() -> list[bool]:
     """Return whether each dtype is kept, and gathered tensors need no gradient."""
-    found = []
+    results = []
     with meshkit.build_mesh(dp=1, sp=2) as mesh:
         shard = mesh.sequence(7, order="zigzag", pad=True)
         for dtype in DTYPES:
             whole = make_sequence(7, 1, 2, dtype)
             again = shard.gather(shard.take(whole))
-            found += [again.dtype == dtype, torch.equal(again, whole)]
+            results += [again.dtype == dtype, torch.equal(again, whole)]
         carrying = shard.take(torch.ones(2, 7, requires_grad=True))
-        found += [carrying.requires_grad, not shard.gather(carrying).requires_grad]
+        results += [carrying.requires_grad, not shard.gather(carrying).requires_grad]
         alone = mesh.sequence(7, axes="dp", order="zigzag")
         kept = torch.ones(2, 7, requires_grad=True)
         gathered = alone.gather(kept)
-        found += [not gathered.requires_grad, gathered.data_ptr() != kept.data_ptr()]
+        results += [not gathered.requires_grad, gathered.data_ptr() != kept.data_ptr()]
         none = mesh.sequence(7, axes=())
-        found += [
+        results += [
             none.take(kept).data_ptr() == kept.data_ptr(),
             none.positions.tolist() == [*range(7)],
         ]
-        found += [torch.equal(none.gather(kept), kept)]
-    return found
+        results += [torch.equal(none.gather(kept), kept)]
+    return results
 
 
 def test_every_dtype_and_no_gradient() -> None:
@@ -155,8 +155,8 @@ def use_group_not_built() -> list[Any]:
     """Use axes without a group: local methods work, gather names the group to request."""
     with meshkit.build_mesh(dp=1, cp=2, sp=2) as mesh:
         shard = mesh.sequence(8, axes="sp cp")
-        mine = shard.take(torch.arange(8), dim=0)
-        told = error_of(lambda: shard.gather(mine, dim=0))
+        own = shard.take(torch.arange(8), dim=0)
+        results = error_of(lambda: shard.gather(own, dim=0))
         cp_sp = mesh.sequence(8, axes="cp sp")
         refused = [
             error_of(lambda: mesh.sequence(10, axes=("cp", "sp"), order="zigzag")),
@@ -167,18 +167,18 @@ def use_group_not_built() -> list[Any]:
             error_of(lambda: mesh.sequence(0, pad=True)),
             error_of(lambda: mesh.sequence(8, order="striped")),  # type: ignore[arg-type]
         ]
-    closed = [error_of(lambda: mesh.sequence(8)), error_of(lambda: cp_sp.gather(mine, dim=0))]
-    return [mine.tolist(), told, refused, closed]
+    closed = [error_of(lambda: mesh.sequence(8)), error_of(lambda: cp_sp.gather(own, dim=0))]
+    return [own.tolist(), results, refused, closed]
 
 
 def test_the_errors_of_mesh_sequence() -> None:
     built = "build_mesh(dp=1, cp=2, sp=2"
-    told = meshkit.spawn(use_group_not_built, 4, timeout=60)
-    for rank, (mine, asked, refused, closed) in enumerate(told):
+    results = meshkit.spawn(use_group_not_built, 4, timeout=60)
+    for rank, (own, missing_group, refused, closed) in enumerate(results):
         part = rank % 2 * 2 + rank // 2  # cp the fastest
-        assert mine == [2 * part, 2 * part + 1]
-        assert asked[0] == "SpecError"
-        assert "groups=['sp cp']" in asked[1]
+        assert own == [2 * part, 2 * part + 1]
+        assert missing_group[0] == "SpecError"
+        assert "groups=['sp cp']" in missing_group[1]
         assert refused == [
             (
                 "SpecError",
@@ -187,13 +187,13 @@ def test_the_errors_of_mesh_sequence() -> None:
                 "  Zigzag cuts the sequence into two chunks a part.\n"
                 "  Nearest lengths: 8 and 16.\n"
                 "  Fix: length 8 or 16, or mesh.sequence(10, axes=('cp', 'sp'), order='zigzag', "
-                "pad=True), which fills up to 16.",
+                "pad=True), which pads to 16.",
             ),
             (
                 "SpecError",
                 "mesh.sequence(9): 9 is not a multiple of sp 2.\n"
                 "  Nearest lengths: 8 and 10.\n"
-                "  Fix: length 8 or 10, or mesh.sequence(9, pad=True), which fills up to 10.",
+                "  Fix: length 8 or 10, or mesh.sequence(9, pad=True), which pads to 10.",
             ),
             (
                 "UnknownAxisError",
@@ -214,7 +214,7 @@ def test_the_errors_of_mesh_sequence() -> None:
                 "SpecError",
                 "mesh.sequence(0, pad=True): length is 0.\n"
                 "  Lengths and parts are whole numbers of 1 or more.\n"
-                "  Fix: length 2, say.",
+                "  Fix: length=2, for example.",
             ),
             (
                 "SpecError",
@@ -291,7 +291,7 @@ def test_gradients_pass_through_take_and_restore(order: Any) -> None:
     whole = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
     every = shards(7, 4, order, pad=True)
     slices = [shard.take(whole) for shard in every]
-    assert all(one.requires_grad for one in slices)  # also where all of it is padding
+    assert all(item.requires_grad for item in slices)  # also where all of it is padding
     scales = torch.randn(2, 7, 3, dtype=torch.float64)
     (every[0].restore(slices) * scales).sum().backward()
     assert torch.equal(whole.grad, scales)  # type: ignore[arg-type]
@@ -307,10 +307,10 @@ def test_positions_are_made_once() -> None:
 
 def test_the_causal_mask_between_two_shards() -> None:
     every, mask = shards(16, 4, "zigzag"), torch.ones(16, 16).tril().bool()
-    for mine in every:
+    for own in every:
         for theirs in every:
-            seen = mine.positions[:, None] >= theirs.positions
-            assert torch.equal(seen, mask[mine.positions][:, theirs.positions])
+            seen = own.positions[:, None] >= theirs.positions
+            assert torch.equal(seen, mask[own.positions][:, theirs.positions])
 
 
 TENSOR = torch.zeros(3, 5, 16)
@@ -319,56 +319,56 @@ TENSOR = torch.zeros(3, 5, 16)
 REFUSED = [
     (
         lambda shard: shard.take(TENSOR),
-        """shard.take(tensor, dim=1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
+        """shard.take(tensor): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
   The sequence has 16.
   Fix: dim=2.""",
     ),
     (
         lambda shard: shard.take(TENSOR[..., :9], -1),
-        """shard.take(tensor, dim=-1): dim -1 of a tensor of shape (3, 5, 9) has 9 tokens.
+        """shard.take(tensor, -1): dim -1 of a tensor of shape (3, 5, 9) has 9 tokens.
   The sequence has 16.
   Fix: a tensor of whole sequences, or mesh.sequence with their length.""",
     ),
     (
         lambda shard: shard.take(torch.zeros(16)),
-        """shard.take(tensor, dim=1): a tensor of shape (16,) has no dim 1.
+        """shard.take(tensor): a tensor of shape (16,) has no dim 1.
   The sequence has 16.
   Fix: dim=0.""",
     ),
     (
         lambda shard: shard.take(torch.zeros(16, 16, 2), "1"),
-        """shard.take(tensor, dim='1'): a tensor of shape (16, 16, 2) has no dim '1'.
+        """shard.take(tensor, '1'): a tensor of shape (16, 16, 2) has no dim '1'.
   The sequence has 16.
   Fix: dim=0, or dim=1.""",
     ),
     (
         lambda shard: shard.gather(TENSOR, 2),
-        """shard.gather(tensor, dim=2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
+        """shard.gather(tensor, 2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
   Each part has 4.
-  Fix: what shard.take(tensor) gives.""",
+  Fix: the result of shard.take(tensor).""",
     ),
     (
         lambda shard: shard.gather(TENSOR, -4),
-        """shard.gather(tensor, dim=-4): a tensor of shape (3, 5, 16) has no dim -4.
+        """shard.gather(tensor, -4): a tensor of shape (3, 5, 16) has no dim -4.
   Each part has 4.
-  Fix: what shard.take(tensor) gives.""",
+  Fix: the result of shard.take(tensor).""",
     ),
     (
         lambda shard: shard.restore(TENSOR, 1),
-        """shard.restore(parts, dim=1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
+        """shard.restore(parts, 1): dim 1 of a tensor of shape (3, 5, 16) has 5 tokens.
   All parts together have 16.
   Fix: dim=2.""",
     ),
     (
         lambda shard: shard.restore([TENSOR[..., :4]] * 3, 2),
-        """shard.restore(parts, dim=2): 3 slices for 4 parts.
-  Fix: all parts, in their order; shard.gather(tensor) gets them.""",
+        """shard.restore(parts, 2): 3 slices for 4 parts.
+  Fix: the slices of all parts, in their order; shard.gather(tensor) collects them.""",
     ),
     (
         lambda shard: shard.restore([TENSOR[..., :4]] * 3 + [TENSOR], 2),
-        """shard.restore(parts, dim=2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
+        """shard.restore(parts, 2): dim 2 of a tensor of shape (3, 5, 16) has 16 tokens.
   Each part has 4.
-  Fix: all parts, in their order; shard.gather(tensor) gets them.""",
+  Fix: the slices of all parts, in their order; shard.gather(tensor) collects them.""",
     ),
 ]
 
@@ -388,6 +388,7 @@ def test_a_pickled_shard_works_without_its_group() -> None:
         with pytest.raises(MeshkitError) as caught:
             copy.gather(shard.positions, dim=0)
         assert str(caught.value) == (
-            "shard.gather(tensor): this shard is a copy, and its group stayed behind.\n"
+            "shard.gather(tensor, dim=0): this shard is a copy from another process, "
+            "without its group.\n"
             "  Fix: mesh.sequence(...) in this process."
         )
