@@ -180,7 +180,7 @@ def test_a_bench_that_is_not_whole_is_refused(
 
 FIGURES = (
     "Fix: one of flops, memory, memory_bandwidth, bandwidth_intra_node, bandwidth_inter_node, "
-    "latency_intra_node, latency_inter_node, source; or what meshkit bench --json printed."
+    "latency_intra_node, latency_inter_node, source; or the output of meshkit bench --json."
 )
 
 
