@@ -30,7 +30,7 @@ from pathlib import Path
 
 from ..core.call import public
 from ..launch.spawn.start_method import context_for, start_process
-from ..launch.spawn.worker import environment, set_up_worker
+from ..launch.spawn.worker import child_environment, set_up_worker
 from ..launch.store.rank_lease import process_stat
 from ..live.preload import preload_mesh
 
@@ -128,7 +128,7 @@ def play(
     processes: list[BaseProcess] = []
     try:
         for rank in range(world_size):
-            environ = environment(rank, world_size, f"file://{folder}/store")
+            environ = child_environment(rank, world_size, f"file://{folder}/store")
             given = fn, tuple(args), environ, Strike(folder, rank)
             process: BaseProcess = context.Process(target=_rank, args=given)
             start_process(process)

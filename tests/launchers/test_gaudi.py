@@ -75,8 +75,8 @@ def test_the_doctor_chooses_no_module() -> None:
 
 
 def test_ranks_that_a_rank_starts_choose_their_own_modules() -> None:
-    code = "import os; from meshkit.launch.spawn.worker import environment\n"
-    code += "print('HLS_MODULE_ID' in environment(0, 2, 'file:///x'))"
+    code = "import os; from meshkit.launch.spawn.worker import child_environment\n"
+    code += "print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x'))"
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import allocation
+from meshkit.launch.launchers.detect import allocation_without_srun
 from tests.launchers.checks import PYTHON, check, clean, job
 from tests.launchers.slurm import Slurm, cluster
 
@@ -74,7 +74,7 @@ def test_a_batch_script_without_srun_is_one_process(slurm: Slurm, tmp_path: Path
     lines = (tmp_path / "env").read_text().rstrip("\0").split("\0")
     recorded = dict(line.split("=", 1) for line in lines)
     assert recorded["SLURM_PROCID"] == "0"  # the trap is real
-    assert allocation(meshkit.detect(recorded)) == "SLURM_NTASKS = 8"
+    assert allocation_without_srun(meshkit.detect(recorded)) == "SLURM_NTASKS = 8"
 
 
 def test_the_trap_is_told_by_init(slurm: Slurm) -> None:

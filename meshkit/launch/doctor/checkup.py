@@ -17,8 +17,8 @@ from types import ModuleType
 
 from ...core.call import public
 from ...core.errors import LaunchError
-from ..device.accelerators import installed, load_bridge, row_of
-from ..launchers.detect import allocation, detect
+from ..device.accelerators import accelerator_row, installed, load_bridge
+from ..launchers.detect import allocation_without_srun, detect
 from ..launchers.table import LAUNCHERS
 from ..launchers.variables import Env
 from ..launchers.world import World
@@ -163,13 +163,13 @@ def backends(torch: ModuleType, kind: str) -> Finding:
         return Finding(
             "backends", False, "torch was built without torch.distributed", _other_torch(kind)
         )
-    known = {*BACKENDS, *row_of(kind).backends}
+    known = {*BACKENDS, *accelerator_row(kind).backends}
     available = {name for name in known if torch.distributed.is_backend_available(name)}
     shown = [*BACKENDS, *sorted(known - {*BACKENDS})]
     text = " ".join(name for name in shown if name in available) or "none"
     if missing := [name for name in shown if name not in available]:
         text += f"; not built in: {' '.join(missing)}"
-    needed = row_of(kind).backends
+    needed = accelerator_row(kind).backends
     if available & {*needed}:
         return Finding("backends", True, text)
     return Finding("backends", False, f"{text}\nnone of them supports {kind}", _other_torch(kind))
@@ -182,7 +182,7 @@ def _has_nccl() -> bool:
 
 
 def _other_torch(kind: str) -> str:
-    return f"install a torch built with {' or '.join(row_of(kind).backends)}."
+    return f"install a torch built with {' or '.join(accelerator_row(kind).backends)}."
 
 
 # ---------------------------------------------------------------- the launcher
@@ -203,7 +203,7 @@ def launcher(env: Env) -> tuple[World | None, list[Finding]]:
         world = detect(env)
     except LaunchError as error:
         return None, [_from_error("launcher", error)]
-    tasks = allocation(world)
+    tasks = allocation_without_srun(world)
     text, advice = world.launcher, ""
     if tasks:
         text += f": a single process in an allocation of several tasks ({tasks})"

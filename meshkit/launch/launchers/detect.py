@@ -27,8 +27,8 @@ NO_SRUN = "no srun ("
 # The number of tasks or nodes of an allocation in which no srun has started a task yet.
 ALLOCATED = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES")
 
-WHO = ("rank", "world_size", "local_rank")
-_FIELDS = (*WHO, "local_world_size", "node_rank", "num_nodes")
+ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
+_FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 
 
 @public("detect")
@@ -74,7 +74,7 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
         LaunchError: if one is not an int or too small, or ``rank`` is not below ``world_size``.
     """
     numbers: dict[str, int] = {}
-    for name in (name for name in WHO if name in options):
+    for name in (name for name in ARGUMENT_FIELDS if name in options):
         number, least = parse_integer(options[name]), 1 if name == "world_size" else 0
         if number is None or number < least:
             fix = f"an int of {least} or more."
@@ -121,7 +121,7 @@ def _single(env: Env, arguments: Mapping[str, int]) -> World:
     return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)
 
 
-def from_variables(world: World, env: Env) -> World:
+def use_master_variables(world: World, env: Env) -> World:
     """Return the world with MASTER_ADDR and MASTER_PORT in place of its launcher's endpoint."""
     addr = read_text(world.launcher, ("MASTER_ADDR",), env)
     port = read_int(world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True)
@@ -131,7 +131,7 @@ def from_variables(world: World, env: Env) -> World:
     return replace(world, **{**changes, "sources": sources})  # type: ignore[arg-type]
 
 
-def allocation(world: World) -> str | None:
+def allocation_without_srun(world: World) -> str | None:
     """Return the variable of an allocation of several tasks in which this process is alone."""
     source = world.sources.get("world_size", "")
     variable = source.removeprefix(NO_SRUN).removesuffix(")")

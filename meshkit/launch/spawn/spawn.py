@@ -28,7 +28,7 @@ from ...core.text import format_ranks
 from ...core.validate import parse_integer
 from ..timeouts import Time, parse_timeout
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
-from .worker import Failure, Outcome, Success, environment, run
+from .worker import Failure, Outcome, Success, child_environment, run_rank
 
 Result = TypeVar("Result")
 
@@ -121,9 +121,9 @@ def _start(
     try:
         for rank in range(count):
             pipe, child_end = context.Pipe()
-            args = job, environment(rank, count, init_method), child_end
+            args = job, child_environment(rank, count, init_method), child_end
             inherited = inherited_pipe_ends(context, started, pipe)
-            process = context.Process(target=run, args=(*args, *inherited))
+            process = context.Process(target=run_rank, args=(*args, *inherited))
             start_process(process)
             child_end.close()
             started.append((process, pipe))

@@ -47,33 +47,33 @@ def test_nothing_is_looked_for_where_the_device_is_said(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(device, "accelerator", never)
     monkeypatch.setattr(device, "installed", never)
-    assert device.choose_device("cpu", 3) == torch.device("cpu")
+    assert device.select_device("cpu", 3) == torch.device("cpu")
     with pytest.raises(AssertionError):
-        device.choose_device(None, 3)
+        device.select_device(None, 3)
 
 
 def test_the_cpu_is_the_device_where_there_is_no_accelerator() -> None:
     if torch.accelerator.is_available():
         pytest.skip("this machine has an accelerator")
-    assert device.choose_device(None, 3) == torch.device("cpu")
-    assert device.choose_backend(None, torch.device("cpu")) == "gloo"
+    assert device.select_device(None, 3) == torch.device("cpu")
+    assert device.select_backend(None, torch.device("cpu")) == "gloo"
 
 
 def test_the_accelerator_is_the_default_and_the_local_rank_its_index(cuda: Module) -> None:
-    assert device.choose_device(None, 3) == torch.device("cuda", 3)
-    assert device.choose_device("cuda:1", 3) == torch.device("cuda", 1)
-    assert device.choose_device("cpu", 3) == torch.device("cpu")
+    assert device.select_device(None, 3) == torch.device("cuda", 3)
+    assert device.select_device("cuda:1", 3) == torch.device("cuda", 1)
+    assert device.select_device("cpu", 3) == torch.device("cpu")
     assert cuda.current == [3, 1]
 
 
 def test_one_visible_device_is_device_zero(cuda: Module) -> None:
     cuda.count = 1
-    assert device.choose_device(None, 3) == torch.device("cuda", 0)
+    assert device.select_device(None, 3) == torch.device("cuda", 0)
 
 
 def test_out_of_range_says_how_to_mask(cuda: Module) -> None:
     with pytest.raises(meshkit.LaunchError) as caught:
-        device.choose_device(None, 4)
+        device.select_device(None, 4)
     assert str(caught.value) == (
         "init(): there is no cuda:4 for local_rank 4.\n"
         "  This process sees 4 cuda devices.\n"
@@ -84,7 +84,7 @@ def test_out_of_range_says_how_to_mask(cuda: Module) -> None:
 
 def test_a_backend_that_torch_does_not_have() -> None:
     with pytest.raises(meshkit.LaunchError) as caught:
-        device.choose_backend("cpu:gloo,cuda:smoke", torch.device("cpu"))
+        device.select_backend("cpu:gloo,cuda:smoke", torch.device("cpu"))
     assert str(caught.value) == (
         f"init(): this torch {torch.__version__} has no backend 'smoke'.\n"
         "  Fix: backend='gloo', or a torch built with it."
@@ -106,20 +106,20 @@ def test_the_table_answers_where_torch_has_no_backend(
 
     monkeypatch.setattr(device.dist, "get_default_backend_for_device", unknown)
     monkeypatch.setattr(device.dist, "is_backend_available", lambda _: True)
-    assert device.choose_backend(None, SimpleNamespace(type=kind)) == backend
+    assert device.select_backend(None, SimpleNamespace(type=kind)) == backend
 
 
 def test_an_older_backend_stands_in_for_one_that_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device.dist, "is_backend_available", lambda name: name == "ccl")
-    assert device.choose_backend(None, torch.device("xpu")) == "ccl"
+    assert device.select_backend(None, torch.device("xpu")) == "ccl"
 
 
 def unheard_of() -> str:
     """torch's own map knows an accelerator as soon as its package has registered a backend."""
     device.dist.Backend.register_backend("fancy", lambda *_: None, devices=["privateuseone"])
-    return device.choose_backend(None, torch.device("privateuseone"))
+    return device.select_backend(None, torch.device("privateuseone"))
 
 
 def test_an_accelerator_that_is_in_no_row_works() -> None:
@@ -131,7 +131,7 @@ def test_one_backend_for_each_kind_of_device() -> None:
         return device.backend_for("cpu:gloo,cuda:nccl", kind)
 
     assert [available(kind) for kind in ("cpu", "cuda", "xpu")] == ["gloo", "nccl", ""]
-    assert device.choose_backend("CPU:gloo", torch.device("cpu")) == "cpu:gloo"
+    assert device.select_backend("CPU:gloo", torch.device("cpu")) == "cpu:gloo"
 
 
 def test_every_row_of_accelerators_is_its_own() -> None:
@@ -144,13 +144,13 @@ def test_a_backend_without_the_cpu_is_refused_there(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(device.dist, "is_backend_available", lambda _: True)
     Call("init", kwargs={"backend": "nccl", "device": "cpu"})
     with pytest.raises(meshkit.LaunchError) as caught:
-        device.choose_backend("nccl", torch.device("cpu"))
+        device.select_backend("nccl", torch.device("cpu"))
     assert str(caught.value) == (
         "init(backend='nccl', device='cpu'): the backend 'nccl' has no collectives on cpu, "
         "the device of this rank.\n"
         "  Fix: init(backend='gloo', device='cpu'), or leave device and backend to init."
     )
-    assert device.choose_backend("cpu:gloo,cuda:nccl", torch.device("cpu"))
+    assert device.select_backend("cpu:gloo,cuda:nccl", torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_a_backend_without_the_cpu_is_refused_there(monkeypatch: pytest.MonkeyPa
 )
 def test_backends_that_are_none(backend: object) -> None:
     with pytest.raises(meshkit.LaunchError):
-        device.choose_backend(backend, torch.device("cpu"))
+        device.select_backend(backend, torch.device("cpu"))
 
 
 def test_blanks_and_capitals_in_a_backend_are_nobodys_fault() -> None:
-    assert device.choose_backend("CPU:gloo, cuda:gloo", torch.device("cpu")) == (
+    assert device.select_backend("CPU:gloo, cuda:gloo", torch.device("cpu")) == (
         "cpu:gloo,cuda:gloo"
     )
 
@@ -174,4 +174,4 @@ def test_blanks_and_capitals_in_a_backend_are_nobodys_fault() -> None:
 @pytest.mark.parametrize("asked", [b"cpu", 0, "", "toaster", ["cpu"], 1.5])
 def test_devices_that_are_none(asked: object) -> None:
     with pytest.raises(meshkit.LaunchError, match="torch does not know the device"):
-        device.choose_device(asked, 0)
+        device.select_device(asked, 0)

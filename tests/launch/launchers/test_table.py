@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import allocation
+from meshkit.launch.launchers.detect import allocation_without_srun
 from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, matching_launchers
 from tests.launch.launchers import recorded
 from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env
@@ -63,7 +63,7 @@ def test_every_field_and_its_source(name: str) -> None:
         field: said.get(field, (None, ""))[0] for field in FIELDS
     }
     assert world.sources == {field: source for field, (_, source) in said.items()}
-    assert (world.device, world.backend, allocation(world)) == (None, None, None)
+    assert (world.device, world.backend, allocation_without_srun(world)) == (None, None, None)
     size = said["world_size"]
     assert world.size_evidence == f"{size[1]} = {size[0]} ({launcher})"
 
@@ -77,7 +77,7 @@ def test_an_allocation_without_srun_is_one_process_and_says_so(name: str) -> Non
         0, 1, 0, 1, 0, 1, None, None, "single", sources=dict.fromkeys(FIELDS[:6], source)
     )
     assert world.size_evidence == f"there is 1 process and {source}"
-    assert f"no srun ({allocation(world)})" == source
+    assert f"no srun ({allocation_without_srun(world)})" == source
 
 
 def test_a_small_allocation_is_like_none() -> None:
