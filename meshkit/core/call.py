@@ -18,6 +18,8 @@ MAX_REPR = 100  # characters of an object's repr in a quoted call
 def format_value(value: object, name: str = "...") -> str:
     """Return the ``repr`` of an argument, shortened for long lists and for large objects.
 
+    A function or a class is quoted by its name.
+
     Args:
         value: the argument.
         name: its parameter, which stands for an object with a long or an opaque repr.
@@ -30,6 +32,8 @@ def format_value(value: object, name: str = "...") -> str:
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
         return f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
+    if callable(value) and (title := str(getattr(value, "__name__", ""))).isidentifier():
+        return title
     if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
         return "{" + ", ".join(f"{k!r}: {format_value(v)}" for k, v in value.items()) + "}"
     return name if _is_opaque(value) else repr(value)

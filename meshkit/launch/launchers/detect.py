@@ -17,8 +17,9 @@ from ...core.call import drop_none, public
 from ...core.errors import LaunchError
 from ...core.validate import parse_integer
 from .fields import world_from_launcher
-from .table import HAND_WRITTEN, Launcher, matching_launchers
-from .variables import Env, first_set, raise_conflict, read_int, read_text
+from .launcher import Launcher
+from .table import HAND_WRITTEN, matching_launchers
+from .variables import Env, first_set, first_value, raise_conflict, read_int, read_text
 from .world import World
 
 __all__ = ["World", "detect", "detect_world"]
@@ -123,12 +124,16 @@ def _single(env: Env, arguments: Mapping[str, int]) -> World:
 
 def use_master_variables(world: World, env: Env) -> World:
     """Return the world with MASTER_ADDR and MASTER_PORT in place of its launcher's endpoint."""
-    addr = read_text(world.launcher, ("MASTER_ADDR",), env)
-    port = read_int(world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True)
-    fields = {"master_addr": addr, "master_port": port}
-    changes = {name: value for name, value in fields.items() if value is not None}
-    sources = {**world.sources, **{name: name.upper() for name in changes}}
-    return replace(world, **{**changes, "sources": sources})  # type: ignore[arg-type]
+    variables = {
+        "master_addr": read_text(world.launcher, ("MASTER_ADDR",), env),
+        "master_port": read_int(
+            world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True
+        ),
+    }
+    fields = {name: field for name, field in variables.items() if field is not None}
+    values: dict[str, Any] = {name: value for name, (value, _) in fields.items()}
+    sources = {**world.sources, **{name: source for name, (_, source) in fields.items()}}
+    return replace(world, **values, sources=sources)
 
 
 def allocation_without_srun(world: World) -> str | None:
@@ -145,7 +150,7 @@ def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launch
     """
     node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
     new = {
-        n for n in arguments if env.get(first_set(getattr(row, n), env) or "") != str(arguments[n])
+        name for name in arguments if first_value(getattr(row, name), env) != str(arguments[name])
     }
     ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
     overrides = {name: (f"argument {name}",) for name in arguments}
