@@ -29,7 +29,7 @@ NO_SRUN = "no srun ("
 ALLOCATED = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES")
 
 ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
-_FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
+FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 
 
 @public("detect")
@@ -118,7 +118,7 @@ def _single(env: Env, arguments: Mapping[str, int]) -> World:
         raise LaunchError(f"no launcher was found, and only {passed} was passed.", fix=fix)
     counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
-    sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}
+    sources = {**dict.fromkeys(FIELDS, source), **dict.fromkeys(arguments, "argument")}
     return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)
 
 
