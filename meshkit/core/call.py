@@ -41,8 +41,10 @@ def format_value(value: object, name: str = "...") -> str:
 
 def _is_opaque(value: object) -> bool:
     """Return whether an object's repr says too little, or too much, for a line of text."""
-    if value is None or isinstance(value, str | int | float | range):
+    if value is None or isinstance(value, int | float | range):
         return False
+    if isinstance(value, str):
+        return "\n" in value or len(value) > MAX_REPR
     text = repr(value)
     return text.startswith("<") or "\n" in text or len(text) > MAX_REPR
 
