@@ -90,7 +90,7 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
     """
     row = accelerator_row(device_type)
     if local_rank is not None:
-        _choose_module(row, local_rank)
+        _select_module(row, local_rank)
     for name in row.bridge:
         try:
             import_module(name)
@@ -102,7 +102,7 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
             ) from error
 
 
-def _choose_module(row: Accelerator, local_rank: int) -> None:
+def _select_module(row: Accelerator, local_rank: int) -> None:
     """Set the variable that binds this process to one of the visible modules."""
     visible = os.environ.get(row.visible or "")
     if row.visible is None or row.module is None or not visible or row.module in os.environ:

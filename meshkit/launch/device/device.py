@@ -1,4 +1,4 @@
-"""Selection of the device of a process and of the backend of its collectives."""
+"""Selection of the device of a process, and of the backend of its collectives."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def select_device(requested: str | torch.device | None, local_rank: int) -> torc
     single = num_visible == 1 or accelerator_row(device.type).module is not None
     index = device.index if device.index is not None else (0 if single else local_rank)
     if index >= num_visible:
-        options = [f"start {count_noun(num_visible, 'rank')} on this node"] if num_visible else []
+        fewer = f"start {count_noun(num_visible, 'rank')} on this node, or " if num_visible else ""
         raise LaunchError(
             f"there is no {device.type}:{index} for local_rank {local_rank}.",
             f"This process sees {count_noun(num_visible, device.type + ' device')}.",
-            fix=f"{', or '.join([*options, 'init(device=' + repr('cpu') + ')'])}.",
+            fix=f"{fewer}init(device='cpu').",
         )
     chosen = torch.device(device.type, index)
     make_current = getattr(torch.get_device_module(chosen), "set_device", None)
@@ -107,8 +107,8 @@ def select_backend(requested: str | None, device: torch.device) -> str:
     kind = backend_for(backend, device.type)
     if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
         raise LaunchError(
-            f"the backend {backend!r} has no collectives on {device.type}, the device of "
-            "this rank.",
+            f"the backend {backend!r} has no collectives on {device.type}, the device of this "
+            "rank.",
             fix=(Change(backend="gloo"), ", or leave device and backend to init."),
         )
     return backend

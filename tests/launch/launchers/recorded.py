@@ -128,15 +128,15 @@ SRUN_CRAY = {
     "PALS_LOCAL_RANKID": "1",
     "PALS_APID": "2.0",
 }
-# documented: a rank of Open MPI on a second node of an allocation inherits the variables that srun
-# set for mpirun's daemon there, the same on every rank
+# documented: a rank of Open MPI on a second node of an allocation inherits the variables of srun
+# for the daemon of mpirun there, the same on every rank
 _DAEMON = _ALLOCATION | _env("""
     SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NPROCS=1 SLURM_NTASKS=1 SLURM_STEP_ID=0
     SLURM_STEP_NODELIST=n2 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1
     SLURM_STEP_TASKS_PER_NODE=1
 """)
 MPIRUN_IN_SLURM = {**_DAEMON, **OPEN_MPI_5}
-# names from MPICH and Slurm as above, values invented: hydra's proxies are a step of one task a node
+# names from MPICH and Slurm as above, values invented: a step with one proxy of hydra per node
 _PROXIES = SRUN | _env("""
     SLURM_NTASKS=2 SLURM_NPROCS=2 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=2
     SLURM_STEP_TASKS_PER_NODE=1(x2)
