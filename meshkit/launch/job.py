@@ -20,9 +20,15 @@ from ..core.version import VERSION
 from .agreement.commit import commit_on_all
 from .agreement.consensus import Participants, Proposal
 from .default_group import Job, current_job, default_group, set_current_job
-from .device.device import choose_backend, choose_device, read_device
+from .device.device import parse_device, select_backend, select_device
 from .device_claim import device_claim
-from .launchers.detect import WHO, allocation, check_arguments, detect_world, from_variables
+from .launchers.detect import (
+    ARGUMENT_FIELDS,
+    allocation_without_srun,
+    check_arguments,
+    detect_world,
+    use_master_variables,
+)
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .rendezvous.rendezvous import rendezvous
@@ -147,7 +153,7 @@ def _who(arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
         world = detect_world(os.environ, arguments)
     except LaunchError:
         raise
-    if tasks := allocation(world):
+    if tasks := allocation_without_srun(world):
         text = format_error(
             f"this is one process by itself, in an allocation of several: {tasks}.",
             "No srun has started it: there is no SLURM_STEP_ID of a step.",
@@ -161,7 +167,7 @@ def _who(arguments: Mapping[str, int], asked: Mapping[str, Any]) -> World:
         raise LaunchError(f"init_method is {asked['init_method']!r}.", fix=fix)
     sources = {**world.sources, "init_method": "argument"}
     world = replace(world, init_method=asked["init_method"], sources=sources)
-    return from_variables(world, os.environ) if world.init_method == "env://" else world
+    return use_master_variables(world, os.environ) if world.init_method == "env://" else world
 
 
 def _join(
@@ -247,8 +253,8 @@ def _not_made(world: World, error: Exception) -> LaunchError:
 
 def _equipped(who: World, asked: Mapping[str, Any]) -> tuple[World, torch.device]:
     """The world with this process' device and backend."""
-    device = choose_device(asked.get("device"), who.local_rank)
-    backend = choose_backend(asked.get("backend"), device)
+    device = select_device(asked.get("device"), who.local_rank)
+    backend = select_backend(asked.get("backend"), device)
     chosen = {n: "argument" if n in asked else "torch's default" for n in ("device", "backend")}
     sources = {**who.sources, **chosen}
     return replace(who, device=device, backend=backend, sources=sources), device
@@ -261,7 +267,7 @@ def _kept(
     arrival_timeout: timedelta | None,
 ) -> Job:
     """The record of a group that exists, unless the call says something else about it."""
-    now = {name: getattr(record.world, name) for name in (*WHO, "backend", "device")}
+    now = {name: getattr(record.world, name) for name in (*ARGUMENT_FIELDS, "backend", "device")}
     differs = [n for n in now if n in asked and not _same(now[n], asked[n])]
     foreign = record.generation == 0  # its times may still be said: ours are not in use yet
     if timeout not in (None, record.timeout) and not foreign:
@@ -281,6 +287,6 @@ def _kept(
 def _same(now: object, asked: str | torch.device) -> bool:
     """Whether an argument says what is so: ``"cuda"`` is true of ``cuda:3``."""
     if isinstance(now, torch.device):
-        device = read_device(asked)
+        device = parse_device(asked)
         return device.type == now.type and device.index in (None, now.index)
     return str(now).lower() == str(asked).lower()
