@@ -12,8 +12,8 @@ ranks. With sp=4, whose block is on which rank, and how much of it is computed t
     step 2   2     3    [0]   [1]         2/2   3/2   0/2   1/2     j only passed on: the future
     step 3   1     2     3    [0]         1/2   2/2   3/2   0/2
 
-Which queries see which keys is told by the positions of a ``SequencePlan``. Where slices are runs
-of the sequence the last rank has most to compute, and all wait for it; zigzag gives each the same.
+The positions of a ``SequencePlan`` decide which queries see which keys. With contiguous slices the
+last rank has the most to compute, and all wait for it. Zigzag slices give each rank equal work.
 The softmax over blocks is the online one of FlashAttention (arXiv:2205.14135), whose backward
 computes the weights again.
 
@@ -52,7 +52,7 @@ def positions(plan: meshkit.SequencePlan, part: int, device: torch.device) -> Te
 
 
 def add_up(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of a group's tensors. Collectives want contiguous memory."""
+    """Return the sum of a group's tensors. Collectives need contiguous memory."""
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
@@ -67,7 +67,7 @@ def trade(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def keep(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The tensor as it is."""
+    """Return the tensor unchanged."""
     return x.view_as(x)
 
 
@@ -76,18 +76,18 @@ class Communicate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Move, back: Move, group: dist.ProcessGroup) -> Tensor:
-        """The tensor, moved."""
+        """Move the tensor."""
         ctx.back, ctx.group = back, group
         return there(x, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """The gradient, moved the other way."""
+        """Move the gradient the other way."""
         return ctx.back(grad, ctx.group), None, None, None
 
 
 def communicate(x: Tensor, there: Move, back: Move, group: dist.ProcessGroup) -> Tensor:
-    """The tensor, moved there and its gradient back; a group of one has nothing to move."""
+    """Move the tensor there and its gradient back. A group of one moves nothing."""
     move: Callable[..., Tensor] = Communicate.apply
     return x if group.size() == 1 else move(x, there, back, group)
 
@@ -119,7 +119,7 @@ def ulysses(qkv: Tensor, mesh: meshkit.Mesh, plan: Plan = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the queries of one part see of another part's keys; positions ascend in both.
+    """The part of another part's keys that the queries of one part see; positions ascend in both.
 
     Attributes:
         queries: those that see a key: all from some place on.
@@ -135,7 +135,7 @@ class Sight:
     def of(
         cls, plan: meshkit.SequencePlan, here: int, owner: int, device: torch.device
     ) -> Sight | None:
-        """What is seen here of an owner's keys; None where all of them lie in the future."""
+        """Return the visible part of an owner's keys, or None if all lie in the future."""
         mine, theirs = plan.positions(here), plan.positions(owner)
         first, end = np.searchsorted(mine, theirs[0]), np.searchsorted(theirs, mine[-1], "right")
         if first == len(mine):
@@ -167,7 +167,7 @@ class Circle:
 
     @classmethod
     def of(cls, mesh: meshkit.Mesh, axis: str) -> Circle:
-        """The circle of this rank along an axis. Local."""
+        """Return the circle of this rank along an axis. Local."""
         there = mesh.neighbor(axis, 1), mesh.neighbor(axis, -1)
         return cls(mesh.group(axis), mesh.size(axis), mesh.coordinate[axis], *there)
 
@@ -206,7 +206,7 @@ def scores(q: Tensor, k: Tensor, future: Tensor | None) -> Tensor:
 
 
 def merge(mixed: Tensor, lse: Tensor, found: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """What queries have seen, and one block more: the mean of values, the log of its weights.
+    """Merge one more block into the mean of values, and into the log of its weights.
 
     Args:
         mixed: (batch, heads, queries, d), the mean so far.
@@ -221,7 +221,7 @@ def merge(mixed: Tensor, lse: Tensor, found: Tensor, v: Tensor) -> tuple[Tensor,
 def gradients(
     q: Tensor, kv: Tensor, weights: Tensor, grad: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What one block adds to the gradients of the queries and of its keys and values.
+    """Return the part of one block in the gradients of the queries, keys and values.
 
     Args:
         q: (batch, heads, queries, d).
@@ -260,7 +260,7 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """The blocks go around again, and behind each of them its gradient, one step further."""
+        """Pass the blocks around again, each followed by its gradient one step behind."""
         (q, kv, mixed, lse), circle = ctx.saved_tensors, ctx.circle
         wide, grad = q.to(mixed.dtype), grad.to(mixed.dtype)
         shift = (grad * mixed).sum(-1, keepdim=True)

@@ -13,7 +13,7 @@ import meshkit
 
 
 def ask(odd: int) -> str:
-    """Ask for a mesh, as a trainer does whose config differs on one rank; what came of it."""
+    """Build a mesh with other sizes on one rank, and return the mesh or the error."""
     sizes = {"dp": 2, "sp": 4} if meshkit.detect().rank == odd else {"dp": 4, "sp": 2}
     try:
         with meshkit.build_mesh(sizes, tp=1) as mesh:

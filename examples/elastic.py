@@ -12,8 +12,8 @@ same mesh and the same plan as before, which hold the global batch whatever dp i
     dp=3    the same samples                    6, 5 and 5, and a filler on the last two
     dp=2    the same samples                    8 on each rank
 
-and go on from the checkpoint, with the losses that the larger world would have had. What was done
-since the checkpoint is lost, and done again with the same samples: ``--save-every``.
+and go on from the checkpoint, with the losses that the larger world would have had. Steps after the
+checkpoint are lost, and run again with the same samples: ``--save-every``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Trainer:
         self.losses: list[float] = []  # one a step, those of earlier lives included
 
     def step(self) -> list[int]:
-        """The next optimizer step; which samples all ranks have read for it, in order."""
+        """Run the next optimizer step. Returns the samples that all ranks read, in order."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         read = torch.full((self.plan.accumulation_steps, self.plan.micro_batch), -1)
         for micro in self.plan.micro_batches(len(self.losses)):
@@ -75,7 +75,7 @@ class Trainer:
         return self.gathered(read.to(self.device))
 
     def gathered(self, read: torch.Tensor) -> list[int]:
-        """The samples of all ranks, fillers left out. Collective."""
+        """Return the samples of all ranks, without fillers. Collective."""
         parts = [torch.empty_like(read) for _ in range(self.mesh.size("dp"))]
         dist.all_gather(parts, read, group=self.mesh.group("dp"))
         return sorted(sample for sample in torch.cat(parts).flatten().tolist() if sample >= 0)
@@ -98,7 +98,7 @@ class Trainer:
 
 
 def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
-    """The steps that are left; returns the loss of every step."""
+    """Run the remaining steps, and return the loss of every step."""
     trainer, checkpoint = Trainer(mesh, args, device), args.save / "checkpoint.pt"
     trainer.resume(checkpoint)
     first = mesh.rank == 0
@@ -118,7 +118,7 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train on the nodes that are there.")
     sizes = {"seq": 64, "dim": 64, "global-batch": 32, "micro-batch": 2, "steps": 500}
     for name, default in {**sizes, "save-every": 10, "log-every": 10, "timeout": 60}.items():

@@ -145,7 +145,7 @@ class Trainer:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train a byte-level GPT with FSDP2 and TP.")
     for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
         parser.add_argument(f"--{axis}", type=positive, default=default)

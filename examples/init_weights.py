@@ -30,19 +30,19 @@ def block(seed: int, name: str, number: int) -> Tensor:
 
 
 def share(mesh: meshkit.Mesh, seed: int, name: str) -> dict[int, Tensor]:
-    """This rank's blocks of a weight whose rows are cut over tp."""
+    """Return this rank's blocks of a weight with its rows sharded over tp."""
     own = BLOCKS // mesh.size("tp")
     first = mesh.coordinate["tp"] * own
     return {number: block(seed, name, number) for number in range(first, first + own)}
 
 
 def digest(*tensors: Tensor) -> str:
-    """A few digits that tell tensors apart."""
+    """Return a few digits that differ for different tensors."""
     return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors)).hexdigest()[:8]
 
 
 def report(mesh: meshkit.Mesh, seed: int) -> dict[str, Any]:
-    """The digests of what this rank draws: of its blocks, a bias that is whole, and a stream."""
+    """Return the digests of this rank's blocks, of a whole bias, and of a stream."""
     blocks = {number: digest(one) for number, one in share(mesh, seed, "layer.weight").items()}
     bias = digest(block(seed, "layer.bias", 0)[0])
     with mesh.rng("init", vary=("tp",)):

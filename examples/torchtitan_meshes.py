@@ -19,7 +19,7 @@ SIZES = {"pp": 1, "dp_replicate": 2, "dp_shard": 2, "cp": 2, "tp": 2, "ep": 4, "
 def meshes(
     pp: int, dp_replicate: int, dp_shard: int, cp: int, tp: int, ep: int, etp: int
 ) -> tuple[meshkit.Mesh, meshkit.Mesh, meshkit.Mesh, DeviceMesh, DeviceMesh]:
-    """The whole set: three meshes, and loss and HSDP as DeviceMeshes over their groups."""
+    """Build the whole set: three meshes, and DeviceMeshes for loss and HSDP over their groups."""
     batch, fsdp, efsdp = dp_replicate * dp_shard, dp_shard * cp, dp_shard * cp * tp // (ep * etp)
     loading = meshkit.build_mesh(
         pp=pp, batch=batch, cp=cp, tp=tp, order="pp batch cp tp", groups=["batch cp"]
@@ -33,7 +33,7 @@ def meshes(
 def torchs(
     pp: int, dp_replicate: int, dp_shard: int, cp: int, tp: int, ep: int, etp: int
 ) -> list[DeviceMesh]:
-    """The same set from torch alone; ``_flatten`` is private, and torchtitan's own way."""
+    """Build the same set with torch alone. torchtitan too calls the private ``_flatten``."""
     batch, fsdp, efsdp = dp_replicate * dp_shard, dp_shard * cp, dp_shard * cp * tp // (ep * etp)
     wanted = [
         {"pp": pp, "batch": batch, "cp": cp, "tp": tp},
@@ -45,14 +45,14 @@ def torchs(
 
 
 def groups_of(device_meshes: list[DeviceMesh]) -> list[dist.ProcessGroup]:
-    """The process groups that this rank holds for some DeviceMeshes, the default group first."""
+    """Return this rank's process groups of some DeviceMeshes, the default group first."""
     names = [(mesh, name) for mesh in device_meshes for name in mesh.mesh_dim_names or ()]
     found = [dist.group.WORLD, *(mesh.get_group(name) for mesh, name in names)]
     return [group for group in dict.fromkeys(found) if group is not None]
 
 
 def main() -> tuple[list[tuple[int, ...]], int]:
-    """The member lists of this rank's groups, and how many groups torch makes. Collective."""
+    """Return the members of this rank's groups, and the number that torch makes. Collective."""
     loading, dense, sparse, *_ = meshes(**SIZES)
     report = loading.groups_report()
     for mesh in (sparse, dense, loading):  # a group ends with the last view that uses it

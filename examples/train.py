@@ -51,7 +51,7 @@ Pair = tuple[MicroBatch, Tensor]
 
 
 def weight(rows: int, columns: int, draw: torch.Generator) -> Tensor:
-    """A whole weight: every rank draws the same numbers in the same order, and keeps its part."""
+    """Draw a whole weight: all ranks draw the same numbers, and each keeps its part."""
     return torch.randn(rows, columns, generator=draw) / math.sqrt(columns)
 
 
@@ -134,7 +134,7 @@ class GPT(nn.Module):
 
 
 def read_text(path: Path | None) -> Tensor:
-    """The bytes of a file; by default of the standard library's own modules, sorted by name."""
+    """Read the bytes of a file, by default of the modules of the standard library by name."""
     files = [path] if path else sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     whole = bytearray(b"".join(file.read_bytes() for file in files))
     return torch.from_numpy(np.asarray(whole))
@@ -176,7 +176,7 @@ class Trainer:
                 yield [(micro, next(windows)) for micro in self.sampler.micro_batches(step)]
 
     def loss(self, windows: Tensor) -> Tensor:
-        """The mean loss of this rank's tokens of some windows."""
+        """Return the mean loss of this rank's tokens of some windows."""
         tokens, following = self.shard.take(windows[:, :-1]), self.shard.take(windows[:, 1:])
         logits = self.model(tokens.to(self.device)).flatten(0, 1)
         return F.cross_entropy(logits, following.to(self.device).flatten())
@@ -195,12 +195,12 @@ class Trainer:
 
     @torch.no_grad()
     def held_out(self, data: Windows) -> float:
-        """The loss on one global batch of text that is never trained on."""
+        """Return the loss on one global batch of text that is never trained on."""
         losses = [self.loss(data[m.samples]) * m.weight for m in self.plan.micro_batches(0)]
         return self.mean(torch.stack(losses).sum().double(), stop=False)[0]
 
     def mean(self, part: Tensor, *, stop: bool) -> tuple[float, bool]:
-        """The mean loss of all ranks, and whether any of them wants to stop: the same on each."""
+        """Return the mean loss of all ranks, and whether any rank stops. Equal on all ranks."""
         both = torch.stack([part, torch.tensor(float(stop)).to(part)])
         dist.all_reduce(both, group=self.mesh.group())
         loss, stops = both.tolist()
@@ -235,14 +235,14 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace) -> list[float]:
 
 
 def positive(text: str) -> int:
-    """An option's value as a whole number of 1 or more."""
+    """Parse a whole number of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train a byte-level GPT over a mesh.")
     for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
         parser.add_argument(f"--{axis}", type=positive, default=default)

@@ -1,18 +1,18 @@
-"""meshkit lays out a distributed PyTorch job: a named grid of ranks and everything that follows.
+"""The layout of a distributed PyTorch job: a named grid of ranks, its groups, batches and seeds.
 
 ``import meshkit`` imports neither torch nor numpy. Each public name is imported on its first use::
 
     before any process   factor_world  split_world  Layout
                          BatchPlan  BatchSchedule  SequencePlan  stream_seed
-    which links          Topology  slurm_topology  crossings  link_bytes  placed
-    who am I             detect  World  init  shutdown  spawn
+    hardware             Topology  slurm_topology  crossings  link_bytes  placed
+    this process         detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     errors               MeshkitError and its children, see meshkit.core.errors
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # the same as typing.TYPE_CHECKING, without importing typing
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without the import of typing
 
 if TYPE_CHECKING:
     from .core.data.batch import BatchPlan

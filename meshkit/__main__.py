@@ -1,22 +1,21 @@
-"""``python -m meshkit``, and the console script ``meshkit``.
+"""Entry point of ``python -m meshkit`` and of the console script ``meshkit``.
 
-A Ctrl-C while the commands are read and imported ends in silence as well, so they are imported
-inside the function.
+The function imports the commands, so that Ctrl-C during their import prints no traceback.
 """
 
 from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main() -> int:
-    """Run one command, with what was typed; its exit code is that of :mod:`meshkit.cli.command.main`."""
+    """Run the command of ``sys.argv``; see :func:`meshkit.cli.main.main` for its exit code."""
     try:
-        from .cli.main import main as run
+        from .cli.main import main as run_command
 
-        return run()
+        return run_command()
     except KeyboardInterrupt:
         return INTERRUPTED
 

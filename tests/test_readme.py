@@ -1,4 +1,4 @@
-"""The README: its Python runs and prints what it says; its messages are real."""
+"""The README: its Python runs and prints the text below it; its messages are real."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,13 +46,13 @@ def test_python_blocks_print_what_follows_them(tmp_path: Path, code: str, output
 @pytest.mark.parametrize(
     "block", [body for kind, body in BLOCKS if kind == "text" and body.startswith("$ meshkit ")]
 )
-def test_what_a_command_prints(
+def test_a_command_prints_the_text_below_it(
     block: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command, _, output = block.partition("\n")
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(terminal, "lines", lambda: terminal.LINES)
+    monkeypatch.setattr(terminal, "get_line_characters", lambda: terminal.LINES)
     assert main(shlex.split(command.removeprefix("$ meshkit"))) == 0
     assert capsys.readouterr().out == output
 
@@ -72,17 +74,20 @@ def test_the_first_two_sh_blocks_are_one_line_each() -> None:
     assert "pytest" in commands[1]
 
 
-def test_the_messages_shown_are_the_messages_raised() -> None:
+def raised_by(call: Call, case: Callable[[], object]) -> str:
+    """Return the error of a case as the call of a live job quotes it."""
+    with pytest.raises(meshkit.MeshkitError) as caught:
+        case()
+    return f"{type(caught.value).__name__}: {caught.value.quote(call)}"
+
+
+def test_the_errors_shown_are_the_errors_raised() -> None:
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "6"}
-    with pytest.raises(meshkit.SpecError) as spec:
-        meshkit.factor_world(6, dp=4, sp=2, tp=1)
-    told = str(spec.value).replace("factor_world(6, ", "build_mesh(")
-    evidence = meshkit.detect(torchrun).size_evidence
-    assert f"SpecError: {told.replace('world_size = 6', evidence)}" in README
-    with pytest.raises(meshkit.BatchError) as batch:
-        meshkit.BatchPlan.solve(dp=4, global_batch=100, micro_batch=3)
-    told = str(batch.value).replace("BatchPlan.solve(dp=4, ", "mesh.batch(")
-    assert f"BatchError: {told}" in README
+    sizes, batch = {"dp": 4, "sp": 2, "tp": 1}, {"global_batch": 100, "micro_batch": 3}
+    spec = raised_by(Call("build_mesh", (), sizes), lambda: meshkit.factor_world(6, **sizes))
+    assert spec.replace("world_size = 6", meshkit.detect(torchrun).size_evidence) in README
+    case = partial(meshkit.BatchPlan.solve, dp=4, **batch)
+    assert raised_by(Call("mesh.batch", (), batch), case) in README
 
 
 def test_the_disagreement_shown_is_the_one_raised() -> None:
@@ -94,9 +99,11 @@ def test_the_disagreement_shown_is_the_one_raised() -> None:
 
 
 def test_the_warning_shown_is_the_one_given() -> None:
-    _call, layout = Call("build_mesh", kwargs={"dp": 2, "tp": 2}), meshkit.Layout(dp=2, tp=2)
-    found = check_crossings(layout, meshkit.Topology.of_hosts(["a", "b"] * 2), {"tp": "warn"})
-    assert f"RuntimeWarning: {found.warning}\n" in README
+    sizes = {"dp": 2, "tp": 2}
+    topology = meshkit.Topology.of_hosts(["a", "b"] * 2)
+    warning = check_crossings(meshkit.Layout(**sizes), topology, {"tp": "warn"}).warning
+    assert warning is not None
+    assert f"RuntimeWarning: {warning.quote(Call('build_mesh', (), sizes))}\n" in README
 
 
 def test_the_files_named_exist() -> None:
@@ -106,10 +113,10 @@ def test_the_files_named_exist() -> None:
     assert [name for name in names if not (ROOT / name).exists()] == []
 
 
-def test_what_the_readme_says_of_accumulation() -> None:
-    wrong = 1024 // (4 * 8)
-    assert wrong == 32
-    assert wrong * 4 * 4 == 512
+def test_the_arithmetic_of_accumulation() -> None:
+    steps = 1024 // (4 * 8)
+    assert steps == 32
+    assert steps * 4 * 4 == 512
     plan = meshkit.BatchPlan.solve(dp=4, global_batch=1024, micro_batch=4)
     assert plan.accumulation_steps == 64
 

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..core.errors import MeshkitError, SpecError, format_error
+from ..core.errors import MeshkitError, SpecError
 from ..core.text import format_sizes
 from .results.measurement import Measurement
 from .results.run import BenchmarkRun
@@ -34,9 +34,9 @@ def check_plot(path: str) -> None:
     if problems:
         (first, _), *others = problems
         fix = "; and ".join(fix for _, fix in problems)
-        summary = f"--plot {path}: {first}."
-        text = format_error(summary, *(f"And {other}." for other, _ in others), fix=f"{fix}.")
-        raise (SpecError if file is not None else MeshkitError)(text)
+        kind = SpecError if file is not None else MeshkitError
+        evidence = (f"Also, {other}." for other, _ in others)
+        raise kind(f"the picture cannot be drawn: {first}.", *evidence, fix=f"{fix}.")
 
 
 Problem = tuple[str, str]  # and its fix
@@ -45,7 +45,7 @@ Problem = tuple[str, str]  # and its fix
 def _file_problem(path: str) -> Problem | None:
     """Return why a file cannot be written, or None. The file is not changed."""
     if not path.endswith(".png"):
-        return "the picture is a PNG", "a name that ends in .png"
+        return "its name does not end in .png", "a name that ends in .png"
     flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK  # does not wait for the reader of a pipe
     try:
         with suppress(FileExistsError):
@@ -55,8 +55,8 @@ def _file_problem(path: str) -> Problem | None:
         with suppress(FileNotFoundError):  # a peer that checks too has just removed its own
             os.close(os.open(path, flags))
     except OSError as error:
-        problem = f"it cannot be written: {error.strerror}"
-        return problem, "a file in a folder that exists and may be written"
+        problem = f"the file cannot be written: {error.strerror}"
+        return problem, "a file in an existing folder with write access"
     return None
 
 
@@ -69,10 +69,10 @@ def _library_problem() -> Problem | None:
     except Exception as error:  # a broken installation raises anything
         if isinstance(error, ModuleNotFoundError) and error.name == "matplotlib":
             install = "pip install 'meshkit[plot]'"
-            return "matplotlib draws it, and is not installed", f"{install}; or leave --plot out"
+            return "matplotlib is not installed", f"{install}; or leave out --plot"
         line = str(error).partition("\n")[0]
-        problem = f"matplotlib draws it, and fails: {type(error).__name__}: {line.rstrip('.')}"
-        return problem, "pip install --force-reinstall matplotlib; or leave --plot out"
+        problem = f"matplotlib fails: {type(error).__name__}: {line.rstrip('.')}"
+        return problem, "pip install --force-reinstall matplotlib; or leave out --plot"
     return None
 
 

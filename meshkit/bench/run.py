@@ -70,7 +70,7 @@ def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
     writes its progress to stderr.
 
     Args:
-        request: what to measure.
+        request: the benchmark.
         layout: the grid of ``request.axes``.
 
     Returns:

@@ -7,8 +7,8 @@
     concurrent    every group at once, as in training
     overlap       every group of both axes at once
 
-The barrier is one all_gather of a few bytes over the whole mesh. It starts ranks together and tells
-them about a Ctrl-C. A group that leaves it early does not disturb those that are still in it: the
+The barrier is one all_gather of a few bytes over the whole mesh. It starts ranks together and
+spreads a Ctrl-C. A group that leaves it early does not disturb those that are still in it: the
 spread over groups shows how far apart they are.
 """
 
@@ -52,8 +52,8 @@ class SweepOptions:
 
     Attributes:
         warm_up: calls before the timed ones.
-        iters: timed calls, 2 or more. Of either fewer, if they would take more than a quarter of
-            ``timeout``, but at least 2 timed ones.
+        iters: timed calls, 2 or more. There are fewer of both, but at least 2 timed ones, if they
+            would take more than a quarter of ``timeout``.
         timeout: seconds that a collective may take.
         max_alone: groups of a target that are measured alone at most; None means all.
     """

@@ -1,14 +1,9 @@
-"""How a person looks at it: the console script ``meshkit``, one command a file.
-
-A command computes an :class:`Result`; :mod:`meshkit.cli.command.main` alone prints and exits. Nothing here
-imports torch before a command that needs it runs.
-"""
+"""A command of the console script, its result, and the characters that may be printed."""
 
 from __future__ import annotations
 
-import math
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,12 +12,12 @@ NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 @dataclass(frozen=True)
 class Result:
-    """What a command has to say.
+    """The outcome of a command.
 
     Attributes:
-        text: what to print on stdout; nothing is printed where it is empty.
-        ok: whether every check was passed: exit code 0, else 1.
-        interrupted: whether a Ctrl-C cut it short: exit code 130.
+        text: the text for stdout; an empty text is not printed.
+        ok: whether every check passed. The exit code is 0, or 1 if not.
+        interrupted: whether a Ctrl-C ended the command early. The exit code is then 130.
     """
 
     text: str
@@ -35,53 +30,31 @@ class Command:
     """A command of the console script.
 
     Attributes:
-        name: what to type.
-        help: one line that says what it does.
-        add: gives its options to a parser.
-        run: answers, given the parsed options.
+        name: the word after ``meshkit``.
+        help: one line of help.
+        add_options: adds the options of the command to a parser.
+        run: returns the result for the parsed options.
     """
 
     name: str
     help: str
-    add: Callable[[ArgumentParser], None]
+    add_options: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], Result]
 
 
-def seconds(text: str) -> float:
-    """A time as typed on a command line.
-
-    Args:
-        text: a number of seconds, a millisecond or more.
-
-    Raises:
-        ArgumentTypeError: where it is none.
-
-    Example:
-        >>> seconds("2.5")
-        2.5
-    """
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0.001 <= found <= 1e9:  # nan is neither
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
-    return found
-
-
 def to_ascii(text: str, also: str = "") -> str:
-    r"""Text that any terminal can show: ASCII, the rest escaped.
+    r"""Return a text with all characters escaped that a terminal might not show.
 
     Args:
-        text: what to show.
-        also: other characters that this terminal can show; they stay.
+        text: any text.
+        also: characters outside of ASCII that this terminal can show; they are kept.
 
     Example:
         >>> print(to_ascii("h\u00f4te"))
         h\xf4te
     """
-    return NOT_ASCII.sub(lambda found: found[0] if found[0] in also else _escaped(found[0]), text)
+    return NOT_ASCII.sub(lambda match: match[0] if match[0] in also else _escape(match[0]), text)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("ascii", "backslashreplace").decode()

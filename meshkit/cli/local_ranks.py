@@ -1,43 +1,46 @@
-"""What commands that start ranks on this machine have in common."""
+"""Ranks that a command starts on this machine: their device, their deadline, their failures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from ..core.errors import LaunchError, MeshkitError, SpawnError, format_error
+from ..core.errors import Fix, LaunchError, MeshkitError, SpawnError
 from ..core.text import format_ranks
 
-ENDING = 10.0  # seconds beyond --timeout after which ranks that do not end are ended
+ENDING = 10.0  # seconds beyond --timeout after which ranks that have not ended are killed
+
+Result = TypeVar("Result")
 
 
-def shared_device(device: str | None) -> str | None:
-    """The device for ranks that share a machine: the cpu where it has too few accelerators.
+def choose_shared_device(device: str | None) -> str | None:
+    """Return the device of ranks on one machine: the cpu if it has fewer accelerators than ranks.
 
     Args:
-        device: what was asked for, which stays; None takes the accelerator, else the cpu.
+        device: the requested device, which is returned unchanged; None chooses.
     """
     from ..launch.launchers.detect import detect
 
-    return "cpu" if device is None and _too_few(detect().world_size) else device
+    return "cpu" if device is None and _has_too_few(detect().world_size) else device
 
 
-def on_cpu(device: str | None, ranks: int) -> bool:
-    """Whether so many ranks that share this machine compute on its cpu.
+def uses_cpu(device: str | None, ranks: int) -> bool:
+    """Return whether ranks on this machine compute on its cpu.
 
     Args:
-        device: what was asked for; None takes the accelerator, where there are enough.
-        ranks: how many.
+        device: the requested device; None takes the accelerator if there are enough.
+        ranks: the number of ranks.
     """
     from ..launch.device.device import accelerator
 
     if device is not None:
         return device.partition(":")[0] == "cpu"
-    return not accelerator() or _too_few(ranks)
+    return not accelerator() or _has_too_few(ranks)
 
 
-def _too_few(ranks: int) -> bool:
-    """Whether there are accelerators, but not one for each rank."""
+def _has_too_few(ranks: int) -> bool:
+    """Return whether there are accelerators, but not one for each rank."""
     import torch
 
     from ..launch.device.device import accelerator, visible_devices
@@ -47,11 +50,14 @@ def _too_few(ranks: int) -> bool:
 
 
 @contextmanager
-def in_words(what: str) -> Iterator[None]:
-    """Say in words what torch raises, which is always a RuntimeError.
+def torch_errors(task: str) -> Iterator[None]:
+    """Raise a LaunchError in place of a RuntimeError of torch.
+
+    Args:
+        task: the task that failed, for the summary.
 
     Raises:
-        LaunchError: in its place.
+        LaunchError: if torch raises in the body.
     """
     try:
         yield
@@ -59,32 +65,76 @@ def in_words(what: str) -> Iterator[None]:
         raise
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
-        fix = "meshkit doctor, on the machines of the job."
-        raise LaunchError(f"{what} broke.", line, fix=fix) from error
+        fix = "run meshkit doctor on the machines of the job."
+        raise LaunchError(f"{task} failed.", line, fix=fix) from error
 
 
-def failed(n: int, error: SpawnError, device: str | None, less: str = "") -> SpawnError:
-    """The error of ranks started here, in the words of the one that failed first. No traceback.
+def spawn_ranks(
+    function: Callable[..., Result],
+    n: int,
+    args: tuple[Any, ...],
+    *,
+    device: str | None,
+    timeout: float,
+    smaller: str = "",
+) -> list[Result]:
+    """Run a function on ``n`` ranks that are started here, and return their results.
 
     Args:
-        n: how many were started.
-        error: what ``spawn`` raised.
-        device: what was asked for.
-        less: what asks less of the machine, where something does.
+        function: the function.
+        n: the number of ranks.
+        args: its arguments.
+        device: the requested device, for the fix.
+        timeout: seconds after which all ranks are killed.
+        smaller: an option that needs less of the machine, for the fix.
 
-    Returns:
-        An error that has the fix of that rank, where it has one.
+    Raises:
+        SpawnError: with the error of the rank that failed first, without its traceback.
+    """
+    from ..launch.spawn.spawn import spawn
+    from ..live.preload import preload_mesh
+
+    preload_mesh()
+    try:
+        return spawn(function, n, args, timeout=timeout)
+    except SpawnError as error:
+        raise describe_failure(n, error, device, smaller) from error
+
+
+def describe_failure(
+    n: int, error: SpawnError, device: str | None, smaller: str = ""
+) -> SpawnError:
+    """Return an error with the summary, evidence and fix of the rank that failed first.
+
+    Args:
+        n: the number of ranks.
+        error: the error of ``spawn``.
+        device: the requested device.
+        smaller: as for :func:`spawn_ranks`.
     """
     cause = error.__cause__
     first = next((rank for rank, other in error.errors.items() if other is cause), 0)
     others = sorted(error.errors.keys() - {first})
-    also = f"; failed too: {format_ranks(others)}" if others else ""
-    line = f"rank {first} of {n} failed first{also}."
-    words = f"{type(cause).__name__}: {cause}".splitlines()
-    text = "\n  ".join([line, *(word.strip() for word in words)])
-    if not isinstance(cause, MeshkitError):
-        host = [] if on_cpu(device, n) else ["--device cpu"]
-        ways = " or ".join([less] * bool(less) + host)
-        fix = f"meshkit doctor{ways and f'; or {ways}, which asks less of the machine'}."
-        text = format_error(line, *words, fix=fix)
-    return SpawnError(text, errors=error.errors)
+    also = f"; also failed: {format_ranks(others)}" if others else ""
+    return SpawnError(
+        f"rank {first} of {n} failed first{also}.",
+        *_evidence(cause),
+        fix=_fix(cause, n, device, smaller),
+        errors=error.errors,
+    )
+
+
+def _evidence(cause: BaseException | None) -> list[str]:
+    """Return the type and the text of an error without its fix, in lines."""
+    lines = str(cause).splitlines()
+    if isinstance(cause, MeshkitError):
+        lines = [cause.headline, *cause.evidence]
+    return [f"{type(cause).__name__}: {lines[0] if lines else ''}", *map(str.strip, lines[1:])]
+
+
+def _fix(cause: BaseException | None, n: int, device: str | None, smaller: str) -> Fix:
+    if isinstance(cause, MeshkitError):
+        return cause.fix_text
+    options = [smaller] * bool(smaller) + ["--device cpu"] * (not uses_cpu(device, n))
+    less = f"; or {' or '.join(options)}, which needs less of the machine" if options else ""
+    return f"meshkit doctor{less}."

@@ -1,7 +1,7 @@
-"""The console script: parse, run one command, print its answer.
+"""The console script: parse the command line, run one command, print its result.
 
-Exit codes: 0 all is well, 1 a check failed or meshkit refused, 2 the command line was wrong, 130
-interrupted.
+Exit codes: 0 if all is well, 1 if a check failed or an error was raised, 2 if the command line is
+invalid, 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -13,91 +13,100 @@ from collections.abc import Iterable, Sequence
 
 from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
 from ..core.version import VERSION
-from . import terminal
 from .command import Command, Result, to_ascii
-from .options.command_line import OPTIONS, command_line
-from .terminal import open_stream, write_stream
+from .options.command_line import OPTIONS, CommandLine, command_line
+from .terminal import get_line_characters, open_stream, write_stream
 
-# A file each, read when it is typed, or for the help of all.
+# One file each. It is imported when its command is typed, and for the help of all commands.
 COMMANDS = ("plan", "explain", "diff", "search", "check", "bench", "doctor", "hello")
 
-FAILED, MISUSE, INTERRUPTED = 1, 2, 130
-MISUSED = SpecError, UnknownAxisError, CoordinateError, BatchError  # what was typed cannot be
+FAILED, INVALID, INTERRUPTED = 1, 2, 130
+INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
+
+DESCRIPTION = "Lay out a distributed PyTorch job: inspect it before it runs, then check it."
 
 
-def command_of(name: str) -> Command:
-    """The command of a name: the constant of that name in the file of that name."""
-    found: Command = getattr(
-        importlib.import_module(f".commands.{name}", __package__), name.upper()
-    )
-    return found
+def load_command(name: str) -> Command:
+    """Import the command of a name: the constant of that name, in the file of that name."""
+    module = importlib.import_module(f".commands.{name}", __package__)
+    command: Command = getattr(module, name.upper())
+    return command
 
 
-def parser(names: Iterable[str]) -> argparse.ArgumentParser:
-    """The parser of the command line, with a sub-parser for each of some commands."""
-    text = "Lay out a distributed PyTorch job: see it before it runs, then check it."
-    top = _plain(argparse.ArgumentParser(prog="meshkit", description=text, allow_abbrev=False))
-    top.add_argument("--version", action="version", version=f"meshkit {VERSION}")
-    commands = top.add_subparsers(required=True, metavar="command", title="commands")
-    for command in map(command_of, names):
-        text = command.help
-        one = commands.add_parser(command.name, help=text, description=text, allow_abbrev=False)
-        _plain(one)
-        one.add_argument("--json", action="store_true", help="print one JSON object instead")
-        command.add(one)
-        usual = {name: one.get_default(name) for name in OPTIONS}
-        one.set_defaults(command=command, usual=usual)
-    return top
-
-
-def _plain(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The parser without the colours that Python 3.14 gives it."""
-    vars(parser)["color"] = False
+def create_parser(names: Iterable[str]) -> argparse.ArgumentParser:
+    """Create the parser of the command line, with a sub-parser for each of the named commands."""
+    parser = argparse.ArgumentParser(prog="meshkit", description=DESCRIPTION, allow_abbrev=False)
+    _disable_color(parser)
+    parser.add_argument("--version", action="version", version=f"meshkit {VERSION}")
+    subparsers = parser.add_subparsers(required=True, metavar="command", title="commands")
+    for command in map(load_command, names):
+        subparser = subparsers.add_parser(
+            command.name, help=command.help, description=_sentence(command.help), allow_abbrev=False
+        )
+        _disable_color(subparser)
+        subparser.add_argument("--json", action="store_true", help="print one JSON object instead")
+        command.add_options(subparser)
+        defaults = {name: subparser.get_default(name) for name in OPTIONS}
+        subparser.set_defaults(command=command, defaults=defaults)
     return parser
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _disable_color(parser: argparse.ArgumentParser) -> None:
+    """Disable the colors that Python 3.14 adds to help."""
+    vars(parser)["color"] = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: what was typed after ``meshkit``; None means ``sys.argv[1:]``.
+        arguments: the words after ``meshkit``; None takes ``sys.argv[1:]``.
 
     Returns:
         The exit code.
 
     Raises:
-        SystemExit: with 2 where the command line is wrong, with 0 for ``--help`` and ``--version``.
+        SystemExit: with 2 if the command line is invalid, with 0 for ``--help`` and ``--version``.
     """
-    heard = open_stream("stdout")
+    is_open = open_stream("stdout")
     open_stream("stderr")
-    asked = _parsed(sys.argv[1:] if arguments is None else arguments, heard=heard)
-    if not heard and vars(asked).get("n"):  # ranks would be started for nobody
+    args = _parse(sys.argv[1:] if arguments is None else arguments, is_open=is_open)
+    if not is_open and vars(args).get("n"):  # nobody would see the result of these ranks
         return FAILED
     try:
-        answer: Result = asked.command.run(asked)
-    except (MeshkitError, ImportError) as error:  # ImportError: torch, where there is none
-        if isinstance(error, MeshkitError):
-            error.quote(vars(asked).get("line") or command_line(asked))
-        write_stream(f"{to_ascii(str(error))}\n", "stderr")
-        return MISUSE if isinstance(error, MISUSED) else FAILED
+        result: Result = args.command.run(args)
+    except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
+        write_stream(f"{to_ascii(str(_quote(error, args)))}\n", "stderr")
+        return INVALID if isinstance(error, INVALID_REQUESTS) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    text = answer.text and f"{to_ascii(answer.text, terminal.lines())}\n"
-    told = write_stream(text, "stdout") and (heard or not text)
-    code = FAILED if not answer.ok else INTERRUPTED if answer.interrupted else 0
-    return code if told else FAILED
+    text = result.text and f"{to_ascii(result.text, get_line_characters())}\n"
+    is_written = write_stream(text, "stdout") and (is_open or not text)
+    code = FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
+    return code if is_written else FAILED
 
 
-def _parsed(arguments: Sequence[str], *, heard: bool) -> argparse.Namespace:
-    """What was typed, in options.
+def _quote(error: MeshkitError | ImportError, args: argparse.Namespace) -> MeshkitError:
+    """Return the error with the command line as its call, in place of a Python call."""
+    if not isinstance(error, MeshkitError):
+        error = MeshkitError(str(error))
+    return error if isinstance(error.call, CommandLine) else error.quote(command_line(args))
+
+
+def _parse(arguments: Sequence[str], *, is_open: bool) -> argparse.Namespace:
+    """Parse the command line.
 
     Raises:
-        SystemExit: as :func:`main`; with 1 where a help that was asked for cannot be written.
+        SystemExit: as :func:`main`; with 1 if the help cannot be written.
     """
     first = arguments[0] if arguments else None
     try:
-        return parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)
-    except SystemExit as left:
-        told = write_stream("", "stdout") and heard
+        return create_parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)
+    except SystemExit as exit:
+        is_written = write_stream("", "stdout") and is_open
         write_stream("", "stderr")
-        raise SystemExit(left.code or (0 if told else FAILED)) from None
+        raise SystemExit(exit.code or (0 if is_written else FAILED)) from None

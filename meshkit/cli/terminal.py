@@ -1,6 +1,6 @@
-"""What the terminal can show: how many columns, and whether lines can be drawn in it.
+"""The abilities of the terminal: its columns, its line-drawing characters, its open streams.
 
-Nothing is coloured, so ``NO_COLOR`` is honoured whatever it says.
+Output has no colors, so ``NO_COLOR`` needs no handling.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import os
 import shutil
 import sys
 
-LINES = "┌─┐│└┘"  # all that is not ASCII in pictures
+LINES = "┌─┐│└┘"  # all characters of pictures that are not ASCII
 
 
-def width() -> int:
-    """Columns of the terminal, or ``COLUMNS`` where that is set; 80 where there is neither."""
+def get_width() -> int:
+    """Return the columns of the terminal, or of ``COLUMNS`` if set; 80 if unknown."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def lines() -> str:
-    """The characters of line drawing that stdout can take: all of them, or none."""
+def get_line_characters() -> str:
+    """Return the line-drawing characters that stdout can encode: all of them, or none."""
     try:
         LINES.encode(sys.stdout.encoding or "ascii")
     except (UnicodeError, LookupError):
@@ -27,34 +27,34 @@ def lines() -> str:
 
 
 def open_stream(name: str) -> bool:
-    """Whether a stream of this process was open; one that was not leads nowhere from now on.
+    """Return whether a stream of this process is open, and replace a closed one by the null device.
 
-    Python has None for a stream that was closed when it started: what is meant for that stderr
-    would go to stdout. And the next file to be opened, or socket, would take its number.
+    Python sets a stream to None that was closed at its start. Text for stderr would then go to
+    stdout, and the next opened file or socket would get the number of the stream.
 
     Args:
         name: ``"stdout"`` or ``"stderr"``.
     """
     if getattr(sys, name) is not None:
         return True
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.set_inheritable(nowhere, nowhere <= 2)  # processes started here have it in that place too
-    setattr(sys, name, os.fdopen(nowhere, "w", closefd=False))
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.set_inheritable(null, null <= 2)  # child processes inherit it as their stream
+    setattr(sys, name, os.fdopen(null, "w", closefd=False))
     return False
 
 
 def write_stream(text: str, name: str) -> bool:
-    """Write to a stream; False where it takes nothing more, which leads nowhere from then on.
+    """Write to a stream and flush it. Return False, and close the stream, if that fails.
 
     Args:
-        text: what to write; "" only sees off what was written before.
+        text: the text to write; "" only flushes.
         name: as for :func:`open_stream`.
     """
     stream = getattr(sys, name)
     try:
         stream.write(text)
         stream.flush()
-    except OSError:  # a closed pipe, a full disk; Python would complain once more at its end
+    except OSError:  # a closed pipe or a full disk; Python would report it again at its exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return False
     return True

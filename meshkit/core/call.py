@@ -19,6 +19,8 @@ MAX_REPR = 100  # characters of an object's repr in a quoted call
 def format_value(value: object, name: str = "...") -> str:
     """Return the ``repr`` of an argument, shortened for long lists and for large objects.
 
+    A function or a class is quoted by its name.
+
     Args:
         value: the argument.
         name: its parameter, which stands for an object with a long or an opaque repr.
@@ -32,6 +34,8 @@ def format_value(value: object, name: str = "...") -> str:
     if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
         short = f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
         return name if _is_opaque(value[0]) else short
+    if callable(value) and (title := str(getattr(value, "__name__", ""))).isidentifier():
+        return title
     if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
         return "{" + ", ".join(f"{k!r}: {format_value(v)}" for k, v in value.items()) + "}"
     return name if _is_opaque(value) else repr(value)
@@ -39,8 +43,12 @@ def format_value(value: object, name: str = "...") -> str:
 
 def _is_opaque(value: object) -> bool:
     """Return whether an object's repr is uninformative, or too long for a line of text."""
-    if value is None or isinstance(value, str | int | float | range):
+    if value is None or isinstance(value, int | float | range):
         return False
+    if isinstance(value, str):
+        return "\n" in value or len(value) > MAX_REPR
+    if type(value).__eq__ is object.__eq__:  # an object with an identity, such as a live mesh
+        return True
     text = repr(value)
     return text.startswith("<") or "\n" in text or len(text) > MAX_REPR
 

@@ -40,7 +40,8 @@ class Change:
     """A part of a fix: the quoted call with some arguments changed, or (None) left out.
 
     Example:
-        >>> print(SpecError("needs 8 ranks.", fix=(Change(dp=None), ", which gives dp=3.")).fix_text)
+        >>> fix = (Change(dp=None), ", which gives dp=3.")
+        >>> print(SpecError("needs 8 ranks.", fix=fix).fix_text)
         without dp, which gives dp=3.
     """
 

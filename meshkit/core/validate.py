@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arrays import Ints
-from .errors import CALL, Change, CoordinateError
-from .text import article
+from .errors import CALL, Change, CoordinateError, SpecError, join_fixes
+from .text import article, count_noun
 
 MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take minutes
 
@@ -120,3 +120,21 @@ def check_coordinate_complete(coordinate: Collection[str], axes: tuple[str, ...]
         fix = (Change(**dict.fromkeys(missing, 0)), ".")
         line = f"{CALL} leaves out {', '.join(missing)}."
         raise CoordinateError(line, fix=fix, axis=missing[0])
+
+
+def check_divides(num_ranks: int, num_nodes: int) -> None:
+    """Check that ranks divide evenly over nodes.
+
+    Raises:
+        SpecError: if they do not; the fix is the call with the nearest valid numbers of nodes.
+    """
+    if num_ranks % num_nodes == 0:
+        return
+    valid = divisors(num_ranks)
+    below = max(n for n in valid if n < num_nodes)
+    nearest = [below, *(n for n in valid if n > num_nodes)][:2]
+    verb = "does" if num_ranks == 1 else "do"
+    ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
+    line = f"{ranks} {verb} not divide over {nodes}."
+    fix = (*join_fixes([Change(nodes=n) for n in nearest]), ".")
+    raise SpecError(line, fix=fix, world_size=num_ranks)

@@ -1,1 +1,8 @@
-"""How libraries other than torch see a mesh; one file a library, imported where it is used."""
+"""Hand a mesh to another library: one file a library, which imports it only when it is used.
+
+Public names, by file::
+
+    deepspeed.py     Mpu
+    megatron.py      layouts, groups, ends, process_groups
+    transformers.py  distribute
+"""

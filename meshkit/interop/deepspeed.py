@@ -1,7 +1,7 @@
-"""DeepSpeed: a mesh as the model parallel unit that ``deepspeed.initialize(mpu=...)`` asks.
+"""A mesh as the model parallel unit of ``deepspeed.initialize(mpu=...)``.
 
-The names are those that DeepSpeed 0.19 asks for (``deepspeed/utils/groups.py``, ``utils/bwc.py``,
-``runtime/model_checkpointing/utils.py``). This file imports no DeepSpeed: it calls us.
+The method names are those that DeepSpeed 0.19 calls (``deepspeed/utils/groups.py``,
+``utils/bwc.py``, ``runtime/model_checkpointing/utils.py``). This file does not import DeepSpeed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from ..core.errors import Change, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..live.mesh import Mesh
 
-# what DeepSpeed calls the groups over the axes of a role
-NAMES = {
+NAMES = {  # role of axes to DeepSpeed's names for their group
     "data": ("data_parallel",),
     "model": ("model_parallel",),
     "tensor": ("tensor_model_parallel", "slice_parallel"),
@@ -26,52 +25,53 @@ NAMES = {
     "sequence_data": ("sequence_data_parallel",),
     "pipeline": ("pipeline_model_parallel", "pipe_parallel"),
 }
-USUAL = {
+DEFAULT_AXES = {
     "data": ("dp",),
     "model": ("pp", "tp"),
     "tensor": ("tp",),
     "sequence": ("sp",),
     "pipeline": ("pp",),
 }
-ALWAYS = ("data", "model", "tensor")  # the others are asked only where there is such an axis
+REQUIRED = ("data", "model", "tensor")  # DeepSpeed calls the others only if they exist
 
 Axes = str | Iterable[str]
 
 
 class Mpu:
-    """What ``deepspeed.initialize(mpu=Mpu(mesh))`` asks, answered by the groups of a mesh.
+    """The model parallel unit of DeepSpeed, with the groups of a mesh.
 
-    Local: no group is made, no rank is waited for, and every group is looked up once here, so that
-    one that was not built is refused before DeepSpeed starts. For each name there are
-    ``get_NAME_group()``, ``get_NAME_rank()``, ``get_NAME_world_size()`` and
-    ``get_NAME_group_ranks()``; and there is ``get_tensor_model_parallel_src_rank()``::
+    Local: no group is created. All groups are looked up in the constructor, so a missing group is
+    an error before DeepSpeed starts. Each name below has the methods ``get_NAME_group()``,
+    ``get_NAME_rank()``, ``get_NAME_world_size()`` and ``get_NAME_group_ranks()``::
 
         data_parallel                          dp
         model_parallel                         pp tp
         tensor_model_parallel, slice_parallel  tp
-        pipeline_model_parallel, pipe_parallel pp        where the mesh has it
-        sequence_parallel                      sp        where the mesh has it
-        sequence_data_parallel                 dp sp     where the mesh has sp
+        pipeline_model_parallel, pipe_parallel pp        if the mesh has it
+        sequence_parallel                      sp        if the mesh has it
+        sequence_data_parallel                 dp sp     if the mesh has sp
 
-    Over dp, DeepSpeed averages gradients. Over sp it adds them up: what each rank calls
-    ``engine.backward`` with must be its share of the mean over the whole sequence. Of a mean over
-    as many local tokens on every rank, that is the mean divided by sp.
+    There is also ``get_tensor_model_parallel_src_rank()``.
+
+    DeepSpeed averages gradients over dp and sums them over sp. So each rank must call
+    ``engine.backward`` with its share of the mean over the whole sequence. If all ranks have
+    equally many tokens, this is the mean over the local tokens divided by sp.
 
     Args:
-        mesh: any mesh with dp, and tp or pp or an axis of size 1 to stand for what is absent.
+        mesh: any mesh with dp, and with tp, pp or an axis of size 1.
         data: the axes along which ranks read different samples; None is ``dp``.
-        model: those that split the model; None is those of ``pp tp`` that the mesh has.
-        tensor: those that split each layer; None is ``tp`` where the mesh has it.
-        sequence: those that split each sequence; None is ``sp`` where the mesh has it. Other
-            axes for it, ``cp`` say, are said here.
-        pipeline: those that split the layers into stages; None is ``pp`` where the mesh has it.
+        model: the axes that split the model; None is those of ``pp tp`` in the mesh.
+        tensor: the axes that split each layer; None is ``tp`` if the mesh has it.
+        sequence: the axes that split each sequence, for example ``cp``; None is ``sp`` if the mesh
+            has it.
+        pipeline: the axes that split the layers into stages; None is ``pp`` if the mesh has it.
 
     Raises:
-        SpecError: where an axis longer than 1 has no role, as ranks along it would drift apart;
-            where nothing stands for an absent axis; for a group that was not built.
-        UnknownAxisError: for an axis given that the mesh does not have.
+        SpecError: if an axis longer than 1 has no role, because its ranks would train apart; if a
+            role has no axis and the mesh has none of size 1; or if a group was not created.
+        UnknownAxisError: if an axis is not in the mesh.
         CoordinateError: on a rank outside the mesh.
-        MeshkitError: after ``mesh.close``, here and in every method.
+        MeshkitError: after ``mesh.close``, from the constructor and from every method.
 
     Example:
         ``deepspeed.initialize(model=model, optimizer=optimizer, mpu=Mpu(mesh), config=config)``
@@ -88,55 +88,59 @@ class Mpu:
         sequence: Axes | None = None,
         pipeline: Axes | None = None,
     ) -> None:
-        asked = (data, model, tensor, sequence, pipeline)  # in the order of USUAL
-        said = {role: axes for role, axes in zip(USUAL, asked, strict=True) if axes is not None}
-        found = _roles(mesh, said)
-        _check_all_used(mesh, found)
+        options = (data, model, tensor, sequence, pipeline)  # in the order of DEFAULT_AXES
+        chosen = {role: a for role, a in zip(DEFAULT_AXES, options, strict=True) if a is not None}
+        roles = _axes_by_role(mesh, chosen)
+        _check_all_axes_used(mesh, roles)
         self._mesh = mesh
-        for role, axes in found.items():
-            self._answer(role, axes or _alone(mesh, role))
+        for role, axes in roles.items():
+            self._add_methods(role, axes or _axis_of_size_one(mesh, role))
 
     def get_tensor_model_parallel_src_rank(self) -> int:
-        """The global rank of the first of this rank's tensor parallel group. Local."""
+        """Return the global rank of the first member of the tensor parallel group. Local."""
         ranks: list[int] = self.get_tensor_model_parallel_group_ranks()
         return ranks[0]
 
-    def _answer(self, role: str, axes: tuple[str, ...]) -> None:
-        """Make the methods of a role, each of which asks the mesh anew."""
+    def _add_methods(self, role: str, axes: tuple[str, ...]) -> None:
+        """Add the methods of a role. Each one looks the group up again, so it fails after close."""
         group = partial(self._mesh.group, *axes)
-        group()  # refuses, in the mesh's own words, what was not built
-        answers: dict[str, Callable[[], object]] = {
+        group()  # raises if the group was not created
+        methods: dict[str, Callable[[], object]] = {
             "group": group,
             "rank": lambda: group().rank(),
             "world_size": lambda: group().size(),
             "group_ranks": lambda: dist.get_process_group_ranks(group()),
         }
         for name in NAMES[role]:
-            self.__dict__.update({f"get_{name}_{what}": do for what, do in answers.items()})
+            self.__dict__.update({f"get_{name}_{suffix}": do for suffix, do in methods.items()})
 
     def __getattr__(self, name: str) -> Callable[[], Any]:
-        # DeepSpeed looks with hasattr for what the mesh may not have
-        has = sorted(one for one in vars(self) if one.startswith("get_"))
-        raise AttributeError(f"this Mpu has no {name}; it has {', '.join(has)}")
+        # DeepSpeed uses hasattr for optional methods
+        methods = sorted(method for method in vars(self) if method.startswith("get_"))
+        raise AttributeError(f"this Mpu has no {name}; it has {', '.join(methods)}")
 
     def __repr__(self) -> str:
         return f"Mpu({self._mesh!r})"
 
 
-def _roles(mesh: Mesh, said: dict[str, Axes]) -> dict[str, tuple[str, ...]]:
-    """Role to axes, for the roles that DeepSpeed shall see."""
-    has = mesh.layout.axes
-    found = {role: tuple(a for a in axes if a in has) for role, axes in USUAL.items()}
-    for role, names in said.items():
-        found[role] = parse_axes(names)
-        check_axes_exist(found[role], has)
-    if found["sequence"]:
-        found["sequence_data"] = (*found["data"], *found["sequence"])
-    return {role: axes for role, axes in found.items() if axes or role in ALWAYS}
+def _axes_by_role(mesh: Mesh, chosen: dict[str, Axes]) -> dict[str, tuple[str, ...]]:
+    """Return the axes of each role that DeepSpeed sees; empty if a required role has none."""
+    present = mesh.layout.axes
+    roles = {role: tuple(a for a in axes if a in present) for role, axes in DEFAULT_AXES.items()}
+    for role, names in chosen.items():
+        roles[role] = parse_axes(names)
+        check_axes_exist(roles[role], present)
+    if roles["sequence"]:
+        roles["sequence_data"] = (*roles["data"], *roles["sequence"])
+    return {role: axes for role, axes in roles.items() if axes or role in REQUIRED}
 
 
-def _check_all_used(mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
-    """Refuse an axis of several ranks that DeepSpeed would not see."""
+def _check_all_axes_used(mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
+    """Check that every axis of several ranks has a role.
+
+    Raises:
+        SpecError: for the first one that has none.
+    """
     used = {axis for axes in roles.values() for axis in axes}
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in used:
@@ -144,20 +148,24 @@ def _check_all_used(mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
             raise SpecError(
                 f"the axis {axis} of size {size} is neither data, model, sequence nor pipeline.",
                 f"The mesh is {mesh.layout!r}.",
-                "Ranks along it would train apart, as DeepSpeed reduces no gradient over it.",
+                "Its ranks would train apart, because DeepSpeed reduces no gradient over it.",
                 fix=(Change(sequence=sequence), ", or ", Change(data=data), "."),
                 sizes=mesh.layout.sizes,
             )
 
 
-def _alone(mesh: Mesh, role: str) -> tuple[str, ...]:
-    """An axis of size 1, whose group holds this rank alone."""
-    one = next((axis for axis, size in mesh.layout.sizes.items() if size == 1), None)
-    if one is None:
+def _axis_of_size_one(mesh: Mesh, role: str) -> tuple[str, ...]:
+    """Return an axis of size 1. Its group holds only this rank.
+
+    Raises:
+        SpecError: if the mesh has none.
+    """
+    axis = next((axis for axis, size in mesh.layout.sizes.items() if size == 1), None)
+    if axis is None:
         raise SpecError(
-            f"DeepSpeed asks for a {NAMES[role][0]} group, and the mesh has no axis for "
-            "it, nor one of size 1.",
-            fix=f"give the mesh one, tp=1 say, or name the axes: {role}=...",
+            f"DeepSpeed needs a {NAMES[role][0]} group, and the mesh has neither an axis for it "
+            "nor one of size 1.",
+            fix=f"add an axis of size 1 to the mesh, for example tp=1, or pass {role}=...",
             sizes=mesh.layout.sizes,
         )
-    return (one,)
+    return (axis,)

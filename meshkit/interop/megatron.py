@@ -1,13 +1,13 @@
-"""Megatron-core: its rank tables as layouts, its ``ProcessGroupCollection`` from meshes.
+"""Megatron-core: its rank tables as layouts, and its ``ProcessGroupCollection`` from meshes.
 
-Megatron lays the same ranks out twice, once for the dense layers and once for the experts, in one
-order, the fastest axis first. Ours is the last, so its order is read from right to left::
+Megatron lays out the same ranks twice, for the dense layers and for the experts, in one order. Its
+order begins with the fastest axis; a layout ends with it::
 
     order = "tp-cp-ep-dp-pp"      dense    Layout(pp, dp, ep=1, cp, tp)
                                   experts  Layout(pp, dp, ep, cp=1, tp)
 
-Members of a group over several axes come in this order too. Source: ``RankGenerator`` and
-``initialize_model_parallel`` in ``megatron/core/parallel_state.py`` of 0.16.
+Members of a group over several axes have the same order. Source: ``RankGenerator`` and
+``initialize_model_parallel`` in ``megatron/core/parallel_state.py`` of version 0.16.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
     from torch.distributed import ProcessGroup
 
-ORDER = "tp-cp-ep-dp-pp"  # what initialize_model_parallel takes where no other is given
+ORDER = "tp-cp-ep-dp-pp"  # the default of initialize_model_parallel
 
-# the fields of a ProcessGroupCollection, by the axes in which their members differ
+# field of a ProcessGroupCollection to the axes along which its members differ
 DENSE = {
     "tp": "tp",
     "pp": "pp",
@@ -35,7 +35,7 @@ DENSE = {
     "dp": "dp",
     "mp": "pp tp",
     "dp_cp": "dp cp",
-    "intra_dp_cp": "dp cp",  # of the one instance of the distributed optimizer
+    "intra_dp_cp": "dp cp",  # with one instance of the distributed optimizer
     "tp_cp": "tp cp",
     "tp_dp_cp": "tp dp cp",
 }
@@ -47,7 +47,7 @@ EXPERT = {
     "tp_ep": "tp ep",
     "tp_ep_pp": "tp ep pp",
 }
-# where no expert is split, an expert is a dense layer: field to field
+# without split experts an expert is a dense layer: field to the equal field
 ALL_DENSE = {
     "expt_tp": "tp",
     "expt_dp": "dp_cp",
@@ -68,42 +68,44 @@ def layouts(
     etp: int | None = None,
     order: str = ORDER,
 ) -> tuple[Layout, Layout]:
-    """How Megatron lays ranks out: the dense layers and the experts. Pure arithmetic, O(axes).
+    """Return Megatron's layouts of the ranks, for the dense layers and for the experts. Pure.
 
     Args:
-        world_size: how many ranks there are; the two dp are inferred from it.
-        tp: ranks that split a dense layer.
-        pp: stages.
-        cp: ranks that split a sequence.
-        ep: ranks that share the experts out.
-        etp: ranks that split an expert; None means ``tp``.
-        order: Megatron's, the fastest axis first. Axes of size 1 may be left out.
+        world_size: the number of ranks; dp of both layouts is inferred from it.
+        tp: the number of ranks that split a dense layer.
+        pp: the number of stages.
+        cp: the number of ranks that split a sequence.
+        ep: the number of ranks that the experts are divided over.
+        etp: the number of ranks that split an expert; None means ``tp``.
+        order: Megatron's order, the fastest axis first. Axes of size 1 may be left out.
 
     Returns:
-        Both with the axes of the order, from right to left, for ``build_mesh(sizes, order=axes)``
-        and ``mesh.view(sizes, order=axes)``.
+        Two layouts with the axes of the order from right to left, for
+        ``build_mesh(sizes, order=axes)`` and ``mesh.view(sizes, order=axes)``.
 
     Raises:
-        SpecError: where the sizes do not divide the world or are not in the order; where the
-            stages of the two would differ, which Megatron refuses too.
+        SpecError: if the sizes do not divide the world, if an axis is not in the order, or if the
+            two layouts have different stages. Megatron rejects this, too.
+
+    Cost: O(axes).
 
     Example:
         >>> layouts(16, tp=2, pp=2, ep=4, etp=1)
         (Layout(pp=2, dp=4, ep=1, cp=1, tp=2), Layout(pp=2, dp=2, ep=4, cp=1, tp=1))
     """
     sizes: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
-    written = order.lower().split("-")
-    unwritten = [axis for axis, size in sizes.items() if axis not in written and size == 1]
-    axes = [*written, *unwritten][::-1]  # the last are the outermost
+    listed = order.lower().split("-")
+    unlisted = [axis for axis, size in sizes.items() if axis not in listed and size == 1]
+    axes = [*listed, *unlisted][::-1]  # the outermost first
     dense = factor_world(world_size, order=axes, **{**sizes, "ep": 1})
-    split = {**sizes, "cp": 1, "tp": tp if etp is None else etp}
-    experts = factor_world(world_size, order=axes, **split)
+    expert_sizes = {**sizes, "cp": 1, "tp": tp if etp is None else etp}
+    experts = factor_world(world_size, order=axes, **expert_sizes)
     if dense.strides("pp") != experts.strides("pp"):
         raise SpecError(
             "the stages of dense layers and experts hold different ranks.",
-            f"Rank 0 is in one pipeline with {dense.peers(0, 'pp')[1:].tolist()} by the dense "
-            f"layout, with {experts.peers(0, 'pp')[1:].tolist()} by that of the experts.",
-            fix=("an order that ends with pp: ", Change(order=ORDER), "."),
+            f"The pipeline of rank 0 is {dense.peers(0, 'pp').tolist()} for dense layers, "
+            f"{experts.peers(0, 'pp').tolist()} for experts.",
+            fix=("use an order that ends with pp: ", Change(order=ORDER), "."),
             sizes=sizes,
             world_size=world_size,
         )
@@ -111,28 +113,31 @@ def layouts(
 
 
 def groups(layout: Layout) -> list[str]:
-    """The groups over several axes that Megatron asks for, for ``build_mesh(groups=...)``. Local.
+    """Return Megatron's groups over several axes, for ``build_mesh(groups=...)``. Pure.
 
     Args:
-        layout: that of the dense layers or of the experts; axes it does not have are left out.
+        layout: the layout of the dense layers or of the experts. Axes that it lacks are left out.
 
     Example:
         >>> groups(Layout(pp=2, dp=2, cp=1, tp=2))
         ['pp tp', 'dp cp', 'cp tp', 'dp cp tp']
     """
     fields = EXPERT if layout.sizes.get("ep", 1) > 1 else {**DENSE, **EXPERT}
-    asked = (" ".join(_present(layout, axes)) for axes in fields.values())
-    return [axes for axes in dict.fromkeys(asked) if " " in axes]
+    axis_sets = (" ".join(_present_axes(layout, axes)) for axes in fields.values())
+    return [axes for axes in dict.fromkeys(axis_sets) if " " in axes]
 
 
 def ends(dense: Layout) -> Layout:
-    """The first and the last stage, as a layout of their own. Local, O(ranks).
+    """Return the layout of the first and the last stage. Pure.
 
-    More than two stages share no group of the first and the last, over which Megatron adds up the
-    gradients of tied embeddings. Build it: ``build_mesh(e.sizes, order=e.axes, ranks=e.ranks)``.
+    Megatron sums the gradients of tied embeddings over these two stages. With more than two stages
+    a mesh has no such group. Create it with
+    ``build_mesh(e.sizes, order=e.axes, ranks=e.ranks)``.
 
     Args:
-        dense: with an axis pp of 2 or more.
+        dense: the layout of the dense layers, with an axis pp of 2 or more.
+
+    Cost: O(ranks).
 
     Example:
         >>> ends(Layout(pp=4, dp=2)).groups("pp").tolist()
@@ -142,32 +147,33 @@ def ends(dense: Layout) -> Layout:
     return Layout(ranks=first_and_last.ravel(), pp=2, rest=first_and_last.shape[1])
 
 
+@public("process_groups")
 def process_groups(
     dense: Mesh, experts: Mesh | None = None, *, ends: Mesh | None = None
 ) -> ProcessGroupCollection:
-    """The groups of meshes as Megatron-core's ``ProcessGroupCollection``.
+    """Return the groups of meshes as Megatron-core's ``ProcessGroupCollection``.
 
-    Local: groups are looked up, none is made. Those that were not built are refused before
-    anything is returned. One instance of the distributed optimizer is assumed, and no hierarchical
-    cp. ``embd`` and ``pos_embd`` are Megatron's own defaults: the first stage holds positions, the
-    first and the last hold words; both are None on all others. Where they cannot be had (``embd``
-    of more than 2 stages without ``ends``; ``pos_embd``, a group of one, where pp is longer than 1
-    and no mesh has an axis of size 1) the field is not set, and Megatron says so where it is used.
+    Local: no group is created. One instance of the distributed optimizer is assumed, and no
+    hierarchical cp. ``embd`` and ``pos_embd`` follow Megatron's defaults: the first stage holds
+    positions, the first and the last hold words. Both are None on all other ranks.
+
+    Two fields may stay unset, and Megatron then raises when it needs them: ``embd`` with more than
+    2 stages but no ``ends``, and ``pos_embd`` with several stages but no axis of size 1 in a mesh.
 
     Args:
-        dense: with any of the axes pp dp cp tp, nested as in Megatron's order.
-        experts: with any of pp dp ep tp, a ``dense.view``; None where no layer has experts, or
-            none is split: then an expert's groups are those of a dense layer, which are Megatron's
-            own wherever dp and cp are neighbours in its order.
-        ends: the mesh of :func:`ends`, where there are more than 2 stages.
+        dense: a mesh with any of the axes pp dp cp tp, in Megatron's order.
+        experts: a ``dense.view`` with any of pp dp ep tp; None if no layer has experts, or if none
+            is split. An expert then has the groups of a dense layer. They are equal to Megatron's
+            if dp and cp are neighbors in its order.
+        ends: the mesh of :func:`ends`, for more than 2 stages.
 
     Raises:
-        SpecError: for a group that was not built, with the argument that builds it; for an axis
-            that Megatron does not have, or where nothing stands for one that is absent; for
-            ``experts`` of other stages, and ``ends`` that are not those of ``dense``.
+        SpecError: if a group was not created (with the argument that creates it), if Megatron has
+            no such axis, if nothing stands for a missing axis, if ``experts`` has other stages, or
+            if ``ends`` does not belong to ``dense``.
         CoordinateError: on a rank outside ``dense``.
-        MeshkitError: after ``close``, or after ``shutdown``.
-        ModuleNotFoundError: where megatron-core is not installed.
+        MeshkitError: after ``close`` or ``shutdown``.
+        ModuleNotFoundError: if megatron-core is not installed.
 
     Example:
         ::
@@ -179,104 +185,122 @@ def process_groups(
     """
     from megatron.core.process_groups_config import ProcessGroupCollection
 
-    _check_axes("dense", dense, DENSE)
+    _check_axes_known("dense", dense, DENSE)
     if experts is not None:
-        _check_axes("experts", experts, EXPERT)
-        _check_stages(dense.layout, experts.layout)
-    found = {field: _group(dense, axes) for field, axes in DENSE.items()}
+        _check_axes_known("experts", experts, EXPERT)
+        _check_same_stages(dense.layout, experts.layout)
+    fields = {field: _group(dense, axes) for field, axes in DENSE.items()}
     if experts is None:
-        found |= {field: found[same] for field, same in ALL_DENSE.items()}
-        found["ep"] = _group(dense, "")
+        fields |= {field: fields[equal] for field, equal in ALL_DENSE.items()}
+        fields["ep"] = _group(dense, "")
     else:
-        found |= {field: _group(experts, axes) for field, axes in EXPERT.items()}
-    found["intra_dist_opt"] = dense.group()
-    none = {"hcp": None, "inter_dist_opt": None}
-    embeddings = _embeddings(dense, experts, ends)
-    return ProcessGroupCollection(**found, **none, **embeddings)
+        fields |= {field: _group(experts, axes) for field, axes in EXPERT.items()}
+    fields["intra_dist_opt"] = dense.group()
+    unused = {"hcp": None, "inter_dist_opt": None}
+    return ProcessGroupCollection(**fields, **unused, **_embedding_groups(dense, experts, ends))
 
 
-def _check_axes(which: str, mesh: Mesh, fields: dict[str, str]) -> None:
-    """Refuse an axis of several ranks that no group of these fields would reach."""
+def _check_axes_known(name: str, mesh: Mesh, fields: dict[str, str]) -> None:
+    """Check that some group of the fields spans each axis of several ranks.
+
+    Raises:
+        SpecError: for the first axis that none spans.
+    """
     known = set(" ".join(fields.values()).split())
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in known:
             raise SpecError(
-                f"process_groups: {which} is {mesh.layout!r}; Megatron has no axis {axis} of size "
-                f"{size} here; it has {' '.join(a for a in STANDARD if a in known)}.",
-                fix=f"{axis}=1, or the axis that it is to Megatron: layouts(...) has them.",
+                f"{name} is {mesh.layout!r}, and Megatron has no axis {axis} here.",
+                f"Its axes are {' '.join(a for a in STANDARD if a in known)}.",
+                fix=f"{axis}=1, or one of these axes: layouts(...) returns their sizes.",
                 sizes=mesh.layout.sizes,
             )
 
 
-def _check_stages(dense: Layout, experts: Layout) -> None:
-    """Refuse experts whose pipelines are others; the same on every rank."""
-    here, there = (_pipeline(layout, dense.ranks[0]) for layout in (dense, experts))
-    if here != there or [*dense.ranks] != [*experts.ranks]:
+def _check_same_stages(dense: Layout, experts: Layout) -> None:
+    """Check that dense layers and experts have the same stages. Equal on every rank.
+
+    Raises:
+        SpecError: if they differ.
+    """
+    dense_pipeline, expert_pipeline = (
+        _pipeline(layout, dense.ranks[0]) for layout in (dense, experts)
+    )
+    if dense_pipeline != expert_pipeline or [*dense.ranks] != [*experts.ranks]:
         raise SpecError(
-            f"process_groups: the experts, {experts!r}, have other stages than the dense layers, "
-            f"{dense!r}.",
-            f"The first pipeline is {there} of the experts, {here} of the dense layers.",
-            fix="experts = dense.view(...), with the same pp, at the same place.",
+            f"the experts, {experts!r}, have other stages than the dense layers, {dense!r}.",
+            f"The first pipeline is {expert_pipeline} for experts, {dense_pipeline} for dense "
+            "layers.",
+            fix="experts = dense.view(...), with the same size and position of pp.",
             sizes=experts.sizes,
         )
 
 
 def _pipeline(layout: Layout, rank: int) -> list[int]:
-    """The ranks of the stages of a rank; itself where there is one."""
+    """Return the ranks of the stages of a rank; only the rank itself without an axis pp."""
     ranks: list[int] = layout.peers(rank, "pp").tolist() if "pp" in layout.axes else [rank]
     return ranks
 
 
-def _present(layout: Layout, axes: str) -> list[str]:
-    """Those of the axes that a layout has, from the outside in, as Megatron orders members."""
+def _present_axes(layout: Layout, axes: str) -> list[str]:
+    """Return those of the axes that a layout has, the outermost first, as Megatron's members."""
     return [axis for axis in layout.axes if axis in axes.split()]
 
 
 def _group(mesh: Mesh, axes: str) -> ProcessGroup:
-    """The group over those of the axes that the mesh has; of this rank alone where it has none."""
-    present = _present(mesh.layout, axes)
+    """Return the group over those of the axes that the mesh has; over none, a group of one rank.
+
+    Raises:
+        SpecError: if the mesh has none of the axes, and none of size 1.
+    """
+    present = _present_axes(mesh.layout, axes)
     if present:
         return mesh.group(*present)
-    ones = _ones(mesh)
+    ones = _axes_of_size_one(mesh)
     if not ones:
         raise SpecError(
-            f"process_groups: Megatron asks for a group over {axes or 'ep'}, and {mesh.layout!r} "
-            "has no such axis, nor one of size 1 to stand for it.",
+            f"Megatron needs a group over {axes or 'ep'}, and {mesh.layout!r} has neither such an "
+            "axis nor one of size 1.",
             fix=f"give the mesh the axis {(axes or 'ep').split()[0]}=1.",
             sizes=mesh.layout.sizes,
         )
     return mesh.group(ones[0])
 
 
-def _ones(mesh: Mesh) -> list[str]:
+def _axes_of_size_one(mesh: Mesh) -> list[str]:
     return [axis for axis, size in mesh.layout.sizes.items() if size == 1]
 
 
-def _embeddings(
+def _embedding_groups(
     dense: Mesh, experts: Mesh | None, ends: Mesh | None
 ) -> dict[str, ProcessGroup | None]:
-    """Those of ``embd`` and ``pos_embd`` that the meshes have groups for."""
+    """Return ``embd`` and ``pos_embd``, each if the meshes have a group for it."""
     pipeline = _pipeline(dense.layout, dense.rank)
     fields: dict[str, ProcessGroup | None] = {}
     if len(pipeline) <= 2:
         fields["embd"] = _group(dense, "pp")
     elif ends is not None:
-        fields["embd"] = _of_ends(dense, ends)
-    alone = next((mesh for mesh in (dense, experts, ends) if mesh and _ones(mesh)), None)
-    if alone is not None:
-        first = dense.rank == pipeline[0]  # and so inside the ends
-        fields["pos_embd"] = alone.group(_ones(alone)[0]) if first else None
+        fields["embd"] = _ends_group(dense, ends)
+    meshes = (mesh for mesh in (dense, experts, ends) if mesh is not None)
+    with_one = next((mesh for mesh in meshes if _axes_of_size_one(mesh)), None)
+    if with_one is not None:
+        is_first = dense.rank == pipeline[0]  # and therefore inside the mesh of the ends
+        fields["pos_embd"] = with_one.group(_axes_of_size_one(with_one)[0]) if is_first else None
     return fields
 
 
-def _of_ends(dense: Mesh, built: Mesh) -> ProcessGroup | None:
-    """The group of the first and last stage; None in between."""
-    right = ends(dense.layout).groups("pp").tolist()
-    if sorted(built.layout.groups("pp").tolist()) != sorted(right):
+def _ends_group(dense: Mesh, ends_mesh: Mesh) -> ProcessGroup | None:
+    """Return the group of the first and last stage; None on the stages between them.
+
+    Raises:
+        SpecError: if the mesh of the ends does not belong to the dense layers.
+    """
+    expected = ends(dense.layout).groups("pp").tolist()
+    if sorted(ends_mesh.layout.groups("pp").tolist()) != sorted(expected):
         raise SpecError(
-            f"process_groups: {built.layout!r} are not the ends of {dense.layout!r}.",
-            f"The ends of the first pipeline are {right[0]}.",
+            f"{ends_mesh.layout!r} are not the ends of {dense.layout!r}.",
+            f"The ends of the first pipeline are {expected[0]}.",
             fix="e = ends(dense.layout); build_mesh(e.sizes, order=e.axes, ranks=e.ranks).",
-            sizes=built.layout.sizes,
+            sizes=ends_mesh.layout.sizes,
         )
-    return built.group("pp") if built.inside else None
+    return ends_mesh.group("pp") if ends_mesh.inside else None

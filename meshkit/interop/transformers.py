@@ -1,14 +1,14 @@
-"""Transformers on the groups of a mesh: its model, split over tp, pp and data.
+"""Models of Transformers on the groups of a mesh: split over tp, pp and data.
 
-Transformers 5.23 makes a DeviceMesh and groups of its own unless its model is handed one;
-``from_pretrained(device_mesh=...)`` overwrites what it is given. Here it is handed a view of the
-mesh with its own four names, out of groups that exist but for one of a single rank::
+Transformers 5.23 creates a DeviceMesh and groups of its own unless a model gets one.
+``from_pretrained(device_mesh=...)`` overwrites its argument. This adapter passes a view of the mesh
+with the four axis names of Transformers. Its groups exist already, except one of a single rank::
 
     mesh   dp=2 tp=2
     view   pp=1 dp_replicate=1 fsdp=2 tp=2
-             └───────┴─ a group of one, the only one made
+             └───────┴─ one group of a single rank, the only one created
 
-Run, on gloo: tp, fsdp and dp_replicate with tp, dp_replicate with fsdp, and pp alone, forward.
+Tested with gloo: tp, fsdp and dp_replicate with tp, dp_replicate with fsdp, and pp alone, forward.
 Never run: a GPU, and pp with tp.
 """
 
@@ -39,35 +39,35 @@ def distribute(
     mesh: Mesh,
     *,
     data: Literal["fsdp", "dp_replicate"] = "fsdp",
-    **options: Any,  # noqa: ANN401  # whatever DistributedConfig takes
+    **options: Any,  # noqa: ANN401  # any field of DistributedConfig
 ) -> tuple[PreTrainedModel, Mesh]:
-    """Split a model of Transformers over a mesh, each rank keeping its part.
+    """Split a model of Transformers over a mesh; each rank keeps its part.
 
-    Collective over the world. Load the model whole on every rank first, with equal weights. Makes
-    a view of the mesh, whose groups are those of the mesh; for axes of one rank, one group of one.
-    Gradients are averaged over ``fsdp`` and ``dp_replicate`` by FSDP2, in ``backward``. The axes
-    of the mesh may nest in any order. Where Transformers itself raises, its view is closed and the
-    model is what Transformers left of it.
+    Collective over the world. First load the whole model on every rank, with equal weights. The
+    function creates a view of the mesh, which shares the groups of the mesh; for axes of one rank
+    it creates one group of one rank. FSDP2 averages gradients over ``fsdp`` and ``dp_replicate`` in
+    ``backward``. The axes of the mesh may nest in any order. If Transformers raises, the view is
+    closed, and the model stays as Transformers left it.
 
     Args:
-        model: with a ``tp_plan`` and an ``fsdp_plan`` where the mesh has such axes, as the model's
-            class or ``options`` give it. It is changed.
-        mesh: over all ranks of the world, with axes ``pp``, ``dp``, ``dp_replicate``, ``fsdp`` and
-            ``tp`` at most; any other must be of one rank.
-        data: what ``dp`` is to Transformers: ``"fsdp"`` splits the parameters over it,
-            ``"dp_replicate"`` keeps them whole (with an axis ``fsdp`` beside it: HSDP).
+        model: a model with a ``tp_plan`` and an ``fsdp_plan`` if the mesh has such axes, from its
+            class or from ``options``. It is changed.
+        mesh: a mesh over all ranks of the world with axes ``pp``, ``dp``, ``dp_replicate``,
+            ``fsdp`` and ``tp``. Any other axis must have size 1.
+        data: the role of ``dp``. ``"fsdp"`` splits the parameters over it. ``"dp_replicate"``
+            keeps them whole (HSDP if there is an axis ``fsdp``, too).
         **options: more fields of ``transformers.distributed.DistributedConfig``.
 
     Returns:
-        The model, and the view by which ``pp``, ``dp_replicate``, ``fsdp`` and ``tp`` can be
-        asked. Close the view, or the mesh last of all, when the model is not used any more.
+        The model, and the view with the axes ``pp``, ``dp_replicate``, ``fsdp`` and ``tp``. When
+        the model is no longer used, close the view, and the mesh last.
 
     Raises:
-        SpecError: before anything is made, for an axis that Transformers does not have, for a mesh
-            that is not the whole world, for what Transformers' config refuses, and for something
-            that is no model of Transformers. The other ranks are told.
-        ImportError: where Transformers is not installed, or has no ``TransformersDeviceMesh``.
-        DisagreementError: where ranks ask for different sizes. Other options are not compared.
+        SpecError: before any group is created, if Transformers does not know an axis, the mesh is
+            not the whole world, Transformers rejects the config, or the model is not one of
+            Transformers. The other ranks then raise DisagreementError.
+        ImportError: if Transformers is missing, or has no ``TransformersDeviceMesh``.
+        DisagreementError: if ranks request different sizes. Other options are not compared.
 
     Example:
         ``model, view = distribute(LlamaForCausalLM.from_pretrained(path), mesh)``
@@ -83,13 +83,17 @@ def distribute(
     with ExitStack() as stack:
         view = stack.enter_context(mesh.view(sizes, order=" ".join(sizes)))
         dense = view.device_mesh(" ".join(AXES))
-        split = model.maybe_distribute_model(model, config, mesh_class(dense, None))
+        distributed = model.maybe_distribute_model(model, config, mesh_class(dense, None))
         stack.pop_all()
-    return split, view
+    return distributed, view
 
 
-def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped where Transformers is not installed
-    """What Transformers wraps a DeviceMesh in."""
+def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is missing
+    """Return the class of Transformers that wraps a DeviceMesh.
+
+    Raises:
+        ImportError: if it is missing.
+    """
     try:
         from transformers.distributed.utils import TransformersDeviceMesh
     except ImportError as error:
@@ -99,33 +103,33 @@ def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped where Transformers i
 
 
 def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
-    """The sizes of the view, from the outside in.
+    """Return the sizes of the view, the outermost first.
 
     Raises:
-        SpecError: for what can be refused before a config exists.
+        SpecError: if the axes, the ranks or the model are not valid for Transformers.
     """
     check_data(data, ("fsdp", "dp_replicate"))
     sizes = rename_axes(layout, "Transformers", AXES, data)
     if layout.num_ranks != world:
         raise SpecError(
             f"the mesh holds {layout.num_ranks} ranks of {world}.",
-            "Transformers waits for all ranks of the world, and saves on its rank 0.",
+            "Transformers waits for all ranks of the world, and saves on rank 0.",
             fix=f"build_mesh over all {world} ranks.",
             sizes=layout.sizes,
             world_size=world,
         )
     if not hasattr(model, "maybe_distribute_model"):
         kind = article(type(model).__name__)
-        fix = "AutoModelForCausalLM.from_pretrained(path), say."
-        raise SpecError(f"the model is {kind}, none of Transformers'.", fix=fix)
+        fix = "for example AutoModelForCausalLM.from_pretrained(path)."
+        raise SpecError(f"the model is {kind}, not one of Transformers.", fix=fix)
     return sizes
 
 
 def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig:
-    """Transformers' own words for the sizes.
+    """Return the config of Transformers for the sizes.
 
     Raises:
-        SpecError: for what Transformers refuses, and for experts, which need other groups.
+        SpecError: if Transformers rejects it, or for experts, which need other groups.
     """
     from transformers.distributed import DistributedConfig
 
@@ -133,9 +137,12 @@ def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig
         config = DistributedConfig(**{f"{name}_size": n for name, n in sizes.items()}, **options)
     except (TypeError, ValueError) as error:
         raise SpecError(
-            "Transformers refuses.", str(error), fix="what Transformers asks for.", sizes=sizes
+            "Transformers rejects the config.",
+            str(error),
+            fix="options that Transformers accepts.",
+            sizes=sizes,
         ) from error
     if config.ep_size > 1:
         fix = (Change(ep_size=None, enable_expert_parallel=None), ".")
-        raise SpecError("experts need groups that no view has.", fix=fix)
+        raise SpecError("experts need groups that a view does not have.", fix=fix)
     return config

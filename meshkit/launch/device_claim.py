@@ -6,7 +6,7 @@ import torch
 
 from ..core.errors import LaunchError
 from .agreement.claims import Claim, Claimant
-from .device.accelerators import may_share
+from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid
 from .launchers.world import World
 
@@ -20,7 +20,7 @@ def device_claim(world: World) -> tuple[Claim, ...]:
     device = world.device or torch.device("cpu")
     kind = backend_for(str(world.backend), device.type)
     uuid = device_uuid(device) if device.type != "cpu" else None
-    if uuid is None or may_share(device.type, kind):
+    if uuid is None or can_share_device(device.type, kind):
         return ()
 
     def conflict(first: Claimant, second: Claimant) -> LaunchError:

@@ -19,9 +19,14 @@ from .agreement.commit import commit
 from .agreement.consensus import Proposal
 from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
-from .device.device import choose_backend, choose_device
+from .device.device import select_backend, select_device
 from .device_claim import device_claim
-from .launchers.detect import allocation, check_arguments, detect_world, from_variables
+from .launchers.detect import (
+    allocation_without_srun,
+    check_arguments,
+    detect_world,
+    use_master_variables,
+)
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .rendezvous.rendezvous import rendezvous
@@ -130,7 +135,7 @@ def identify(
         RuntimeWarning: as :func:`init`, at the line that calls the public function.
     """
     world = detect_world(os.environ, arguments or {})
-    if variable := allocation(world):
+    if variable := allocation_without_srun(world):
         text = format_error(
             f"this is a single process in an allocation of several tasks: {variable}.",
             "No srun has started it: SLURM_STEP_ID of a step is missing.",
@@ -144,7 +149,7 @@ def identify(
         raise LaunchError(f"init_method is {init_method!r}.", fix=fix)
     sources = {**world.sources, "init_method": "argument"}
     world = replace(world, init_method=init_method, sources=sources)
-    return from_variables(world, os.environ) if init_method == "env://" else world
+    return use_master_variables(world, os.environ) if init_method == "env://" else world
 
 
 def join(
@@ -218,11 +223,11 @@ def _reseed(job: Job, seed: int | str) -> None:
 
 def _select_device(world: World, backend: str | None, device: str | torch.device | None) -> World:
     """Return the world with device and backend."""
-    selected = choose_device(device, world.local_rank)
+    selected = select_device(device, world.local_rank)
     sources = {
         **world.sources,
         "device": "torch's default" if device is None else "argument",
         "backend": "torch's default" if backend is None else "argument",
     }
-    name = choose_backend(backend, selected)
+    name = select_backend(backend, selected)
     return replace(world, device=selected, backend=name, sources=sources)

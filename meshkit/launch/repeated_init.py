@@ -11,7 +11,7 @@ import torch
 
 from ..core.errors import LaunchError
 from .current_job import Job
-from .device.device import read_device
+from .device.device import parse_device
 
 
 def check_same_job(
@@ -50,6 +50,6 @@ def check_same_job(
 def _is_same(current: object, argument: object) -> bool:
     """Return whether an argument agrees with a value: ``"cuda"`` agrees with ``cuda:3``."""
     if isinstance(current, torch.device):
-        device = read_device(cast(str | torch.device, argument))
+        device = parse_device(cast(str | torch.device, argument))
         return device.type == current.type and device.index in (None, current.index)
     return str(current).lower() == str(argument).lower()

@@ -1,6 +1,8 @@
-"""What tests of code that uses meshkit need: hypothesis strategies.
+"""Which layouts, batches and faults should the tests of code that uses meshkit try?
 
-Needs hypothesis: ``pip install 'meshkit[testing]'``. Nothing else in meshkit imports this room.
+The hypothesis strategies, such as :func:`layouts`, :func:`sizes` and :func:`batch_plans`, are in
+strategies.py, scripts of faults in faults.py. The package needs hypothesis:
+``pip install 'meshkit[testing]'``. No other package of meshkit imports it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Play a fault on some ranks of a local job, and see what becomes of the others.
+"""Inject a fault into some ranks of a local job, and record the outcome of every rank.
 
-Unlike :func:`meshkit.spawn` this never ends a rank because another failed: what each rank raised,
-and when, is what is asked for. A fault says that it fired, so that a test cannot pass without it::
+Unlike :func:`meshkit.spawn`, :func:`play` never ends a rank because another one failed: it records
+the error of each rank and its time. A fault records that it fired, so that no test passes without
+it::
 
     def job(strike, limit):
         mesh = meshkit.build_mesh(dp=-1, arrival_timeout=limit)
@@ -30,22 +31,22 @@ from pathlib import Path
 
 from ..core.call import public
 from ..launch.spawn.start_method import context_for, start_process
-from ..launch.spawn.worker import environment, set_up_worker
+from ..launch.spawn.worker import child_environment, set_up_worker
 from ..launch.store.process import process_stat
 from ..live.preload import preload_mesh
 
-LOOK = 0.05  # seconds between two looks at the processes
+POLL_INTERVAL = 0.05  # seconds between two checks of the processes
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a rank that came to an end by itself.
+    """The outcome of a rank that ended by itself.
 
     Attributes:
         kind: the name of the error, or ``"returned"``.
-        text: the error's words, or the ``repr`` of what was returned.
-        missing_ranks: of the error, where it has them.
-        at: when, on the machine's monotonic clock.
+        text: the text of the error, or the ``repr`` of the returned value.
+        missing_ranks: those of the error; empty if it has none.
+        at: the time of the end, on the machine's monotonic clock.
     """
 
     kind: str
@@ -56,14 +57,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Played:
-    """What became of a job.
+    """The outcome of a job.
 
     Attributes:
-        outcomes: rank to its outcome; ranks that were struck have none.
-        ends: rank to how its process was found: ``"ended"``, a signal's name, ``"stopped"``, or
-            ``"running"`` where it had to be ended when the time was over.
-        fired: the rank that was struck first; None where no fault fired.
-        at: when it was, on the machine's monotonic clock.
+        outcomes: rank to its outcome; a rank that a fault killed or stopped has none.
+        ends: rank to the last state of its process: ``"ended"``, the name of a signal,
+            ``"stopped"``, or ``"running"`` if it was killed at the timeout.
+        fired: the rank of the first fault; None if no fault fired.
+        at: the time of the first fault, on the machine's monotonic clock.
     """
 
     outcomes: Mapping[int, Outcome]
@@ -72,55 +73,61 @@ class Played:
     at: float
 
     def seconds(self, rank: int) -> float:
-        """How long after the fault a rank came to its end."""
+        """Return the seconds from the fault to the end of a rank."""
         return self.outcomes[rank].at - self.at
 
 
 @dataclass(frozen=True)
 class Strike:
-    """The faults of one rank; each says that it fired before it does."""
+    """The faults of one rank; each records that it fires before it takes effect."""
 
     folder: str
     rank: int
 
     def note(self) -> None:
-        """Say that a fault of one's own fires now."""
+        """Record that a fault of the caller fires now."""
         path = Path(self.folder, f"{self.rank}.firing")
         path.write_text(str(time.monotonic()))
         path.rename(path.with_suffix(".fired"))
 
     def kill(self) -> None:
-        """End this process at once, without a word."""
+        """Kill this process with SIGKILL."""
         self.note()
         os.kill(os.getpid(), signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop this process, all its threads, as it stands."""
+        """Stop all threads of this process with SIGSTOP."""
         self.note()
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def later(self, seconds: float, fault: Callable[[], None]) -> None:
-        """Let a fault fire in a while, whatever this rank is in then."""
-        threading.Thread(target=_after, args=(seconds, fault), daemon=True).start()
+        """Call a fault after some seconds, from another thread.
+
+        Args:
+            seconds: the delay.
+            fault: for example ``strike.kill``.
+        """
+        threading.Thread(target=_call_after, args=(seconds, fault), daemon=True).start()
 
 
 @public("play")
 def play(
     fn: Callable[..., object], world_size: int, args: Sequence[object] = (), *, timeout: float
 ) -> Played:
-    """Run ``fn(strike, *args)`` in local processes that form one job, whatever becomes of any.
+    """Run ``fn(strike, *args)`` in local processes that form one job; each ends by itself.
 
     Args:
-        fn: at the top level of a module; it gets a :class:`Strike` of its rank first.
-        world_size: how many processes.
-        args: arguments for every rank alike; they are pickled.
-        timeout: seconds after which whatever still runs is ended.
+        fn: a function at the top level of a module; its first argument is the :class:`Strike` of
+            its rank.
+        world_size: the number of processes.
+        args: the other arguments, the same on every rank; they are pickled.
+        timeout: seconds after which processes that still run are killed.
 
     Returns:
-        What became of each rank. No process is left.
+        The outcome of each rank. No process is left.
 
     Raises:
-        SpecError: where ``fn`` was typed into a session that cannot be forked.
+        SpecError: if ``fn`` was typed into a session that cannot be forked.
     """
     folder = tempfile.mkdtemp(prefix="meshkit-faults-")
     preload_mesh()
@@ -128,13 +135,13 @@ def play(
     processes: list[BaseProcess] = []
     try:
         for rank in range(world_size):
-            environ = environment(rank, world_size, f"file://{folder}/store")
-            given = fn, tuple(args), environ, Strike(folder, rank)
-            process: BaseProcess = context.Process(target=_rank, args=given)
+            environ = child_environment(rank, world_size, f"file://{folder}/store")
+            arguments = fn, tuple(args), environ, Strike(folder, rank)
+            process: BaseProcess = context.Process(target=_run_rank, args=arguments)
             start_process(process)
             processes.append(process)
-        ends = _ends(processes, time.monotonic() + timeout)
-        return _played(Path(folder), ends)
+        ends = _wait_for_ends(processes, time.monotonic() + timeout)
+        return _read_outcomes(Path(folder), ends)
     finally:
         for process in processes:
             process.kill()
@@ -142,10 +149,10 @@ def play(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _rank(
+def _run_rank(
     fn: Callable[..., object], args: tuple[object, ...], environ: dict[str, str], strike: Strike
 ) -> None:
-    """One rank: run the function and write down what became of it."""
+    """Run the function on one rank and write its outcome."""
     set_up_worker(environ, environ["OMP_NUM_THREADS"])
     try:
         text, kind, missing = repr(fn(strike, *args)), "returned", ()
@@ -156,34 +163,35 @@ def _rank(
     path = Path(strike.folder, f"{strike.rank}.tmp")
     path.write_text(json.dumps(asdict(outcome)))
     path.rename(path.with_suffix(".json"))
-    os._exit(0)  # what a fault has left in torch's threads must not keep the process
+    os._exit(0)  # threads of torch that a fault left behind must not keep the process
 
 
-def _after(seconds: float, fault: Callable[[], None]) -> None:
+def _call_after(seconds: float, fault: Callable[[], None]) -> None:
     time.sleep(seconds)
     fault()
 
 
-def _ends(processes: Sequence[BaseProcess], deadline: float) -> dict[int, str]:
-    """How each process was found, when all had come to an end or the time was over."""
+def _wait_for_ends(processes: Sequence[BaseProcess], deadline: float) -> dict[int, str]:
+    """Return the state of each process, once none runs or the deadline has passed."""
     while True:
-        ends = {rank: _end(process) for rank, process in enumerate(processes)}
+        ends = {rank: _process_state(process) for rank, process in enumerate(processes)}
         if "running" not in ends.values() or time.monotonic() > deadline:
             return ends
-        time.sleep(LOOK)
+        time.sleep(POLL_INTERVAL)
 
 
-def _end(process: BaseProcess) -> str:
+def _process_state(process: BaseProcess) -> str:
     if process.exitcode is not None:
         return signal.Signals(-process.exitcode).name if process.exitcode < 0 else "ended"
     return "stopped" if process_stat(process.pid or 0)[:1] == ["T"] else "running"
 
 
-def _played(folder: Path, ends: Mapping[int, str]) -> Played:
-    said = {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+def _read_outcomes(folder: Path, ends: Mapping[int, str]) -> Played:
+    """Return the outcome of the job, from the files that its ranks have written."""
+    records = {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
     outcomes = {
-        rank: Outcome(**{**one, "missing_ranks": tuple(one["missing_ranks"])})
-        for rank, one in sorted(said.items())
+        rank: Outcome(**{**record, "missing_ranks": tuple(record["missing_ranks"])})
+        for rank, record in sorted(records.items())
     }
     fired = {int(path.stem): float(path.read_text()) for path in folder.glob("*.fired")}
     first = min(fired, key=lambda rank: fired[rank], default=None)

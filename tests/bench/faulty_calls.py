@@ -14,14 +14,14 @@ from meshkit.bench.collectives import COLLECTIVES, PreparedCall, Works
 
 def return_wrong_elements(patch: pytest.MonkeyPatch, op: str, number: int) -> None:
     """Make so many elements of each result of an operation wrong."""
-    wrong = PreparedCall.wrong
+    num_wrong = PreparedCall.num_wrong
 
     def count_after_spoiling(self: PreparedCall, rank: int) -> int:
         if self.op == op:
             self.out[:number] += 1
-        return wrong(self, rank)
+        return num_wrong(self, rank)
 
-    patch.setattr(PreparedCall, "wrong", count_after_spoiling)
+    patch.setattr(PreparedCall, "num_wrong", count_after_spoiling)
 
 
 def raise_not_supported(patch: pytest.MonkeyPatch, op: str) -> None:

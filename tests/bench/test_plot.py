@@ -46,16 +46,16 @@ def test_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lines["dp alone"].get_linestyle() != lines["dp concurrent"].get_linestyle()
 
 
-PIP = "pip install 'meshkit[plot]'; or leave --plot out"
-NAME, PLACE = "a name that ends in .png", "a file in a folder that exists and may be written"
+PIP = "pip install 'meshkit[plot]'; or leave out --plot"
+NAME, PLACE = "a name that ends in .png", "a file in an existing folder with write access"
 
 
 def refused(path: str, kind: type[MeshkitError] = SpecError) -> str:
     with pytest.raises(MeshkitError) as error:
         check_plot(path)
     assert type(error.value) is kind
-    assert str(error.value).startswith(f"--plot {path}: ")
-    return str(error.value).removeprefix(f"--plot {path}: ")
+    assert str(error.value).startswith("the picture cannot be drawn: ")
+    return str(error.value).removeprefix("the picture cannot be drawn: ")
 
 
 @pytest.fixture
@@ -68,13 +68,11 @@ def test_without_matplotlib_it_says_what_to_type(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     file = tmp_path / "x.png"
-    assert refused(str(file), MeshkitError) == (
-        f"matplotlib draws it, and is not installed.\n  Fix: {PIP}."
-    )
+    assert refused(str(file), MeshkitError) == (f"matplotlib is not installed.\n  Fix: {PIP}.")
     assert not file.exists()
     assert refused(f"{tmp_path}/no/x.png") == (
-        "it cannot be written: No such file or directory.\n"
-        "  And matplotlib draws it, and is not installed.\n"
+        "the file cannot be written: No such file or directory.\n"
+        "  Also, matplotlib is not installed.\n"
         f"  Fix: {PLACE}; and {PIP}."
     )
 
@@ -90,8 +88,8 @@ def test_a_matplotlib_that_is_half_there_is_one_message(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert refused(str(tmp_path / "x.png"), MeshkitError) == (
-        "matplotlib draws it, and fails: AttributeError: _ARRAY_API not found.\n"
-        "  Fix: pip install --force-reinstall matplotlib; or leave --plot out."
+        "matplotlib fails: AttributeError: _ARRAY_API not found.\n"
+        "  Fix: pip install --force-reinstall matplotlib; or leave out --plot."
     )
 
 
@@ -105,8 +103,8 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         (f"{tmp_path}/y.png", "Is a directory"),
         (f"{tmp_path}/z.png", "No such device or address"),
     ):
-        assert refused(path) == f"it cannot be written: {why}.\n  Fix: {PLACE}."
-    assert refused("x.svg") == f"the picture is a PNG.\n  Fix: {NAME}."
+        assert refused(path) == f"the file cannot be written: {why}.\n  Fix: {PLACE}."
+    assert refused("x.svg") == f"its name does not end in .png.\n  Fix: {NAME}."
 
 
 @pytest.mark.usefixtures("works")

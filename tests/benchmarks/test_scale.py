@@ -44,7 +44,7 @@ def test_the_rows_of_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.what: row.ours for row in scale_rows(1024)}
     assert rows["scale: check-ins at one store"] == 3.0
     assert rows["scale: store operations"] == 24
-    assert len(rows) == 5
+    assert len(rows) == 4
     assert all(figure and figure > 0 for figure in rows.values())
 
 

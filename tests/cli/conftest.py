@@ -1,4 +1,4 @@
-"""A command run in this process: what it answers."""
+"""Commands that run in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshkit.cli.main import main
 def answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], tuple[int, str, str]]:
-    """A command line to its exit code, its output and its errors, on a terminal of 80 columns."""
+    """Return a function: run a command line, and return its exit code, output and errors."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def ask(command: str) -> tuple[int, str, str]:

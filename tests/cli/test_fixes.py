@@ -1,4 +1,4 @@
-"""A law: what the fix of any refused command says can be typed, and mends that fault."""
+"""A law: the fix of any refused command can be typed, and removes the fault."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshkit.cli.commands import bench, check
 from meshkit.cli.main import main
 from tests.bench.results.example_runs import CLEAN
+from tests.core.report.test_check_report import REPORT
 
 law = settings(
     deadline=None,
@@ -65,13 +66,13 @@ COMMANDS = PLAN | EXPLAIN | DIFF | CHECK | BENCH
 
 
 def fixes(said: str) -> list[str]:
-    """The commands that a fix consists of: each to its end, or to a comma and a blank."""
+    """Return the commands in a fix: each ends at a comma and a blank, or at the end."""
     fix = said.rpartition("Fix: ")[2].strip().removesuffix(".")
     return re.findall(r"meshkit (.+?)(?=, |; |$)", fix)
 
 
 def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said against a command; "" where nothing is."""
+    """Return the error of a command, or "" if it is accepted."""
     try:
         code = main(shlex.split(command))
     except SystemExit as left:  # argparse: no such command line is ever to be proposed
@@ -82,21 +83,20 @@ def refused(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def fault(said: str) -> str:
-    """The first line without the command."""
+    """Return the first line without the command."""
     first = said.partition("\n")[0]
     return re.sub(r"^meshkit .*?(?=: | needs | leaves | names )", "", first)
 
 
 @law
 @given(COMMANDS)
-def test_what_a_fix_says_can_be_typed(
+def test_a_fix_can_be_typed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    for name in ("_started", "_here"):
-        monkeypatch.setattr(check, name, lambda *_: None)
-    monkeypatch.setattr(check, "_answer", lambda *_, **__: check.Answer(""))
-    monkeypatch.setattr(bench, "_started", lambda *_: (0, CLEAN))
-    monkeypatch.setattr(bench, "_here", lambda *_: (0, CLEAN))
+    for name in ("_check_locally", "_check_under_launcher"):
+        monkeypatch.setattr(check, name, lambda *_: REPORT)
+    for name in ("_measure_locally", "_measure_under_launcher"):
+        monkeypatch.setattr(bench, name, lambda *_: (0, CLEAN))
     said = refused(command, capsys)
     grids = 2 if command.startswith("diff") else 1  # each of which may have the fault
     for fix in fixes(said):

@@ -16,35 +16,43 @@ def failing(errors: dict[int, BaseException], first: int) -> SpawnError:
 
 def test_the_words_of_the_rank_that_failed_first() -> None:
     died = RuntimeError("the process ended by itself, with signal SIGKILL")
-    late = RankTimeoutError("2 of 4 did not come.\n  Fix: look.", missing_ranks=(1, 3))
-    found = local_ranks.failed(4, failing({0: late, 1: died, 2: late}, 1), "cuda")
+    late = RankTimeoutError("2 of 4 ranks did not arrive.", fix="look.", missing_ranks=(1, 3))
+    found = local_ranks.describe_failure(4, failing({0: late, 1: died, 2: late}, 1), "cuda")
     assert str(found) == (
-        "rank 1 of 4 failed first; failed too: 0, 2.\n"
+        "rank 1 of 4 failed first; also failed: 0, 2.\n"
         "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
-        "  Fix: meshkit doctor; or --device cpu, which asks less of the machine."
+        "  Fix: meshkit doctor; or --device cpu, which needs less of the machine."
     )
     assert found.errors == {0: late, 1: died, 2: late}
-    fixes = {"cpu": "", "cuda:1": "; or --sizes 1K or --device cpu, which asks less of the machine"}
+    fixes = {
+        "cpu": "",
+        "cuda:1": "; or --sizes 1K or --device cpu, which needs less of the machine",
+    }
     for device, less in fixes.items():
         text = str(
-            local_ranks.failed(4, failing({1: died}, 1), device, "--sizes 1K" if less else "")
+            local_ranks.describe_failure(
+                4, failing({1: died}, 1), device, "--sizes 1K" if less else ""
+            )
         )
         assert text.splitlines()[-1] == f"  Fix: meshkit doctor{less}."
-    assert str(local_ranks.failed(4, failing({0: late}, 0), None)) == (
-        "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 did not come.\n  Fix: look."
+    assert str(local_ranks.describe_failure(4, failing({0: late}, 0), None)) == (
+        "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 ranks did not arrive.\n  Fix: look."
     )
 
 
 def test_what_torch_raises_is_told() -> None:
-    with pytest.raises(LaunchError) as told, local_ranks.in_words("the all-reduce of rank 1 of 4"):
+    with (
+        pytest.raises(LaunchError) as told,
+        local_ranks.torch_errors("the all-reduce of rank 1 of 4"),
+    ):
         raise RuntimeError("Connection closed by peer\nException raised from x")
     assert str(told.value) == (
-        "the all-reduce of rank 1 of 4 broke.\n"
+        "the all-reduce of rank 1 of 4 failed.\n"
         "  Connection closed by peer\n"
-        "  Fix: meshkit doctor, on the machines of the job."
+        "  Fix: run meshkit doctor on the machines of the job."
     )
     late = RankTimeoutError("late")
-    with pytest.raises(RankTimeoutError) as kept, local_ranks.in_words("x"):
+    with pytest.raises(RankTimeoutError) as kept, local_ranks.torch_errors("x"):
         raise late
     assert kept.value is late
 
@@ -69,6 +77,6 @@ def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
     monkeypatch.setattr("meshkit.launch.device.device.visible_devices", lambda _: seen)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert local_ranks.shared_device(asked) == taken
-    assert local_ranks.on_cpu(asked, 4) is (taken == "cpu" or kind is None)
-    assert local_ranks.on_cpu("cpu", 1)
+    assert local_ranks.choose_shared_device(asked) == taken
+    assert local_ranks.uses_cpu(asked, 4) is (taken == "cpu" or kind is None)
+    assert local_ranks.uses_cpu("cpu", 1)

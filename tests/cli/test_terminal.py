@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from meshkit.cli import terminal
 from meshkit.cli.commands import check
 from meshkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-MISUSED = "meshkit plan four: 'four' is no size of an axis.\n"
+MISUSED = "meshkit plan four: 'four' is not the size of an axis.\n"
 
 
 def shell(arguments: str) -> tuple[int, str, str]:
-    """A command line of a shell, with its redirections: what it answers."""
+    """Run a command line with redirections in a shell; return exit code, output and errors."""
     done = subprocess.run(
         ["sh", "-c", f"'{sys.executable}' -W error -m meshkit {arguments}"],
         cwd=ROOT,
@@ -42,7 +43,7 @@ def test_a_pipe_that_nobody_reads() -> None:
 
 def test_no_ranks_are_started_where_nobody_hears_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr(check, "_started", lambda n, *_: started.append(n))
+    monkeypatch.setattr(check, "_check_locally", lambda n, *_: started.append(n))
     monkeypatch.setattr(sys, "stdout", None)
     assert (main(["check", "dp=2", "-n", "2"]), started) == (1, [])
 
@@ -69,3 +70,32 @@ def test_ranks_measure_where_stderr_is_closed() -> None:
 
 def test_a_failure_that_cannot_be_told_is_still_one() -> None:
     assert shell("plan dp=4 >&- 2>&-") == (1, "", "")
+
+
+class Stream:
+    """A stdout of an encoding."""
+
+    def __init__(self, encoding: str | None) -> None:
+        self.encoding = encoding
+
+
+@pytest.mark.parametrize(
+    ("encoding", "drawn"),
+    [("utf-8", True), ("cp437", True), ("latin-1", False), (None, False), ("none such", False)],
+)
+def test_lines_are_drawn_where_stdout_can_take_them(
+    monkeypatch: pytest.MonkeyPatch, encoding: str | None, drawn: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout", Stream(encoding))
+    found = terminal.get_line_characters()
+    monkeypatch.undo()
+    assert found == (terminal.LINES if drawn else "")
+
+
+@pytest.mark.parametrize(("columns", "width"), [("97", 97), ("x", 80), ("0", 80)])
+def test_columns_are_taken_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError()))
+    assert terminal.get_width() == width

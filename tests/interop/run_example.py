@@ -1,4 +1,4 @@
-"""A script of examples/, run as each rank of a launcher runs it, with its library imported."""
+"""Run a script of examples/ on a rank that has its library imported already."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run_example(script: str, environ: dict[str, str]) -> str:
     with contextlib.redirect_stdout(out):
         try:
             runpy.run_path(script, run_name="__main__")
-        except SystemExit as left:
-            if left.code:
+        except SystemExit as exit:
+            if exit.code:
                 raise
     return out.getvalue()

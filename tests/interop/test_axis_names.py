@@ -1,4 +1,4 @@
-"""The axes of a mesh by a library's names."""
+"""Axes of a mesh under the names of a library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshkit.interop.axis_names import check_data, rename_axes
 KNOWN = ("pp", "fsdp", "tp")
 
 
-def test_sizes_keep_the_order_of_the_mesh_and_axes_of_one_rank_stand_first() -> None:
+def test_sizes_keep_the_order_of_the_mesh_after_axes_of_one_rank() -> None:
     layout = Layout(tp=2, sp=1, dp=4)
     assert [*rename_axes(layout, "L", KNOWN, "fsdp").items()] == [
         ("pp", 1),
@@ -21,30 +21,28 @@ def test_sizes_keep_the_order_of_the_mesh_and_axes_of_one_rank_stand_first() -> 
     assert rename_axes(Layout(dp=1), "L", KNOWN, "fsdp") == {"pp": 1, "fsdp": 1, "tp": 1}
 
 
-def test_axes_that_the_library_does_not_have_are_refused_with_a_mesh_that_it_has() -> None:
+def test_an_unknown_axis_is_an_error_with_a_mesh_of_known_axes() -> None:
     with pytest.raises(SpecError) as caught:
         rename_axes(Layout(dp=2, cp=2, sp=2, tp=4), "L", KNOWN, "fsdp")
     assert str(caught.value) == (
-        "f(): L cannot split over cp or sp.\n"
+        "L has no axis cp or sp.\n"
         "  Its axes are pp, fsdp, tp; cp is 2, sp is 2.\n"
-        "  Fix: build_mesh(dp=8, tp=4), or axes that it has."
+        "  Fix: build_mesh(dp=8, tp=4), or other axes of this library."
     )
     assert caught.value.sizes == {"dp": 2, "cp": 2, "sp": 2, "tp": 4}
 
 
-def test_two_axes_of_one_name_are_refused() -> None:
+def test_two_axes_of_one_name_are_an_error() -> None:
     with pytest.raises(SpecError) as caught:
         rename_axes(Layout(dp=2, fsdp=4), "L", KNOWN, "fsdp")
     assert str(caught.value) == (
-        "f(): dp would be fsdp, which is an axis already.\n"
+        "dp would get the name fsdp, which another axis has.\n"
         "  dp is 2, fsdp is 4.\n"
-        "  Fix: data= another of pp, tp."
+        "  Fix: use another name for dp: data='pp' or data='tp'."
     )
 
 
-def test_a_name_for_dp_that_the_library_does_not_have_is_refused() -> None:
+def test_an_unknown_name_for_dp_is_an_error() -> None:
     with pytest.raises(SpecError) as caught:
         check_data("ddp", ("fsdp", "dp_replicate"))
-    assert str(caught.value) == (
-        "f(): dp cannot be 'ddp'.\n  Fix: data='fsdp' or data='dp_replicate'."
-    )
+    assert str(caught.value) == "data is 'ddp'.\n  Fix: data='fsdp' or data='dp_replicate'."

@@ -1,4 +1,4 @@
-"""DeepSpeed on a mesh: ZeRO trains as one process does, and an mpu says what the mesh says."""
+"""DeepSpeed on a mesh: ZeRO trains as one process does, and an mpu has the groups of the mesh."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from meshkit.interop.deepspeed import Mpu
 from tests.interop.run_example import run_example
 
 LIBRARY = ["deepspeed"]
-# ninja comes with pip, into a folder that need not be in PATH
+# pip installs ninja into a folder that may not be in PATH
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-WITH = Path(__file__).parents[2] / "examples" / "with_deepspeed.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "with_deepspeed.py"
 
 
 def missing() -> list[str]:
-    """What DeepSpeed needs on a CPU and is not here: it compiles its shared memory collectives."""
+    """Return what is missing: on a CPU DeepSpeed compiles its shared memory collectives."""
     absent = [] if importlib.util.find_spec("deepspeed") else ["deepspeed"]
     return absent + [tool for tool in ("g++", "ninja") if shutil.which(tool, path=PATH) is None]
 
@@ -39,10 +39,13 @@ needs_deepspeed = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def environ(pytestconfig: pytest.Config) -> dict[str, str]:
-    """Where it is compiled, once; the lock of a run that was killed would be waited for forever."""
-    assert pytestconfig.cache is not None
-    folder = pytestconfig.cache.mkdir("torch_extensions")
+def environ(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Return variables for a shared build folder, without the lock of a killed run."""
+    cache = getattr(pytestconfig, "cache", None)  # None with -p no:cacheprovider
+    made = tmp_path_factory.mktemp("torch_extensions")
+    folder = made if cache is None else cache.mkdir("torch_extensions")
     for lock in folder.glob("**/lock"):
         lock.unlink()
     return {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(folder), "PATH": PATH}
@@ -50,7 +53,7 @@ def environ(pytestconfig: pytest.Config) -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _on_the_cpu() -> Iterator[None]:
-    """Before the ranks' forkserver imports DeepSpeed."""
+    """Select the CPU before the forkserver imports DeepSpeed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DS_ACCELERATOR", "cpu")
         yield
@@ -58,7 +61,7 @@ def _on_the_cpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def strict() -> Iterator[None]:
-    """Warnings are errors, but for those of DeepSpeed's own calls to torch."""
+    """Turn warnings into errors, except those of DeepSpeed's own calls to torch."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
@@ -67,17 +70,17 @@ def strict() -> Iterator[None]:
 
 
 class Trained(NamedTuple):
-    """What a rank saw.
+    """The result of training on a rank.
 
     Attributes:
-        losses: of its own samples, by step.
-        made: how many groups DeepSpeed made.
+        losses: the losses of its own samples, by step.
+        created: the number of groups that DeepSpeed created.
         zero: the ranks over which the optimizer is split.
-        batch: what DeepSpeed takes the global batch for.
+        batch: the global batch in the view of DeepSpeed.
     """
 
     losses: list[float]
-    made: int
+    created: int
     zero: list[int]
     batch: int
 
@@ -107,7 +110,7 @@ def train(mesh: meshkit.Mesh, stage: int, share: bool) -> Trained:
         "train_micro_batch_size_per_gpu": 4,
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
-        "gradient_clipping": 0.0,  # DeepSpeed clips to 1 where nothing is said
+        "gradient_clipping": 0.0,  # the default of DeepSpeed is 1
     }
     before = len(dist.distributed_c10d._world.pg_map)
     engine, optimizer, *_ = deepspeed.initialize(
@@ -124,21 +127,21 @@ def train(mesh: meshkit.Mesh, stage: int, share: bool) -> Trained:
         engine.backward(loss / sp if share else loss)
         engine.step()
         losses.append(float(loss.detach()))
-    made = len(dist.distributed_c10d._world.pg_map) - before
+    created = len(dist.distributed_c10d._world.pg_map) - before
     group = dist.get_process_group_ranks(optimizer.dp_process_group)
-    return Trained(losses, made, group, engine.train_batch_size())
+    return Trained(losses, created, group, engine.train_batch_size())
 
 
-def trained(
+def train_cases(
     environ: dict[str, str], sizes: dict[str, int], cases: list[tuple[int, bool]]
 ) -> list[Trained]:
     """Train under ZeRO on a mesh.
 
     Args:
-        environ: which device DeepSpeed takes, where it compiles and with what.
-        sizes: of the mesh.
+        environ: variables that select the device, the build folder and the compiler.
+        sizes: the sizes of the mesh.
         cases: the stage of ZeRO, and whether the loss is this rank's share of the mean over the
-            sequence, not the mean over its own part.
+            sequence instead of the mean over its own part.
     """
     os.environ.update(environ)
     with strict(), meshkit.build_mesh(sizes) as mesh:
@@ -146,17 +149,17 @@ def trained(
 
 
 def train_on_one_process(parts: int, lr: float = 0.1) -> list[list[float]]:
-    """The loss of each part in each step, on one process."""
+    """Return the loss of each part in each step, on one process."""
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=lr)
-    found = []
+    by_step = []
     for step in range(STEPS):
         losses = [loss_of(network, sample(step, part)) for part in range(parts)]
         optimizer.zero_grad()
         torch.stack(losses).mean().backward()
         optimizer.step()
-        found.append([float(loss.detach()) for loss in losses])
-    return found
+        by_step.append([float(loss.detach()) for loss in losses])
+    return by_step
 
 
 @needs_deepspeed
@@ -165,36 +168,40 @@ def test_zero_trains_as_one_process_does(environ: dict[str, str], sizes: dict[st
     sp = sizes.get("sp", 1)
     layout = meshkit.Layout(**sizes)
     cases = [(1, True), (2, True)]
-    by_rank = meshkit.spawn(trained, 4, (environ, sizes, cases), timeout=280)
+    by_rank = meshkit.spawn(train_cases, 4, (environ, sizes, cases), timeout=280)
     plain = train_on_one_process(2 * sp)
-    for rank, found in enumerate(by_rank):
-        place = layout.coordinate(rank)
-        part = place["dp"] * sp + place.get("sp", 0)
-        for one in found:
-            assert one.losses == pytest.approx([losses[part] for losses in plain], rel=1e-5)
-            assert one.made == 0
-            assert one.zero == layout.peers(rank, *(a for a in ("dp", "sp") if a in sizes)).tolist()
-            assert one.batch == 8  # 4 samples a dp
+    for rank, results in enumerate(by_rank):
+        coordinate = layout.coordinate(rank)
+        part = coordinate["dp"] * sp + coordinate.get("sp", 0)
+        for result in results:
+            assert result.losses == pytest.approx([losses[part] for losses in plain], rel=1e-5)
+            assert result.created == 0
+            assert (
+                result.zero == layout.peers(rank, *(a for a in ("dp", "sp") if a in sizes)).tolist()
+            )
+            assert result.batch == 8  # 4 samples for each index of dp
 
 
 @needs_deepspeed
-def test_over_sp_gradients_are_added_up(environ: dict[str, str]) -> None:
-    """So a mean over the local part trains with sp times the gradient, as the docstring says."""
+def test_gradients_are_summed_over_sp(environ: dict[str, str]) -> None:
+    """The mean over the local part then trains with sp times the gradient."""
     arguments = (environ, {"dp": 2, "sp": 2, "tp": 1}, [(1, False)])
-    losses = [found[0].losses for found in meshkit.spawn(trained, 4, arguments, timeout=280)]
+    losses = [
+        results[0].losses for results in meshkit.spawn(train_cases, 4, arguments, timeout=280)
+    ]
     twice = [list(step) for step in zip(*train_on_one_process(4, lr=0.2), strict=True)]
-    for mine, plain in zip(losses, twice, strict=True):
-        assert mine == pytest.approx(plain, rel=1e-5)
+    for local, plain in zip(losses, twice, strict=True):
+        assert local == pytest.approx(plain, rel=1e-5)
 
 
 @needs_deepspeed
 def test_the_example_trains(environ: dict[str, str]) -> None:
-    given = str(WITH), {**environ, "CUDA_VISIBLE_DEVICES": ""}
-    said = meshkit.spawn(run_example, 4, given, timeout=280)
-    assert ["the same weights on 4 ranks\n" in one for one in said] == [True] + [False] * 3
+    arguments = str(EXAMPLE), {**environ, "CUDA_VISIBLE_DEVICES": ""}
+    outputs = meshkit.spawn(run_example, 4, arguments, timeout=280)
+    assert ["the same weights on 4 ranks\n" in output for output in outputs] == [True] + [False] * 3
 
 
-WORDS = {
+AXES_OF = {
     "data_parallel": ("dp",),
     "model_parallel": ("pp", "tp"),
     "tensor_model_parallel": ("tp",),
@@ -206,7 +213,7 @@ WORDS = {
 }
 
 
-def told(do: Any) -> str:
+def error_text(do: Any) -> str:
     try:
         do()
     except meshkit.MeshkitError as error:
@@ -214,8 +221,8 @@ def told(do: Any) -> str:
     return "nothing"
 
 
-def asked(sizes: dict[str, int], groups: list[str], roles: dict[str, str]) -> Any:
-    """What every method of an mpu answers; and that none does once the mesh is closed."""
+def call_all_methods(sizes: dict[str, int], groups: list[str], roles: dict[str, str]) -> Any:
+    """Return the result of every method of an mpu, and the error of one after close."""
     with meshkit.build_mesh(sizes, groups=groups) as mesh:
         before = len(dist.distributed_c10d._world.pg_map)
         mpu = Mpu(mesh, **roles)
@@ -223,28 +230,28 @@ def asked(sizes: dict[str, int], groups: list[str], roles: dict[str, str]) -> An
         answers = {name: getattr(mpu, name)() for name in methods}
         same = {n: answers.pop(n) for n in methods if n.endswith("_group")}
         answers["src"] = mpu.get_tensor_model_parallel_src_rank()
-        made = len(dist.distributed_c10d._world.pg_map) - before
+        created = len(dist.distributed_c10d._world.pg_map) - before
         ranks = {name: dist.get_process_group_ranks(group) for name, group in same.items()}
-    closed = told(mpu.get_data_parallel_group)
-    return answers, ranks, made, closed, hasattr(mpu, "initialize_sequence_parallel")
+    closed = error_text(mpu.get_data_parallel_group)
+    return answers, ranks, created, closed, hasattr(mpu, "initialize_sequence_parallel")
 
 
 @pytest.mark.parametrize(
     ("sizes", "groups", "roles", "words"),
     [
-        ({"pp": 2, "dp": 2, "sp": 2, "tp": 1}, ["pp tp"], {}, WORDS),
+        ({"pp": 2, "dp": 2, "sp": 2, "tp": 1}, ["pp tp"], {}, AXES_OF),
         (
             {"dp": 4, "tp": 2},
             [],
             {},
-            {**{w: WORDS[w] for w in list(WORDS)[:4]}, "model_parallel": ("tp",)},
+            {**{w: AXES_OF[w] for w in list(AXES_OF)[:4]}, "model_parallel": ("tp",)},
         ),
         (
             {"dp": 4, "cp": 2, "tp": 1},
             [],
             {"sequence": "cp"},
             {
-                **{w: WORDS[w] for w in list(WORDS)[:4]},
+                **{w: AXES_OF[w] for w in list(AXES_OF)[:4]},
                 "model_parallel": ("tp",),
                 "sequence_parallel": ("cp",),
                 "sequence_data_parallel": ("dp", "cp"),
@@ -252,54 +259,54 @@ def asked(sizes: dict[str, int], groups: list[str], roles: dict[str, str]) -> An
         ),
     ],
 )
-def test_every_method_says_what_the_mesh_says(
-    sizes: dict[str, int], groups: list[str], roles: dict[str, str], words: dict[str, tuple[str]]
+def test_every_method_agrees_with_the_mesh(
+    sizes: dict[str, int], groups: list[str], roles: dict[str, str], axes_of: dict[str, tuple[str]]
 ) -> None:
     layout = meshkit.Layout(**sizes)
-    by_rank = meshkit.spawn(asked, 8, (sizes, groups, roles), timeout=120)
-    for rank, (answers, ranks, made, closed, initialize) in enumerate(by_rank):
-        for word, axes in words.items():
+    by_rank = meshkit.spawn(call_all_methods, 8, (sizes, groups, roles), timeout=120)
+    for rank, (answers, ranks, created, closed, initialize) in enumerate(by_rank):
+        for name, axes in axes_of.items():
             peers = layout.peers(rank, *axes).tolist()
-            assert ranks.pop(f"get_{word}_group") == peers
-            assert answers.pop(f"get_{word}_group_ranks") == peers
-            assert answers.pop(f"get_{word}_rank") == peers.index(rank)
-            assert answers.pop(f"get_{word}_world_size") == len(peers)
+            assert ranks.pop(f"get_{name}_group") == peers
+            assert answers.pop(f"get_{name}_group_ranks") == peers
+            assert answers.pop(f"get_{name}_rank") == peers.index(rank)
+            assert answers.pop(f"get_{name}_world_size") == len(peers)
         assert answers == {"src": layout.peers(rank, "tp").tolist()[0]}
         assert ranks == {}
-        assert made == 0
+        assert created == 0
         assert closed.startswith("MeshkitError: mesh.group('dp'): the mesh is closed.")
         assert not initialize
 
 
-def refused(cases: list[tuple[dict[str, int], dict[str, str]]]) -> list[str]:
-    """What is said of roles that cannot be."""
-    found = []
+def role_errors(cases: list[tuple[dict[str, int], dict[str, str]]]) -> list[str]:
+    """Return the errors of invalid roles."""
+    errors = []
     for sizes, roles in cases:
         with meshkit.build_mesh(sizes) as mesh:
-            found.append(told(lambda: Mpu(mesh, **roles)))  # noqa: B023
-    return found
+            errors.append(error_text(lambda: Mpu(mesh, **roles)))  # noqa: B023
+    return errors
 
 
-def test_roles_that_cannot_be_are_refused_before_anything_is_done() -> None:
+def test_invalid_roles_are_errors_of_the_constructor() -> None:
     cases: list[tuple[dict[str, int], dict[str, str]]] = [
         ({"dp": 4}, {}),
         ({"dp": 2, "cp": 2, "tp": 1}, {}),
         ({"pp": 2, "dp": 1, "tp": 2}, {}),
         ({"dp": 2, "tp": 2}, {"sequence": "sq"}),
     ]
-    by_rank = meshkit.spawn(refused, 4, (cases,), timeout=120)
+    by_rank = meshkit.spawn(role_errors, 4, (cases,), timeout=120)
     assert by_rank == [by_rank[0]] * 4
     assert by_rank[0] == [
-        "SpecError: Mpu(mesh): DeepSpeed asks for a model_parallel group, and the mesh has no axis "
-        "for it, nor one of size 1.\n"
-        "  Fix: give the mesh one, tp=1 say, or name the axes: model=...",
+        "SpecError: Mpu(mesh): DeepSpeed needs a model_parallel group, and the mesh has neither an "
+        "axis for it nor one of size 1.\n"
+        "  Fix: add an axis of size 1 to the mesh, for example tp=1, or pass model=...",
         "SpecError: Mpu(mesh): the axis cp of size 2 is neither data, model, sequence nor "
         "pipeline.\n"
         "  The mesh is Layout(dp=2, cp=2, tp=1).\n"
-        "  Ranks along it would train apart, as DeepSpeed reduces no gradient over it.\n"
+        "  Its ranks would train apart, because DeepSpeed reduces no gradient over it.\n"
         "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",
-        "SpecError: mesh.group('pp', 'tp'): no group over pp tp was built.\n"
-        "  Built are (pp), (dp), (tp); a getter never creates one.\n"
+        "SpecError: mesh.group('pp', 'tp'): the mesh has no group over pp tp.\n"
+        "  It has groups over (pp), (dp), (tp); a getter never creates one.\n"
         "  Fix: build_mesh({'pp': 2, 'dp': 1, 'tp': 2}, groups=['pp tp']).",
         "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"
         "  The axes are dp, tp.\n"

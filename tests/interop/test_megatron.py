@@ -1,4 +1,4 @@
-"""Megatron-core beside meshkit: its rank tables, its process groups, its layers."""
+"""Megatron-core and meshkit: equal rank tables and process groups, and its layers on a mesh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.interop.run_example import run_example
 
 LIBRARY = ["megatron.core.parallel_state", "megatron.core.process_groups_config"]
 LIBRARY += ["megatron.core.tensor_parallel", "megatron.core.transformer"]
-WITH = Path(__file__).parents[2] / "examples" / "with_megatron.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "with_megatron.py"
 needs_megatron = pytest.mark.skipif(
     importlib.util.find_spec("megatron") is None,
     reason="megatron-core is not installed: pip install -e '.[interop]'",
@@ -47,11 +47,11 @@ EXPERT_TOKENS = ("tp", "ep", "dp", "pp", "tp-ep", "tp-ep-pp")
 
 @contextlib.contextmanager
 def strict() -> Iterator[None]:
-    """Warnings are errors, but for those of Megatron's own imports."""
+    """Turn warnings into errors, except those of Megatron's own imports."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
-        warnings.filterwarnings("ignore", module=r"megatron\.core\.")  # of Apex and the like
+        warnings.filterwarnings("ignore", module=r"megatron\.core\.")  # about Apex and others
         yield
 
 
@@ -69,10 +69,10 @@ def layers(
         tensor_model_parallel_size=tp.size(),
         gradient_accumulation_fusion=False,
     )
-    given: Any = {"config": config, "init_method": torch.nn.init.zeros_, "bias": False}
-    column = ColumnParallelLinear(8, 16, gather_output=False, tp_group=tp, **given)
+    options: Any = {"config": config, "init_method": torch.nn.init.zeros_, "bias": False}
+    column = ColumnParallelLinear(8, 16, gather_output=False, tp_group=tp, **options)
     row = RowParallelLinear(
-        16, 8, input_is_parallel=True, skip_bias_add=False, tp_group=tp, **given
+        16, 8, input_is_parallel=True, skip_bias_add=False, tp_group=tp, **options
     )
     with torch.no_grad():
         column.weight.copy_(up.chunk(tp.size(), 0)[tp.rank()])
@@ -83,64 +83,63 @@ def layers(
 
 
 def megatrons_tables(cases: list[Case]) -> list[tuple[dict[str, Table], dict[str, Table]]]:
-    """For each case the tables of the dense layers and of the experts, as
-    ``initialize_model_parallel`` makes its generators."""
+    """Return Megatron's tables of the dense layers and of the experts for each case."""
     with strict():
         from megatron.core.parallel_state import RankGenerator
 
-        found = []
+        tables = []
         for world, sizes, order in cases:
             tp, pp, cp, ep = (sizes.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
             etp = sizes.get("etp", tp)
             dp, edp = world // (tp * pp * cp), world // (etp * ep * pp)
             dense = RankGenerator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
             experts = RankGenerator(tp=etp, ep=ep, dp=edp, pp=pp, cp=1, order=order)
-            found.append(
+            tables.append(
                 (
                     {token: dense.get_ranks(token) for token in DENSE_TOKENS},
                     {token: experts.get_ranks(token) for token in EXPERT_TOKENS},
                 )
             )
-        return found
+        return tables
 
 
 Ramp = tuple[int, int, int, int]  # start, increment, samples, global batch
 
 
 def ramps(cases: list[Ramp], consumed: list[int]) -> list[list[int]]:
-    """For each ramp Megatron's global batch after so many consumed samples."""
+    """Return Megatron's global batch of each ramp after each number of consumed samples."""
     with strict():
         from megatron.core.num_microbatches_calculator import (
             RampupBatchsizeNumMicroBatchesCalculator,
         )
 
-        found = []
+        batches: list[list[int]] = []
         for start, increment, samples, total in cases:
             ramp = RampupBatchsizeNumMicroBatchesCalculator(
                 total, 2, 2, False, 0, start, increment, samples
             )
-            found.append([])
+            batches.append([])
             for count in consumed:
                 ramp.update(count, True)
-                found[-1].append(ramp.get_current_global_batch_size())
-        return found
+                batches[-1].append(ramp.get_current_global_batch_size())
+        return batches
 
 
-def of_one(cases: list[Case], ramped: list[Ramp], consumed: list[int]) -> tuple[Any, Any]:
-    """What is asked of one rank."""
+def tables_and_ramps(cases: list[Case], ramped: list[Ramp], consumed: list[int]) -> tuple[Any, Any]:
+    """Return both on one rank."""
     return megatrons_tables(cases), ramps(ramped, consumed)
 
 
 @pytest.fixture(scope="module")
-def one() -> tuple[Any, Any]:
-    """Megatron's tables and ramps, as one rank tells them."""
-    (told,) = meshkit.spawn(of_one, 1, (CASES, RAMPS, CONSUMED), timeout=200)
-    return told
+def expected() -> tuple[Any, Any]:
+    """Return Megatron's tables and ramps."""
+    (results,) = meshkit.spawn(tables_and_ramps, 1, (CASES, RAMPS, CONSUMED), timeout=200)
+    return results
 
 
 @needs_megatron
-def test_its_rank_tables_are_groups_of_the_layouts(one: tuple[Any, Any]) -> None:
-    tables, _ = one
+def test_its_rank_tables_are_groups_of_the_layouts(expected: tuple[Any, Any]) -> None:
+    tables, _ = expected
     for (world, sizes, order), theirs in zip(CASES, tables, strict=True):
         for layout, table in zip(
             megatron.layouts(world, **sizes, order=order), theirs, strict=True
@@ -151,16 +150,16 @@ def test_its_rank_tables_are_groups_of_the_layouts(one: tuple[Any, Any]) -> None
 
 
 @needs_megatron
-def test_a_ramp_of_the_global_batch_is_megatrons(one: tuple[Any, Any]) -> None:
-    _, theirs = one
-    for (start, increment, samples, total), found in zip(RAMPS, theirs, strict=True):
+def test_a_ramp_of_the_global_batch_is_megatrons(expected: tuple[Any, Any]) -> None:
+    _, theirs = expected
+    for (start, increment, samples, total), sizes in zip(RAMPS, theirs, strict=True):
         plan = BatchPlan.solve(dp=2, global_batch=total, micro_batch=2)
         ramp = BatchSchedule.ramp_up(plan, start=start, increment=increment, samples=samples)
-        assert [ramp.at(count).global_batch for count in CONSUMED] == found
+        assert [ramp.at(count).global_batch for count in CONSUMED] == sizes
 
 
-# sizes and order at 8 ranks, whether the experts are a view, and how many groups a rank holds
-BESIDE = [
+# sizes and order at 8 ranks, whether the experts are a view, the number of groups of a rank
+COMPARED = [
     ({"tp": 2, "pp": 2, "cp": 2, "ep": 2, "etp": 1}, "tp-cp-ep-dp-pp", True, 7),
     ({"tp": 2, "pp": 2, "ep": 2, "etp": 1}, "tp-ep-dp-cp-pp", True, 7),
     ({"tp": 2, "pp": 2, "ep": 1, "etp": 2}, "tp-cp-ep-pp-dp", True, 7),
@@ -179,7 +178,7 @@ def ranks_of(collection: Any) -> dict[str, list[int] | None]:
     }
 
 
-def oracle(sizes: dict[str, int], order: str) -> Ranks:
+def megatrons_groups(sizes: dict[str, int], order: str) -> Ranks:
     with strict():
         from megatron.core import parallel_state
         from megatron.core.process_groups_config import ProcessGroupCollection
@@ -193,101 +192,108 @@ def oracle(sizes: dict[str, int], order: str) -> Ranks:
             order=order,
             create_gloo_process_groups=False,
         )
-        found = ranks_of(ProcessGroupCollection.use_mpu_process_groups())
+        ranks = ranks_of(ProcessGroupCollection.use_mpu_process_groups())
         parallel_state.destroy_model_parallel()
-        return found
+        return ranks
 
 
-def viewed(mesh: meshkit.Mesh, experts: meshkit.Layout) -> meshkit.Mesh:
+def expert_view(mesh: meshkit.Mesh, experts: meshkit.Layout) -> meshkit.Mesh:
     return mesh.view(experts.sizes, order=experts.axes, groups=megatron.groups(experts))
 
 
-def built(dense: meshkit.Layout) -> meshkit.Mesh:
+def dense_mesh(dense: meshkit.Layout) -> meshkit.Mesh:
     return meshkit.build_mesh(dense.sizes, order=dense.axes, groups=megatron.groups(dense))
 
 
-def ending(dense: meshkit.Layout) -> meshkit.Mesh:
+def ends_mesh(dense: meshkit.Layout) -> meshkit.Mesh:
     e = megatron.ends(dense)
     return meshkit.build_mesh(e.sizes, order=e.axes, ranks=e.ranks)
 
 
-def ours(sizes: dict[str, int], order: str, split: bool) -> tuple[Ranks, int, int]:
-    """As meshkit makes them, with a view of the experts where they are split."""
+def meshkits_groups(sizes: dict[str, int], order: str, split: bool) -> tuple[Ranks, int, int]:
+    """Return meshkit's groups, with a view of the experts if they are split."""
     dense, experts = megatron.layouts(dist.get_world_size(), **sizes, order=order)
     with contextlib.ExitStack() as stack:
-        mesh = stack.enter_context(built(dense))
-        view = stack.enter_context(viewed(mesh, experts)) if split else None
-        tail = stack.enter_context(ending(dense)) if dense.sizes["pp"] > 2 else None
+        mesh = stack.enter_context(dense_mesh(dense))
+        view = stack.enter_context(expert_view(mesh, experts)) if split else None
+        tail = stack.enter_context(ends_mesh(dense)) if dense.sizes["pp"] > 2 else None
         before = len(dist.distributed_c10d._world.pg_map)
         with strict():
-            found = megatron.process_groups(mesh, view, ends=tail)
-        made = len(dist.distributed_c10d._world.pg_map) - before
-        return ranks_of(found), made, mesh.groups_report().communicators
+            collection = megatron.process_groups(mesh, view, ends=tail)
+        created = len(dist.distributed_c10d._world.pg_map) - before
+        return ranks_of(collection), created, mesh.groups_report().communicators
 
 
-def beside(cases: list[tuple[dict[str, int], str, bool]]) -> list[tuple[Ranks, Ranks, int, int]]:
-    """For each case field to ranks, as Megatron makes them and as meshkit does; how many groups
-    process_groups made, and how many this rank holds."""
+def compare_groups(
+    cases: list[tuple[dict[str, int], str, bool]],
+) -> list[tuple[Ranks, Ranks, int, int]]:
+    """Return the ranks of each field from Megatron and from meshkit for each case.
+
+    Also return the number of groups that process_groups created, and that this rank holds.
+    """
     meshkit.init(timeout=120)
-    return [(oracle(sizes, order), *ours(sizes, order, split)) for sizes, order, split in cases]
+    return [
+        (megatrons_groups(sizes, order), *meshkits_groups(sizes, order, split))
+        for sizes, order, split in cases
+    ]
 
 
-def told(*meshes: meshkit.Mesh, **more: meshkit.Mesh) -> str:
+def error_text(*meshes: meshkit.Mesh, **more: meshkit.Mesh) -> str:
     try:
         with strict():
             megatron.process_groups(*meshes, **more)
     except meshkit.MeshkitError as error:
         return f"{type(error).__name__}: {error}"
-    return "nothing"
+    return "no error"
 
 
-def refused() -> list[str]:
-    """What is said of meshes that cannot be Megatron's."""
-    found = []
+def invalid_meshes() -> list[str]:
+    """Return the errors for meshes that Megatron cannot use."""
+    errors = []
     for sizes, more in (
         ({"dp": 4, "ep": 2}, {}),
         ({"dp": 4, "tp": 2}, {}),
         ({"pp": 2, "dp": 2, "cp": 1, "tp": 2}, {"groups": ["pp tp"]}),
     ):
         with meshkit.build_mesh(sizes, **more) as mesh:
-            found.append(told(mesh))
+            errors.append(error_text(mesh))
     dense, _ = megatron.layouts(8, pp=4)
-    with built(dense) as mesh:
+    with dense_mesh(dense) as mesh:
         with strict():
-            found.append(str(sorted(vars(megatron.process_groups(mesh)))))
+            errors.append(str(sorted(vars(megatron.process_groups(mesh)))))
         with mesh.view(dp=2, pp=4, ep=1, order="dp pp ep") as experts:
-            found.append(told(mesh, experts))
+            errors.append(error_text(mesh, experts))
         with meshkit.build_mesh(pp=2, dp=2, ranks=range(4)) as ends:
-            found.append(told(mesh, ends=ends))
-    return found
+            errors.append(error_text(mesh, ends=ends))
+    return errors
 
 
-def of_eight(cases: list[tuple[dict[str, int], str, bool]]) -> tuple[Any, list[str]]:
-    """What is asked of eight ranks, in one job: the import of Megatron takes longest."""
-    return beside(cases), refused()
+def groups_and_errors(cases: list[tuple[dict[str, int], str, bool]]) -> tuple[Any, list[str]]:
+    """Return both from one job, because the import of Megatron takes most of its time."""
+    return compare_groups(cases), invalid_meshes()
 
 
 @pytest.fixture(scope="module")
 def eight() -> list[tuple[Any, list[str]]]:
-    """What eight ranks tell."""
-    cases = [case[:3] for case in BESIDE]
-    return meshkit.spawn(of_eight, 8, (cases,), timeout=300)
+    """Return the results of eight ranks."""
+    cases = [case[:3] for case in COMPARED]
+    return meshkit.spawn(groups_and_errors, 8, (cases,), timeout=300)
 
 
 @needs_megatron
 def test_every_field_holds_the_ranks_that_megatron_gives_it(
     eight: list[tuple[Any, list[str]]],
 ) -> None:
-    for found, _ in eight:
-        for (*_, held), (theirs, ours, made, holds) in zip(BESIDE, found, strict=True):
+    for results, _ in eight:
+        for (*_, held), (theirs, ours, created, holds) in zip(COMPARED, results, strict=True):
             assert len(theirs) == 20
             assert ours == theirs
-            assert made == 0
+            assert created == 0
             assert holds == held
 
 
 def weights() -> list[torch.Tensor]:
-    """An input, and the weights of two layers, whole."""
+    """Return an input and the whole weights of two layers."""
     generator = torch.Generator().manual_seed(0)
     shapes = (3, 8), (16, 8), (8, 16)
     return [torch.randn(*shape, generator=generator).requires_grad_() for shape in shapes]
@@ -298,18 +304,17 @@ def reference(
 ) -> dict[str, torch.Tensor]:
     y = torch.relu(x @ up.T) @ down.T
     y.square().sum().backward()
-    mine, of = tp.rank(), tp.size()
-    grads = {"up": up.grad.chunk(of, 0)[mine], "down": down.grad.chunk(of, 1)[mine]}
+    rank, size = tp.rank(), tp.size()
+    grads = {"up": up.grad.chunk(size, 0)[rank], "down": down.grad.chunk(size, 1)[rank]}
     return {"y": y.detach(), "x": x.grad, **grads}
 
 
 def linear() -> dict[str, float]:
-    """Column and row parallel layers over the collection's tp beside plain torch: the largest
-    differences, relative to the largest number."""
+    """Return the largest relative differences between parallel layers and plain torch."""
     with strict(), meshkit.build_mesh(dp=2, cp=1, tp=2, groups=["dp cp tp", "cp tp"]) as mesh:
         tp = megatron.process_groups(mesh).tp
-        mine, whole = layers(tp, *weights()), reference(tp, *weights())
-        return {n: float((mine[n] - whole[n]).abs().max() / whole[n].abs().max()) for n in whole}
+        split, whole = layers(tp, *weights()), reference(tp, *weights())
+        return {n: float((split[n] - whole[n]).abs().max() / whole[n].abs().max()) for n in whole}
 
 
 @needs_megatron
@@ -320,33 +325,34 @@ def test_its_parallel_layers_compute_what_whole_ones_do() -> None:
 
 
 @needs_megatron
-def test_meshes_that_cannot_be_are_refused_on_every_rank(
+def test_invalid_meshes_are_errors_on_every_rank(
     eight: list[tuple[Any, list[str]]],
 ) -> None:
-    by_rank = [told for _, told in eight]
+    by_rank = [errors for _, errors in eight]
     assert by_rank == [by_rank[0]] * 8
     other, absent, unbuilt, fields, stages, ends = by_rank[0]
     assert other == (
-        "SpecError: process_groups: dense is Layout(dp=4, ep=2); Megatron has no axis ep of size 2 "
-        "here; it has pp dp cp tp.\n"
-        "  Fix: ep=1, or the axis that it is to Megatron: layouts(...) has them."
+        "SpecError: process_groups(dense): dense is Layout(dp=4, ep=2), and Megatron has no axis "
+        "ep here.\n"
+        "  Its axes are pp dp cp tp.\n"
+        "  Fix: ep=1, or one of these axes: layouts(...) returns their sizes."
     )
     assert absent == (
-        "SpecError: process_groups: Megatron asks for a group over pp, and Layout(dp=4, tp=2) has "
-        "no such axis, nor one of size 1 to stand for it.\n"
+        "SpecError: process_groups(dense): Megatron needs a group over pp, and Layout(dp=4, tp=2) "
+        "has neither such an axis nor one of size 1.\n"
         "  Fix: give the mesh the axis pp=1."
     )
-    assert unbuilt.startswith("SpecError: mesh.group('cp', 'tp'): no group over cp tp was built.")
+    assert unbuilt.startswith("SpecError: process_groups(dense): the mesh has no group over cp tp.")
     assert "'pos_embd'" in fields
-    assert "'embd'" not in fields  # four stages, and nobody gave their ends
+    assert "'embd'" not in fields  # four stages, without ends
     assert stages == (
-        "SpecError: process_groups: the experts, Layout(dp=2, pp=4, ep=1), have other stages than "
-        "the dense layers, Layout(pp=4, dp=2, ep=1, cp=1, tp=1).\n"
-        "  The first pipeline is [0, 1, 2, 3] of the experts, [0, 2, 4, 6] of the dense layers.\n"
-        "  Fix: experts = dense.view(...), with the same pp, at the same place."
+        "SpecError: process_groups(dense, experts): the experts, Layout(dp=2, pp=4, ep=1), have "
+        "other stages than the dense layers, Layout(pp=4, dp=2, ep=1, cp=1, tp=1).\n"
+        "  The first pipeline is [0, 1, 2, 3] for experts, [0, 2, 4, 6] for dense layers.\n"
+        "  Fix: experts = dense.view(...), with the same size and position of pp."
     )
     assert ends == (
-        "SpecError: process_groups: Layout(pp=2, dp=2) are not the ends of "
+        "SpecError: process_groups(dense, ends=ends): Layout(pp=2, dp=2) are not the ends of "
         "Layout(pp=4, dp=2, ep=1, cp=1, tp=1).\n"
         "  The ends of the first pipeline are [0, 6].\n"
         "  Fix: e = ends(dense.layout); build_mesh(e.sizes, order=e.axes, ranks=e.ranks)."
@@ -355,29 +361,28 @@ def test_meshes_that_cannot_be_are_refused_on_every_rank(
 
 @needs_megatron
 def test_the_example_trains() -> None:
-    said, *others = meshkit.spawn(
-        run_example, 4, (str(WITH), {"CUDA_VISIBLE_DEVICES": ""}), timeout=200
+    output, *others = meshkit.spawn(
+        run_example, 4, (str(EXAMPLE), {"CUDA_VISIBLE_DEVICES": ""}), timeout=200
     )
     assert re.fullmatch(
-        r"ProcessGroupCollection\(tp\(2\), pp\(1\).*\nloss \S+ -> \S+\n", said, re.DOTALL
+        r"ProcessGroupCollection\(tp\(2\), pp\(1\).*\nloss \S+ -> \S+\n", output, re.DOTALL
     )
     assert others == [""] * 3
 
 
-def test_stages_that_differ_are_refused_as_megatron_does() -> None:
+def test_different_stages_are_an_error_as_in_megatron() -> None:
     with pytest.raises(SpecError) as caught:
         megatron.layouts(16, tp=2, pp=2, cp=2, ep=4, etp=1, order="tp-pp-dp-cp-ep")
     assert str(caught.value) == (
         "layouts(16, tp=2, pp=2, cp=2, ep=4, etp=1, order='tp-pp-dp-cp-ep'): the stages of dense "
         "layers and experts hold different ranks.\n"
-        "  Rank 0 is in one pipeline with [2] by the dense layout, with [1] by that of the "
-        "experts.\n"
-        "  Fix: an order that ends with pp: "
+        "  The pipeline of rank 0 is [0, 2] for dense layers, [0, 1] for experts.\n"
+        "  Fix: use an order that ends with pp: "
         "layouts(16, tp=2, pp=2, cp=2, ep=4, etp=1, order='tp-cp-ep-dp-pp')."
     )
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_invalid_sizes_are_errors() -> None:
     with pytest.raises(SpecError, match="needs a multiple of 6 ranks, the world has 16"):
         megatron.layouts(16, tp=3, pp=2)
     with pytest.raises(SpecError, match="cp has a size but is not in order"):
@@ -386,11 +391,11 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         megatron.layouts(16, order="tp-xp-dp-pp")
 
 
-def test_the_groups_of_the_experts_are_only_theirs() -> None:
+def test_the_groups_of_dense_layers_and_experts() -> None:
     dense, experts = megatron.layouts(16, tp=2, pp=2, cp=2, ep=4, etp=1)
     assert megatron.groups(experts) == ["ep tp", "pp ep tp"]
     assert megatron.groups(dense) == [
         *("pp tp", "dp cp", "cp tp", "dp cp tp"),
-        *("ep tp", "pp ep tp"),  # as ep is 1, these are those of tp and pp tp
+        *("ep tp", "pp ep tp"),  # because ep is 1, these equal tp and pp tp
     ]
     assert megatron.ends(Layout(dp=2, pp=3, tp=1)).groups("pp").tolist() == [[0, 2], [3, 5]]

@@ -1,4 +1,4 @@
-"""Weights as Transformers itself makes them, on the meta device: no memory, no download."""
+"""The number of weights of models that Transformers creates on the meta device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real model of Transformers on a mesh, beside one process."""
+"""A model of Transformers on a mesh gives the results of one process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def config() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny Llama with random weights, saved."""
+    """Return the folder of a tiny saved Llama with random weights."""
     from transformers import LlamaForCausalLM
 
     path = str(tmp_path_factory.mktemp("llama"))
@@ -48,8 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def largest(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).abs().max())
+def max_difference(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual - expected).abs().max())
 
 
 CASES: dict[str, tuple[dict[str, int], str | None, dict[str, Any]]] = {
@@ -62,29 +62,31 @@ PARTS = {"fsdp tp": (2, (8, 32)), "tp outside": (2, (8, 32)), "replicate tp": (2
 PARTS |= {
     "hsdp": (4, (16, 32)),
     "tp": (1, (16, 32)),
-}  # data ranks, and this rank's rows of a weight
+}  # number of data ranks, and the shape of a local weight
 WEIGHTS = ("model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight")
 
 
-def groups_there() -> int:
+def num_groups() -> int:
     return len(dist.distributed_c10d._world.pg_map)
 
 
-def closed() -> int:
-    """How many groups are left when all is closed."""
+def close_all() -> int:
+    """Close all meshes and return the number of groups that are left."""
     while OPEN:
         OPEN.pop().close()
-    return groups_there()
+    return num_groups()
 
 
-OPEN: list[meshkit.Mesh] = []  # DTensor of torch 2.13 confuses a mesh with an equal one, now closed
+OPEN: list[
+    meshkit.Mesh
+] = []  # open until the end: DTensor of torch 2.13 confuses a mesh with a closed equal one
 
 
 def tokens(seed: int) -> torch.Tensor:
     return torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(seed))
 
 
-def loaded(folder: str) -> Any:
+def load_model(folder: str) -> Any:
     from transformers import LlamaForCausalLM
     from transformers.utils import logging
 
@@ -98,45 +100,45 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def each(calls: list[tuple[Any, tuple[Any, ...]]]) -> list[Any]:
-    """Several jobs in one, as the import of Transformers takes longest."""
+def run_all(calls: list[tuple[Any, tuple[Any, ...]]]) -> list[Any]:
+    """Run several jobs in one, because the import of Transformers takes most of its time."""
     return [job(*args) for job, args in calls]
 
 
-def trained(
+def train_split(
     folder: str, sizes: dict[str, int], order: str | None, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The same, of a model that is split; each data rank has a part of its own."""
-    # torch 2.13 warns of what Transformers' modules return, and Transformers means it
+    """Return logits and gradients of a split model; each data rank has a part of its own."""
+    # torch 2.13 warns about views that modules of Transformers return on purpose
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     mesh = meshkit.build_mesh(sizes, order=order)
-    before = groups_there()
-    model, view = distribute(loaded(folder), mesh, **options)
-    made = groups_there() - before
+    before = num_groups()
+    model, view = distribute(load_model(folder), mesh, **options)
+    created = num_groups() - before
     with torch.no_grad():
         logits = model(tokens(0)).logits
     part = view.coordinate["dp_replicate"] * view.layout.size("fsdp") + view.coordinate["fsdp"]
     model(tokens(part), labels=tokens(part)).loss.backward()
-    found = {
+    results = {
         "logits": whole(logits),
         "gradient": [whole(model.get_parameter(name).grad) for name in WEIGHTS],
         "local": tuple(model.get_parameter(WEIGHTS[0]).to_local().shape),
-        "made": made,
-        "later": groups_there() - before,
+        "created": created,
+        "later": num_groups() - before,
     }
     OPEN.extend((view, mesh))
-    return found
+    return results
 
 
 @pytest.fixture(scope="module")
 def on_four(folder: str) -> list[list[Any]]:
-    """By rank, what each case gives."""
-    calls = [(trained, (folder, *case)) for case in CASES.values()]
-    return meshkit.spawn(each, 4, ([*calls, (closed, ())],), timeout=200)
+    """Return the results of each case, by rank."""
+    calls = [(train_split, (folder, *case)) for case in CASES.values()]
+    return meshkit.spawn(run_all, 4, ([*calls, (close_all, ())],), timeout=200)
 
 
-def of_two_minds() -> str:
-    """One rank asks for an option that Transformers does not have."""
+def different_options() -> str:
+    """Pass an option that Transformers does not have on one rank."""
     from transformers import LlamaForCausalLM
 
     with meshkit.build_mesh(dp=2) as mesh:
@@ -149,40 +151,40 @@ def of_two_minds() -> str:
 
 
 def without_plan() -> tuple[str, int]:
-    """Transformers itself raises, after the view is made: what is told, and what stays."""
+    """Return the error that Transformers raises after the view exists, and the groups left."""
     from transformers import LlamaForCausalLM
 
     with meshkit.build_mesh(tp=2) as mesh:
-        before = groups_there()
+        before = num_groups()
         model = LlamaForCausalLM(config())
         model.tp_plan = {}
         try:
             distribute(model, mesh)
         except ValueError as error:
-            return str(error).split(". ")[0], groups_there() - before
+            return str(error).split(". ")[0], num_groups() - before
     return "", 0
 
 
-def staged(folder: str) -> dict[str, Any]:
-    """Logits over two stages."""
+def run_stages(folder: str) -> dict[str, Any]:
+    """Return the logits over two stages."""
     with meshkit.build_mesh(pp=2, dp=1) as mesh:
-        model, view = distribute(loaded(folder), mesh)
+        model, view = distribute(load_model(folder), mesh)
         with view, torch.no_grad():
             return {"logits": model(tokens(0)).logits, "stage": view.coordinate["pp"]}
 
 
 @pytest.fixture(scope="module")
 def on_two(folder: str) -> list[list[Any]]:
-    """By rank, in one job, so that each failure is seen to leave the job as it was."""
+    """Return the results by rank, in one job, which shows that failures leave it usable."""
     tp = (folder, {"dp": 1, "tp": 2, "sp": 1}, None, {})
-    calls = [(of_two_minds, ()), (without_plan, ()), (trained, tp)]
-    calls += [(staged, (folder,)), (closed, ())]
-    return meshkit.spawn(each, 2, (calls,), timeout=200)
+    calls = [(different_options, ()), (without_plan, ()), (train_split, tp)]
+    calls += [(run_stages, (folder,)), (close_all, ())]
+    return meshkit.spawn(run_all, 2, (calls,), timeout=200)
 
 
-def alone(folder: str, parts: int) -> dict[str, Any]:
-    """Logits, and the gradient of the mean loss over the parts, of one process."""
-    model = loaded(folder)
+def one_process(folder: str, parts: int) -> dict[str, Any]:
+    """Return the logits and the gradient of the mean loss over the parts, of one process."""
+    model = load_model(folder)
     with torch.no_grad():
         logits = model(tokens(0)).logits
     for seed in range(parts):
@@ -192,62 +194,64 @@ def alone(folder: str, parts: int) -> dict[str, Any]:
 
 def check(case: str, folder: str, got: dict[str, Any]) -> None:
     parts, local = PARTS[case]
-    want = alone(folder, parts)
-    assert largest(got["logits"], want["logits"]) < 1e-6
-    for mine, whole in zip(got["gradient"], want["gradient"], strict=True):
-        assert largest(mine, whole) < 1e-7 < float(whole.abs().max())
+    want = one_process(folder, parts)
+    assert max_difference(got["logits"], want["logits"]) < 1e-6
+    for actual, expected in zip(got["gradient"], want["gradient"], strict=True):
+        assert max_difference(actual, expected) < 1e-7 < float(expected.abs().max())
     assert got["local"] == local
-    # the view needs a group of one, where the mesh has none; Transformers makes no group
-    assert got["made"] == got["later"] == (0 if case == "tp" else 1)
+    # the view needs a group of one rank if the mesh has none; Transformers creates no group
+    assert got["created"] == got["later"] == (0 if case == "tp" else 1)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits_and_a_whole_gradient_are_those_of_one_process(
     case: str, folder: str, on_four: list[list[Any]]
 ) -> None:
-    for found in on_four:
-        check(case, folder, found[[*CASES].index(case)])
+    for results in on_four:
+        check(case, folder, results[[*CASES].index(case)])
 
 
-def test_tp_alone_makes_no_group(folder: str, on_two: list[list[Any]]) -> None:
-    for found in on_two:
-        check("tp", folder, found[2])
+def test_tp_alone_creates_no_group(folder: str, on_two: list[list[Any]]) -> None:
+    for results in on_two:
+        check("tp", folder, results[2])
 
 
 def test_closed_views_and_meshes_leave_the_default_group(
     on_four: list[list[Any]], on_two: list[list[Any]]
 ) -> None:
-    assert [found[-1] for found in (*on_four, *on_two)] == [1] * 6
+    assert [results[-1] for results in (*on_four, *on_two)] == [1] * 6
 
 
 def test_two_stages_give_the_logits_of_one_process(folder: str, on_two: list[list[Any]]) -> None:
-    want = alone(folder, 1)["logits"]
-    for rank, found in enumerate(on_two):
-        assert found[3]["stage"] == rank
-        assert largest(found[3]["logits"], want) < 1e-6
+    want = one_process(folder, 1)["logits"]
+    for rank, results in enumerate(on_two):
+        assert results[3]["stage"] == rank
+        assert max_difference(results[3]["logits"], want) < 1e-6
 
 
-def refused(calls: list[tuple[dict[str, int], dict[str, Any]]]) -> list[str]:
-    """What is told of calls on meshes that cannot be; and that nothing was made."""
+def call_errors(calls: list[tuple[dict[str, int], dict[str, Any]]]) -> list[str]:
+    """Return the errors of invalid calls, and check that no group was created."""
     from transformers import LlamaForCausalLM
 
-    told = []
-    for sizes, given in calls:
-        options = dict(given)
+    errors = []
+    for sizes, arguments in calls:
+        options = dict(arguments)
         build = {"ranks": options.pop("ranks", None)}
-        of = torch.nn.Linear(2, 2) if options.pop("foreign", False) else LlamaForCausalLM(config())
+        model = (
+            torch.nn.Linear(2, 2) if options.pop("foreign", False) else LlamaForCausalLM(config())
+        )
         with meshkit.build_mesh(sizes, **build) as mesh:
-            before = groups_there()
+            before = num_groups()
             try:
-                distribute(of, mesh, **options)
+                distribute(model, mesh, **options)
             except meshkit.MeshkitError as error:
-                told.append(f"{type(error).__name__}: {error}")
-            assert groups_there() == before
-            assert not hasattr(of, "_mesh_manager") or of._mesh_manager is None
-    return told
+                errors.append(f"{type(error).__name__}: {error}")
+            assert num_groups() == before
+            assert not hasattr(model, "_mesh_manager") or model._mesh_manager is None
+    return errors
 
 
-def test_what_transformers_cannot_express_is_refused_before_a_group_is_made() -> None:
+def test_invalid_calls_are_errors_before_a_group_is_created() -> None:
     calls: list[tuple[dict[str, int], dict[str, Any]]] = [
         ({"dp": 1, "sp": 2, "tp": 2}, {}),
         ({"dp": 2, "tp": 2}, {"data": "ddp"}),
@@ -257,65 +261,67 @@ def test_what_transformers_cannot_express_is_refused_before_a_group_is_made() ->
         ({"dp": 4}, {"fsdp_sise": 4}),
         ({"dp": 2, "tp": 2}, {"ep_size": 4}),
     ]
-    for told in meshkit.spawn(refused, 4, (calls,), timeout=120):
-        assert told == [
-            "SpecError: distribute(model, mesh, data='fsdp'): Transformers"
-            " cannot split over sp.\n"
+    for errors in meshkit.spawn(call_errors, 4, (calls,), timeout=120):
+        assert errors == [
+            "SpecError: distribute(model, mesh): Transformers has no axis sp.\n"
             "  Its axes are pp, dp_replicate, fsdp, tp; sp is 2.\n"
-            "  Fix: build_mesh(dp=2, tp=2), or axes that it has.",
-            "SpecError: distribute(model, mesh, data='ddp'): dp cannot be 'ddp'.\n"
+            "  Fix: build_mesh(dp=2, tp=2), or other axes of this library.",
+            "SpecError: distribute(model, mesh, data='ddp'): data is 'ddp'.\n"
             "  Fix: data='fsdp' or data='dp_replicate'.",
-            "SpecError: distribute(model, mesh, data='fsdp'): Transformers refuses.\n"
+            "SpecError: distribute(model, mesh): Transformers rejects the config.\n"
             "  Combining FSDP with pipeline parallelism is not supported yet. Use"
             " DistributedConfig(tp_size=N, fsdp_size=M), or combine TP and PP.\n"
-            "  Fix: what Transformers asks for.",
-            "SpecError: distribute(model, mesh, data='fsdp'): the mesh holds 2 ranks of 4.\n"
-            "  Transformers waits for all ranks of the world, and saves on its rank 0.\n"
+            "  Fix: options that Transformers accepts.",
+            "SpecError: distribute(model, mesh): the mesh holds 2 ranks of 4.\n"
+            "  Transformers waits for all ranks of the world, and saves on rank 0.\n"
             "  Fix: build_mesh over all 4 ranks.",
-            "SpecError: distribute(model, mesh, data='fsdp'): the model is a Linear, none of"
-            " Transformers'.\n"
-            "  Fix: AutoModelForCausalLM.from_pretrained(path), say.",
-            "SpecError: distribute(model, mesh, data='fsdp', fsdp_sise=4): Transformers refuses.\n"
+            "SpecError: distribute(model, mesh): the model is a Linear, not one of Transformers.\n"
+            "  Fix: for example AutoModelForCausalLM.from_pretrained(path).",
+            "SpecError: distribute(model, mesh, fsdp_sise=4): Transformers rejects the config.\n"
             "  DistributedConfig.__init__() got an unexpected keyword argument 'fsdp_sise'\n"
-            "  Fix: what Transformers asks for.",
-            "SpecError: distribute(model, mesh, data='fsdp', ep_size=4): experts need groups"
-            " that no view has.\n"
-            "  Fix: distribute(model, mesh, data='fsdp').",
+            "  Fix: options that Transformers accepts.",
+            "SpecError: distribute(model, mesh, ep_size=4): experts need groups that a view does"
+            " not have.\n"
+            "  Fix: distribute(model, mesh).",
         ]
 
 
-def test_a_rank_that_is_refused_alone_tells_the_other(on_two: list[list[Any]]) -> None:
-    right, wrong = (found[0] for found in on_two)
-    assert wrong.startswith("SpecError: distribute(model, mesh, data='fsdp', fsdp_plan='wrong')")
+def test_an_error_of_one_rank_is_raised_on_the_other(on_two: list[list[Any]]) -> None:
+    right, wrong = (results[0] for results in on_two)
+    assert wrong.startswith("SpecError: distribute(model, mesh, fsdp_plan='wrong')")
     assert right.startswith("DisagreementError: ")
     assert "`fsdp_plan` must be a dictionary or None." in right
 
 
-def test_where_transformers_itself_raises_the_view_is_closed(on_two: list[list[Any]]) -> None:
-    for _, (told, left), *_ in on_two:
-        assert told.startswith("`tp_size=2` was requested, but `LlamaForCausalLM` has no `tp_plan`")
+def test_the_view_is_closed_if_transformers_raises(on_two: list[list[Any]]) -> None:
+    for _, (error, left), *_ in on_two:
+        assert error.startswith(
+            "`tp_size=2` was requested, but `LlamaForCausalLM` has no `tp_plan`"
+        )
         assert left == 0
 
 
 def test_the_example_trains() -> None:
-    said, *others = meshkit.spawn(run_example, 4, (str(EXAMPLE), {}), timeout=120)
+    output, *others = meshkit.spawn(run_example, 4, (str(EXAMPLE), {}), timeout=120)
     assert others == [""] * 3
-    first, losses, *_ = said.splitlines()
+    first, losses, *_ = output.splitlines()
     assert first.startswith("Mesh(pp=1, dp_replicate=1, fsdp=2, tp=2; rank 0: pp=0")
     values = [float(word) for word in losses.split()[1:]]
     assert values == sorted(values, reverse=True)
     assert len(values) == 3
 
 
-def test_without_transformers_it_says_what_to_install() -> None:
+def test_a_missing_transformers_is_an_error_with_the_command_to_install_it() -> None:
     code = """
 import sys
 sys.modules["transformers"] = None
 from meshkit.interop.transformers import distribute
 distribute(None, None)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stderr.splitlines()[-1] == (
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert process.stderr.splitlines()[-1] == (
         "ImportError: meshkit.interop.transformers needs transformers 5.23:"
         " pip install 'meshkit[interop]'"
     )

@@ -1,4 +1,4 @@
-"""What every launcher's job must have seen; and what a machine must have to run one."""
+"""Checks of the job of every launcher, and of the programs that a machine needs to run one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROOT = str(Path(__file__).parents[2])
 
 
 def need(package: str, *programs: str) -> None:
-    """Skip where a program is missing, and say which and where it comes from."""
+    """Skip the test if a program is missing, and name it with its Debian package."""
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not on this machine: {', '.join(missing)} (Debian's package {package})")
 
 
 def clean(**more: str) -> dict[str, str]:
-    """The environment of a user's shell: no launcher's variables, no interface chosen."""
+    """Return an environment without variables of a launcher and without a chosen interface."""
     prefixes = ("SLURM_", "OMPI_", "PMI", "MPI_", "TORCHELASTIC_", "MASTER_", "MESHKIT_", "GLOO_")
     names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
     kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes) and k not in names}
@@ -35,7 +35,7 @@ def clean(**more: str) -> dict[str, str]:
 
 
 def program(folder: Path, sizes: Mapping[str, int]) -> list[str]:
-    """The program and its arguments."""
+    """Return the program and its arguments."""
     folder.mkdir(exist_ok=True)
     return [PROGRAM, str(folder), *(f"{axis}={size}" for axis, size in sizes.items())]
 
@@ -43,30 +43,34 @@ def program(folder: Path, sizes: Mapping[str, int]) -> list[str]:
 def job(
     command: Sequence[str], folder: Path, sizes: Mapping[str, int], **more: str
 ) -> list[dict[str, Any]]:
-    """Run the program under a launcher; what each rank of a whole job saw."""
+    """Run the program under a launcher, and return the record of each rank."""
     argv = [*command, *program(folder, sizes)]
     done = subprocess.run(argv, env=clean(**more), capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    return sorted(said, key=lambda one: one["world"][0])
+    records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return sorted(records, key=lambda record: record["world"][0])
 
 
-def check(said: list[dict[str, Any]], sizes: Mapping[str, int], launcher: str) -> None:
-    """Every rank once, each group met exactly its members, by a derivation of its own."""
-    places = list(product(*(range(size) for size in sizes.values())))  # row-major, as the contract
-    assert [one["world"][:2] for one in said] == [[r, len(places)] for r in range(len(places))]
-    assert {one["launcher"] for one in said} == {launcher}
-    assert len({one["pid"] for one in said}) == len(places)
-    assert len({one["drawn"] for one in said}) == 1
-    for rank, one in enumerate(said):
-        assert one["coordinate"] == dict(zip(sizes, places[rank], strict=True))
-        for key, met in one["sums"].items():
+def check(records: list[dict[str, Any]], sizes: Mapping[str, int], launcher: str) -> None:
+    """Check each rank, and that the all-reduce over each group reached exactly its members."""
+    coordinates = list(product(*(range(size) for size in sizes.values())))  # row-major
+    assert [record["world"][:2] for record in records] == [
+        [r, len(coordinates)] for r in range(len(coordinates))
+    ]
+    assert {record["launcher"] for record in records} == {launcher}
+    assert len({record["pid"] for record in records}) == len(coordinates)
+    assert len({record["drawn"] for record in records}) == 1
+    for rank, record in enumerate(records):
+        assert record["coordinate"] == dict(zip(sizes, coordinates[rank], strict=True))
+        for key, reached in record["sums"].items():
             free = key.split() or list(sizes)
             fixed = [i for i, axis in enumerate(sizes) if axis not in free]
             members = [
-                r for r, p in enumerate(places) if all(p[i] == places[rank][i] for i in fixed)
+                r
+                for r, c in enumerate(coordinates)
+                if all(c[i] == coordinates[rank][i] for i in fixed)
             ]
-            assert met == sorted(one["peers"][key]) == members, (rank, key)
+            assert reached == sorted(record["peers"][key]) == members, (rank, key)
 
 
 PYTHON = [sys.executable, "-W", "error"]

@@ -1,6 +1,6 @@
 """The job of the launcher tests: python program.py FOLDER dp=4 sp=2 tp=1.
 
-Every rank checks every group of the mesh by an all-reduce of one-hot vectors and writes what it saw
+Every rank runs an all-reduce of one-hot vectors over every group of the mesh, and writes a record
 to FOLDER/<rank>.json.
 """
 
@@ -28,7 +28,7 @@ def main(folder: str, *sizes: str) -> None:
         built = [key for key in keys if set(key) <= {"dp", "sp"} or len(key) == 1]
         sums = {" ".join(key): reduced(mesh.group(*key), mesh.rank) for key in built}
         sums[""] = reduced(mesh.group(), mesh.rank)
-        said = {
+        record = {
             "launcher": world.launcher,
             "world": [world.rank, world.world_size, world.local_rank, world.local_world_size],
             "node": [world.node_rank, world.num_nodes],
@@ -43,12 +43,12 @@ def main(folder: str, *sizes: str) -> None:
             "sums": sums,
             "peers": {key: mesh.peers(*key.split()).tolist() for key in sums},
         }
-    Path(folder, f"{world.rank}.json").write_text(json.dumps(said))
+    Path(folder, f"{world.rank}.json").write_text(json.dumps(record))
     meshkit.shutdown()
 
 
 def reduced(group: dist.ProcessGroup, rank: int) -> list[int]:
-    """Which ranks an all-reduce over a group meets."""
+    """Return the ranks that an all-reduce over a group reaches."""
     seen = torch.zeros(dist.get_world_size(), dtype=torch.int64)
     seen[rank] = 1
     dist.all_reduce(seen, group=group)

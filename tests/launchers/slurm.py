@@ -1,4 +1,4 @@
-"""A Slurm of two nodes on one machine, from Debian's packages, in network namespaces of its own."""
+"""A Slurm cluster of two nodes on one machine, in network namespaces of its own."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Slurm:
     environ: dict[str, str]
 
     def command(self, *argv: str) -> list[str]:
-        """A command of Slurm's, on the login node."""
+        """Return a Slurm command that runs on the login node."""
         return self.login.command("env", f"SLURM_CONF={self.environ['SLURM_CONF']}", *argv)
 
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Slurm]:
-    """Start munge, a controller and two nodes; end them by id."""
+    """Start munge, a controller and two nodes; terminate them by their ids."""
     need("munge", "munged")
     need("slurm-wlm", "slurmctld", "slurmd", "srun", "sbatch", "salloc")
     config = folder / "slurm.conf"
@@ -73,7 +73,7 @@ def cluster(folder: Path) -> Iterator[Slurm]:
 
 
 def _munged(folder: Path) -> list[str]:
-    """munged with a key, a socket and files of its own."""
+    """Return the command of munged with a key, a socket and files of its own."""
     key = folder / "munge.key"
     key.write_bytes(bytes(range(256)) * 4)
     key.chmod(0o400)
@@ -84,15 +84,15 @@ def _munged(folder: Path) -> list[str]:
 
 def _wait_until_idle(slurm: Slurm, folder: Path) -> None:
     deadline = time.monotonic() + 30
-    said = ""
+    output = ""
     while time.monotonic() < deadline:
         command = slurm.command("sinfo", "-h", "-o", "%D %t")
-        said = subprocess.run(command, capture_output=True, text=True).stdout
-        if said.split() == ["2", "idle"]:
+        output = subprocess.run(command, capture_output=True, text=True).stdout
+        if output.split() == ["2", "idle"]:
             return
         time.sleep(0.2)
     logs = "\n".join(p.read_text(errors="replace")[-800:] for p in folder.glob("slurm*.*"))
-    pytest.fail(f"the two nodes of Slurm did not come up: {said}\n{logs}")
+    pytest.fail(f"the two nodes of Slurm did not become idle: {output}\n{logs}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

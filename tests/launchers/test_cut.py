@@ -1,4 +1,4 @@
-"""The wire between two hosts is cut, or torchrun's workers are stopped: who is named, and when."""
+"""The network between two hosts is cut, or a worker is stopped: the named ranks, in time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def ready(folder, rank):
     while not os.path.exists(f"{folder}/go"):
         time.sleep(0.02)
 
-def play(folder, where):
+def run_job(folder, where):
     world = meshkit.init(arrival_timeout=60)
     mesh = meshkit.build_mesh(dp=-1, sp=1, arrival_timeout=3)
     ready(folder, world.rank)
-    said = {}
+    record = {}
     try:
         if where == "agree":
             mesh.agree("step", 1)
@@ -43,15 +43,15 @@ def play(folder, where):
         else:
             with mesh.guard(timeout=3):
                 dist.all_reduce(torch.ones(1), group=mesh.group())
-        said = {"kind": "through"}
+        record = {"kind": "through"}
     except meshkit.RankTimeoutError as error:
-        said = {"kind": type(error).__name__, "text": str(error), "missing": error.missing_ranks}
-    said["at"] = time.monotonic()
-    json.dump(said, open(f"{folder}/{world.rank}.part", "w"))
+        record = {"kind": type(error).__name__, "text": str(error), "missing": error.missing_ranks}
+    record["at"] = time.monotonic()
+    json.dump(record, open(f"{folder}/{world.rank}.part", "w"))
     os.rename(f"{folder}/{world.rank}.part", f"{folder}/{world.rank}.json")
     os._exit(0)
 """
-UNDER_TORCHRUN = "play(*sys.argv[1:])\n"
+UNDER_TORCHRUN = "run_job(*sys.argv[1:])\n"
 # Two ranks of each job on this host, forked: torch is imported once for all of them.
 ON_A_HOST = """
 folder, host, *jobs = sys.argv[1:]
@@ -61,7 +61,7 @@ for place, where in enumerate(jobs):
     for local in range(2):
         os.environ.update(LOCAL_RANK=str(local), RANK=str(2 * int(host) + local))
         if os.fork() == 0:
-            play(f"{folder}/{where}", where)
+            run_job(f"{folder}/{where}", where)
 for _ in range(2 * len(jobs)):
     os.wait()
 """
@@ -80,27 +80,27 @@ def wait_for(paths: list[Path], seconds: float) -> None:
         time.sleep(0.02)
 
 
-def said(folder: Path, ranks: list[int], seconds: float) -> dict[int, dict[str, Any]]:
+def read_records(folder: Path, ranks: list[int], seconds: float) -> dict[int, dict[str, Any]]:
     wait_for([folder / f"{rank}.json" for rank in ranks], seconds)
     return {rank: json.loads((folder / f"{rank}.json").read_text()) for rank in ranks}
 
 
 def cut(host: Host) -> None:
-    """The only wire of a host."""
+    """Cut the only network link of a host."""
     subprocess.run(["ip", "-n", host.namespace, "link", "set", host.namespace, "down"], check=True)
 
 
-CUT = {  # what ranks are in, what they raise, and within how many seconds
+CUT = {  # the call in progress, the error, and its seconds
     "agree": ("RankTimeoutError", 3 + 3),
     "build": ("RankTimeoutError", 3 + 3),
     "collective": ("CollectiveError", 3 + 4),
 }
-Told = dict[int, dict[str, Any]]
+Records = dict[int, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Told]]:
-    """When the wire was cut, and what each rank of each job said: three jobs on two hosts."""
+def cut_network(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Records]]:
+    """Return the time of the cut, and the records of the ranks of three jobs on two hosts."""
     folder = tmp_path_factory.mktemp("cut")
     for where in CUT:
         (folder / where).mkdir()
@@ -118,7 +118,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Tol
             at = time.monotonic()
             for where in CUT:
                 (folder / where / "go").touch()
-            return at, {where: said(folder / where, [0, 1, 2, 3], 40) for where in CUT}
+            return at, {where: read_records(folder / where, [0, 1, 2, 3], 40) for where in CUT}
         finally:
             for process in processes:
                 with suppress(ProcessLookupError):
@@ -127,19 +127,21 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Tol
 
 
 @pytest.mark.parametrize("where", CUT)
-def test_the_wire_between_two_hosts_is_cut(where: str, told: tuple[float, dict[str, Told]]) -> None:
+def test_ranks_behind_a_cut_network_are_named(
+    where: str, cut_network: tuple[float, dict[str, Records]]
+) -> None:
     """Ranks 0 and 1 are on the host of the store; 2 and 3 are cut off from it."""
-    (kind, within), (at, by_job) = CUT[where], told
-    found = by_job[where]
-    for rank, one in found.items():
-        assert one["kind"] == kind, (rank, one)
-        assert one["at"] - at < within + BUSY, (rank, one)
-    for rank in (0, 1):  # who can reach the store names those who cannot
-        assert found[rank]["missing"] == [2, 3], found[rank]
+    (kind, within), (at, by_job) = CUT[where], cut_network
+    records = by_job[where]
+    for rank, record in records.items():
+        assert record["kind"] == kind, (rank, record)
+        assert record["at"] - at < within + BUSY, (rank, record)
+    for rank in (0, 1):  # these reach the store and name the others
+        assert records[rank]["missing"] == [2, 3], records[rank]
         if where != "collective":
-            assert "Last seen: 2 on host b, pid " in found[rank]["text"]
-    for rank in (2, 3):  # who cannot names its host
-        assert found[rank]["missing"] == [0], found[rank]
+            assert "Last seen: 2 on host b, pid " in records[rank]["text"]
+    for rank in (2, 3):  # these name the host of the store
+        assert records[rank]["missing"] == [0], records[rank]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_the_wire_between_two_hosts_is_cut(where: str, told: tuple[float, dict[s
     ],
 )
 def test_a_stopped_worker_of_torchrun(where: str, kind: str, within: float, tmp_path: Path) -> None:
-    """The agent hosts the store and notices nothing: a stopped worker has not failed."""
+    """The agent, which hosts the store, does not notice: a stopped worker has not failed."""
     command = [*TORCHRUN, "--nproc-per-node", "3"]
     command += [script(tmp_path, UNDER_TORCHRUN), str(tmp_path), where]
     agent = subprocess.Popen(command, env=clean(), stderr=subprocess.DEVNULL)
@@ -162,14 +164,14 @@ def test_a_stopped_worker_of_torchrun(where: str, kind: str, within: float, tmp_
             time.sleep(0.02)
         at = time.monotonic()
         (tmp_path / "go").touch()
-        found = said(tmp_path, [0, 1], 40)
+        records = read_records(tmp_path, [0, 1], 40)
         os.kill(stopped, signal.SIGKILL)
         agent.wait(60)
     finally:
         agent.kill()
         agent.wait()
-    for one in found.values():
-        assert (one["kind"], one["missing"]) == (kind, [2])
-        assert one["at"] - at < within + BUSY
-        assert f"pid {stopped}" in one["text"]
-        assert where == "agree" or "it is stopped" in one["text"]
+    for record in records.values():
+        assert (record["kind"], record["missing"]) == (kind, [2])
+        assert record["at"] - at < within + BUSY
+        assert f"pid {stopped}" in record["text"]
+        assert where == "agree" or "it is stopped" in record["text"]

@@ -1,4 +1,4 @@
-"""A Gaudi job end to end, with a stand-in for Habana's package that plays hccl over gloo."""
+"""A Gaudi job end to end, with a fake of Habana's package that runs hccl over gloo."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MODULES = "4,5,6,7"
 @pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    said = job(command, tmp_path / "out", SIZES, **PATH, HABANA_VISIBLE_MODULES=MODULES)
-    check(said, SIZES, "torchrun")
-    assert [one["module"] for one in said] == MODULES.split(",")
-    assert {(one["backend"], one["device"]) for one in said} == {("hccl", "hpu:0")}
+    records = job(command, tmp_path / "out", SIZES, **PATH, HABANA_VISIBLE_MODULES=MODULES)
+    check(records, SIZES, "torchrun")
+    assert [record["module"] for record in records] == MODULES.split(",")
+    assert {(record["backend"], record["device"]) for record in records} == {("hccl", "hpu:0")}
 
 
 def test_under_mpirun(tmp_path: Path) -> None:
@@ -30,9 +30,9 @@ def test_under_mpirun(tmp_path: Path) -> None:
     mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "2", *PYTHON]
     more = {**PATH, "HABANA_VISIBLE_MODULES": "4,7", "MASTER_ADDR": "127.0.0.1"}
     sizes = {"dp": 1, "sp": 2}
-    said = job(mpirun, tmp_path / "out", sizes, **more, MASTER_PORT="29617")
-    check(said, sizes, "openmpi")
-    assert [one["module"] for one in said] == ["4", "7"]
+    records = job(mpirun, tmp_path / "out", sizes, **more, MASTER_PORT="29617")
+    check(records, sizes, "openmpi")
+    assert [record["module"] for record in records] == ["4", "7"]
 
 
 def one_process(code: str, **more: str) -> str:
@@ -43,44 +43,44 @@ def one_process(code: str, **more: str) -> str:
     return done.stdout
 
 
-def test_a_rank_without_a_module_is_refused() -> None:
+def test_a_rank_without_a_module_raises() -> None:
     code = "import meshkit\ntry: meshkit.init()\nexcept meshkit.LaunchError as e: print(e)"
-    told = one_process(code, RANK="2", WORLD_SIZE="4", HABANA_VISIBLE_MODULES="0,1")
-    assert told == (
+    output = one_process(code, RANK="2", WORLD_SIZE="4", HABANA_VISIBLE_MODULES="0,1")
+    assert output == (
         "init(): there is no hpu module for local_rank 2.\n"
         "  HABANA_VISIBLE_MODULES=0,1 names 2.\n"
         "  Fix: start 2 ranks on this node, or name more in HABANA_VISIBLE_MODULES.\n"
     )
 
 
-def test_a_module_chosen_by_hand_stays() -> None:
+def test_a_module_selected_by_the_user_is_kept() -> None:
     code = (
         "import os, meshkit; print(meshkit.init(device='hpu').device, os.environ['HLS_MODULE_ID'])"
     )
-    told = one_process(code, HABANA_VISIBLE_MODULES=MODULES, HLS_MODULE_ID="2")
-    assert told == "hpu:0 2\n"
+    output = one_process(code, HABANA_VISIBLE_MODULES=MODULES, HLS_MODULE_ID="2")
+    assert output == "hpu:0 2\n"
 
 
-def test_a_bridge_without_a_device_leaves_the_cpu() -> None:
+def test_a_bridge_without_a_device_uses_the_cpu() -> None:
     code = "import meshkit; world = meshkit.init(); print(world.device, world.backend)"
     assert one_process(code, STAND_IN_DEVICES="0") == "cpu gloo\n"
 
 
-def test_the_doctor_chooses_no_module() -> None:
+def test_the_doctor_selects_no_module() -> None:
     code = "import os; from meshkit.launch.doctor.checkup import checkup\n"
-    code += "found = {one.name: one for one in checkup()}\n"
+    code += "found = {finding.name: finding for finding in checkup()}\n"
     code += "print(found['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
-    told = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
-    assert told == "True 1\n"
+    output = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
+    assert output == "True 1\n"
 
 
-def test_ranks_that_a_rank_starts_choose_their_own_modules() -> None:
-    code = "import os; from meshkit.launch.spawn.worker import environment\n"
-    code += "print('HLS_MODULE_ID' in environment(0, 2, 'file:///x'))"
+def test_spawned_ranks_select_their_own_modules() -> None:
+    code = "import os; from meshkit.launch.spawn.worker import child_environment\n"
+    code += "print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x'))"
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
 
 
-def test_a_bridge_that_does_not_load_is_told(tmp_path: Path) -> None:
+def test_a_bridge_that_cannot_be_imported_raises(tmp_path: Path) -> None:
     broken = tmp_path / "habana_frameworks"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise OSError('no driver')")
@@ -92,12 +92,12 @@ def test_a_bridge_that_does_not_load_is_told(tmp_path: Path) -> None:
     assert done.stdout == (
         "init(): cannot import habana_frameworks.torch.core, which makes torch know hpu.\n"
         "  OSError: no driver\n"
-        "  Fix: mend that package, or init(device='cpu').\n"
+        "  Fix: repair that package, or init(device='cpu').\n"
     ), done.stderr
 
 
 def test_detect_and_import_touch_no_device() -> None:
     code = "import sys, meshkit; meshkit.detect(); print(sorted(sys.modules))"
-    told = one_process(code, HABANA_VISIBLE_MODULES=MODULES)
-    assert "habana_frameworks" not in told
-    assert "'torch'" not in told
+    output = one_process(code, HABANA_VISIBLE_MODULES=MODULES)
+    assert "habana_frameworks" not in output
+    assert "'torch'" not in output

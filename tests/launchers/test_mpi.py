@@ -18,15 +18,15 @@ LAUNCHERS = [
     pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi"),
     pytest.param("hydra", MPICH, "mpich", id="mpich"),
 ]
-# As if it were not installed: an import of it fails.
+# Lets an import of mpi4py fail, as if it were not installed.
 WITHOUT = "import sys; sys.modules['mpi4py'] = None; "
 INIT = "import meshkit\ntry: meshkit.init(arrival_timeout=20)\nexcept meshkit.LaunchError as e: "
 
 
 def abi(name: str, folder: Path) -> dict[str, str]:
-    """What mpi4py needs to find the library of an MPI; skips where either is missing.
+    """Return the variables with which mpi4py finds the library of an MPI; skip if one is missing.
 
-    Debian calls MPICH's library by a name of its own.
+    Debian has another name for the library of MPICH.
     """
     pytest.importorskip("mpi4py", reason="not installed: mpi4py (in the extra meshkit[test])")
     if name == "openmpi":
@@ -39,14 +39,14 @@ def abi(name: str, folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
-def test_rank_0_tells_the_others_where_to_meet(
+def test_rank_0_broadcasts_its_address(
     name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
     need(package, command[0])
-    said = job([*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi(name, tmp_path))
-    check(said, SIZES, name)
-    assert [one["world"][2:] for one in said] == [[rank, 4] for rank in range(4)]
-    (address,) = {tuple(one["address"]) for one in said}
+    records = job([*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi(name, tmp_path))
+    check(records, SIZES, name)
+    assert [record["world"][2:] for record in records] == [[rank, 4] for rank in range(4)]
+    (address,) = {tuple(record["address"]) for record in records}
     assert (address[0], address[2]) == ("127.0.0.1", "broadcast by mpi4py")
 
 
@@ -68,12 +68,14 @@ def test_without_mpi4py(
     )
     more = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if where != "file" else {}
     sizes = {"dp": 1, "sp": 2}
-    said = job([*command, "2", *PYTHON, "-c", program], tmp_path / "out", sizes, **more)
-    check(said, sizes, name)
+    records = job([*command, "2", *PYTHON, "-c", program], tmp_path / "out", sizes, **more)
+    check(records, sizes, name)
 
 
 @pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
-def test_nowhere_to_meet_says_what_would_do(name: str, command: list[str], package: str) -> None:
+def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
+    name: str, command: list[str], package: str
+) -> None:
     need(package, command[0])
     code = f"{WITHOUT}\n{INIT}print(e) if meshkit.detect().rank == 1 else 0"
     done = subprocess.run(
@@ -96,8 +98,8 @@ def test_nowhere_to_meet_says_what_would_do(name: str, command: list[str], packa
     ), done.stderr
 
 
-def test_mpi4py_of_another_mpi_is_told(tmp_path: Path) -> None:
-    """mpi4py on Open MPI under MPICH's mpiexec is a job of one rank, each."""
+def test_mpi4py_of_another_mpi_raises(tmp_path: Path) -> None:
+    """Under MPICH's mpiexec, mpi4py on Open MPI makes each process a job of one rank."""
     need("mpich", MPICH[0])
     need("openmpi-bin", OPEN_MPI[0])
     environ = clean(**abi("openmpi", tmp_path))
@@ -109,7 +111,7 @@ def test_mpi4py_of_another_mpi_is_told(tmp_path: Path) -> None:
     assert "for which this is rank 0 of 1; MPI4PY_MPIABI=" in done.stdout
 
 
-def test_a_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
+def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
     need("openmpi-bin", OPEN_MPI[0])
     code = (
         "import time, meshkit\nw = meshkit.detect()\n"
@@ -128,7 +130,7 @@ def test_a_rank_0_that_never_comes_is_named(tmp_path: Path) -> None:
     command = [*OPEN_MPI, "2", PYTHON[0], "-c", code]
     began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    assert time.monotonic() - began < 38  # nobody waits for rank 0 in MPI_Finalize
+    assert time.monotonic() - began < 38  # no rank waits for rank 0 in MPI_Finalize
     assert done.stdout == (
         "(0,) True init(arrival_timeout=2): rank 0 did not tell rank 1 where to meet within 2 s.\n"
         "  It tells through mpi4py, in its own init().\n"

@@ -1,4 +1,4 @@
-"""The mesh under no launcher's name: plain python, variables by hand, meshkit.spawn."""
+"""The mesh without an external launcher: plain python, hand-written variables, meshkit.spawn."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_plain_python(tmp_path: Path) -> None:
     check(job(PYTHON, tmp_path / "out", sizes), sizes, "single")
 
 
-def test_variables_by_hand(tmp_path: Path) -> None:
-    """A launcher of one's own: detect with arguments, export, start the child."""
+def test_hand_written_variables(tmp_path: Path) -> None:
+    """As a launcher of the user does: detect with arguments, export, start the child."""
     sizes, out = {"dp": 1, "tp": 3}, tmp_path / "out"
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29723"}
     children = []
@@ -31,13 +31,13 @@ def test_variables_by_hand(tmp_path: Path) -> None:
         argv = [*PYTHON, *program(out, sizes)]
         children.append(subprocess.Popen(argv, env=environ))
     assert [child.wait(120) for child in children] == [0] * 3
-    said = [json.loads((out / f"{rank}.json").read_text()) for rank in range(3)]
-    check(said, sizes, "hand-written")
+    records = [json.loads((out / f"{rank}.json").read_text()) for rank in range(3)]
+    check(records, sizes, "hand-written")
 
 
 @pytest.mark.slow
 def test_spawn(tmp_path: Path) -> None:
     sizes = {"dp": 4, "sp": 2, "tp": 1}
     meshkit.spawn(job_program.main, 8, (str(tmp_path), *(f"{a}={s}" for a, s in sizes.items())))
-    said = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(8)]
-    check(said, sizes, "spawn")
+    records = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(8)]
+    check(records, sizes, "spawn")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import allocation
+from meshkit.launch.launchers.detect import allocation_without_srun
 from tests.launchers.checks import PYTHON, check, clean, job
 from tests.launchers.slurm import Slurm, cluster
 
@@ -31,53 +31,55 @@ def run(slurm: Slurm, *argv: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("dealt", ["block", pytest.param("cyclic", marks=pytest.mark.slow)])
-def test_two_nodes(slurm: Slurm, dealt: str, tmp_path: Path) -> None:
-    srun = slurm.command("srun", "-N2", "--ntasks-per-node=2", f"--distribution={dealt}", *PYTHON)
-    said = job(srun, tmp_path / "out", SIZES)
-    check(said, SIZES, "slurm")
-    nodes = [rank // 2 if dealt == "block" else rank % 2 for rank in range(4)]
-    assert [one["node"] for one in said] == [[node, 2] for node in nodes]
-    assert [one["host"] for one in said] == [f"rack1node{node + 1}" for node in nodes]
-    assert all(one["world"][3] == 2 for one in said)
-    (address,) = {tuple(one["address"]) for one in said}
+@pytest.mark.parametrize("distribution", ["block", pytest.param("cyclic", marks=pytest.mark.slow)])
+def test_two_nodes(slurm: Slurm, distribution: str, tmp_path: Path) -> None:
+    srun = slurm.command(
+        "srun", "-N2", "--ntasks-per-node=2", f"--distribution={distribution}", *PYTHON
+    )
+    records = job(srun, tmp_path / "out", SIZES)
+    check(records, SIZES, "slurm")
+    nodes = [rank // 2 if distribution == "block" else rank % 2 for rank in range(4)]
+    assert [record["node"] for record in records] == [[node, 2] for node in nodes]
+    assert [record["host"] for record in records] == [f"rack1node{node + 1}" for node in nodes]
+    assert all(record["world"][3] == 2 for record in records)
+    (address,) = {tuple(record["address"]) for record in records}
     assert (address[0], address[2]) == ("rack1node1", "SLURM_STEP_NODELIST")
 
 
 @pytest.mark.slow
 def test_nodes_of_different_sizes(slurm: Slurm, tmp_path: Path) -> None:
     srun = slurm.command("srun", "-N2", "-n3", "--distribution=block", *PYTHON)
-    said = job(srun, tmp_path / "out", {"dp": 3})
-    check(said, {"dp": 3}, "slurm")
-    assert [one["world"][2:] for one in said] == [[0, 2], [1, 2], [0, 1]]
+    records = job(srun, tmp_path / "out", {"dp": 3})
+    check(records, {"dp": 3}, "slurm")
+    assert [record["world"][2:] for record in records] == [[0, 2], [1, 2], [0, 1]]
 
 
 def test_a_step_smaller_than_its_allocation(slurm: Slurm, tmp_path: Path) -> None:
-    """The job's variables speak of two nodes, the step's of the second alone."""
+    """The variables of the job describe two nodes, those of the step the second one."""
     step = ["srun", "-N1", "-n2", "-w", "rack1node2", *PYTHON]
     salloc = slurm.command("salloc", "-Q", "-N2", "--ntasks-per-node=4", *step)
-    said = job(salloc, tmp_path / "out", {"dp": 2})
-    check(said, {"dp": 2}, "slurm")
-    assert {one["host"] for one in said} == {"rack1node2"} == {said[0]["address"][0]}
+    records = job(salloc, tmp_path / "out", {"dp": 2})
+    check(records, {"dp": 2}, "slurm")
+    assert {record["host"] for record in records} == {"rack1node2"} == {records[0]["address"][0]}
 
 
-def test_its_pmi_does_not_make_it_another_launcher(slurm: Slurm) -> None:
-    told = run(slurm, "srun", "-n2", "--mpi=pmi2", *PYTHON, "-c", DETECT)
-    assert told == "slurm 2 SLURM_PROCID\n" * 2
+def test_srun_with_pmi_is_still_slurm(slurm: Slurm) -> None:
+    output = run(slurm, "srun", "-n2", "--mpi=pmi2", *PYTHON, "-c", DETECT)
+    assert output == "slurm 2 SLURM_PROCID\n" * 2
 
 
-def test_a_batch_script_without_srun_is_one_process(slurm: Slurm, tmp_path: Path) -> None:
+def test_a_batch_script_without_srun_is_a_single_process(slurm: Slurm, tmp_path: Path) -> None:
     script, out = tmp_path / "job.sh", tmp_path / "out"
     script.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/env\n{PYTHON[0]} -c "{DETECT}"\n')
     run(slurm, "sbatch", "-W", "-N2", "--ntasks-per-node=4", "-o", str(out), str(script))
     assert out.read_text() == "single 1 no srun (SLURM_NTASKS = 8)\n"
     lines = (tmp_path / "env").read_text().rstrip("\0").split("\0")
     recorded = dict(line.split("=", 1) for line in lines)
-    assert recorded["SLURM_PROCID"] == "0"  # the trap is real
-    assert allocation(meshkit.detect(recorded)) == "SLURM_NTASKS = 8"
+    assert recorded["SLURM_PROCID"] == "0"  # a batch script has the rank of a task
+    assert allocation_without_srun(meshkit.detect(recorded)) == "SLURM_NTASKS = 8"
 
 
-def test_the_trap_is_told_by_init(slurm: Slurm) -> None:
+def test_init_warns_in_an_allocation_without_srun(slurm: Slurm) -> None:
     code = "import meshkit; meshkit.init(device='cpu'); meshkit.shutdown()"
     command = slurm.command("salloc", "-Q", "-N2", "-n4", PYTHON[0], "-c", code)
     done = subprocess.run(command, env=clean(), capture_output=True, text=True, timeout=60)

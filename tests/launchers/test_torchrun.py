@@ -17,10 +17,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 @pytest.mark.slow
 def test_one_node(tmp_path: Path) -> None:
-    said = job([*TORCHRUN, "--nproc-per-node", "4"], tmp_path / "out", SIZES)
-    check(said, SIZES, "torchrun")
-    assert [one["world"][2:] for one in said] == [[rank, 4] for rank in range(4)]
-    assert all(one["node"] == [0, 1] for one in said)
+    records = job([*TORCHRUN, "--nproc-per-node", "4"], tmp_path / "out", SIZES)
+    check(records, SIZES, "torchrun")
+    assert [record["world"][2:] for record in records] == [[rank, 4] for rank in range(4)]
+    assert all(record["node"] == [0, 1] for record in records)
 
 
 def test_two_nodes(tmp_path: Path) -> None:
@@ -31,14 +31,14 @@ def test_two_nodes(tmp_path: Path) -> None:
         command += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--rdzv-id", "two"]
         second = subprocess.Popen(hosts[1].command(*command, *program(folder, SIZES)), env=clean())
         try:
-            said = job(hosts[0].command(*command), folder, SIZES)
+            records = job(hosts[0].command(*command), folder, SIZES)
             assert second.wait(60) == 0
         finally:
             second.kill()
             second.wait()
-    check(said, SIZES, "torchrun")
-    assert [one["node"] for one in said] == [[rank // 2, 2] for rank in range(4)]
-    assert [one["host"] for one in said] == [f"node{rank // 2 + 1}" for rank in range(4)]
+    check(records, SIZES, "torchrun")
+    assert [record["node"] for record in records] == [[rank // 2, 2] for rank in range(4)]
+    assert [record["host"] for record in records] == [f"node{rank // 2 + 1}" for rank in range(4)]
 
 
 RESTARTS = """
@@ -57,7 +57,7 @@ meshkit.shutdown()
 """
 
 
-def test_a_restart_does_not_meet_what_the_first_attempt_left(tmp_path: Path) -> None:
+def test_a_restart_ignores_the_keys_of_the_first_attempt(tmp_path: Path) -> None:
     script, folder = tmp_path / "script.py", tmp_path / "out"
     script.write_text(RESTARTS)
     folder.mkdir()

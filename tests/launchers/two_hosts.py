@@ -1,4 +1,4 @@
-"""Two hosts on one machine; a test that wants them is skipped where there can be none."""
+"""Two hosts on one machine; a test that needs them is skipped if the machine forbids them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Host", "two_hosts"]
 
 @contextmanager
 def two_hosts(folder: Path, *names: str) -> Iterator[list[Host]]:
-    """Two hosts that reach each other and nothing else; skips where the machine forbids them."""
+    """Yield two hosts that reach each other only; skip the test if the machine forbids them."""
     need("iproute2", "ip")
     need("util-linux", "unshare", "nsenter")
     try:
         hosts = namespaces.two_hosts(folder, *names)
-        found = hosts.__enter__()
+        entered = hosts.__enter__()
     except NoHostsError as error:
         pytest.skip(str(error))
     try:
-        yield found
+        yield entered
     finally:
         hosts.__exit__(None, None, None)

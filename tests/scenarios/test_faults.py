@@ -34,9 +34,7 @@ from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
-
-
-START = 8.0  # arrival_timeout of init, where the fault comes there
+START = 8.0  # arrival_timeout of init, if the fault is injected there
 
 
 POINTS = ("before init", "init, agreed", "before build", "agreed", "creating", "made", "collective")
@@ -68,8 +66,8 @@ class Case:
         creation = MIN_TIMEOUT.total_seconds() + REPORT_GRACE.total_seconds() + STORE_GRACE
         if self.point == "collective":
             return 1.0 + (GUARD + 4.0 if self.how == "stop" else 0.0)
-        meetings = {"before init": START + STORE_GRACE, "before build": LIMIT + STORE_GRACE}
-        return meetings.get(self.point, creation)
+        arrivals = {"before init": START + STORE_GRACE, "before build": LIMIT + STORE_GRACE}
+        return arrivals.get(self.point, creation)
 
 
 def cases() -> Iterator[Case]:
@@ -99,7 +97,7 @@ SLOW = [
 BARRIERS = [("kill", "file"), ("stop", "tcp"), ("kill", "tcp")]
 
 
-ASKS = {"watched": 2.0, "not watched": None}
+READERS = {"watched": 2.0, "not watched": None}
 
 
 def free_address() -> str:
@@ -205,11 +203,11 @@ def barriers(how: str, store: str) -> Played:
     return play(strike_before_barrier, 3, (how, 2.0, method), timeout=120)
 
 
-def wait_until_store_is_gone(site: roll_call.GuardContext) -> None:
+def wait_until_store_is_gone(context: roll_call.GuardContext) -> None:
     """Wait until the host of the store has ended."""
     with contextlib.suppress(RuntimeError):
         while True:
-            roll_call.num_calls(site.keys)
+            roll_call.num_calls(context.keys)
             time.sleep(0.05)
 
 
@@ -223,9 +221,9 @@ def read_report_late(strike: Strike, method: str, limit: float | None) -> Any:
     mesh = meshkit.build_mesh(dp=3, timeout=60 if limit else 1)
     patch = pytest.MonkeyPatch()
 
-    def report_late(site: roll_call.GuardContext, *more: Any) -> Any:
-        wait_until_store_is_gone(site)
-        return roll_call.report_failure(site, *more)
+    def report_late(context: roll_call.GuardContext, *more: Any) -> Any:
+        wait_until_store_is_gone(context)
+        return roll_call.report_failure(context, *more)
 
     if mesh.rank == 1 and limit:
         patch.setattr(guard, "report_failure", report_late)
@@ -239,20 +237,20 @@ def read_report_late(strike: Strike, method: str, limit: float | None) -> Any:
         dist.all_reduce(torch.ones(1), group=mesh.group())
 
 
-def slow_to_ask(limit: float | None) -> Played:
+def read_late(limit: float | None) -> Played:
     return play(read_report_late, 3, (free_address(), limit), timeout=120)
 
 
 def kill_the_collector(strike: Strike) -> Any:
     """Kill the first rank that collects the answers, before it writes the report; rank 0 sleeps."""
     mesh = meshkit.build_mesh(dp=-1)
-    gathered = roll_call._gather_report
+    gather = roll_call._gather_report
 
-    def kill_the_first(site: roll_call.GuardContext, keys: Any, *more: Any) -> Any:
-        own = str(site.rank)
+    def kill_the_first(context: roll_call.GuardContext, keys: Any, *more: Any) -> Any:
+        own = str(context.rank)
         if keys.compare_set("first", "", own) == own.encode():
             strike.kill()
-        return gathered(site, keys, *more)
+        return gather(context, keys, *more)
 
     if mesh.rank:
         pytest.MonkeyPatch().setattr(roll_call, "_gather_report", kill_the_first)
@@ -266,9 +264,9 @@ def stop_in_own_group(strike: Strike) -> Any:
     """Stop rank 1 while rank 0 is in a collective of a group of the user."""
     mesh = meshkit.build_mesh(dp=-1)
     own = dist.new_group([0, 1])
-    told: list[float] = []
+    printed: list[float] = []
     patch = pytest.MonkeyPatch()
-    patch.setattr(builtins, "print", lambda text, **_: told.append(time.monotonic()))
+    patch.setattr(builtins, "print", lambda text, **_: printed.append(time.monotonic()))
     if mesh.rank == 1:
         strike.later(0.5, strike.stop)
     with contextlib.suppress(RuntimeError), mesh.guard(timeout=1):
@@ -276,7 +274,7 @@ def stop_in_own_group(strike: Strike) -> Any:
             time.sleep(60)
         work = dist.all_reduce(torch.ones(1), group=own, async_op=True)
         work.wait(timedelta(seconds=11))
-    return told
+    return printed
 
 
 # The job of each test by the name of the test; the longest jobs start first.
@@ -295,9 +293,9 @@ JOBS: dict[str, Callable[[], Played]] = {
     },
     **{
         f"test_the_host_of_the_store_leaves_after_all_ranks_have_read[{name}]": partial(
-            slow_to_ask, limit
+            read_late, limit
         )
-        for name, limit in ASKS.items()
+        for name, limit in READERS.items()
     },
 }
 
@@ -334,10 +332,10 @@ def check(case: Case, played: Played) -> None:
         assert played.seconds(rank) < case.promised + BUSY, (rank, outcome)
     if not case.store_goes_too:
         assert len({played.outcomes[rank].text for rank in survivors}) == 1
-        where = f"{case.odd} on host {socket.gethostname()}, pid "
+        evidence = f"{case.odd} on host {socket.gethostname()}, pid "
         if case.point == "collective":
-            where = f"Silent: rank {case.odd} ("
-        assert case.point == "before init" or where in played.outcomes[survivors[0]].text
+            evidence = f"Silent: rank {case.odd} ("
+        assert case.point == "before init" or evidence in played.outcomes[survivors[0]].text
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -367,25 +365,25 @@ def test_the_rank_that_collects_the_answers_dies(played: Played) -> None:
         assert played.seconds(rank) < 9 + BUSY  # torch's error comes at the strike, or before
 
 
-@pytest.mark.parametrize("limit", ASKS.values(), ids=ASKS)
+@pytest.mark.parametrize("limit", READERS.values(), ids=READERS)
 def test_the_host_of_the_store_leaves_after_all_ranks_have_read(
     limit: float | None, played: Played
 ) -> None:
     assert (played.fired, sorted(played.outcomes)) == (2, [0, 1])
-    kinds = {(one.kind, one.missing_ranks) for one in played.outcomes.values()}
+    kinds = {(outcome.kind, outcome.missing_ranks) for outcome in played.outcomes.values()}
     assert kinds == {("CollectiveError", (2,))}, played
-    assert len({one.text for one in played.outcomes.values()}) == 1
+    assert len({outcome.text for outcome in played.outcomes.values()}) == 1
     assert played.seconds(0) < (limit or 1) + 4 + 4 + BUSY
     assert limit is None or played.outcomes[0].at < played.outcomes[1].at
 
 
 def test_a_stopped_rank_in_a_group_of_the_user(played: Played) -> None:
     assert (played.fired, played.ends[1]) == (1, "stopped")
-    (told,) = json.loads(played.outcomes[0].text)
-    assert 1 < told - played.at < 1 + 9 + BUSY
+    (printed,) = json.loads(played.outcomes[0].text)
+    assert 1 < printed - played.at < 1 + 9 + BUSY
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW, ids=str)
-def test_sixty_four_ranks_and_the_rest_of_the_table(case: Case) -> None:
+def test_sixty_four_ranks_and_the_remaining_cases(case: Case) -> None:
     check(case, run(case))

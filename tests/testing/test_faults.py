@@ -1,4 +1,4 @@
-"""The harness of faults: what it reports, and that it cannot be fooled."""
+"""The fault harness: the outcome of every rank, and no process left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshkit.testing import faults
 from meshkit.testing.faults import Strike, play
 
 
-def struck(strike: Strike) -> Any:
+def end_in_every_way(strike: Strike) -> Any:
     if strike.rank == 0:
         strike.kill()
     if strike.rank == 1:
@@ -31,20 +31,20 @@ def struck(strike: Strike) -> Any:
 
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Those of all processes that are started."""
-    start_process, found = faults.start_process, list[int]()
+    """Return the pids of all processes that are started; the list grows."""
+    start_process, started = faults.start_process, list[int]()
 
-    def noted(process: BaseProcess) -> None:
+    def start_and_record(process: BaseProcess) -> None:
         start_process(process)
-        found.append(process.pid or 0)
+        started.append(process.pid or 0)
 
-    monkeypatch.setattr(faults, "start_process", noted)
-    return found
+    monkeypatch.setattr(faults, "start_process", start_and_record)
+    return started
 
 
-def test_what_becomes_of_each_rank_and_none_is_left(pids: list[int]) -> None:
+def test_the_outcome_of_each_rank_and_no_process_left(pids: list[int]) -> None:
     began = time.monotonic()
-    played = play(struck, 5, timeout=50)
+    played = play(end_in_every_way, 5, timeout=50)
     assert played.ends == {0: "SIGKILL", 1: "stopped", 2: "SIGKILL", 3: "ended", 4: "ended"}
     assert sorted(played.outcomes) == [3, 4]
     error, returned = played.outcomes[3], played.outcomes[4]
@@ -56,16 +56,16 @@ def test_what_becomes_of_each_rank_and_none_is_left(pids: list[int]) -> None:
     assert [alive(pid) for pid in pids] == [False] * 5
 
 
-def test_who_still_runs_when_the_time_is_over_is_ended(pids: list[int]) -> None:
-    """Whether it has come to its function by then, or a busy machine is still starting it."""
+def test_ranks_that_still_run_at_the_timeout_are_killed(pids: list[int]) -> None:
+    """On a busy machine a rank may not have started its function by then."""
     began = time.monotonic()
-    played = play(sleeps, 2, timeout=2)
+    played = play(sleep, 2, timeout=2)
     assert 2 <= time.monotonic() - began < 60
     assert (played.ends, played.outcomes, played.fired) == ({0: "running", 1: "running"}, {}, None)
     assert [alive(pid) for pid in pids] == [False] * 2
 
 
-def sleeps(strike: Strike) -> None:
+def sleep(strike: Strike) -> None:
     time.sleep(60)
 
 
@@ -77,8 +77,8 @@ def alive(pid: int) -> bool:
     return True
 
 
-def noted(strike: Strike) -> None:
-    """Rank 1 notes a fault and ends; rank 0 goes on when it has seen the note."""
+def record_fault(strike: Strike) -> None:
+    """Record a fault on rank 1 and end it; rank 0 returns when the record exists."""
     if strike.rank == 1:
         strike.note()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -86,12 +86,12 @@ def noted(strike: Strike) -> None:
         time.sleep(0.01)
 
 
-def test_faults_of_ones_own_and_none() -> None:
-    played = play(noted, 2, timeout=50)
+def test_a_fault_of_the_caller_and_no_fault() -> None:
+    played = play(record_fault, 2, timeout=50)
     assert (played.fired, played.ends) == (1, {0: "ended", 1: "SIGTERM"})
     assert played.outcomes[0].at - played.at == played.seconds(0) > 0
-    assert play(quiet, 1, timeout=50).fired is None
+    assert play(return_none, 1, timeout=50).fired is None
 
 
-def quiet(strike: Strike) -> None:
+def return_none(strike: Strike) -> None:
     return None

@@ -1,21 +1,6 @@
-"""Results of a benchmark: which collectives were measured, over which groups, and how fast.
+"""Results of a benchmark: the measured collectives, their groups, and their speed.
 
-Pure data and arithmetic, without torch: targets and sample of groups, times of one measurement, a
-whole run, the line through its times, the speed of the links, and a run as JSON or as a table.
+Pure data and arithmetic, without torch. ``BenchmarkRun`` (run.py) holds a ``Measurement``
+(measurement.py) for each ``Target`` (targets.py), size and mode. ``results_table`` (table.py) and
+``run_to_json`` (json_format.py) write it; ``OPERATIONS`` (collectives.py) lists the collectives.
 """
-
-from .collectives import OPERATIONS
-from .json_format import run_to_json
-from .measurement import Measurement
-from .run import BenchmarkRun
-from .table import results_table
-from .targets import Target
-
-__all__ = [
-    "OPERATIONS",
-    "BenchmarkRun",
-    "Measurement",
-    "Target",
-    "results_table",
-    "run_to_json",
-]

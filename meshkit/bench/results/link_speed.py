@@ -34,6 +34,7 @@ from .run import BenchmarkRun
 from .targets import ALONE, CONCURRENT
 
 INSIDE, ACROSS = "inside", "across"
+SUFFIX = {INSIDE: "intra_node", ACROSS: "inter_node"}  # of the figures of a cost.Machine
 RING = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -97,9 +98,9 @@ def link_speeds(run: BenchmarkRun) -> dict[str, float | str]:
     speeds: dict[str, float | str] = {}
     for level, (fits, ranks_per_link) in levels.items():
         if bandwidths := [_bandwidth(fit, ranks_per_link) for fit in fits if fit.beta]:
-            speeds[level] = float(np.median(bandwidths))
+            speeds[f"bandwidth_{SUFFIX[level]}"] = float(np.median(bandwidths))
         if latencies := [fit.alpha / _steps(fit) for fit in fits if fit.alpha]:
-            speeds[f"wait_{level}"] = float(np.median(latencies))
+            speeds[f"latency_{SUFFIX[level]}"] = float(np.median(latencies))
     return {**speeds, "source": _source(run, [*speeds])} if speeds else {}
 
 

@@ -126,11 +126,11 @@ class Measurement:
         case: the operation, groups and size.
         mode: ``"alone"``, one group at a time; ``"concurrent"``, all groups at once; ``"overlap"``,
             all groups of both axes at once.
-        sizes: ranks in a group; of each of the two if two axes run at once.
+        sizes: ranks in a group, or in each of two groups if two axes run at once.
         wrong: number of wrong elements in the results of all ranks.
         calls: timed calls of each group; 0 if the backend does not support the operation.
-        timing: of a call on the slowest rank of its group, over all groups; None if the backend
-            does not support the operation, and so are the next three.
+        timing: times of a call on the slowest rank of its group, over all groups; None if the
+            backend does not support the operation, and so are the next three.
         slowest: the slowest group.
         fastest: the fastest group.
         rank: the slowest rank of all.

@@ -149,7 +149,8 @@ def _slow(slow: Slowest, run: BenchmarkRun) -> str:
     line = f"Slowest, {slow.target} {slow.mode}: {rank} in {slow.rank_rows} of "
     line += count_noun(slow.rows, "row")
     if len(slow.group.ranks) < len(run.hosts):
-        line += f"; group {slow.group.where} (ranks {summarize(slow.group.ranks)}) in {slow.group_rows}, "
+        ranks = summarize(slow.group.ranks)
+        line += f"; group {slow.group.where} (ranks {ranks}) in {slow.group_rows}, "
         line += f"{slow.factor:.2f}x the fastest in the median row"
     return f"{line}."
 

@@ -18,91 +18,90 @@ from ...bench.results.run import BenchmarkRun, num_barriers, plan_cases
 from ...bench.results.table import results_table
 from ...bench.results.targets import DEFAULT_ALONE, Target, default_targets, parse_targets
 from ...core.errors import SpawnError, SpecError, format_error
-from ...core.grid.sizes import infer_sizes
 from ...core.grid.factor import ordered_sizes
 from ...core.grid.layout import Layout
+from ...core.grid.sizes import infer_sizes
 from ...launch.launchers.detect import detect
 from .. import terminal
 from ..command import Command, Result, to_ascii
-from ..local_ranks import ENDING, failed, in_words, shared_device
+from ..local_ranks import ENDING, choose_shared_device, spawn_ranks, torch_errors
 from ..options.bench import (
     FACTOR,
     SIZES,
-    as_size,
-    check_memory,
+    check_max_alone,
+    check_sizes,
+    format_size,
+    read_max_alone,
     read_operations,
     read_sizes,
-    read_turns,
-    sizes_as_typed,
-    turns_as_typed,
 )
-from ..options.command_line import command_line
-from ..options.grid import integer, sizes_of
-from ..options.mesh import add_mesh, check_company
+from ..options.grid import read_axis_sizes
+from ..options.memory import check_memory
+from ..options.mesh import add_mesh, check_launched
+from ..options.numbers import read_integer
 
 if TYPE_CHECKING:
     from ...bench.run import Request
 
 
-def run(asked: Namespace) -> Result:
+def run(args: Namespace) -> Result:
     """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective.
 
     Args:
-        asked: ``sizes``, ``n``, ``order``, ``device`` and ``timeout`` of the mesh; ``bytes``,
+        args: ``words``, ``n``, ``order``, ``device`` and ``timeout`` of the mesh; ``bytes``,
             ``ops``, ``axes``, ``iters``, ``warm_up``, ``alone``, ``plot`` and ``json``.
 
     Returns:
-        What was found; nothing to print on ranks other than 0. Not ok where an element was wrong.
+        The results; no text on ranks other than 0. Not ok if an element was wrong.
 
     Raises:
         SpecError: if sizes, order and ranks do not fit together, or a picture cannot be written,
             before a rank is started.
-        UnknownAxisError: for an axis in ``axes`` that the mesh does not have.
-        LaunchError: where this rank could not join.
-        RankTimeoutError: where ranks did not arrive; or, as CollectiveError, did not come through a
-            collective.
-        SpawnError: any of these, where the ranks were started here.
+        UnknownAxisError: if an axis in ``axes`` does not exist.
+        LaunchError: if this rank cannot join.
+        RankTimeoutError: if ranks do not arrive; as CollectiveError, if a collective fails.
+        SpawnError: any of these, if the ranks were started here.
     """
-    sizes = sizes_of(asked.sizes, "meshkit bench")
-    asked.line = command_line(asked, sizes)
-    layout = _layout(sizes, asked)
-    targets = _targets(layout, asked.axes)
-    check_memory(asked.bytes, asked.n or detect().local_world_size or 1)
-    if asked.plot is not None:
+    sizes = read_axis_sizes(args.words)
+    layout = _layout(sizes, args)
+    targets = _targets(layout, args.axes)
+    check_memory(args.bytes, args.n or detect().local_world_size or 1, n=args.n, sizes=sizes)
+    if args.plot is not None:
         from ...bench.plot import check_plot
 
-        check_plot(asked.plot)
-    request = _request(asked, sizes, targets)
-    rank, results = (
-        _here(request, layout) if asked.n is None else _started(asked.n, request, layout)
-    )
+        check_plot(args.plot)
+    request = _request(args, sizes, targets)
+    if args.n is None:
+        rank, results = _measure_under_launcher(request, layout)
+    else:
+        rank, results = _measure_locally(args.n, request, layout)
     if rank:
         return Result("", ok=not results.wrong, interrupted=results.interrupted)
-    drawn = _drawn(asked.plot, results)
-    if asked.json:
+    is_drawn = _draw(args.plot, results)
+    if args.json:
         text = json.dumps(run_to_json(results))
     else:
-        text = results_table(results, terminal.width(), ascii=not terminal.lines())
-    return Result(text, ok=drawn and not results.wrong, interrupted=results.interrupted)
+        ascii = not terminal.get_line_characters()
+        text = results_table(results, terminal.get_width(), ascii=ascii)
+    return Result(text, ok=is_drawn and not results.wrong, interrupted=results.interrupted)
 
 
-def measured_beside(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
+def measure_on_shared_device(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
     """Return rank 0 and its results, on the cpu if this machine has too few devices."""
     from ...bench.run import run_benchmark
 
-    with in_words(f"the measurement on rank {detect().rank}"):
-        rank, results = run_benchmark(
-            replace(request, device=shared_device(request.device)), layout
-        )
+    with torch_errors(f"the measurement on rank {detect().rank}"):
+        device = choose_shared_device(request.device)
+        rank, results = run_benchmark(replace(request, device=device), layout)
     return None if rank else (rank, results)
 
 
-def _layout(sizes: Mapping[str, int], asked: Namespace) -> Layout:
-    """The grid that is asked for."""
-    nested = ordered_sizes(sizes, asked.order)
-    if asked.n is not None:
-        return Layout(ranks=None, **infer_sizes(nested, asked.n, f"-n {asked.n}"))
-    check_company(sizes)
+def _layout(sizes: Mapping[str, int], args: Namespace) -> Layout:
+    """Return the layout of ``n`` ranks, or of the ranks of the launcher."""
+    nested = ordered_sizes(sizes, args.order)
+    if args.n is not None:
+        return Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}"))
+    check_launched(sizes)
     world = detect()
     return Layout(ranks=None, **infer_sizes(nested, world.world_size, world.size_evidence))
 
@@ -117,119 +116,117 @@ def _targets(layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
     if names is not None:
         return parse_targets(layout, names)
     if not (targets := default_targets(layout)):
-        line = "every axis has 1 rank, so no data moves."
-        raise SpecError(line, fix="for example meshkit bench dp=2 -n 2.")
+        summary = "every axis has 1 rank, so no data moves."
+        raise SpecError(summary, fix="for example meshkit bench dp=2 -n 2.")
     return targets
 
 
-def _request(asked: Namespace, sizes: Mapping[str, int], targets: tuple[Target, ...]) -> Request:
+def _request(args: Namespace, sizes: Mapping[str, int], targets: tuple[Target, ...]) -> Request:
     from ...bench.run import Request
     from ...bench.sweep import SweepOptions
 
-    max_alone = read_turns(asked.alone)
-    options = SweepOptions(asked.warm_up, asked.iters, asked.timeout, max_alone)
-    operations = asked.ops or tuple(OPERATIONS)
-    bytes_ = read_sizes(asked.bytes)
-    return Request(sizes, asked.order, operations, targets, bytes_, options, asked.device)
+    max_alone = read_max_alone(args.alone)
+    options = SweepOptions(args.warm_up, args.iters, args.timeout, max_alone)
+    operations = args.ops or tuple(OPERATIONS)
+    bytes_ = read_sizes(args.bytes)
+    return Request(sizes, args.order, operations, targets, bytes_, options, args.device)
 
 
-def _here(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
-    """Measure on this rank under its launcher, then shut the job down."""
+def _measure_under_launcher(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
+    """Measure as one rank of a launcher, then shut the job down."""
     from ...bench.run import run_benchmark
     from ...launch.job import shutdown
 
     try:
-        with in_words(f"the measurement on rank {detect().rank}"):
+        with torch_errors(f"the measurement on rank {detect().rank}"):
             return run_benchmark(request, layout)
     finally:
         shutdown()
 
 
-def _started(n: int, request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
-    """What ``n`` ranks started here found. Ctrl-C ends them together, after what they are at.
+def _measure_locally(n: int, request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
+    """Return the results of ``n`` ranks started here. Ctrl-C ends all after the current case.
 
     Raises:
-        SpawnError: with the words of the rank that failed first, and no traceback.
-        KeyboardInterrupt: where Ctrl-C came before they could heed it.
+        SpawnError: with the error of the rank that failed first, without its traceback.
+        KeyboardInterrupt: if Ctrl-C came before the ranks could handle it.
     """
     from ...bench.interrupt import Interruption
-    from ...launch.spawn.spawn import spawn
-    from ...live.preload import preload_mesh
-
-    preload_mesh()
 
     cases = plan_cases(layout, request.operations, request.targets, request.sizes)
     barriers = num_barriers(layout, cases, request.options.max_alone)
     limit = barriers * request.options.timeout + ENDING
-    less = f"--sizes {as_size(max(request.sizes[-1] // 4, 1))}"
+    smaller = f"--sizes {format_size(max(request.sizes[-1] // 4, 1))}"
+    spawn = partial(spawn_ranks, device=request.device, timeout=limit, smaller=smaller)
     with tempfile.TemporaryDirectory(prefix="meshkit-") as folder:
-        stop = str(Path(folder) / "stop")
-        with Interruption(stop) as interruption:
+        stop_file = str(Path(folder) / "stop")
+        given = replace(request, stop_file=stop_file), layout
+        with Interruption(stop_file) as interruption:
             try:
-                given = replace(request, stop_file=stop), layout
-                found = spawn(measured_beside, n, given, timeout=limit)
+                results = spawn(measure_on_shared_device, n, given)
             except SpawnError as error:
-                if any(isinstance(one, KeyboardInterrupt) for one in error.errors.values()):
+                if any(isinstance(e, KeyboardInterrupt) for e in error.errors.values()):
                     raise KeyboardInterrupt from error
-                raise failed(n, error, request.device, less) from error
-            except (EOFError, OSError):  # what starts processes heard it too
+                raise
+            except (EOFError, OSError):  # the server of processes was interrupted as well
                 if interruption:
                     raise KeyboardInterrupt from None
                 raise
-    return next(one for one in found if one is not None)
+    return next(result for result in results if result is not None)
 
 
-def _drawn(path: str | None, results: BenchmarkRun) -> bool:
-    """Draw the picture, if one is asked for; where that fails, say so, as the figures remain."""
+def _draw(path: str | None, results: BenchmarkRun) -> bool:
+    """Draw the picture if requested. On failure, write an error and return False."""
     if path is None:
         return True
     from ...bench.plot import plot
 
     try:
         plot(results, path)
-    except Exception as error:  # of matplotlib: anything
+    except Exception as error:  # matplotlib raises any type
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        line = f"meshkit bench: --plot {path}: the picture could not be written."
-        print(
-            to_ascii(format_error(line, str(why), fix="--json, and draw what that says.")),
-            file=sys.stderr,
-        )
+        summary = f"meshkit bench: --plot {path}: the picture could not be written."
+        text = format_error(summary, str(why), fix="--json, and draw its figures.")
+        print(to_ascii(text), file=sys.stderr)
         return False
     return True
 
 
 def _split(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+    """Return the parts between commas."""
     return tuple(text.split(","))
 
 
-def _add(parser: ArgumentParser) -> None:
+def _add_options(parser: ArgumentParser) -> None:
     add_mesh(parser)
-    sizes = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; factor {FACTOR})"
+    help = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; factor {FACTOR})"
     parser.add_argument(
-        "--sizes", dest="bytes", type=sizes_as_typed, default=SIZES, metavar="SIZES", help=sizes
+        "--sizes", dest="bytes", type=check_sizes, default=SIZES, metavar="SIZES", help=help
     )
-    ops = f"operations, with commas between (default: {','.join(OPERATIONS)})"
-    parser.add_argument("--ops", type=read_operations, help=ops)
-    axes = "over which groups: dp, 'dp sp' for both axes in one, dp+sp for both at once, "
-    axes += "world for all; commas between (default: each axis, each two, all, and those that "
-    axes += "overlap in training)"
-    parser.add_argument("--axes", type=_split, metavar="TARGETS", help=axes)
-    iters = "calls that are counted for each row, fewer where they are slow (default 20)"
-    two = partial(integer, least=2)  # one call has no spread
-    parser.add_argument("--iters", type=two, default=20, metavar="CALLS", help=iters)
-    warm = "calls before them (default 3)"
-    some = partial(integer, least=0)
-    parser.add_argument("--warm-up", type=some, default=3, metavar="CALLS", help=warm)
-    alone = (
-        "groups of a target that are measured alone, one after the other, spread over nodes; or "
+    help = f"operations, separated by commas (default: {','.join(OPERATIONS)})"
+    parser.add_argument("--ops", type=read_operations, help=help)
+    help = (
+        "the groups to measure, separated by commas: dp, 'dp sp' for both axes in one group, dp+sp "
+        "for both at once, world for all (default: each axis, each two, all, and those that "
+        "overlap in training)"
     )
-    alone += f"all (default {DEFAULT_ALONE}, or as many as there are)"
+    parser.add_argument("--axes", type=_split, metavar="TARGETS", help=help)
+    help = "timed calls for each row, fewer if they are slow (default 20)"
+    at_least_2 = partial(read_integer, least=2)  # one call has no spread
+    parser.add_argument("--iters", type=at_least_2, default=20, metavar="CALLS", help=help)
+    help = "calls before the timed ones (default 3)"
+    at_least_0 = partial(read_integer, least=0)
+    parser.add_argument("--warm-up", type=at_least_0, default=3, metavar="CALLS", help=help)
+    help = (
+        "the number of groups of a target that are measured alone, one after the other, spread "
+        f"over nodes; or all (default {DEFAULT_ALONE}, or fewer if there are fewer)"
+    )
+    default = str(DEFAULT_ALONE)
     parser.add_argument(
-        "--alone", type=turns_as_typed, default=str(DEFAULT_ALONE), metavar="GROUPS", help=alone
+        "--alone", type=check_max_alone, default=default, metavar="GROUPS", help=help
     )
-    plot = "also draw bandwidth by size into this PNG; needs matplotlib"
-    parser.add_argument("--plot", metavar="FILE", help=plot)
+    help = "also draw bandwidth by size into this PNG; needs matplotlib"
+    parser.add_argument("--plot", metavar="FILE", help=help)
 
 
-BENCH = Command("bench", "measure every collective on a mesh of real ranks", _add, run)
+BENCH = Command("bench", "measure every collective on a mesh of real ranks", _add_options, run)

@@ -1,68 +1,83 @@
-"""``meshkit diff``: what another grid changes for each rank: groups, samples, weights."""
+"""``meshkit diff``: the changes of each rank between two grids: groups, samples, weights."""
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from ...core.errors import SpecError
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.axis_names import STANDARD
 from ...core.grid.layout import Layout
 from ...core.report.diff import Difference, format_diff
 from .. import terminal
 from ..command import Command, Result
-from ..options.command_line import CommandLine, command_line
-from ..options.grid import add_batch, batch_of, layout_of, number, sizes_of
+from ..options.batch import add_batch, read_batch
+from ..options.command_line import CommandLine, Word, command_line
+from ..options.grid import read_axis_sizes, read_layout
+from ..options.numbers import read_count
 
 
-def run(asked: Namespace) -> Result:
-    """Compare the two grids that were asked for. Pure: no torch, no processes.
+def run(args: Namespace) -> Result:
+    """Compare two grids. Pure: no torch, no processes.
 
     Args:
-        asked: ``before`` and ``after``, sizes in one word each; ``world``, for a grid in which a
-            size is -1; the options of a batch.
+        args: ``before`` and ``after``, each with its sizes in one word; ``world``, for a grid with
+            a size of -1; the options of a batch.
 
     Raises:
-        SpecError: as :func:`meshkit.cli.commands.plan.run`, for either of the grids.
-        BatchError: for a batch that does not divide over dp of the first.
+        SpecError: as :func:`meshkit.cli.commands.plan.run`, for either grid.
+        BatchError: if the batch does not divide over dp of the first grid.
     """
-    before, after = (_layout(asked, which) for which in ("before", "after"))
-    batch = batch_of(before, asked)
-    found = Difference.of(before, after, batch)
-    if asked.json:
-        return Result(json.dumps(found.as_dict()))
-    return Result(format_diff(found, width=terminal.width(), ascii=not terminal.lines()))
+    with _quoting(args, "before"):
+        before = _read_grid(args.before, args)
+    with _quoting(args, "after"):
+        after = _read_grid(args.after, args)
+    with _quoting(args, "before"):
+        batch = read_batch(before, args)
+    difference = Difference.of(before, after, batch)
+    if args.json:
+        return Result(json.dumps(difference.as_dict()))
+    ascii = not terminal.get_line_characters()
+    return Result(format_diff(difference, width=terminal.get_width(), ascii=ascii))
 
 
-def _layout(asked: Namespace, which: str) -> Layout:
-    """One of the grids: in the standard order, or as written where an axis has no place in it."""
-    words = getattr(asked, which).split()
+def _read_grid(text: str, args: Namespace) -> Layout:
+    """Return a grid, nested in the standard order, or as written if an axis is not standard."""
+    words = text.split()
     if not words:
-        fix = 'meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2", say.'
+        fix = 'for example meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2".'
         raise SpecError("one of the two grids has no sizes.", fix=fix)
-    sizes = sizes_of(words, "meshkit diff")
+    sizes = read_axis_sizes(words)
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
-    asked.line = _call(asked, which, sizes)
-    return layout_of(sizes, order, asked.world if -1 in sizes.values() else None)
+    world = args.world if -1 in sizes.values() else None
+    return read_layout(words, Namespace(order=order, world=world))
 
 
-def _call(asked: Namespace, which: str, sizes: Mapping[str, int]) -> CommandLine:
-    """The command as it was typed, with the sizes of one grid to be changed in a fix."""
-    if which == "before":
-        call = command_line(asked, sizes, quoted=True)
-        return replace(call, args=(*call.args, f'"{asked.after}"'))
-    return command_line(asked, sizes, f'"{asked.before}"', quoted=True)
+@contextmanager
+def _quoting(args: Namespace, grid: str) -> Iterator[None]:
+    """Quote the command in an error, such that a fix changes the sizes of one of the grids."""
+    try:
+        yield
+    except MeshkitError as error:
+        raise error.quote(_command_line(args, grid)) from None
 
 
-def _add(parser: ArgumentParser) -> None:
-    for name, text in (("before", '"dp=4 sp=2"'), ("after", '"dp=2 sp=2 tp=2"')):
-        help = f"sizes in one word: {text}; nested as written where an axis has no standard place"
+def _command_line(args: Namespace, grid: str) -> CommandLine:
+    words: dict[str, Word] = {name: f'"{vars(args)[name]}"' for name in ("before", "after")}
+    with suppress(SpecError):  # invalid sizes stay as typed
+        words[grid] = read_axis_sizes(vars(args)[grid].split()) or words[grid]
+    return command_line(args, *words.values(), one_word=True)
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    for name, example in (("before", '"dp=4 sp=2"'), ("after", '"dp=2 sp=2 tp=2"')):
+        help = f"the sizes in one word: {example}; axes that are not standard nest as written"
         parser.add_argument(name, metavar=name.upper(), help=help)
-    world = "how many ranks there are, for a grid in which a size is -1"
-    parser.add_argument("--world", type=number, metavar="N", help=world)
+    help = "the number of ranks, for a grid with a size of -1"
+    parser.add_argument("--world", type=read_count, metavar="N", help=help)
     add_batch(parser)
 
 
-DIFF = Command("diff", "what another grid changes: groups, samples, weights", _add, run)
+DIFF = Command("diff", "compare two grids: groups, samples, weights", _add_options, run)

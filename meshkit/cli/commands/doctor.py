@@ -9,21 +9,22 @@ from dataclasses import asdict
 
 from ...core.text import count_noun
 from ...launch.doctor.finding import Finding
-from ..command import Command, Result, seconds
+from ..command import Command, Result
+from ..options.numbers import read_seconds
 
 DEADLINE = 6.0  # equals launch/doctor/network.DEADLINE, whose import would slow other commands
 
 
-def run(asked: Namespace) -> Result:
+def run(args: Namespace) -> Result:
     """Check the environment. Local; imports torch, joins nothing.
 
     Args:
-        asked: ``json`` and ``timeout``, the limit of one name lookup in seconds.
+        args: ``json`` and ``timeout``, the limit of one name lookup in seconds.
     """
     from ...launch.doctor.checkup import checkup
 
-    findings = checkup(deadline=asked.timeout)
-    write = as_json if asked.json else as_text
+    findings = checkup(deadline=args.timeout)
+    write = as_json if args.json else as_text
     return Result(write(findings), all(finding.ok for finding in findings))
 
 
@@ -66,9 +67,11 @@ def as_json(findings: Sequence[Finding]) -> str:
     return json.dumps({"ok": ok, "findings": [asdict(finding) for finding in findings]})
 
 
-def _add(parser: ArgumentParser) -> None:
-    text = f"limit of one name lookup (default {DEADLINE:g})"
-    parser.add_argument("--timeout", type=seconds, default=DEADLINE, metavar="SECONDS", help=text)
+def _add_options(parser: ArgumentParser) -> None:
+    help = f"limit of one name lookup (default {DEADLINE:g})"
+    parser.add_argument(
+        "--timeout", type=read_seconds, default=DEADLINE, metavar="SECONDS", help=help
+    )
 
 
-DOCTOR = Command("doctor", "check this machine and its launcher before a job", _add, run)
+DOCTOR = Command("doctor", "check this machine and its launcher before a job", _add_options, run)

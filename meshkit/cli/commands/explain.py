@@ -1,4 +1,4 @@
-"""``meshkit explain``: all about one rank, or about all of them, before the job runs."""
+"""``meshkit explain``: the coordinate, peers, samples and seeds of one rank, or of all ranks."""
 
 from __future__ import annotations
 
@@ -7,100 +7,88 @@ from argparse import ArgumentParser, Namespace
 
 from ...core.data.batch import BatchPlan
 from ...core.data.sequence import SequencePlan, plan_sequence
-from ...core.errors import Change, CoordinateError, SpecError
+from ...core.errors import Change, CoordinateError, Fix, SpecError, join_fixes
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
 from ...core.report.rank import format_rank, format_rank_table, rank_reports, sequence_axes
 from ...core.text import count_noun
 from .. import terminal
 from ..command import Command, Result
-from ..options.command_line import command_line
-from ..options.grid import (
-    INTEGER,
-    add_batch,
-    add_grid,
-    batch_of,
-    integer,
-    layout_of,
-    number,
-    sizes_of,
-    topology_of,
-)
+from ..options.batch import add_batch, read_batch
+from ..options.grid import add_grid, read_layout
+from ..options.nodes import add_nodes, read_topology
+from ..options.numbers import INTEGER, read_count, read_integer
 
-ROWS = 2**18  # ranks listed at once: some seconds
-MOST = 10**7  # numbers in JSON: some seconds
+MAX_ROWS = 2**18  # ranks in one list, which takes some seconds
+MAX_NUMBERS = 10**7  # numbers in JSON, which takes some seconds
 
 
-def run(asked: Namespace) -> Result:
-    """Say all about the rank that was asked for. Pure: no torch, no processes.
+def run(args: Namespace) -> Result:
+    """Report the requested rank, or all. Pure: no torch, no processes.
 
     Args:
-        asked: ``words``, a rank and sizes; the options of a grid and of a batch; ``seq``, ``seed``
-            and ``all``.
+        args: ``words``, a rank and sizes; the options of a grid, of nodes and of a batch; ``seq``,
+            ``seed`` and ``all``.
 
     Raises:
-        SpecError: as :func:`meshkit.cli.commands.plan.run`; for no rank, or one beside ``--all``.
-        CoordinateError: for a rank that there is not.
-        BatchError: for a batch that does not divide.
+        SpecError: as :func:`meshkit.cli.commands.plan.run`; if no rank is given, or one together
+            with ``--all``.
+        CoordinateError: if the rank does not exist.
+        BatchError: if the batch does not divide.
     """
-    rank, words = _rank_of(asked)
-    sizes = sizes_of(words, f"meshkit explain{'' if rank is None else f' {rank}'}")
-    asked.line = command_line(asked, sizes, *([] if rank is None else [rank]))
-    layout = layout_of(sizes, asked.order, asked.world)
+    rank, words = _split_rank(args)
+    layout = read_layout(words, args)
     _check_rank(layout, rank)
-    topology = topology_of(layout, asked)
-    batch, sequence = batch_of(layout, asked), _sequence_of(layout, asked.seq)
+    topology = read_topology(layout, args)
+    batch, sequence = read_batch(layout, args), _read_sequence(layout, args.seq)
     ranks = layout.ranks if rank is None else [rank]
-    if len(ranks) > ROWS:
-        line = f"{len(ranks)} ranks are too many to list, a row each."
-        raise SpecError(line, fix=f"{ROWS} or fewer; or one rank.")
-    found = rank_reports(layout, ranks, topology, batch, sequence, asked.seed)
-    if asked.json:
+    if len(ranks) > MAX_ROWS:
+        summary = f"{len(ranks)} ranks are too many for a list with one row a rank."
+        raise SpecError(summary, fix=f"at most {MAX_ROWS} ranks, or a single rank.")
+    reports = rank_reports(layout, ranks, topology, batch, sequence, args.seed)
+    if args.json:
         _check_numbers(layout, len(ranks), batch)
-        said = [about.as_dict() for about in found]
-        return Result(json.dumps({"ranks": said} if rank is None else said[0]))
-    width, ascii = terminal.width(), not terminal.lines()
+        dicts = [report.as_dict() for report in reports]
+        return Result(json.dumps({"ranks": dicts} if rank is None else dicts[0]))
+    width, ascii = terminal.get_width(), not terminal.get_line_characters()
     if rank is None:
         return Result(format_rank_table(layout, topology, width=width, ascii=ascii))
     job = headline(layout, topology)
-    return Result(format_rank(next(found), layout, job, width=width, ascii=ascii))
+    return Result(format_rank(next(reports), layout, job, width=width, ascii=ascii))
 
 
-def _rank_of(asked: Namespace) -> tuple[int | None, list[str]]:
-    """The rank, or None for all, and the sizes among the words that were typed.
+def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
+    """Return the rank, or None for all ranks, and the words of the sizes.
 
     Raises:
-        SpecError: where there is no rank, or one beside ``--all``.
+        SpecError: if there is no rank, or one together with ``--all``.
     """
-    first, *rest = asked.words
-    line = f"meshkit explain {' '.join(asked.words)}"
-    ranked = bool(INTEGER.fullmatch(first)) and first[0] != "-"
-    if asked.all:
-        if ranked:
-            raise SpecError(
-                f"{line} --all: one rank, or all of them?", fix="leave out one of the two."
-            )
-        return None, asked.words
-    if not ranked or not rest:
-        words = rest if INTEGER.fullmatch(first) else asked.words
-        fix = f"meshkit explain 0 {' '.join(words) or 'dp=4 sp=2'}, or --all."
-        if ranked:
-            fix = f"meshkit explain {first} dp=4 sp=2, say."
-        raise SpecError(f"{line}: no {'size' if ranked else 'rank'} is given.", fix=fix)
+    first, *rest = args.words
+    has_rank = bool(INTEGER.fullmatch(first)) and first[0] != "-"
+    if args.all and has_rank:
+        raise SpecError("a rank and --all exclude each other.", fix=(Change(all=None), "."))
+    if args.all:
+        return None, args.words
+    if not has_rank:
+        sizes = " ".join(rest if INTEGER.fullmatch(first) else args.words) or "dp=4 sp=2"
+        fix = f"for example meshkit explain 0 {sizes}, or meshkit explain {sizes} --all."
+        raise SpecError("no rank is given.", fix=fix)
+    if not rest:
+        raise SpecError("no size is given.", fix=("for example ", Change(dp=4, sp=2), "."))
     return int(first), rest
 
 
 def _check_rank(layout: Layout, rank: int | None) -> None:
-    """Refuse a rank that there is not.
+    """Refuse a rank that the layout does not have.
 
     Raises:
-        CoordinateError: with those that there are.
+        CoordinateError: with the ranks that exist.
     """
     ranks = layout.num_ranks
     if rank is not None and rank >= ranks:
         raise CoordinateError(
             f"there is no rank {rank}.",
-            f"There {'is' if ranks == 1 else 'are'} {ranks}, counted from 0.",
+            f"The grid has {count_noun(ranks, 'rank')}, counted from 0.",
             fix=f"a rank from 0 to {ranks - 1}." if ranks > 1 else "rank 0.",
             index=rank,
             size=ranks,
@@ -108,45 +96,48 @@ def _check_rank(layout: Layout, rank: int | None) -> None:
 
 
 def _check_numbers(layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
-    """Refuse more numbers in JSON, which has all peers and samples, than can be written.
+    """Refuse JSON, which lists all peers and samples, with too many numbers.
 
     Raises:
-        SpecError: with how many there would be.
+        SpecError: with their number.
     """
     samples = 0 if batch is None else batch.global_batch // batch.dp
-    many = ranks * (sum(layout.shape) + samples)
-    if many > MOST:
-        line = f"{count_noun(ranks, 'rank')} with {many} peers and samples in all."
-        raise SpecError(line, f"JSON says up to {MOST}.", fix=(Change(json=None), "."))
+    numbers = ranks * (sum(layout.shape) + samples)
+    if numbers > MAX_NUMBERS:
+        summary = f"{count_noun(ranks, 'rank')} with {numbers} peers and samples in all."
+        fix = (Change(json=None), ".")
+        raise SpecError(summary, f"JSON has at most {MAX_NUMBERS} of them.", fix=fix)
 
 
-def _sequence_of(layout: Layout, length: int | None) -> SequencePlan | None:
-    """The plan of the sequence that was asked for, over cp and sp.
+def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
+    """Return the plan of a sequence that is split over cp and sp, or None without a length.
 
     Raises:
-        SpecError: for a length that does not divide.
+        SpecError: if the length does not divide.
     """
     if length is None:
         return None
     try:
         return plan_sequence(layout, sequence_axes(layout), length)
     except SpecError as error:
-        head = str(error).rpartition("Fix: ")[0]
-        near = [f"--seq {n}" for n in (error.below, error.above) if n]
-        raise SpecError(f"{head}Fix: {', or '.join(near)}.", **vars(error)) from None
+        ways: list[Fix] = [Change(seq=n) for n in (error.below, error.above) if n]
+        error.fix = (*join_fixes(ways), ".") if ways else error.fix
+        raise
 
 
-def _add(parser: ArgumentParser) -> None:
-    text = "a rank, and the size of each axis: 5 dp=4 sp=2"
-    parser.add_argument("words", nargs="+", metavar="WORD", help=text)
-    parser.add_argument(
-        "--all", action="store_true", default=None, help="all ranks, in place of one"
-    )
+def _add_options(parser: ArgumentParser) -> None:
+    help = "a rank, and the size of each axis: 5 dp=4 sp=2"
+    parser.add_argument("words", nargs="+", metavar="WORD", help=help)
+    help = "all ranks instead of one"
+    parser.add_argument("--all", action="store_true", default=None, help=help)
     add_grid(parser)
+    add_nodes(parser)
     add_batch(parser)
-    length = "tokens of a sequence, cut over cp and sp"
-    parser.add_argument("--seq", type=number, metavar="N", help=length)
-    parser.add_argument("--seed", type=integer, metavar="N", help="the seed of the job")
+    help = "tokens of a sequence, which is split over cp and sp"
+    parser.add_argument("--seq", type=read_count, metavar="N", help=help)
+    parser.add_argument("--seed", type=read_integer, metavar="N", help="the seed of the job")
 
 
-EXPLAIN = Command("explain", "all about one rank: its place, peers, samples, seeds", _add, run)
+EXPLAIN = Command(
+    "explain", "report one rank: coordinate, peers, samples, seeds", _add_options, run
+)

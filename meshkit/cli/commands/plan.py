@@ -1,10 +1,11 @@
-"""``meshkit plan``: a job before it runs: its axes, its grid by node, its groups and batches."""
+"""``meshkit plan``: a job before it runs: its axes, its grid on nodes, its groups and batch."""
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ...core.arrays import Ints
@@ -18,106 +19,109 @@ from ...core.topology.topology import Topology
 from ...core.validate import divisors
 from .. import terminal
 from ..command import Command, Result
-from ..options.command_line import command_line
-from ..options.grid import (
-    add_batch,
-    add_grid,
-    add_groups,
-    batch_of,
-    layout_of,
-    sizes_of,
-    topology_of,
-)
+from ..options.batch import add_batch, read_batch
+from ..options.command_line import CommandLine, command_line
+from ..options.grid import add_grid, add_groups, read_layout
+from ..options.nodes import add_nodes, read_topology
 
 
-def run(asked: Namespace) -> Result:
-    """Lay out the job that was asked for. Pure: no torch, no processes.
+def run(args: Namespace) -> Result:
+    """Report the job that the options describe. Pure: no torch, no processes.
 
     Args:
-        asked: ``sizes``, words such as ``dp=4``; the options of a grid and of a batch; ``groups``,
-            ``place`` and ``svg``.
+        args: ``words``, sizes such as ``dp=4``; the options of a grid, of nodes and of a batch;
+            ``groups``, ``place`` and ``svg``.
 
     Raises:
-        SpecError: where names, sizes, order, world and nodes do not fit together.
-        UnknownAxisError: for an axis in ``groups`` that there is not.
-        BatchError: for a batch that does not divide.
+        SpecError: if names, sizes, order, world and nodes do not fit together.
+        UnknownAxisError: if an axis in ``groups`` does not exist.
+        BatchError: if the batch does not divide.
     """
-    sizes = sizes_of(asked.sizes, "meshkit plan")
-    asked.line = command_line(asked, sizes)
-    overview = overview_of(sizes, asked)
-    draw_into(asked.svg, overview.layout, overview.nodes)
-    if asked.json:
-        return Result(json.dumps(overview.as_dict()))
-    return Result(format_job(overview, width=terminal.width(), ascii=not terminal.lines()))
+    report = _report(args)
+    draw_into(args.svg, report.layout, report.nodes)
+    if args.json:
+        return Result(json.dumps(report.as_dict()))
+    ascii = not terminal.get_line_characters()
+    return Result(format_job(report, width=terminal.get_width(), ascii=ascii))
 
 
-def overview_of(sizes: Mapping[str, int], asked: Namespace) -> JobReport:
-    """The overview of what was typed. Raises as :func:`run`."""
-    layout = layout_of(sizes, asked.order, asked.world)
-    topology = topology_of(layout, asked)
-    placement = _placed(layout, topology) if asked.place else None
+def _report(args: Namespace) -> JobReport:
+    layout = read_layout(args.words, args)
+    topology = read_topology(layout, args)
+    placement = _place(layout, topology) if args.place else None
     layout = layout if placement is None else placement.layout
-    plan = GroupPlan.of(layout, asked.groups or ())
-    batch = batch_of(layout, asked)
-    return JobReport.of(plan, topology, batch, placement=placement)
+    plan = GroupPlan.of(layout, args.groups or ())
+    report = JobReport.of(plan, topology, read_batch(layout, args), placement=placement)
+    warnings = _quote_warnings(report, command_line(args))
+    return replace(report, warnings=tuple(warnings))
 
 
-def _placed(layout: Layout, topology: Topology | None) -> Placement:
+def _quote_warnings(report: JobReport, line: CommandLine) -> Iterator[SpecError]:
+    """Yield the warnings with fixes that can be typed; the summary does not repeat the command."""
+    for warning in report.warnings:
+        fix = warning.quote(line).fix_text
+        yield SpecError(warning.summary, *warning.evidence, fix=fix)
+
+
+def _place(layout: Layout, topology: Topology | None) -> Placement:
+    """Return the layout with ranks placed on their nodes.
+
+    Raises:
+        SpecError: if there are no nodes.
+    """
     if topology is None:
-        line = "nothing says where ranks sit."
         nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
-        raise SpecError(line, fix=(Change(nodes=nodes), ", say, or --hosts FILE."))
+        fix = ("for example ", Change(nodes=nodes), ", or --hosts FILE.")
+        raise SpecError("the nodes of the ranks are unknown.", fix=fix)
     return placed(layout, topology)
 
 
-def _add(parser: ArgumentParser) -> None:
-    text = "the size of each axis: dp=4; one may be -1"
-    parser.add_argument("sizes", nargs="+", metavar="AXIS=SIZE", help=text)
-    add_grid(parser)
-    add_batch(parser)
-    add_groups(parser)
-    near = "put ranks on the nearest wires, as build_mesh(place=True) does"
-    parser.add_argument("--place", action="store_true", help=near)
-    add_svg(parser)
-
-
-PLAN = Command("plan", "lay out a job before it runs: axes, nodes, groups, batches", _add, run)
-
-
 def add_svg(parser: ArgumentParser) -> None:
-    """Give a parser the option ``--svg``."""
-    text = "also draw the grid into this file, for a browser: axes are colors, nodes are boxes"
-    parser.add_argument("--svg", metavar="FILE", help=text)
+    """Add the option ``--svg``."""
+    help = "also draw the grid into this SVG file: colors are axes, boxes are nodes"
+    parser.add_argument("--svg", metavar="FILE", help=help)
 
 
-def draw_into(
-    path: str | None,
-    layout: Layout,
-    nodes: Ints | None,
-) -> None:
-    """Draw the grid into a file, which is replaced; nothing where there is no path.
+def draw_into(path: str | None, layout: Layout, nodes: Ints | None) -> None:
+    """Draw a layout into a file, which is replaced.
 
     Args:
-        path: as typed, or None.
-        layout: the grid.
+        path: the path as typed; None draws nothing.
+        layout: the layout.
         nodes: as for :func:`meshkit.core.draw.svg.draw_svg`.
 
     Raises:
-        SpecError: for a file that cannot be written; for more ranks than a picture has, before a
-            file is touched.
+        SpecError: if the file cannot be written; if there are too many ranks, before the file is
+            changed.
     """
     if path is None:
         return
     if layout.num_ranks > MAX_RANKS:
-        line = f"{layout.num_ranks} ranks are too many for a picture."
-        raise SpecError(line, f"Up to {MAX_RANKS} are drawn.", fix=(Change(svg=None), "."))
+        summary = f"{layout.num_ranks} ranks are too many for a picture."
+        limit = f"A picture has at most {MAX_RANKS} ranks."
+        raise SpecError(summary, limit, fix=(Change(svg=None), "."))
     if path in ("", "-"):
-        line = "the picture goes into a file, and there is no name of one."
-        raise SpecError(line, fix=(Change(svg="grid.svg"), ", say."))
+        fix = ("for example ", Change(svg="grid.svg"), ".")
+        raise SpecError("the picture needs the name of a file.", fix=fix)
     text = draw_svg(layout.axes, layout.grid, nodes)
     try:
         Path(path).write_text(text, encoding="ascii")
     except (OSError, ValueError) as error:  # ValueError: a zero byte
         reason = getattr(error, "strerror", None) or str(error)
-        line = f"the picture cannot be written: {reason}."
-        raise SpecError(line, fix="a file in a folder that exists and may be written.") from error
+        summary = f"the picture cannot be written: {reason}."
+        raise SpecError(summary, fix="a file in an existing folder with write access.") from error
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    help = "an axis and its size, for example dp=4; one size can be -1"
+    parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
+    add_grid(parser)
+    add_nodes(parser)
+    add_batch(parser)
+    add_groups(parser)
+    help = "place the ranks so that axes that communicate most stay inside nodes"
+    parser.add_argument("--place", action="store_true", help=help)
+    add_svg(parser)
+
+
+PLAN = Command("plan", "report a job before it runs: axes, nodes, groups, batch", _add_options, run)

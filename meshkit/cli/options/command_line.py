@@ -1,102 +1,123 @@
-"""A command as it was typed, so that an error can quote it and a fix can be typed."""
+"""The command as it was typed, which errors quote and whose fixes can be typed."""
 
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ...core.call import Call
+from ...core.call import drop_none
+from ...core.errors import SpecError
 from ...core.text import format_sizes
 from ...core.validate import divisors
+from .grid import read_axis_sizes
+from .numbers import INTEGER
 
-BATCH = ("global_batch", "micro_batch", "accumulation_steps")
 OPTIONS = (  # in the order in which they are quoted
-    *("world", "order", "nodes", "hosts", *BATCH, "groups", "seq", "seed", "all", "place"),
-    *("model", "links", "memory", "top", "ops", "axes", "bytes", "iters", "warm_up", "alone"),
-    *("device", "timeout", "n", "plot", "svg", "json"),
+    *("world", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
+    *("groups", "seq", "seed", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
+    *("bytes", "iters", "warm_up", "alone", "device", "timeout", "n", "plot", "svg", "json"),
 )
-FLAGS = {"bytes": "--sizes"}  # where they are not the name
+FLAGS = {"bytes": "--sizes", "n": "-n"}  # if they are not the name
+
+Word = str | Mapping[str, int]  # a mapping holds sizes, which a fix can change
 
 
 @dataclass(frozen=True)
-class CommandLine(Call):
-    """A :class:`Call` whose text is a command line: sizes in a mapping, options as keywords.
+class CommandLine:
+    """A command line that an error quotes as its call.
 
     Attributes:
-        quoted: whether the sizes are one word of the command.
+        name: the words before all others, for example ``"meshkit plan"``.
+        words: the positional words; a mapping stands for the sizes of axes.
+        options: option name to value.
+        one_word: whether sizes are one quoted word, as for ``meshkit diff``. They nest as written,
+            and there is no option ``--order``.
 
     Example:
-        >>> typed = CommandLine("meshkit plan", ({"dp": 4, "sp": 2},), {"world": 6})
-        >>> print(typed.with_args(dp=None, order="sp dp"))
+        >>> line = CommandLine("meshkit plan", ({"dp": 4, "sp": 2},), {"world": 6})
+        >>> print(line)
+        meshkit plan dp=4 sp=2 --world 6
+        >>> print(line.with_args(dp=None, order="sp dp"))
         meshkit plan sp=2 --world 6 --order 'sp dp'
     """
 
-    quoted: bool = False
+    name: str
+    words: tuple[Word, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
+    one_word: bool = False
 
     def __str__(self) -> str:
-        return " ".join([self.name, *self._words()])
+        words = [self._format_word(word) for word in self.words if word]
+        options = [
+            text
+            for name in OPTIONS
+            if name in self.options
+            for text in format_option(name, self.options[name])
+        ]
+        return " ".join([self.name, *words, *options])
 
-    def _words(self) -> Iterator[str]:
-        """What stands after the name; a size that was added stands with the other sizes."""
-        added = {name: size for name, size in self.kwargs.items() if name not in OPTIONS}
-        for value in self.args:
-            if isinstance(value, Mapping):
-                words = format_sizes({**value, **added} or {"dp": -1})  # no size at all means that
-                value = f'"{words}"' if self.quoted else words
-            yield from [str(value)] * (value != "")
-        for name, value in self.kwargs.items():
-            if name in OPTIONS:
-                yield from format_option(name, value)
+    def _format_word(self, word: Word) -> str:
+        if isinstance(word, str):
+            return word
+        return f'"{format_sizes(word)}"' if self.one_word else format_sizes(word)
 
     def with_args(self, **changes: object) -> CommandLine:
-        """As :meth:`Call.with_args`; of another grid ``--nodes`` are such as it can be on.
+        """Return the command with some arguments changed, added, or (None) left out.
+
+        An argument of a Python function becomes the option of that name, any other name an axis.
+        ``--nodes`` is changed with the number of ranks, if it no longer divides them.
 
         Example:
-            >>> typed = CommandLine("meshkit plan", ({"x": 4},), {"nodes": "3"})
-            >>> print(typed.with_args(order="dp x"))
-            meshkit plan x=4 --nodes 2 --order 'dp x'
-        """
-        found = replace(self, **vars(super().with_args(**changes)))
-        nodes, ranks = found.kwargs.get("nodes"), found._ranks()
-        if "nodes" in changes or nodes is None or ranks is None:
-            return found
-        return replace(found, kwargs={**found.kwargs, "nodes": _nodes(str(nodes), ranks)})
-
-    def _ranks(self) -> int | None:
-        """How many ranks it asks for; None where it has no sizes, or one is to be inferred."""
-        world = self.kwargs.get("world")
-        for value in self.args:
-            if isinstance(value, Mapping):
-                known = -1 not in value.values()
-                return int(str(world)) if world else math.prod(value.values()) if known else None
-        return None
-
-    def nested(self, sizes: Mapping[str, int]) -> CommandLine:
-        """The same command with more sizes, which nest in the order in which they stand here.
-
-        Example:
-            >>> print(CommandLine("meshkit plan", ({"x": 4},)).nested({"dp": 1, "x": 4}))
-            meshkit plan x=4 dp=1 --order 'dp x'
-            >>> diff = CommandLine("meshkit diff", ({"x": 4}, '"dp=4"'), quoted=True)
-            >>> print(diff.nested({"dp": 1, "x": 4}))
+            >>> line = CommandLine("meshkit plan", ({"x": 4},), {"nodes": "3"})
+            >>> print(line.with_args(order="dp x"))
+            meshkit plan x=4 --order 'dp x' --nodes 2
+            >>> diff = CommandLine("meshkit diff", ({"x": 4}, '"dp=4"'), one_word=True)
+            >>> print(diff.with_args(dp=1, x=4, order="dp x"))
             meshkit diff "dp=1 x=4" "dp=4"
         """
-        if self.quoted:
-            args = (sizes if isinstance(value, Mapping) else value for value in self.args)
-            return replace(self, args=tuple(args))
-        return self.with_args(**sizes, order=" ".join(sizes))
+        old = self._sizes or {}
+        order = str(changes.pop("order", "") or "").split() if self.one_word else []
+        options = {k: v for k, v in changes.items() if k in OPTIONS and k not in old}
+        new = {**old, **{k: v for k, v in changes.items() if k not in options}}
+        sizes = {axis: int(str(new[axis])) for axis in [*order, *new] if new.get(axis) is not None}
+        words = tuple(
+            (sizes or {"dp": -1}) if isinstance(word, Mapping) else word for word in self.words
+        )
+        changed = replace(self, words=words, options=drop_none(**{**self.options, **options}))
+        return changed if "nodes" in options else changed._fit_nodes()
+
+    @property
+    def _sizes(self) -> Mapping[str, int] | None:
+        return next((word for word in self.words if isinstance(word, Mapping)), None)
+
+    @property
+    def _num_ranks(self) -> int | None:
+        """The number of ranks, or None if there are no sizes or one has to be inferred."""
+        if self._sizes is None:
+            return None
+        if "world" in self.options:
+            return int(str(self.options["world"]))
+        return None if -1 in self._sizes.values() else math.prod(self._sizes.values())
+
+    def _fit_nodes(self) -> CommandLine:
+        """Return the command with a number of nodes that its ranks divide over."""
+        nodes, ranks = self.options.get("nodes"), self._num_ranks
+        if nodes is None or ranks is None:
+            return self
+        return replace(self, options={**self.options, "nodes": _nearest_nodes(str(nodes), ranks)})
 
 
-def _nodes(nodes: str, ranks: int) -> str:
-    """The nodes, if so many ranks can be on them; else the most, below them, on which they can be.
+def _nearest_nodes(nodes: str, ranks: int) -> str:
+    """Return the nodes if the ranks fit on them, or else the most nodes below that divide them.
 
     Example:
-        >>> _nodes("3", 6), _nodes("4", 6), _nodes("7,8", 15), _nodes("7,8", 16)
-        ('3', '3', '7,8', '1')
+        >>> _nearest_nodes("3", 6), _nearest_nodes("4", 6)
+        ('3', '3')
+        >>> _nearest_nodes("7,8", 15), _nearest_nodes("7,8", 16)
+        ('7,8', '1')
     """
     sizes = [int(size) for size in nodes.split(",")]
     if len(sizes) > 1:
@@ -104,55 +125,48 @@ def _nodes(nodes: str, ranks: int) -> str:
     return str(max(number for number in divisors(ranks) if number <= sizes[0]))
 
 
-def command_line(
-    asked: Namespace, sizes: Mapping[str, int] | None = None, *before: object, quoted: bool = False
-) -> CommandLine:
-    """The command as it was typed.
+def command_line(args: Namespace, *words: Word, one_word: bool = False) -> CommandLine:
+    """Return the command as typed, without the options that have their default value.
 
     Args:
-        asked: its options; what is as usual is not quoted.
-        sizes: its sizes; None where it has none.
-        *before: what stands before the sizes.
-        quoted: as in :class:`CommandLine`.
+        args: the parsed options.
+        *words: the positional words; without them ``args.words`` is taken, if there is one.
+        one_word: as in :class:`CommandLine`.
     """
-    usual = vars(asked).get("usual", {})
-    said = {name: getattr(asked, name, None) for name in OPTIONS}
-    said = {name: value for name, value in said.items() if value is not None and value is not False}
-    said = {name: value for name, value in said.items() if value != usual.get(name)}
-    for name, value in said.items():
-        if isinstance(value, tuple):  # typed with commas; a list is an option for each
-            said[name] = ",".join(map(str, value))
-    args = (*before, *([] if sizes is None else [dict(sizes)]))
-    return CommandLine(f"meshkit {asked.command.name}", args, said, quoted=quoted)
+    defaults = vars(args).get("defaults", {})
+    options: dict[str, object] = {}
+    for name in OPTIONS:
+        value = getattr(args, name, None)
+        if value is None or value is False or value == defaults.get(name):
+            continue
+        # a tuple was typed with commas; a list is an option that was given several times
+        options[name] = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    if not words and hasattr(args, "words"):
+        words = tuple(_split_words(args.words))
+    return CommandLine(f"meshkit {args.command.name}", words, options, one_word)
+
+
+def _split_words(words: Sequence[str]) -> Iterator[Word]:
+    """Yield a leading rank, and the sizes as a mapping; invalid sizes as typed."""
+    has_rank = bool(words) and INTEGER.fullmatch(words[0]) is not None
+    yield from words[:has_rank]
+    try:
+        yield read_axis_sizes(words[has_rank:])
+    except SpecError:
+        yield from map(shlex.quote, words[has_rank:])
 
 
 def format_option(name: str, value: object) -> Iterator[str]:
-    """An option as it is typed; once for each value of a list.
+    """Yield the words of an option, with its flag before each value of a list.
 
     Example:
-        >>> [*format_option("groups", ["dp tp"]), *format_option("all", True), *format_option("global_batch", 64)]
-        ['--groups', "'dp tp'", '--all', '--global-batch', '64']
+        >>> [*format_option("groups", ["dp tp"]), *format_option("all", True)]
+        ['--groups', "'dp tp'", '--all']
         >>> [*format_option("bytes", "1K:4M"), *format_option("timeout", 5.0)]
         ['--sizes', '1K:4M', '--timeout', '5']
     """
-    flag = FLAGS.get(name, f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}")
-    for one in value if isinstance(value, list | tuple) else [value]:
+    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
+    for item in value if isinstance(value, list | tuple) else [value]:
         yield flag
-        if one is not True:
-            yield shlex.quote(f"{one:.15g}" if isinstance(one, float) else str(one))
-
-
-def flagged(text: str) -> str:
-    r"""An error whose Fix names keywords, with options in their place.
-
-    Example:
-        >>> flagged("f(): no.\n  Fix: global_batch=96, or micro_batch one of 1, 5.")
-        'f(): no.\n  Fix: --global-batch 96, or --micro-batch one of 1, 5.'
-    """
-    head, mark, fix = text.rpartition("Fix: ")
-    names = "|".join(BATCH)
-    return head + mark + re.sub(rf"\b({names})(?:=| (?=one of))", _flag, fix)
-
-
-def _flag(found: re.Match[str]) -> str:
-    return f"--{found[1].replace('_', '-')} "
+        if item is not True:
+            yield shlex.quote(f"{item:.15g}" if isinstance(item, float) else str(item))

@@ -1,51 +1,51 @@
-"""A file that was named on the command line: its text, or a word on why not."""
+"""Files that are named on the command line, as text or as JSON."""
 
 from __future__ import annotations
 
 import json
 
-MOST = 2**26  # bytes: some four million lines of hosts
+MAX_BYTES = 2**26  # about four million lines of hosts
 
 
-def text_of(path: str) -> str:
-    """The text of a file, which may be a pipe.
+def read_text(path: str) -> str:
+    """Read the text of a file or a pipe.
 
     Args:
-        path: as typed.
+        path: the path as typed.
 
     Raises:
-        ValueError: with the reason, where there is no such file, it is no text, or it holds more
+        ValueError: with the reason, if the file does not exist, is not UTF-8 text, or is larger
             than 64 MiB.
     """
     if not path:
-        raise ValueError("there is no name of a file")
+        raise ValueError("the file name is empty")
     try:
         with open(path, "rb") as file:
-            found = file.read(MOST + 1)
-        if len(found) > MOST:
-            raise ValueError(f"it holds more than {MOST} bytes")
-        return found.decode()
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+        return data.decode()
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise ValueError("it is no text") from error
+        raise ValueError("it is not UTF-8 text") from error
 
 
-def object_of(path: str) -> dict[str, object]:
-    """The JSON object in a file.
+def read_json_object(path: str) -> dict[str, object]:
+    """Read the JSON object in a file.
 
     Args:
-        path: as typed.
+        path: the path as typed.
 
     Raises:
-        ValueError: with the reason, in a sentence, where there is none.
+        ValueError: with the reason as a sentence, if there is no JSON object.
     """
     try:
-        found = json.loads(text_of(path))
+        value = json.loads(read_text(path))
     except RecursionError as error:
-        raise ValueError("It is nested too deeply.") from error
+        raise ValueError("The JSON is nested too deeply.") from error
     except ValueError as error:
         raise ValueError(f"{error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError("It holds no JSON object.")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError("The file has no JSON object.")
+    return value

@@ -1,7 +1,6 @@
-"""Links: what a device computes and what its wires carry, by data sheet or as measured.
+"""Compute, memory and links of a device, from data sheets or as measured.
 
-A table, one row a machine. Figures of data sheets are what cannot be exceeded; a measurement, in
-the same words, ranks better.
+Data sheets give upper bounds. A ranking with measured figures is closer to the truth.
 """
 
 from __future__ import annotations
@@ -13,112 +12,116 @@ from ..call import public
 from ..errors import SpecError
 from ..validate import is_number
 
-LEAST, MOST = 1e-30, 1e30  # so that no prediction leaves the range of a float
+MIN_FIGURE, MAX_FIGURE = 1e-30, 1e30  # so that each prediction stays in the range of a float
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A device and its wires. Each rank has its own; ranks of a node share what leaves it.
+    """The figures of one device. Each rank has one; the ranks of a node share its network links.
 
     Attributes:
-        flops: operations a second that matrix products in bf16 attain.
-        memory: GB (1e9 bytes) of one device that a job may fill.
-        reads: GB/s of its memory.
-        inside: GB/s, one direction, from a device to the others of its node.
-        across: GB/s, one direction, out of a node, for each of its devices.
-        wait_inside: s that one step of a collective waits inside a node.
-        wait_across: s that it waits between nodes.
-        source: where the figures are from.
+        flops: attained operations per second of bf16 matrix products.
+        memory: GB (1e9 bytes) of one device that a job may use.
+        memory_bandwidth: GB/s of its memory.
+        bandwidth_intra_node: GB/s in one direction, from a device to the others of its node.
+        bandwidth_inter_node: GB/s in one direction out of a node, for each of its devices.
+        latency_intra_node: seconds of one step of a collective inside a node.
+        latency_inter_node: seconds of one step between nodes.
+        source: the origin of the figures.
+
+    Raises:
+        SpecError: if a figure is not a number from 1e-30 to 1e30.
     """
 
     flops: float
     memory: float
-    reads: float
-    inside: float
-    across: float
-    wait_inside: float = 3.4e-6
-    wait_across: float = 14e-6
+    memory_bandwidth: float
+    bandwidth_intra_node: float
+    bandwidth_inter_node: float
+    latency_intra_node: float = 3.4e-6
+    latency_inter_node: float = 14e-6
     source: str = ""
 
-    @public("Links")
     def __post_init__(self) -> None:
         for field in fields(self)[:-1]:
             value = getattr(self, field.name)
-            if not is_number(value) or not LEAST <= value <= MOST:
-                fix = f"a number from {LEAST:g} to {MOST:g}."
+            if not is_number(value) or not MIN_FIGURE <= value <= MAX_FIGURE:
+                fix = f"a number from {MIN_FIGURE:g} to {MAX_FIGURE:g}."
                 raise SpecError(f"{field.name} is {value!r}.", fix=fix)
 
-    @public("links.but")
-    def but(self, measured: Mapping[str, object]) -> Machine:
-        """These figures with some that were measured in their place.
+    @public("machine.with_measured")
+    def with_measured(self, measured: Mapping[str, object]) -> Machine:
+        """Return the same machine with some figures replaced by measured ones.
 
         Args:
-            measured: names of the figures, as above, to their values.
+            measured: name of a figure, as above, to its value.
 
         Raises:
-            SpecError: for a name that is no figure, or a value that is no such number.
+            SpecError: if a name is unknown, or a value is not a number from 1e-30 to 1e30.
 
         Example:
-            >>> LINKS["h100"].but({"inside": 370}).inside
+            >>> MACHINES["h100"].with_measured({"bandwidth_intra_node": 370}).bandwidth_intra_node
             370
         """
-        known = asdict(self)
+        figures = asdict(self)
         for name in measured:
-            if name not in known:
-                fix = f"one of {', '.join(known)}."
+            if name not in figures:
+                fix = f"one of {', '.join(figures)}."
                 raise SpecError(f"there is no figure {name!r}.", fix=fix)
-        return Machine(**{**known, **measured})
+        return Machine(**{**figures, **measured})
 
-    def assumed(self, whose: str, measured: Container[str]) -> tuple[str, ...]:
-        """The figures that were not measured, each in words.
+    def unmeasured(self, machine: str, measured: Container[str]) -> tuple[str, ...]:
+        """Return a line of text for each figure that was not measured.
 
         Args:
-            whose: the machine of :data:`MACHINES` that they are of.
-            measured: names of the others.
+            machine: the name in :data:`MACHINES` that the figures come from.
+            measured: the names of the measured figures.
 
         Example:
-            >>> LINKS["h100"].assumed("h100", {"flops", "memory", "reads", "inside"})[0]
+            >>> measured = {"flops", "memory", "memory_bandwidth", "bandwidth_intra_node"}
+            >>> MACHINES["h100"].unmeasured("h100", measured)[0]
             "across nodes: h100's 50 GB/s, not measured"
         """
         return tuple(
-            f"{what}: {whose}'s {getattr(self, name) / unit:.4g} {word}, not measured"
-            for name, (what, unit, word) in _WORDS.items()
+            f"{label}: {machine}'s {getattr(self, name) / scale:.4g} {unit}, not measured"
+            for name, (label, scale, unit) in _LABELS.items()
             if name not in measured
         )
 
 
-_WORDS = {
+_LABELS = {  # figure to its label, scale and unit
     "flops": ("compute", 1e12, "TFLOP/s"),
     "memory": ("memory", 1, "GB"),
-    "reads": ("reads of memory", 1, "GB/s"),
-    "inside": ("in a node", 1, "GB/s"),
-    "across": ("across nodes", 1, "GB/s"),
-    "wait_inside": ("a step in a node", 1e-6, "us"),
-    "wait_across": ("a step across nodes", 1e-6, "us"),
+    "memory_bandwidth": ("memory bandwidth", 1, "GB/s"),
+    "bandwidth_intra_node": ("in a node", 1, "GB/s"),
+    "bandwidth_inter_node": ("across nodes", 1, "GB/s"),
+    "latency_intra_node": ("a step in a node", 1e-6, "us"),
+    "latency_inter_node": ("a step across nodes", 1e-6, "us"),
 }
 
-# The share of the dense bf16 peak that a trainer attains between its collectives. Chosen on Llama 3
-# 405B: 430, 400 and 380 TFLOP/s of an H100 all told (arXiv 2407.21783, table 4; 8192, 16,384 ranks,
-# 131,072 tokens). With it core/cost says 424, 398 and 403.
+# The share of the dense bf16 peak that a trainer attains between its collectives. Fitted to Llama 3
+# 405B: 430, 400 and 380 TFLOP/s of an H100 over a whole step (arXiv 2407.21783, table 4; 8192 and
+# 16,384 ranks, and 131,072 tokens). With it this model predicts 424, 398 and 403.
 ATTAINED = 0.55
 
-_WAITS = "waits: NCCL, src/graph/tuning.cc, hwLat, Ring Simple"
+_LATENCY = "latency: NCCL, src/graph/tuning.cc, hwLat, Ring Simple"
 
 MACHINES = {
     "a100": Machine(
         ATTAINED * 312e12, 80, 2039, 300, 25,
-        source=f"A100 80GB SXM data sheet; DGX A100: one 200 Gb/s HDR port a GPU; {_WAITS}",
+        source=f"A100 80GB SXM data sheet; DGX A100: one 200 Gb/s HDR port a GPU; {_LATENCY}",
     ),
     "h100": Machine(
         ATTAINED * 989e12, 80, 3350, 450, 50,
-        source=f"H100 SXM data sheet; DGX H100: one 400 Gb/s NDR port a GPU; {_WAITS}",
+        source=f"H100 SXM data sheet; DGX H100: one 400 Gb/s NDR port a GPU; {_LATENCY}",
     ),
     "h200": Machine(
         ATTAINED * 989e12, 141, 4800, 450, 50,
-        source=f"H200 SXM data sheet; DGX H200: one 400 Gb/s NDR port a GPU; {_WAITS}",
+        source=f"H200 SXM data sheet; DGX H200: one 400 Gb/s NDR port a GPU; {_LATENCY}",
     ),
     "b200": Machine(
         ATTAINED * 2250e12, 180, 8000, 900, 50,
-        source=f"DGX B200 data sheet: NVLink 1.8 TB/s both ways, one 400 Gb/s port a GPU; {_WAITS}",
+        source=f"DGX B200 data sheet: NVLink 1.8 TB/s both ways, one 400 Gb/s port a GPU; "
+        f"{_LATENCY}",
     ),
 }  # fmt: skip

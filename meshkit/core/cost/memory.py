@@ -1,22 +1,22 @@
-"""What one rank holds while it trains: weights, gradients, optimizer, activations. In bytes.
+"""Memory of one rank in training: weights, gradients, optimizer states and activations, in bytes.
 
-Mixed precision with Adam: a weight is 2 bytes (bf16), its gradient 4, its fp32 copy and two moments
-12: 18 in all. Who keeps them::
+Mixed precision with Adam needs 18 bytes per weight: 2 for the weight (bf16), 4 for its gradient, 12
+for its fp32 copy and two moments. Copies of a rank share them according to ``shard``::
 
     shard     weights  gradients  optimizer
     ddp          2         4         12
     zero1        2         4         12 / n     Megatron's distributed optimizer: 6 + 12/n
-    fsdp         2 / n     4 / n     12 / n     and what is gathered of two layers, 8 bytes a weight
+    fsdp         2 / n     4 / n     12 / n     and 8 bytes per weight of a layer, gathered
 
-where n is dp x ep x cp x sp, for routed experts dp x cp x sp. A rank has 1/tp of its layers, and
+Here n is dp x ep x cp x sp, and dp x cp x sp for routed experts. A rank has 1/tp of its layers, and
 1/ep of their experts. (Megatron-core, distributed optimizer; ZeRO, arXiv 1910.02054.)
 
-A layer keeps of each token, in bf16, what is no cheap function of the rest: the inputs of its two
-norms, q, k, v and the output of attention, gate and up, and a copy for each routed expert:
-``2 (4 hidden + 2 kv + 2 ffn + top_k hidden) / tp``, as the sequence is split over tp where the
-weights are not. No scores are kept (flash attention); norms and activation functions are computed
-again. With full recomputation a layer keeps its input alone, and one layer is whole at a time.
-Logits are 6 bytes each. A pipeline holds pp micro batches, or interleaved ``pp + (pp - 1) / v``
+For each token a layer keeps the bf16 tensors that are expensive to recompute: the inputs of its two
+norms, q, k, v, the output of attention, gate and up, and a copy for each routed expert. They take
+``2 (4 hidden + 2 kv + 2 ffn + top_k hidden) / tp`` bytes, because tp divides either the weights or
+the sequence. Flash attention keeps no scores. Norms and activation functions are computed again.
+With full recomputation a layer keeps only its input, and one layer at a time is complete. Logits
+take 6 bytes each. A pipeline keeps pp micro batches, or ``pp + (pp - 1) / v`` if it is interleaved
 (arXiv 2205.05198, 4.2.3).
 """
 
@@ -32,22 +32,24 @@ from .transformer import ModelShape
 SHARDS = ("ddp", "zero1", "fsdp")
 BYTES = {"weights": 2, "gradients": 4, "optimizer": 12}
 FIRST_SHARDED = {"weights": 2, "gradients": 2, "optimizer": 1}  # the first of SHARDS to divide it
+GATHERED_BYTES = 8  # per weight with fsdp: two layers in bf16, gradients of one in fp32
+LOGIT_BYTES = 6
 
 
 class ParallelConfig(NamedTuple):
-    """Ways to run a job: of one, ints; of many at once, int64 arrays of one shape.
+    """One way to run a job, in ints; or many ways, in int64 arrays of one shape.
 
     Attributes:
-        pp: pipeline stages; as the next five, the size of the axis of that name.
-        dp: data parallel.
-        ep: expert parallel; the samples are divided over dp x ep.
-        cp: context parallel, a ring.
-        sp: sequence parallel, all-to-all (Ulysses).
-        tp: tensor parallel, with the sequence split between its matrix products.
-        virtual: parts of a pipeline stage that are interleaved.
+        pp: the number of pipeline stages.
+        dp: the size of the axis for data parallelism.
+        ep: the size of the axis for experts; dp x ep divides the samples.
+        cp: the size of the axis for ring attention.
+        sp: the size of the axis for attention by all-to-all (Ulysses).
+        tp: the size of the axis for tensor parallelism, which also divides the sequence.
+        virtual: the number of interleaved parts of a pipeline stage.
         micro_batch: samples in one forward and backward.
-        shard: the index in ``SHARDS``.
-        recompute: 1 where the layers are computed again in backward.
+        shard: an index in ``SHARDS``.
+        recompute: 1 if backward computes the layers again, otherwise 0.
     """
 
     pp: Any
@@ -61,71 +63,83 @@ class ParallelConfig(NamedTuple):
     shard: Any = 0
     recompute: Any = 0
 
+    @property
+    def copies(self) -> Any:  # noqa: ANN401  # an int or an array, as the fields
+        """The number of ranks that hold copies of the same routed experts."""
+        return self.dp * self.cp * self.sp
+
+    def num_micro_batches(self, global_batch: int) -> Any:  # noqa: ANN401
+        """Return the number of micro batches of a rank in one step."""
+        return global_batch // (self.dp * self.ep * self.micro_batch)
+
 
 def stage_layers(model: ModelShape, pp: Ints) -> Ints:
-    """Layers of the longest stage, or 0 where no even split is.
+    """Return the number of layers of the longest stage; 0 if the layers do not divide evenly.
 
-    Where pp does not divide the layers, but does with two more, the embedding and the head each
-    count as one: the first and the last stage are a layer shorter, as Llama 3 405B's were.
+    If pp divides the layers only with two more, embedding and head count as one layer each. The
+    first and the last stage are then one layer shorter, as those of Llama 3 405B.
 
     Example:
         >>> llama = ModelShape(hidden=8, layers=126, heads=1, vocab=9, ffn=8)
         >>> [int(stage_layers(llama, np.int64(pp))) for pp in (1, 2, 16, 5)]
         [126, 63, 8, 0]
     """
-    even, ends = model.layers % pp == 0, (model.layers + 2) % pp == 0
-    return np.where(even, model.layers // pp, np.where(ends, (model.layers + 2) // pp, 0))
+    even, with_ends = model.layers % pp == 0, (model.layers + 2) % pp == 0
+    return np.where(even, model.layers // pp, np.where(with_ends, (model.layers + 2) // pp, 0))
 
 
-def stage_weights(model: ModelShape, c: ParallelConfig) -> tuple[Floats, Floats]:
-    """Weights of one rank of the heaviest stage: those that all share, and its routed experts."""
-    layers = stage_layers(model, c.pp) / model.layers
-    tables = np.where(np.equal(c.pp, 1), 1 if model.tied else 2, 1)
-    shared = (layers * model.shared + tables * model.embedding) / c.tp
-    return shared, layers * model.routed / (c.ep * c.tp)
+def stage_weights(model: ModelShape, config: ParallelConfig) -> tuple[Floats, Floats]:
+    """Return the weights of a rank in the largest stage: shared ones, and routed experts."""
+    layers = stage_layers(model, config.pp) / model.layers
+    tables = np.where(np.equal(config.pp, 1), 1 if model.tied else 2, 1)
+    shared = (layers * model.shared + tables * model.embedding) / config.tp
+    return shared, layers * model.routed / (config.ep * config.tp)
 
 
 def bytes_per_rank(
-    model: ModelShape, c: ParallelConfig, global_batch: int, seq: int
+    model: ModelShape, config: ParallelConfig, global_batch: int, seq: int
 ) -> dict[str, Floats]:
-    """What the fullest rank holds, by kind. Pure, O(choices).
+    """Return the memory of the rank that needs most, by kind. Pure.
 
     Args:
         model: the sizes of the model.
-        c: the ways to run it.
+        config: one way to run it, or many.
         global_batch: samples in one optimizer step.
         seq: tokens of a sample.
 
     Returns:
-        bytes of weights, gradients, optimizer and activations, an array each, as long as ``c``.
+        Bytes of weights, gradients, optimizer and activations, each as long as ``config``.
+
+    Cost: O(ways to run).
 
     Example:
         >>> llama = ModelShape(4096, layers=32, heads=32, vocab=128256, ffn=14336, kv_heads=8)
-        >>> held = bytes_per_rank(llama, ParallelConfig(1, 64, 1, 1, 1, 1, shard=1), 1024, 8192)
-        >>> [f"{kind} {size / 1e9:.1f} GB" for kind, size in held.items()]
+        >>> memory = bytes_per_rank(llama, ParallelConfig(1, 64, 1, 1, 1, 1, shard=1), 1024, 8192)
+        >>> [f"{kind} {size / 1e9:.1f} GB" for kind, size in memory.items()]
         ['weights 16.1 GB', 'gradients 32.1 GB', 'optimizer 1.5 GB', 'activations 31.0 GB']
     """
-    shared, routed = stage_weights(model, c)
-    copies = c.dp * c.cp * c.sp
-    held = {}
+    shared, routed = stage_weights(model, config)
+    memory = {}
     for kind, size in BYTES.items():
-        divided = np.asarray(c.shard) >= FIRST_SHARDED[kind]
-        among = np.where(divided, copies, 1), np.where(divided, copies * c.ep, 1)
-        held[kind] = size * (shared / among[1] + routed / among[0])
-    one = (model.shared + model.routed / c.ep) / (model.layers * c.tp)  # weights of a layer
-    gathered = np.where(np.asarray(c.shard) == 2, 8 * one, 0)
-    return {**held, "activations": _activations(model, c, global_batch, seq) + gathered}
+        is_sharded = np.asarray(config.shard) >= FIRST_SHARDED[kind]
+        shared_over = np.where(is_sharded, config.copies * config.ep, 1)
+        routed_over = np.where(is_sharded, config.copies, 1)
+        memory[kind] = size * (shared / shared_over + routed / routed_over)
+    layer_weights = (model.shared + model.routed / config.ep) / (model.layers * config.tp)
+    gathered = np.where(np.asarray(config.shard) == 2, GATHERED_BYTES * layer_weights, 0)
+    return {**memory, "activations": _activations(model, config, global_batch, seq) + gathered}
 
 
-def _activations(model: ModelShape, c: ParallelConfig, global_batch: int, seq: int) -> Floats:
-    tokens = c.micro_batch * seq / (c.cp * c.sp * c.tp)
+def _activations(model: ModelShape, config: ParallelConfig, global_batch: int, seq: int) -> Floats:
+    """Return the bytes of activations on the first or the last stage, whichever needs more."""
+    tokens = config.micro_batch * seq / (config.cp * config.sp * config.tp)
     heads = 2 * model.head_dim * (model.heads + model.kv_heads)  # q, the output, k and v
     inputs = 2 + model.top_k * model.sparse  # of the norms, and a copy for each routed expert
-    whole = 2 * tokens * (inputs * model.hidden + heads + 2 * model.width)
-    layer = np.where(c.recompute, 2 * tokens * model.hidden, whole)
-    micros = global_batch // (c.dp * c.ep * c.micro_batch)
-    depth = c.pp + np.where(np.asarray(c.virtual) > 1, (c.pp - 1) / c.virtual, 0)
-    layers = stage_layers(model, c.pp)
-    logits = 6 * tokens * model.vocab
-    first, last = np.minimum(micros, depth) * layers * layer, layers * layer + logits
-    return np.asarray(np.maximum(first, last) + np.where(c.recompute, whole, 0))
+    full = 2 * tokens * (inputs * model.hidden + heads + 2 * model.width)
+    layer = np.where(config.recompute, 2 * tokens * model.hidden, full)
+    is_interleaved = np.asarray(config.virtual) > 1
+    depth = config.pp + np.where(is_interleaved, (config.pp - 1) / config.virtual, 0)
+    layers = stage_layers(model, config.pp)
+    first = np.minimum(config.num_micro_batches(global_batch), depth) * layers * layer
+    last = layers * layer + LOGIT_BYTES * tokens * model.vocab
+    return np.asarray(np.maximum(first, last) + np.where(config.recompute, full, 0))

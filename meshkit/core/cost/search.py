@@ -1,8 +1,9 @@
-"""Search: every layout of a world that fits a model, ranked by what a step would take.
+"""Search of the layouts of a world that fit a model, ranked by predicted step time.
 
-All factorizations over pp, dp, cp, sp, tp, and ep where the model has experts, are columns of one
-array. Those that do not divide are struck out rule by rule; the others are run in every way (micro
-batch, interleaving, sharding, recomputation) that fits the memory, and told in their fastest.
+The columns of one array are all factorizations of the world over pp, dp, cp, sp, tp, and ep if the
+model has experts. Rules exclude those that do not divide. The others are evaluated in every
+configuration (micro batch, interleaving, sharding, recomputation) that fits into memory, and each
+layout is reported in its fastest one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ..arrays import Floats, Ints
 from ..validate import divisors
 from .memory import SHARDS, ParallelConfig, bytes_per_rank, stage_layers
-from .step_time import AXES, TrainingJob, group_locality, predicted
+from .step_time import AXES, TrainingJob, group_locality, step_terms
 from .transformer import ModelShape
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -25,19 +26,19 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that fits, run in its fastest way.
+    """A layout that fits, in its fastest configuration.
 
     Attributes:
-        sizes: axis to size; axes of size 1 are left out, but for dp.
+        sizes: axis to size, without axes of size 1 other than dp.
         crossing: the axes whose groups cross nodes.
         micro_batch: samples in one forward and backward of one rank.
-        accumulation_steps: micro batches of one step.
+        accumulation_steps: micro batches in one step.
         virtual: interleaved parts of a pipeline stage.
         shard: one of ``memory.SHARDS``.
-        recompute: whether the layers are computed again in backward.
-        step: predicted s of one optimizer step; the sum of ``terms``.
-        terms: what it is made of, in s, as ``cost.predicted`` names them.
-        held: GB (1e9 bytes) that the fullest rank holds.
+        recompute: whether backward computes the layers again.
+        step: predicted seconds of one optimizer step, the sum of ``terms``.
+        terms: the terms of the step in seconds, as :func:`step_time.step_terms` returns them.
+        memory_gb: GB (1e9 bytes) of the rank that needs most.
     """
 
     sizes: dict[str, int]
@@ -49,12 +50,12 @@ class RankedLayout:
     recompute: bool
     step: float
     terms: dict[str, float]
-    held: float
+    memory_gb: float
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Layouts that do not fit: the first reason that holds, how many, and one of them."""
+    """Layouts that do not fit: the first reason that holds, their number, and one of them."""
 
     reason: str
     count: int
@@ -63,7 +64,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best of the layouts that fit, how many do, and the others by reason."""
+    """The best layouts that fit, the number of all that fit, and the others by reason."""
 
     best: tuple[RankedLayout, ...]
     fits: int
@@ -71,128 +72,161 @@ class SearchResult:
 
 
 def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
-    """Every layout of a world, ranked by predicted step time. Pure; under a second at 16,384 ranks.
+    """Return the layouts of a world, ranked by predicted step time. Pure.
 
     Args:
         model: the sizes of the model.
-        job: the world, its nodes, the global batch, the length of a sample, the links.
-        top: how many of the best to tell of.
+        job: the world, its nodes, the batch, and the machine.
+        top: the number of best layouts to return.
 
     Returns:
-        The best, each in its fastest way, equal ones by what they hold; and the excluded.
+        The best layouts, each in its fastest configuration, and the excluded ones. If two are
+        equally fast, the one that needs less memory comes first.
+
+    Cost: less than a second at 16,384 ranks.
 
     Example:
-        >>> from meshkit.core.cost.machines import LINKS
+        >>> from meshkit.core.cost.machines import MACHINES
         >>> llama = ModelShape(4096, layers=32, heads=32, vocab=128256, ffn=14336, kv_heads=8)
-        >>> found = search(llama, TrainingJob(64, 8, 1024, 8192, LINKS["h100"]))
-        >>> found.best[0].sizes, found.best[0].shard
+        >>> result = search(llama, TrainingJob(64, 8, 1024, 8192, MACHINES["h100"]))
+        >>> result.best[0].sizes, result.best[0].shard
         ({'dp': 64}, 'fsdp')
     """
-    layouts, excluded = _divided(model, job)
-    which, c = _ways(model, job, layouts)
-    held = sum(bytes_per_rank(model, c, job.global_batch, job.seq).values()) / np.float64(1e9)
-    roomy = held <= job.links.memory
-    lost = np.setdiff1d(which, which[roomy])
-    if len(lost):
-        least = np.full(layouts.shape[1], np.inf)
-        np.minimum.at(least, which, held)
-        nearest = lost[np.argmin(least[lost])]
-        room = f"{job.links.memory:g} GB do not hold it, however run"
-        reason = f"{room}; one needs {least[nearest]:.4g}"
-        excluded.append(Excluded(reason, len(lost), _sizes(layouts[:, nearest])))
-    fast = ParallelConfig(*(column[roomy] for column in c))
-    best = _best(model, job, which[roomy], fast, held[roomy], top)
-    return SearchResult(best, layouts.shape[1] - len(lost), tuple(excluded))
+    layouts, excluded = _divisible_layouts(model, job)
+    index, config = _configurations(model, job, layouts)
+    kinds = bytes_per_rank(model, config, job.global_batch, job.seq)
+    memory_gb = sum(kinds.values()) / np.float64(1e9)
+    fits = memory_gb <= job.machine.memory
+    too_large = np.setdiff1d(index, index[fits])
+    if len(too_large):
+        excluded.append(_exclude_too_large(job, layouts, too_large, index, memory_gb))
+    fitting = ParallelConfig(*(column[fits] for column in config))
+    best = _rank_layouts(model, job, index[fits], fitting, memory_gb[fits], top)
+    return SearchResult(
+        tuple(_ranked_layout(job, fitting, i, terms, gb) for i, terms, gb in best),
+        layouts.shape[1] - len(too_large),
+        tuple(excluded),
+    )
 
 
-def factorizations(world: int, *, experts: bool) -> Ints:
-    """All ways to write a world as a product over the axes: int64 (6, ways); ep only if asked for.
+def world_factorizations(world: int, *, experts: bool) -> Ints:
+    """Return all factorizations of a world over the axes: int64 (6, ways).
+
+    Args:
+        world: the number of ranks.
+        experts: whether ep may be larger than 1.
 
     Example:
-        >>> factorizations(2, experts=False).T.tolist()  # pp dp ep cp sp tp
+        >>> world_factorizations(2, experts=False).T.tolist()  # pp dp ep cp sp tp
         [[1, 1, 1, 1, 1, 2], [1, 1, 1, 1, 2, 1], [1, 1, 1, 2, 1, 1], [1, 2, 1, 1, 1, 1],
          [2, 1, 1, 1, 1, 1]]
     """
     every = np.array(divisors(world))
-    rows = np.array([[world]])  # (axes so far and what is left, ways); what is left last is tp
+    rows = np.array([[world]])  # (axes so far and the remaining factor, ways); the last one is tp
     for axis in AXES[:-1]:
         sizes = every if experts or axis != "ep" else every[:1]
-        way, which = np.nonzero(rows[-1][:, None] % sizes == 0)
-        rows = np.vstack([rows[:-1, way], sizes[which], rows[-1, way] // sizes[which]])
+        way, index = np.nonzero(rows[-1][:, None] % sizes == 0)
+        rows = np.vstack([rows[:-1, way], sizes[index], rows[-1, way] // sizes[index]])
     return rows
 
 
-def _divided(model: ModelShape, job: TrainingJob) -> tuple[Ints, list[Excluded]]:
-    """The layouts over which everything divides, and the others."""
-    layouts = factorizations(job.world, experts=model.experts > 0)
-    c, excluded = ParallelConfig(*layouts), []
-    left = np.ones(layouts.shape[1], dtype=bool)
-    for reason, fits in _rules(model, job, c).items():
-        lost = np.flatnonzero(left & ~fits)
-        if len(lost):
-            excluded.append(Excluded(reason, len(lost), _sizes(layouts[:, lost[0]])))
-        left &= fits
-    return layouts[:, left], excluded
+def _divisible_layouts(model: ModelShape, job: TrainingJob) -> tuple[Ints, list[Excluded]]:
+    """Return the layouts in which all sizes divide, and the others by reason."""
+    layouts = world_factorizations(job.world, experts=model.experts > 0)
+    excluded, remains = [], np.ones(layouts.shape[1], dtype=bool)
+    for reason, divides in _rules(model, job, ParallelConfig(*layouts)).items():
+        fails = np.flatnonzero(remains & ~divides)
+        if len(fails):
+            excluded.append(Excluded(reason, len(fails), _sizes(layouts[:, fails[0]])))
+        remains &= divides
+    return layouts[:, remains], excluded
 
 
-def _rules(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> dict[str, NDArray[np.bool_]]:
-    """What must divide what: the words of the contrary, and where it does."""
-    parts = np.gcd(model.ffn, model.expert_ffn) if model.experts else model.ffn
-    cuts = c.tp * c.sp * np.where(c.cp > 1, 2 * c.cp, 1)  # a ring takes two pieces each, zigzag
-    pp, kv, batch = stage_layers(model, c.pp), model.kv_heads, job.global_batch
+def _rules(
+    model: ModelShape, job: TrainingJob, config: ParallelConfig
+) -> dict[str, NDArray[np.bool_]]:
+    """Return the rules of division: the reason to exclude a layout, and whether it passes."""
+    widths = np.gcd(model.ffn, model.expert_ffn) if model.experts else model.ffn
+    slices = np.where(config.cp > 1, 2 * config.cp, 1)  # zigzag gives each rank of a ring two
+    cuts = config.tp * config.sp * slices
+    pp, kv, batch = stage_layers(model, config.pp), model.kv_heads, job.global_batch
     return {
         f"pp divides neither {model.layers} layers nor {model.layers + 2}": pp > 0,
-        f"tp does not divide {kv} kv heads and ffn {parts}": np.gcd(kv, parts) % c.tp == 0,
-        f"tp x sp does not divide {kv} kv heads": kv % (c.tp * c.sp) == 0,
-        f"ep does not divide {model.experts} experts": model.experts % c.ep == 0,
+        f"tp does not divide {kv} kv heads and ffn {widths}": np.gcd(kv, widths) % config.tp == 0,
+        f"tp x sp does not divide {kv} kv heads": kv % (config.tp * config.sp) == 0,
+        f"ep does not divide {model.experts} experts": model.experts % config.ep == 0,
         f"tp x sp x 2 cp does not divide {job.seq} tokens": job.seq % cuts == 0,
-        f"dp x ep does not divide {batch} samples": batch % (c.dp * c.ep) == 0,
+        f"dp x ep does not divide {batch} samples": batch % (config.dp * config.ep) == 0,
     }
 
 
-def _ways(model: ModelShape, job: TrainingJob, layouts: Ints) -> tuple[Ints, ParallelConfig]:
-    """Every way to run each layout: which layout it is, and the way."""
+def _configurations(
+    model: ModelShape, job: TrainingJob, layouts: Ints
+) -> tuple[Ints, ParallelConfig]:
+    """Return every configuration of each layout: the index of the layout, and the configuration."""
     layers = stage_layers(model, layouts[0])
     virtual = sorted({1, *(v for length in np.unique(layers) for v in divisors(int(length)))})
     ways = np.array([*itertools.product(virtual, MICRO_BATCHES, range(len(SHARDS)), (0, 1))]).T
     v, micro, shard, _ = ways
-    pp, dp, ep, cp, sp, _ = layouts[:, :, None]  # against each way: (layouts, ways)
-    micros, rest = np.divmod(job.global_batch, dp * ep * micro)
-    fits = (rest == 0) & (layers[:, None] % v == 0)
-    fits &= (v == 1) | ((pp > 1) & (micros % pp == 0))
-    fits &= (shard == 0) | (dp * ep * cp * sp > 1)
-    which, how = np.nonzero(fits)
-    return which, ParallelConfig(*layouts[:, which], *ways[:, how])
+    pp, dp, ep, cp, sp, _ = layouts[:, :, None]  # compared with each way: (layouts, ways)
+    num_micros, remainder = np.divmod(job.global_batch, dp * ep * micro)
+    is_valid = (remainder == 0) & (layers[:, None] % v == 0)
+    is_valid &= (v == 1) | ((pp > 1) & (num_micros % pp == 0))
+    is_valid &= (shard == 0) | (dp * ep * cp * sp > 1)
+    index, way = np.nonzero(is_valid)
+    return index, ParallelConfig(*layouts[:, index], *ways[:, way])
 
 
-def _best(
-    model: ModelShape, job: TrainingJob, which: Ints, c: ParallelConfig, held: Floats, top: int
-) -> tuple[RankedLayout, ...]:
-    """The fastest way of each layout, the fastest layouts first."""
-    terms = predicted(model, job, c)
-    step = sum(terms.values(), np.zeros(len(which)))
-    order = np.lexsort((held, step.astype(np.float32)))  # equal to seven digits is equal
-    _, first = np.unique(which[order], return_index=True)
-    best = []
-    for place in order[np.sort(first)[:top]]:
-        one = ParallelConfig(*(int(column[place]) for column in c))
-        crossing = (axis for axis in AXES if np.less(*reversed(group_locality(job, one, axis))))
-        ranked = RankedLayout(
-            sizes=_sizes(one[:6]),
-            crossing=tuple(crossing),
-            micro_batch=one.micro_batch,
-            accumulation_steps=job.global_batch // (one.dp * one.ep * one.micro_batch),
-            virtual=one.virtual,
-            shard=SHARDS[one.shard],
-            recompute=bool(one.recompute),
-            step=float(step[place]),
-            terms={name: float(value[place]) for name, value in terms.items()},
-            held=float(held[place]),
-        )
-        best.append(ranked)
-    return tuple(best)
+def _exclude_too_large(
+    job: TrainingJob, layouts: Ints, too_large: Ints, index: Ints, memory_gb: Floats
+) -> Excluded:
+    """Return the layouts that fit in no configuration; the example is the one that needs least."""
+    least = np.full(layouts.shape[1], np.inf)
+    np.minimum.at(least, index, memory_gb)
+    smallest = too_large[np.argmin(least[too_large])]
+    needs = f"the smallest needs {least[smallest]:.4g}"
+    reason = f"no configuration fits into {job.machine.memory:g} GB; {needs}"
+    return Excluded(reason, len(too_large), _sizes(layouts[:, smallest]))
+
+
+def _rank_layouts(
+    model: ModelShape,
+    job: TrainingJob,
+    index: Ints,
+    config: ParallelConfig,
+    memory_gb: Floats,
+    top: int,
+) -> list[tuple[int, dict[str, float], float]]:
+    """Return the fastest configuration of each layout, its terms and its GB; the fastest first."""
+    terms = step_terms(model, job, config)
+    step = sum(terms.values(), np.zeros(len(index)))
+    order = np.lexsort((memory_gb, step.astype(np.float32)))  # equal to seven digits is equal
+    _, first = np.unique(index[order], return_index=True)
+    return [
+        (i, {name: float(term[i]) for name, term in terms.items()}, float(memory_gb[i]))
+        for i in order[np.sort(first)[:top]].tolist()
+    ]
+
+
+def _ranked_layout(
+    job: TrainingJob, configs: ParallelConfig, index: int, terms: dict[str, float], gb: float
+) -> RankedLayout:
+    config = ParallelConfig(*(int(column[index]) for column in configs))
+    groups = {axis: group_locality(job, config, axis) for axis in AXES}
+    return RankedLayout(
+        sizes=_sizes(config[:6]),
+        crossing=tuple(axis for axis, g in groups.items() if g.ranks_per_node < g.size),
+        micro_batch=config.micro_batch,
+        accumulation_steps=config.num_micro_batches(job.global_batch),
+        virtual=config.virtual,
+        shard=SHARDS[config.shard],
+        recompute=bool(config.recompute),
+        step=sum(terms.values()),
+        terms=terms,
+        memory_gb=gb,
+    )
 
 
 def _sizes(column: Iterable[int]) -> dict[str, int]:
-    found = {axis: int(size) for axis, size in zip(AXES, column, strict=True)}
-    return {axis: size for axis, size in found.items() if size > 1 or axis == "dp"}
+    sizes = {axis: int(size) for axis, size in zip(AXES, column, strict=True)}
+    return {axis: size for axis, size in sizes.items() if size > 1 or axis == "dp"}

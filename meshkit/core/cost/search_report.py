@@ -1,4 +1,4 @@
-"""The layouts that a search found, as text: the best, the terms that decide, what was excluded."""
+"""The result of a search as text: the best layouts, their largest terms, and the excluded ones."""
 
 from __future__ import annotations
 
@@ -10,71 +10,80 @@ from .search import RankedLayout, SearchResult
 from .step_time import TrainingJob
 
 HEADER = "     step s     GB  layout; sharding, micro batches x samples; axes across nodes"
-PROMISE = "This ranks layouts by a model of compute and links; it promises no seconds."
+DISCLAIMER = "This ranks layouts by a model of compute and links; it promises no seconds."
+MAX_TERMS, MIN_SHARE = 6, 0.005  # terms of a layout that are shown
 
 
-def ranking(
-    found: SearchResult, job: TrainingJob, title: str, width: int = 80, assumed: Sequence[str] = ()
+def format_search(
+    result: SearchResult,
+    job: TrainingJob,
+    title: str,
+    width: int = 80,
+    unmeasured: Sequence[str] = (),
 ) -> str:
-    """The ranking as a person reads it.
+    """Return the result of a search as text.
 
     Args:
-        found: what was found.
-        job: for what.
-        title: the model, in words.
-        width: columns; what is wider than it goes on in the next line.
-        assumed: figures of the links that were not measured, in words, where others were.
+        result: the result.
+        job: the job that the search was for.
+        title: the model, as text.
+        width: the columns of a line; a longer line continues in the next one.
+        unmeasured: lines about figures that were not measured, if others were.
     """
-    links, total = job.links, found.fits + sum(one.count for one in found.excluded)
-    ranks, nodes = count_noun(job.world, "rank"), count_noun(job.nodes, "node")
-    rows = [_row(place, one, width) for place, one in enumerate(found.best, 1)]
-    lines = [
-        f"{title}; {ranks} on {nodes}.",
+    lines = [*_job_lines(job, title), *(f"  {line}" for line in unmeasured)]
+    if result.best:
+        rows = [_row(number, layout, width) for number, layout in enumerate(result.best, 1)]
+        lines += ["", HEADER, *rows]
+    total = result.fits + sum(reason.count for reason in result.excluded)
+    lines += ["", f"{result.fits} of {count_noun(total, 'layout')} fit."]
+    lines += [f"{e.count:7} out: {e.reason}: {format_sizes(e.example)}" for e in result.excluded]
+    if result.best:
+        lines += ["", *format_commands(result.best[0], job), DISCLAIMER]
+    return "\n".join(lines)
+
+
+def _job_lines(job: TrainingJob, title: str) -> list[str]:
+    machine = job.machine
+    intra_node, inter_node = machine.bandwidth_intra_node, machine.bandwidth_inter_node
+    return [
+        f"{title}; {count_noun(job.world, 'rank')} on {count_noun(job.nodes, 'node')}.",
         f"A step: {job.global_batch} samples of {job.seq} tokens.",
-        f"A rank: {links.memory:g} GB, {links.flops / 1e12:.0f} TFLOP/s attained, "
-        f"{links.inside:g} GB/s in a node, {links.across:g} GB/s out of it.",
-        *(f"  {one}" for one in assumed),
-        *(["", HEADER, *rows] if rows else []),
-        "",
-        f"{found.fits} of {count_noun(total, 'layout')} fit.",
-        *(
-            f"{one.count:7} out: {one.reason}: {format_sizes(one.example)}"
-            for one in found.excluded
-        ),
+        f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
+        f"{intra_node:g} GB/s in a node, {inter_node:g} GB/s out of it.",
     ]
-    return "\n".join([*lines, "", *typed(found.best[0], job), PROMISE] if rows else lines)
 
 
-def _row(place: int, one: RankedLayout, width: int) -> str:
-    """A layout: what it takes and holds, how it is run, and the terms that decide."""
-    parts = f" virtual={one.virtual}" if one.virtual > 1 else ""
-    again = " recompute" if one.recompute else ""
-    run = f"{one.shard}{parts}{again}, {one.accumulation_steps} x {one.micro_batch}"
-    crossing = " ".join(one.crossing) or "none"
-    head = (
-        f"{place:3} {one.step:7.4g} {one.held:6.1f}  {format_sizes(one.sizes)}; {run}; {crossing}"
-    )
-    shares = sorted(((value / one.step, name) for name, value in one.terms.items()), reverse=True)
-    terms = ", ".join(f"{name} {share:.0%}" for share, name in shares[:6] if share >= 0.005)
+def _row(number: int, layout: RankedLayout, width: int) -> str:
+    """Return a layout with its step time, memory, configuration and largest terms."""
+    virtual = f" virtual={layout.virtual}" if layout.virtual > 1 else ""
+    recompute = " recompute" if layout.recompute else ""
+    micros = f"{layout.accumulation_steps} x {layout.micro_batch}"
+    crossing = " ".join(layout.crossing) or "none"
+    head = f"{number:3} {layout.step:7.4g} {layout.memory_gb:6.1f}  {format_sizes(layout.sizes)}; "
+    head += f"{layout.shard}{virtual}{recompute}, {micros}; {crossing}"
+    shares = sorted(((value / layout.step, name) for name, value in layout.terms.items()))[::-1]
+    terms = ", ".join(f"{n} {share:.0%}" for share, n in shares[:MAX_TERMS] if share >= MIN_SHARE)
     fits = len(head) + 2 + len(terms) <= width
     return f"{head}; {terms}" if fits else f"{head}\n{'':20}{terms}"
 
 
-def typed(one: RankedLayout, job: TrainingJob) -> list[str]:
-    r"""What to type for a layout: in a trainer, and to see it first.
+def format_commands(layout: RankedLayout, job: TrainingJob) -> list[str]:
+    r"""Return the calls that build a layout in a trainer, and the command that shows it.
 
     Example:
-        >>> from meshkit.core.cost.machines import LINKS
-        >>> one = RankedLayout({"dp": 8, "tp": 8}, ("dp",), 2, 64, 1, "fsdp", False, 1.0, {}, 9.0)
-        >>> print(*typed(one, TrainingJob(64, 8, 1024, 8192, LINKS["h100"])), sep="\n")
+        >>> from meshkit.core.cost.machines import MACHINES
+        >>> sizes = {"dp": 8, "tp": 8}
+        >>> layout = RankedLayout(sizes, ("dp",), 2, 64, 1, "fsdp", False, 1.0, {}, 9.0)
+        >>> job = TrainingJob(64, 8, 1024, 8192, MACHINES["h100"])
+        >>> print(*format_commands(layout, job), sep="\n")
         mesh = meshkit.build_mesh(dp=8, tp=8)
         plan = mesh.batch(global_batch=1024, micro_batch=2)
         meshkit plan dp=8 tp=8 --nodes 8
     """
-    data = {"data": ("dp", "ep")} if "ep" in one.sizes else {}
-    batch = {"global_batch": job.global_batch, "micro_batch": one.micro_batch, **data}
+    data = {"data": ("dp", "ep")} if "ep" in layout.sizes else {}
+    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch, **data}
     return [
-        f"mesh = {Call('meshkit.build_mesh', kwargs=one.sizes)}",
+        f"mesh = {Call('meshkit.build_mesh', kwargs=layout.sizes)}",
         f"plan = {Call('mesh.batch', kwargs=batch)}",
-        f"meshkit plan {format_sizes(one.sizes)} --nodes {job.nodes}",
+        f"meshkit plan {format_sizes(layout.sizes)} --nodes {job.nodes}",
     ]

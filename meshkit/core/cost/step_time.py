@@ -1,13 +1,13 @@
-"""What an optimizer step would take: an alpha-beta model with contention. It ranks; no promise.
+"""Predicted time of one optimizer step: an alpha-beta model with contention, to rank layouts.
 
-A collective that sends so many bytes from a rank takes ``steps x wait + max over links of bytes /
-bandwidth`` (alpha-beta; Thakur, Rabenseifner and Gropp, 2005). Ranks lie on nodes in blocks and
-axes nest ``pp dp ep cp sp tp``; of a group of g ranks, k share a node. A ring leaves the node once
-in k hops, so 1/k of its bytes cross; an all-to-all sends (g - k) / (g - 1) of them across.
+A collective takes ``steps x latency + max over links of bytes / bandwidth``, if each rank sends
+those bytes (alpha-beta; Thakur, Rabenseifner and Gropp, 2005). Nodes hold consecutive ranks, and
+axes nest ``pp dp ep cp sp tp``. In a group of g ranks, k share a node. A ring leaves the node once
+in k hops, so 1/k of its bytes cross nodes. In an all-to-all (g - k) / (g - 1) of them do.
 
-Of a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.14509, 2310.01889)::
+For a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.14509, 2310.01889)::
 
-    compute  2 (weights met + seq x heads x head_dim) t operations forward, twice that backward
+    compute  2 (active weights + seq x heads x head_dim) t operations forward, twice that backward
     weights  12 bytes each from and to memory: read twice, their gradients added to in fp32
     tp       4 all-gathers or reduce-scatters of t x hidden a layer and pass
     sp       4 all-to-alls a layer and pass: q, k, v, output
@@ -17,10 +17,10 @@ Of a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.14509
     bubble   (pp - 1) / v micro batches, once a step
     dp       8 bytes a weight with ddp, 6 with zero1, once a step; with fsdp 8, every micro batch
 
-A pass is the forward, the backward, and the forward again where it is recomputed. What stands
-above the bubble is on the critical path. dp overlaps with one micro batch, under fsdp with all;
-what is left shows. And no step is shorter than what a link has to carry: t >= max over links of all
-bytes that cross it / its bandwidth; ``links`` is what that adds.
+The passes are forward, backward, and forward again with recomputation. The rows above the bubble
+are on the critical path. Communication over dp overlaps with one micro batch, with fsdp with all of
+them. The row dp is the remainder. A step takes at least as long as the busiest link needs for all
+its bytes, and ``links`` is the time that this bound adds.
 """
 
 from __future__ import annotations
@@ -31,37 +31,38 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Floats, Ints
-from ..call import public
 from ..errors import SpecError
-from ..topology.level import check_divides
-from ..validate import parse_integer
+from ..validate import check_divides, parse_integer
 from .machines import Machine
-from .memory import ParallelConfig, stage_layers, stage_weights
+from .memory import SHARDS, ParallelConfig, stage_layers, stage_weights
 from .transformer import ModelShape
 
 AXES = ParallelConfig._fields[:6]
 LIMITS = {"world": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}
+ZERO1, FSDP = SHARDS.index("zero1"), SHARDS.index("fsdp")
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What is to be run, and on what.
+    """The ranks, the batch and the machine of a training job.
 
     Attributes:
-        world: ranks.
-        nodes: equal nodes that they lie on, in blocks.
+        world: the number of ranks.
+        nodes: the number of nodes of equal size. Each holds consecutive ranks.
         global_batch: samples in one optimizer step.
         seq: tokens of a sample.
-        links: devices and wires.
+        machine: the devices and links.
+
+    Raises:
+        SpecError: as :func:`check_job`.
     """
 
     world: int
     nodes: int
     global_batch: int
     seq: int
-    links: Machine
+    machine: Machine
 
-    @public("Job")
     def __post_init__(self) -> None:
         numbers = check_job(*(getattr(self, name) for name in LIMITS))
         for name, number in numbers.items():
@@ -69,25 +70,24 @@ class TrainingJob:
 
 
 def check_job(world: object, nodes: object, global_batch: object, seq: object) -> dict[str, int]:
-    """The numbers of a job as plain ints.
+    """Return the numbers of a :class:`TrainingJob` as plain ints, by name.
 
     Args:
-        world: as in :class:`TrainingJob`, and so are the others.
-        nodes: how many, all equal.
-        global_batch: samples of a step.
+        world: the number of ranks.
+        nodes: the number of equal nodes.
+        global_batch: samples in one optimizer step.
         seq: tokens of a sample.
 
     Raises:
-        SpecError: for what is no whole number, or too large; where nodes would differ.
+        SpecError: if one is not an int in its range, or the ranks do not divide over the nodes.
     """
-    asked = dict(zip(LIMITS, (world, nodes, global_batch, seq), strict=True))
-    numbers = {name: _limited(name, value) for name, value in asked.items()}
-    ranks, count = numbers["world"], numbers["nodes"]
-    check_divides(ranks, count)
+    values = dict(zip(LIMITS, (world, nodes, global_batch, seq), strict=True))
+    numbers = {name: _check_limit(name, value) for name, value in values.items()}
+    check_divides(numbers["world"], numbers["nodes"])
     return numbers
 
 
-def _limited(name: str, value: object) -> int:
+def _check_limit(name: str, value: object) -> int:
     number = parse_integer(value)
     if number is None or not 1 <= number <= LIMITS[name]:
         fix = f"a whole number from 1 to {LIMITS[name]}."
@@ -95,139 +95,158 @@ def _limited(name: str, value: object) -> int:
     return number
 
 
+class GroupLocality(NamedTuple):
+    """The size of a group, and the number of its ranks that share a node: ints or arrays."""
+
+    size: Ints
+    ranks_per_node: Ints
+
+
 class Traffic(NamedTuple):
-    """What one rank sends: bytes in its node, bytes out of it, and s of waiting."""
+    """The bytes that one rank sends in its node and out of it, and the seconds of latency."""
 
-    inside: Floats
-    across: Floats
-    wait: Floats
+    intra_node: Floats
+    inter_node: Floats
+    latency: Floats
 
 
-def group_locality(job: TrainingJob, c: ParallelConfig, *axes: str) -> tuple[Ints, Ints]:
-    """How many ranks a group over some axes has, and how many of them share a node.
+def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> GroupLocality:
+    """Return the size of a group over some axes, and the number of its ranks that share a node.
 
-    Of groups that straddle nodes unevenly, none counts as sharing: the slowest group decides.
+    If groups straddle nodes unevenly, no two ranks count as sharing a node: the slowest group
+    decides.
 
     Args:
-        job: says how many ranks a node has.
-        c: says how the axes nest.
-        axes: of the group, in any order.
+        job: the job, which has world / nodes ranks on a node.
+        config: one way to run the job, or many.
+        *axes: the axes of the group, in any order.
 
     Returns:
-        Both numbers, arrays as long as ``c``.
+        Both numbers, as long as ``config``.
     """
-    size, close, stride, node = np.int64(1), np.int64(1), np.int64(1), job.world // job.nodes
+    size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
+    node_size = job.world // job.nodes
     for axis in reversed(AXES):
-        extent = getattr(c, axis)
+        extent = getattr(config, axis)
         if axis in axes:
-            whole, spans = node % (stride * extent) == 0, stride * extent % node == 0
-            part = np.where(spans & (node % stride == 0), node // stride, 1)
-            size, close = size * extent, close * np.where(whole, extent, part)
+            is_inside, spans = node_size % (stride * extent) == 0, stride * extent % node_size == 0
+            part = np.where(spans & (node_size % stride == 0), node_size // stride, 1)
+            size, shared = size * extent, shared * np.where(is_inside, extent, part)
         stride = stride * extent
-    return size, close
+    return GroupLocality(np.asarray(size), np.asarray(shared))
 
 
 def traffic_of(
-    job: TrainingJob, among: tuple[Ints, Ints], amount: Floats, steps: Floats, *, ring: bool = True
+    job: TrainingJob, group: GroupLocality, amount: Floats, steps: Floats, *, ring: bool = True
 ) -> Traffic:
-    """What each rank of a group sends, by the links that it takes.
+    """Return the traffic of each rank of a group.
 
     Args:
-        job: says what a step waits for.
-        among: the size of the group, and how many of it share a node.
-        amount: bytes that a rank sends in all.
-        steps: messages that wait for each other.
-        ring: whether they go to the next rank, or to each of the others.
+        job: the job, for the latency of its machine.
+        group: the size of the group, and the number of its ranks that share a node.
+        amount: all bytes that a rank sends.
+        steps: the number of sequential messages.
+        ring: whether the messages go to the next rank, or to all other ranks.
     """
-    size, close = among
-    share = 1 / close if ring else (size - close) / np.maximum(size - 1, 1)
-    leaves = close < size
-    wait = np.where(leaves, job.links.wait_across, job.links.wait_inside)
-    across = np.where(leaves, share, 0) * amount
-    return Traffic(amount - across, across, steps * wait)
+    size, shared = group
+    share = 1 / shared if ring else (size - shared) / np.maximum(size - 1, 1)
+    crosses = shared < size
+    machine = job.machine
+    latency = np.where(crosses, machine.latency_inter_node, machine.latency_intra_node)
+    inter_node = np.where(crosses, share, 0) * amount
+    return Traffic(amount - inter_node, inter_node, steps * latency)
 
 
-def seconds(links: Machine, traffic: Traffic) -> Floats:
-    """How long it takes where nothing else is sent."""
-    busiest = np.maximum(traffic.inside / links.inside, traffic.across / links.across)
-    return np.asarray(busiest / 1e9 + traffic.wait)
+def transfer_time(machine: Machine, traffic: Traffic) -> Floats:
+    """Return the seconds that the traffic takes on otherwise idle links."""
+    busiest = _busiest_link(machine, traffic.intra_node, traffic.inter_node)
+    return np.asarray(busiest + traffic.latency)
 
 
-def predicted(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> dict[str, Floats]:
-    """The terms of one optimizer step, in s; their sum is the step. Pure, O(choices).
+def _busiest_link(machine: Machine, intra_node: Floats, inter_node: Floats) -> Floats:
+    """Return the seconds that the busier link needs for its bytes."""
+    intra = intra_node / machine.bandwidth_intra_node
+    return np.asarray(np.maximum(intra, inter_node / machine.bandwidth_inter_node) / 1e9)
+
+
+def step_terms(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> dict[str, Floats]:
+    """Return the terms of one optimizer step in seconds; their sum is the step. Pure.
 
     Args:
         model: the sizes of the model.
-        job: what is to be run.
-        c: ways to run it that fit.
+        job: the job.
+        config: one way to run it that fits, or many.
 
     Returns:
-        compute, weights, tp, sp, cp, ep, pp, bubble, dp and links, an array each, as long as ``c``.
+        compute, weights, tp, sp, cp, ep, pp, bubble, dp and links, each as long as ``config``.
+
+    Cost: O(ways to run).
     """
-    micros = job.global_batch // (c.dp * c.ep * c.micro_batch)
-    path, grads = _on_path(model, job, c), _gradients(model, job, c, micros)
-    read = 12 * sum(stage_weights(model, c)) / job.links.reads / 1e9
-    one = {"compute": _compute(model, job, c), "weights": read}
-    one |= {axis: seconds(job.links, traffic) for axis, traffic in path.items()}
-    busy = sum(one.values())
-    beside = busy * np.where(np.asarray(c.shard) == 2, micros, 1)
-    dp = np.maximum(seconds(job.links, grads) - beside, 0)
-    inside, across = (
-        micros * sum(traffic[i] for traffic in path.values()) + grads[i] for i in (0, 1)
+    machine, num_micros = job.machine, config.num_micro_batches(job.global_batch)
+    path, gradients = _critical_traffic(model, job, config), _gradient_traffic(model, job, config)
+    memory_time = 12 * sum(stage_weights(model, config)) / machine.memory_bandwidth / 1e9
+    micro = {"compute": _compute_time(model, job, config), "weights": memory_time}
+    micro |= {axis: transfer_time(machine, traffic) for axis, traffic in path.items()}
+    busy = sum(micro.values())  # seconds of one micro batch
+    overlapped = busy * np.where(np.asarray(config.shard) == FSDP, num_micros, 1)
+    dp = np.maximum(transfer_time(machine, gradients) - overlapped, 0)
+    intra_node, inter_node = (
+        num_micros * sum(traffic[level] for traffic in path.values()) + gradients[level]
+        for level in (0, 1)
     )
-    carried = np.maximum(inside / job.links.inside, across / job.links.across) / 1e9
-    terms = {name: micros * value for name, value in one.items()}
-    terms |= {"bubble": (c.pp - 1) / c.virtual * busy, "dp": dp}
-    return {**terms, "links": np.maximum(carried - micros * busy - dp, 0)}
+    least = _busiest_link(machine, intra_node, inter_node)
+    terms = {name: num_micros * value for name, value in micro.items()}
+    terms |= {"bubble": (config.pp - 1) / config.virtual * busy, "dp": dp}
+    return {**terms, "links": np.maximum(least - num_micros * busy - dp, 0)}
 
 
-def _compute(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> Floats:
-    """Seconds that the slowest stage computes for one micro batch."""
-    tokens = c.micro_batch * job.seq / (c.cp * c.sp * c.tp)
-    layer = model.met / model.layers + job.seq * model.heads * model.head_dim  # causal: half of it
-    longest = stage_layers(model, c.pp)
-    last = longest - (model.layers % c.pp != 0)
-    passes = 3 + np.asarray(c.recompute)
-    most = np.maximum(last * layer * passes + 3 * model.embedding, longest * layer * passes)
-    return np.asarray(2 * tokens * most / job.links.flops)
+def _compute_time(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Floats:
+    """Return the seconds that the slowest stage computes for one micro batch."""
+    tokens = config.micro_batch * job.seq / (config.cp * config.sp * config.tp)
+    scores = job.seq * model.heads * model.head_dim  # causal: half of the matrix
+    layer = model.active_parameters / model.layers + scores
+    longest = stage_layers(model, config.pp)
+    last = longest - (model.layers % config.pp != 0)
+    passes = 3 + np.asarray(config.recompute)
+    slowest = np.maximum(last * layer * passes + 3 * model.embedding, longest * layer * passes)
+    return np.asarray(2 * tokens * slowest / job.machine.flops)
 
 
-def _on_path(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> dict[str, Traffic]:
-    """What a rank sends for one micro batch while its layers wait."""
-    layers, passes = stage_layers(model, c.pp), 2 + np.asarray(c.recompute)
-    tokens = c.micro_batch * job.seq / (c.cp * c.sp)
-    kv = 2 * tokens * 2 * model.kv_heads * model.head_dim / c.tp  # bytes; bf16
-    q = 2 * tokens * 2 * model.heads * model.head_dim / c.tp  # and the output
+def _critical_traffic(
+    model: ModelShape, job: TrainingJob, config: ParallelConfig
+) -> dict[str, Traffic]:
+    """Return the traffic of one micro batch that layers wait for, by axis."""
+    layers, passes = stage_layers(model, config.pp), 2 + np.asarray(config.recompute)
+    tokens = config.micro_batch * job.seq / (config.cp * config.sp)
+    kv = 2 * tokens * 2 * model.kv_heads * model.head_dim / config.tp  # bytes; bf16
+    q = 2 * tokens * 2 * model.heads * model.head_dim / config.tp  # and the output
     stream = 2 * tokens * model.hidden
-    total = {  # bytes of the whole group's tensor, and how many times it goes around
+    collectives = {  # bytes of the whole group's tensor, and the number of collectives
         "tp": (stream, 4 * passes * layers),
         "sp": ((q + kv) / 4, 4 * passes * layers),
-        "cp": (kv * c.cp, (passes + 1) * layers),
-        "ep": (stream * model.top_k / c.tp, 2 * passes * layers * model.sparse),
+        "cp": (kv * config.cp, (passes + 1) * layers),
+        "ep": (stream * model.top_k / config.tp, 2 * passes * layers * model.sparse),
     }
     path = {}
-    for axis, (amount, times) in total.items():
-        size = getattr(c, axis)
-        amount = amount * times * (size - 1) / size
-        ring = axis in ("tp", "cp")
-        path[axis] = traffic_of(
-            job, group_locality(job, c, axis), amount, times * (size - 1), ring=ring
-        )
-    hops = 2 * c.virtual * (c.pp > 1)
-    return {**path, "pp": traffic_of(job, group_locality(job, c, "pp"), hops * stream / c.tp, hops)}
+    for axis, (size, count) in collectives.items():
+        ranks, group = getattr(config, axis), group_locality(job, config, axis)
+        amount, ring = size * count * (ranks - 1) / ranks, axis in ("tp", "cp")
+        path[axis] = traffic_of(job, group, amount, count * (ranks - 1), ring=ring)
+    hops = 2 * config.virtual * (config.pp > 1)
+    stages = group_locality(job, config, "pp")
+    return {**path, "pp": traffic_of(job, stages, hops * stream / config.tp, hops)}
 
 
-def _gradients(model: ModelShape, job: TrainingJob, c: ParallelConfig, micros: Ints) -> Traffic:
-    """What a rank sends in a step to keep the weights of its copies equal."""
-    fsdp = np.asarray(c.shard) == 2
-    rounds = np.where(fsdp, micros, 1)
-    each = np.where(np.asarray(c.shard) == 1, 6, 8) * rounds
-    calls = np.where(fsdp, 3, 2) * rounds * stage_layers(model, c.pp)
+def _gradient_traffic(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Traffic:
+    """Return the traffic of one step that keeps the copies of the weights equal."""
+    is_fsdp = np.asarray(config.shard) == FSDP
+    rounds = np.where(is_fsdp, config.num_micro_batches(job.global_batch), 1)
+    weight_bytes = np.where(np.asarray(config.shard) == ZERO1, 6, 8) * rounds
+    calls = np.where(is_fsdp, 3, 2) * rounds * stage_layers(model, config.pp)
     total = []
-    for weights, axes in zip(
-        stage_weights(model, c), (("dp", "ep", "cp", "sp"), ("dp", "cp", "sp")), strict=True
-    ):
-        among = group_locality(job, c, *axes)
-        amount = each * weights * (among[0] - 1) / among[0]
-        total.append(traffic_of(job, among, amount, calls * (among[0] - 1.0) * (weights > 0)))
+    axis_sets = ("dp", "ep", "cp", "sp"), ("dp", "cp", "sp")
+    for weights, axes in zip(stage_weights(model, config), axis_sets, strict=True):
+        group = group_locality(job, config, *axes)
+        amount = weight_bytes * weights * (group.size - 1) / group.size
+        total.append(traffic_of(job, group, amount, calls * (group.size - 1.0) * (weights > 0)))
     return Traffic(*(shared + routed for shared, routed in zip(*total, strict=True)))

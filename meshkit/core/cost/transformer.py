@@ -1,12 +1,12 @@
-"""ModelShape: the sizes of a transformer that say how it can be split and what it costs.
+"""ModelShape: the sizes of a transformer, and the number of its weights.
 
-They are read from a ``config.json`` as the Hugging Face Hub keeps them, under the names of Llama,
-Mixtral, Qwen, DeepSeek-MoE or GPT-2. Weights of a decoder, biases of GPT-2 apart::
+The sizes are read from a ``config.json`` of the Hugging Face Hub, with the names of Llama, Mixtral,
+Qwen, DeepSeek-MoE or GPT-2. Weights of a decoder, without the biases of GPT-2::
 
     layer    hidden x head_dim x (2 heads + 2 kv_heads)       attention
-             3 x hidden x ffn                                 gate, up and down; 2 where not gated
+             3 x hidden x ffn                                 gate, up and down; 2 if not gated
              2 x hidden                                       norms
-    experts  experts x 3 x hidden x expert_ffn                in place of the ffn, and a router
+    experts  experts x 3 x hidden x expert_ffn                instead of the ffn, and a router
     ends     vocab x hidden, twice unless tied                embedding and head; a norm
 """
 
@@ -34,30 +34,33 @@ NAMES = {
     "dense_layers": ("first_k_dense_replace",),
     "positions": ("n_positions",),
 }
-NEEDED = ("hidden", "layers", "heads", "vocab", "ffn")
-MOST = 10**8  # of any size; what a rank holds is then counted exactly enough
+REQUIRED = ("hidden", "layers", "heads", "vocab", "ffn")
+MAX_SIZE = 10**8  # so that weights are counted exactly enough in float64
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder. Read it with :meth:`of`.
+    """The sizes of a decoder. Read them from a config with :meth:`of`.
 
     Attributes:
-        hidden: elements of the residual stream of one token.
-        layers: how many there are.
-        heads: of the queries.
-        vocab: rows of the embedding.
-        ffn: inner width of a dense feed-forward.
-        kv_heads: of keys and values; 0 means as many as heads.
+        hidden: elements of the residual stream per token.
+        layers: the number of layers.
+        heads: the number of query heads.
+        vocab: the number of rows of the embedding.
+        ffn: the inner width of a dense feed-forward.
+        kv_heads: the number of key and value heads; 0 means as many as ``heads``.
         head_dim: elements of one head; 0 means hidden / heads.
-        experts: routed experts of a layer; 0 where the model is dense.
-        top_k: routed experts that one token meets.
-        expert_ffn: inner width of an expert; 0 means ffn.
-        shared_experts: experts that every token meets.
-        dense_layers: layers without experts, in a model that has some.
-        positions: learned positions, as GPT-2 has them.
-        plain: GPT-2's feed-forward of two matrices, with biases everywhere.
+        experts: routed experts per layer; 0 if the model is dense.
+        top_k: routed experts per token.
+        expert_ffn: the inner width of an expert; 0 means ``ffn``.
+        shared_experts: experts that process every token.
+        dense_layers: layers without experts, in a model with experts.
+        positions: learned positions, as in GPT-2.
+        plain: whether the feed-forward has two matrices and all layers have biases, as in GPT-2.
         tied: whether the head is the embedding.
+
+    Raises:
+        SpecError: if a size is not an int in its range, or sizes do not fit each other.
     """
 
     hidden: int
@@ -78,26 +81,31 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in NAMES:
-            self._set(name, _checked(name, getattr(self, name)))
+            self._set(name, _check_size(name, getattr(self, name)))
         self._set("kv_heads", self.kv_heads or self.heads)
         self._set("head_dim", self.head_dim or self.hidden // self.heads)
         self._set("expert_ffn", self.expert_ffn or self.ffn)
         self._set("dense_layers", self.dense_layers if self.experts else self.layers)
-        self._within("kv_heads", "heads", self.heads % self.kv_heads == 0, "does not divide")
-        self._within("top_k", "experts", not self.experts or 0 < self.top_k <= self.experts)
-        self._within("dense_layers", "layers", self.dense_layers <= self.layers)
+        if self.heads % self.kv_heads:
+            raise self._conflict("kv_heads", "does not divide", "heads")
+        if self.experts and not 0 < self.top_k <= self.experts:
+            raise self._conflict("top_k", "is not from 1 to", "experts")
+        if self.dense_layers > self.layers:
+            raise self._conflict("dense_layers", "is more than", "layers")
 
     @classmethod
     @public("ModelShape.of")
     def of(cls, config: Mapping[str, object]) -> ModelShape:
-        """The shape that a ``config.json`` describes. Local, O(1).
+        """Return the shape that a ``config.json`` describes. Local.
 
         Args:
-            config: what the file holds: LlamaConfig's names, or those of ``NAMES``.
+            config: the content of the file, with the names of LlamaConfig or of ``NAMES``.
 
         Raises:
-            SpecError: where a size is missing or is no int of 1 or more, sizes do not fit each
-                other, or attention is latent (``kv_lora_rank``), which is not modelled.
+            SpecError: if a size is missing or not an int of 1 or more, if sizes do not fit each
+                other, or for latent attention (``kv_lora_rank``), which is not modelled.
+
+        Cost: O(1).
 
         Example:
             >>> shape = ModelShape.of({"hidden_size": 4096, "num_hidden_layers": 32,
@@ -110,30 +118,30 @@ class ModelShape:
             raise SpecError(
                 f"kv_lora_rank is {config['kv_lora_rank']!r}.",
                 "Latent attention is not modelled.",
-                fix="leave kv_lora_rank out; plain attention is then counted in its place.",
+                fix="leave kv_lora_rank out; plain attention is then counted instead.",
             )
         plain = "n_embd" in config
-        found = {name: _found(config, names) for name, names in NAMES.items()}
-        if plain and found["ffn"] is None and parse_integer(width := found["hidden"]) is not None:
-            found["ffn"] = 4 * (parse_integer(width) or 0)  # n_inner is null in GPT-2's own
-        missing = next((name for name in NEEDED if found[name] is None), None)
+        sizes = {name: _first_present(config, names) for name, names in NAMES.items()}
+        hidden = parse_integer(sizes["hidden"])
+        if plain and sizes["ffn"] is None and hidden is not None:
+            sizes["ffn"] = 4 * hidden  # n_inner is null in the config of GPT-2
+        missing = next((name for name in REQUIRED if sizes[name] is None), None)
         if missing is not None:
             names = " or ".join(NAMES[missing])
             fix = "the config.json of a decoder, as the Hugging Face Hub has it."
             raise SpecError(f"there is no {names}.", fix=fix)
         tied = bool(config.get("tie_word_embeddings", plain))
-        given = {name: value for name, value in found.items() if value is not None}
-        return cls(**given, plain=plain, tied=tied)  # type: ignore[arg-type]
+        present = {name: value for name, value in sizes.items() if value is not None}
+        return cls(**present, plain=plain, tied=tied)  # type: ignore[arg-type]
 
     def _set(self, name: str, value: int) -> None:
         object.__setattr__(self, name, value)
 
-    @public("ModelShape")
-    def _within(self, name: str, other: str, fits: bool, how: str = "is not within") -> None:
-        if fits:
-            return
+    def _conflict(self, name: str, relation: str, other: str) -> SpecError:
+        """Return the error of two sizes that do not fit each other."""
+        values = f"{name} is {getattr(self, name)}, {other} is {getattr(self, other)}."
         fix = f"{NAMES[name][0]} and {NAMES[other][0]} as the model has them."
-        raise SpecError(f"{name} {how} {other}.", fix=fix)
+        return SpecError(f"{name} {relation} {other}.", values, fix=fix)
 
     @property
     def attention(self) -> int:
@@ -143,7 +151,7 @@ class ModelShape:
         return matrices + self.plain * biases
 
     def feed_forward(self, width: int) -> int:
-        """Weights of one feed-forward of that inner width."""
+        """Return the number of weights of a feed-forward with that inner width."""
         return (2 if self.plain else 3) * self.hidden * width + self.plain * (width + self.hidden)
 
     @property
@@ -154,7 +162,7 @@ class ModelShape:
 
     @property
     def shared(self) -> int:
-        """Weights of all layers that every token meets, the router among them."""
+        """Weights of all layers that process every token, with the router."""
         norms = 2 * self.hidden * (2 if self.plain else 1)
         always = self.shared_experts * self.feed_forward(self.expert_ffn)
         router = self.hidden * self.experts
@@ -174,13 +182,13 @@ class ModelShape:
         return self.shared + self.routed + tables + self.hidden * (2 if self.plain else 1)
 
     @property
-    def met(self) -> float:
-        """Weights of the layers that one token is multiplied with."""
+    def active_parameters(self) -> float:
+        """Weights of the layers that process one token."""
         return self.shared + (self.routed * self.top_k / self.experts if self.experts else 0)
 
     @property
     def width(self) -> float:
-        """Inner width of the feed-forwards that one token meets in a layer, on average."""
+        """Inner width of the feed-forwards that process one token in a layer, on average."""
         experts = (self.top_k + self.shared_experts) * self.expert_ffn
         return (1 - self.sparse) * self.ffn + self.sparse * experts
 
@@ -190,15 +198,14 @@ class ModelShape:
         return 1 - self.dense_layers / self.layers
 
 
-def _found(config: Mapping[str, object], names: tuple[str, ...]) -> object:
+def _first_present(config: Mapping[str, object], names: tuple[str, ...]) -> object:
     return next((config[name] for name in names if config.get(name) is not None), None)
 
 
-@public("ModelShape")
-def _checked(name: str, value: object) -> int:
-    least = 1 if name in NEEDED else 0
+def _check_size(name: str, value: object) -> int:
+    least = 1 if name in REQUIRED else 0
     number = parse_integer(value)
-    if number is None or not least <= number <= MOST:
-        fix = f"a whole number from {least} to {MOST} for {' or '.join(NAMES[name])}."
+    if number is None or not least <= number <= MAX_SIZE:
+        fix = f"a whole number from {least} to {MAX_SIZE} for {' or '.join(NAMES[name])}."
         raise SpecError(f"{name} is {value!r}.", fix=fix)
     return number

@@ -73,7 +73,7 @@ def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[s
         raise SpecError(f"{argument} is {value!r}.", fix=fix)
     names = parse_axes(value)
     if names == DEFAULT_DATA_AXES and "dp" not in axes:
-        fix = f"{argument}={' '.join(axes)!r}, or those of these axes that do."
+        fix = f"{argument}={' '.join(axes)!r}, or those of these axes that divide the samples."
         line = "there is no axis dp that divides the samples."
         raise UnknownAxisError(line, fix=fix, axis="dp", axes=axes)
     check_axes_exist(names, axes)

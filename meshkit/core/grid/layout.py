@@ -188,7 +188,8 @@ class Layout:
         outer = [axis for axis in self._axes if axis not in inner]
         dims = [self._axes.index(axis) for axis in (*outer, *inner)]
         group_size = math.prod([self.shape[dim] for dim in dims[len(outer) :]])
-        return self.grid.transpose(dims).reshape(-1, group_size)
+        groups: Ints = self.grid.transpose(dims).reshape(-1, group_size)
+        return groups
 
     @public("layout.peers")
     def peers(self, rank: int, *axes: str) -> Ints:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Ints
-from ..errors import Change, SpecError, join_fixes
-from ..text import count_noun
-from ..validate import divisors, parse_integer
+from ..errors import SpecError
+from ..validate import parse_integer
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,21 +60,3 @@ def check_nested(level: Level, inner_levels: tuple[Level, ...]) -> None:
             line = f"{name} would be in several domains."
             fix = f"one domain for all nodes of {name}; add levels from the inside out."
             raise SpecError(line, fix=fix)
-
-
-def check_divides(num_ranks: int, num_nodes: int) -> None:
-    """Check that ranks divide evenly over nodes.
-
-    Raises:
-        SpecError: if they do not; the fix is the call with the nearest valid numbers of nodes.
-    """
-    if num_ranks % num_nodes == 0:
-        return
-    valid = divisors(num_ranks)
-    below = max(n for n in valid if n < num_nodes)
-    nearest = [below, *(n for n in valid if n > num_nodes)][:2]
-    verb = "does" if num_ranks == 1 else "do"
-    ranks, nodes = count_noun(num_ranks, "rank"), count_noun(num_nodes, "node")
-    line = f"{ranks} {verb} not divide over {nodes}."
-    fix = (*join_fixes([Change(nodes=n) for n in nearest]), ".")
-    raise SpecError(line, fix=fix, world_size=num_ranks)

@@ -23,8 +23,8 @@ from ..call import drop_none, public
 from ..errors import CALL, Change, CoordinateError, SpecError
 from ..grid.rank_order import MAX_RANK
 from ..text import article, count_noun
-from ..validate import check_integers, parse_integer
-from .level import Level, check_divides, check_nested, name_domains, number_labels
+from ..validate import check_divides, check_integers, parse_integer
+from .level import Level, check_nested, name_domains, number_labels
 
 NODE = "node"
 

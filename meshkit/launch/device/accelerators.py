@@ -65,7 +65,7 @@ _ROWS = {row.device: row for row in ACCELERATORS}
 EXCLUSIVE = {backend for row in ACCELERATORS for backend in row.backends}
 
 
-def row_of(device_type: str) -> Accelerator:
+def accelerator_row(device_type: str) -> Accelerator:
     """Return the row of a device type, or a row with gloo and mpi if the table has none."""
     return _ROWS.get(device_type, Accelerator(device_type, ("gloo", "mpi")))
 
@@ -88,9 +88,9 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
     Raises:
         LaunchError: if the bridge cannot be imported, or no module is left for this rank.
     """
-    row = row_of(device_type)
+    row = accelerator_row(device_type)
     if local_rank is not None:
-        _choose_module(row, local_rank)
+        _select_module(row, local_rank)
     for name in row.bridge:
         try:
             import_module(name)
@@ -102,7 +102,7 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
             ) from error
 
 
-def _choose_module(row: Accelerator, local_rank: int) -> None:
+def _select_module(row: Accelerator, local_rank: int) -> None:
     """Set the variable that binds this process to one of the visible modules."""
     visible = os.environ.get(row.visible or "")
     if row.visible is None or row.module is None or not visible or row.module in os.environ:
@@ -124,7 +124,7 @@ def _choose_module(row: Accelerator, local_rank: int) -> None:
     os.environ[row.module] = modules[local_rank]
 
 
-def may_share(device_type: str, backend: str) -> bool:
+def can_share_device(device_type: str, backend: str) -> bool:
     """Return whether a backend allows several ranks on one device."""
-    variable = row_of(device_type).shares
+    variable = accelerator_row(device_type).shares
     return backend not in EXCLUSIVE or (variable is not None and os.environ.get(variable) == "1")

@@ -1,4 +1,4 @@
-"""Selection of the device of a process and of the backend of its collectives."""
+"""Selection of the device of a process, and of the backend of its collectives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ...core.errors import Change, LaunchError
 from ...core.text import count_noun
-from .accelerators import EXCLUSIVE, installed, load_bridge, row_of
+from .accelerators import EXCLUSIVE, accelerator_row, installed, load_bridge
 
 
 def accelerator() -> str | None:
@@ -19,7 +19,7 @@ def accelerator() -> str | None:
     return current.type if current is not None else None
 
 
-def read_device(requested: str | torch.device | None) -> torch.device:
+def parse_device(requested: str | torch.device | None) -> torch.device:
     """Return the requested device, possibly without an index.
 
     Args:
@@ -38,7 +38,7 @@ def read_device(requested: str | torch.device | None) -> torch.device:
         raise LaunchError(line, fix="device='cpu' or 'cuda'.") from error
 
 
-def choose_device(requested: str | torch.device | None, local_rank: int) -> torch.device:
+def select_device(requested: str | torch.device | None, local_rank: int) -> torch.device:
     """Return the device of this process and make an accelerator torch's current device.
 
     Args:
@@ -52,20 +52,20 @@ def choose_device(requested: str | torch.device | None, local_rank: int) -> torc
     # `installed` reads many folders, so it runs only without a request
     kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
     load_bridge(kind, local_rank)  # before torch can read the device
-    device = read_device(kind if requested is None else requested)
+    device = parse_device(kind if requested is None else requested)
     if requested is None and not visible_devices(device):  # a bridge without a device
         return torch.device("cpu")
     if device.type == "cpu":
         return torch.device("cpu")
     num_visible = visible_devices(device)
-    single = num_visible == 1 or row_of(device.type).module is not None
+    single = num_visible == 1 or accelerator_row(device.type).module is not None
     index = device.index if device.index is not None else (0 if single else local_rank)
     if index >= num_visible:
-        options = [f"start {count_noun(num_visible, 'rank')} on this node"] if num_visible else []
+        fewer = f"start {count_noun(num_visible, 'rank')} on this node, or " if num_visible else ""
         raise LaunchError(
             f"there is no {device.type}:{index} for local_rank {local_rank}.",
             f"This process sees {count_noun(num_visible, device.type + ' device')}.",
-            fix=f"{', or '.join([*options, 'init(device=' + repr('cpu') + ')'])}.",
+            fix=f"{fewer}init(device='cpu').",
         )
     chosen = torch.device(device.type, index)
     make_current = getattr(torch.get_device_module(chosen), "set_device", None)
@@ -92,7 +92,7 @@ def device_uuid(device: torch.device) -> str | None:
     return None if uuid is None else str(uuid)
 
 
-def choose_backend(requested: str | None, device: torch.device) -> str:
+def select_backend(requested: str | None, device: torch.device) -> str:
     """Return the requested backend, else torch's default for the device, else the table's.
 
     Args:
@@ -107,8 +107,8 @@ def choose_backend(requested: str | None, device: torch.device) -> str:
     kind = backend_for(backend, device.type)
     if not kind or (device.type == "cpu" and kind in EXCLUSIVE):
         raise LaunchError(
-            f"the backend {backend!r} has no collectives on {device.type}, the device of "
-            "this rank.",
+            f"the backend {backend!r} has no collectives on {device.type}, the device of this "
+            "rank.",
             fix=(Change(backend="gloo"), ", or leave device and backend to init."),
         )
     return backend
@@ -116,7 +116,7 @@ def choose_backend(requested: str | None, device: torch.device) -> str:
 
 def _default_backend(device_type: str) -> str:
     """Return torch's default if it is built in: accelerators register themselves there."""
-    names = list(row_of(device_type).backends)
+    names = list(accelerator_row(device_type).backends)
     with suppress(ValueError):  # torch has none for this device
         names.insert(0, str(dist.get_default_backend_for_device(device_type)))
     return next((name for name in names if dist.is_backend_available(name)), names[0])

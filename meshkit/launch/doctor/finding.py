@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...core.errors import MeshkitError
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -20,3 +22,8 @@ class Finding:
     ok: bool
     found: str
     advice: str = ""
+
+    @classmethod
+    def from_error(cls, name: str, error: MeshkitError) -> Finding:
+        """Return an error as a failed check, with its fix as the advice."""
+        return cls(name, False, "\n".join((error.summary, *error.evidence)), error.fix_text)

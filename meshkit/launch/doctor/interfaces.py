@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from ..launchers.variables import Env
 from ..launchers.world import World
 from .finding import Finding
 from .network import (
     DEADLINE,
+    Interfaces,
     Lookup,
-    addresses_of,
+    default_nccl_interfaces,
     interface_of,
-    interfaces,
     is_local,
     is_loopback,
+    list_interfaces,
+    look_up_addresses,
+    look_up_name,
     match_interfaces,
-    name_of,
-    nccl_choice,
 )
 
 SLOW = 1.0  # seconds; a longer lookup delays every connection noticeably
-Interfaces = Mapping[str, Collection[str]]  # name to addresses
 
 
 def check_interfaces(
@@ -37,61 +37,59 @@ def check_interfaces(
         deadline: seconds for each lookup.
     """
     host = socket.gethostname()
-    result = addresses_of(host, deadline)
-    findings = [host_name(host, result, world, env)]
-    if result.values:
-        findings.append(reverse_name(host, result.values[0], deadline))
+    lookup = look_up_addresses(host, deadline)
+    findings = [check_host_name(host, lookup, world, env)]
+    if lookup.values:
+        findings.append(check_reverse_name(host, lookup.values[0], deadline))
     master = world.master_addr if world is not None else None
     if master and master != host:
-        findings.append(resolved("master host", master, addresses_of(master, deadline)))
-    available = interfaces()
-    findings.append(gloo_interface(env, available, result.values))
+        findings.append(check_lookup("master host", master, look_up_addresses(master, deadline)))
+    available = list_interfaces()
+    findings.append(check_gloo_interface(env, available, lookup.values))
     if nccl or env.get("NCCL_SOCKET_IFNAME"):
-        findings.append(nccl_interface(env, available))
+        findings.append(check_nccl_interface(env, available))
     return findings
 
 
-def host_name(host: str, result: Lookup, world: World | None, env: Env) -> Finding:
+def check_host_name(host: str, lookup: Lookup, world: World | None, env: Env) -> Finding:
     """Check that this machine's name has an address that other nodes can reach.
 
     Args:
         host: the name.
-        result: the lookup of its addresses.
+        lookup: the lookup of its addresses.
         world: the world of this process, or None.
         env: the variables; with GLOO_SOCKET_IFNAME the address of the name is not used.
     """
-    finding = resolved("host name", host, result)
-    several = world is not None and _several_nodes(world)
-    if not several or not result.values or not is_loopback(result.values[0]):
-        return finding
-    if env.get("GLOO_SOCKET_IFNAME"):
+    finding = check_lookup("host name", host, lookup)
+    is_reachable = not lookup.values or not is_loopback(lookup.values[0])
+    if is_reachable or not _has_several_nodes(world) or env.get("GLOO_SOCKET_IFNAME"):
         return finding
     text = f"{finding.found}\nno other node can reach that address"
     advice = f"export GLOO_SOCKET_IFNAME=<interface>, or correct the line of {host} in /etc/hosts."
     return Finding("host name", False, text, advice)
 
 
-def resolved(name: str, host: str, result: Lookup) -> Finding:
+def check_lookup(name: str, host: str, lookup: Lookup) -> Finding:
     """Check that a host name has addresses and that its lookup was fast.
 
     Args:
         name: the finding's name.
         host: the name that was looked up.
-        result: the lookup of its addresses.
+        lookup: the lookup of its addresses.
 
     Example:
-        >>> resolved("host name", "a", Lookup(("10.0.0.3",), "", 0.001)).found
+        >>> check_lookup("host name", "a", Lookup(("10.0.0.3",), "", 0.001)).found
         'a is 10.0.0.3 (0.00 s)'
-        >>> resolved("host name", "a", Lookup((), "Name or service not known", 0.001)).advice
+        >>> check_lookup("host name", "a", Lookup((), "Name or service not known", 0.001)).advice
         "echo '<address> a' >> /etc/hosts, or repair the DNS of this node."
     """
-    state = f"is {', '.join(result.values)}" if result.values else f"has no address: {result.error}"
-    address = result.values[0] if result.values else "<address>"
+    state = f"is {', '.join(lookup.values)}" if lookup.values else f"has no address: {lookup.error}"
+    address = lookup.values[0] if lookup.values else "<address>"
     advice = f"echo '{address} {host}' >> /etc/hosts, or repair the DNS of this node."
-    return _with_duration(name, bool(result.values), f"{host} {state}", result, advice)
+    return _with_duration(name, bool(lookup.values), f"{host} {state}", lookup, advice)
 
 
-def reverse_name(host: str, address: str, deadline: float = DEADLINE) -> Finding:
+def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> Finding:
     """Check that the reverse lookup of an address is fast, whether or not it finds a name.
 
     torch's TCPStore looks up the name of each client that connects, and waits for the result.
@@ -101,14 +99,14 @@ def reverse_name(host: str, address: str, deadline: float = DEADLINE) -> Finding
         address: this machine's address.
         deadline: seconds.
     """
-    result = name_of(address, deadline)
-    text = f"{address} is {result.values[0]}" if result.values else f"{address}: {result.error}"
-    text = f"{address} has no name" if result.values == (address,) else text
+    lookup = look_up_name(address, deadline)
+    text = f"{address} is {lookup.values[0]}" if lookup.values else f"{address}: {lookup.error}"
+    text = f"{address} has no name" if lookup.values == (address,) else text
     advice = f"echo '{address} {host}' >> /etc/hosts on every node: torch's store waits for it."
-    return _with_duration("reverse name", True, text, result, advice)
+    return _with_duration("reverse name", True, text, lookup, advice)
 
 
-def gloo_interface(env: Env, available: Interfaces, addresses: Sequence[str]) -> Finding:
+def check_gloo_interface(env: Env, available: Interfaces, addresses: Sequence[str]) -> Finding:
     """Check the interfaces in GLOO_SOCKET_IFNAME, else the one with the host name's address.
 
     Args:
@@ -128,7 +126,7 @@ def gloo_interface(env: Env, available: Interfaces, addresses: Sequence[str]) ->
     return Finding("gloo interface", True, f"{name} ({address}, an address of the host name)")
 
 
-def nccl_interface(env: Env, available: Interfaces) -> Finding:
+def check_nccl_interface(env: Env, available: Interfaces) -> Finding:
     """Check the interfaces that NCCL_SOCKET_IFNAME selects, else report NCCL's own choice.
 
     Args:
@@ -136,39 +134,41 @@ def nccl_interface(env: Env, available: Interfaces) -> Finding:
         available: the interfaces of this machine.
 
     Example:
-        >>> nccl_interface({"NCCL_SOCKET_IFNAME": "^lo"}, {"lo": [], "eth0": []}).found
+        >>> check_nccl_interface({"NCCL_SOCKET_IFNAME": "^lo"}, {"lo": [], "eth0": []}).found
         'NCCL_SOCKET_IFNAME=^lo selects eth0'
     """
     value = env.get("NCCL_SOCKET_IFNAME", "")
     if len(value) > 1:  # NCCL ignores a shorter value
         selected = match_interfaces(value, available)
         return _from_variable("nccl", value, [] if selected else [value], selected, available)
-    names = ", ".join(nccl_choice(available)) or "unknown"
+    names = ", ".join(default_nccl_interfaces(available)) or "unknown"
     return Finding("nccl interface", True, f"{names} (NCCL's own choice)")
 
 
-def _with_duration(name: str, ok: bool, text: str, result: Lookup, advice: str) -> Finding:
+def _with_duration(name: str, ok: bool, text: str, lookup: Lookup, advice: str) -> Finding:
     """Return a finding about a lookup, which must be fast as well."""
-    ok = ok and result.seconds <= SLOW
-    return Finding(name, ok, f"{text} ({result.seconds:.2f} s)", "" if ok else advice)
+    ok = ok and lookup.seconds <= SLOW
+    return Finding(name, ok, f"{text} ({lookup.seconds:.2f} s)", "" if ok else advice)
 
 
 def _from_variable(
-    kind: str, value: str, missing: list[str], selected: list[str], available: Interfaces
+    backend: str, value: str, missing: list[str], selected: list[str], available: Interfaces
 ) -> Finding:
     """Return a finding about a variable that names interfaces."""
-    text = f"{kind.upper()}_SOCKET_IFNAME={value}"
+    text = f"{backend.upper()}_SOCKET_IFNAME={value}"
     if missing:
         text += f", but this machine has no {', '.join(missing)}"
-        return Finding(f"{kind} interface", False, text, _export(kind, available))
+        return Finding(f"{backend} interface", False, text, _export(backend, available))
     text += f" selects {', '.join(selected)}" if selected else ""
-    return Finding(f"{kind} interface", True, text)
+    return Finding(f"{backend} interface", True, text)
 
 
-def _export(kind: str, available: Interfaces) -> str:
-    return f"export {kind.upper()}_SOCKET_IFNAME=<one of {', '.join(available)}>"
+def _export(backend: str, available: Interfaces) -> str:
+    return f"export {backend.upper()}_SOCKET_IFNAME=<one of {', '.join(available)}>"
 
 
-def _several_nodes(world: World) -> bool:
+def _has_several_nodes(world: World | None) -> bool:
+    if world is None:
+        return False
     local = world.local_world_size
     return (world.num_nodes or 1) > 1 or (local is not None and local < world.world_size)

@@ -18,6 +18,8 @@ DEADLINE = 6.0  # seconds for one lookup; resolvers usually try a server for 5
 SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 IPV6_TABLE = Path("/proc/net/if_inet6")  # address, index, prefix, scope, flags, name
 
+Interfaces = Mapping[str, Collection[str]]  # name to addresses
+
 
 @dataclass(frozen=True)
 class Lookup:
@@ -39,7 +41,7 @@ def lookup(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lo
 
     Args:
         query: the lookup. An OSError or UnicodeError becomes the error of the result.
-        deadline: seconds; 0.2 s are added, see ``within``.
+        deadline: seconds; ``run_with_deadline`` adds 0.2 s.
 
     Example:
         >>> lookup(lambda: ["10.0.0.3"]).values
@@ -48,18 +50,18 @@ def lookup(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lo
         'no answer within 0.01 s'
     """
     start = time.monotonic()
-    values: tuple[str, ...] = ()
+    values: Sequence[str] = ()
     error = ""
     try:
-        values = tuple(run_with_deadline(deadline, query))
+        values = run_with_deadline(deadline, query)
     except DeadlineExceededError:
         error = f"no answer within {deadline:g} s"
     except (OSError, UnicodeError) as failure:
         error = str(failure)
-    return Lookup(values, error, time.monotonic() - start)
+    return Lookup(tuple(values), error, time.monotonic() - start)
 
 
-def addresses_of(host: str, deadline: float = DEADLINE) -> Lookup:
+def look_up_addresses(host: str, deadline: float = DEADLINE) -> Lookup:
     """Look up the addresses of a host name, each once.
 
     Args:
@@ -74,7 +76,7 @@ def addresses_of(host: str, deadline: float = DEADLINE) -> Lookup:
     return lookup(query, deadline)
 
 
-def name_of(address: str, deadline: float = DEADLINE) -> Lookup:
+def look_up_name(address: str, deadline: float = DEADLINE) -> Lookup:
     """Look up the name of an address; the result is the address itself if it has no name.
 
     Args:
@@ -105,7 +107,7 @@ def is_local(address: str) -> bool:
     return True
 
 
-def interfaces() -> dict[str, tuple[str, ...]]:
+def list_interfaces() -> dict[str, tuple[str, ...]]:
     """Return the network interfaces in the system's order, each with its addresses.
 
     These are the first IPv4 address and all IPv6 addresses on Linux, and none elsewhere.
@@ -115,7 +117,7 @@ def interfaces() -> dict[str, tuple[str, ...]]:
     return {name: (*_ipv4_address(name), *ipv6.get(name, ())) for name in names}
 
 
-def interface_of(address: str, interfaces: Mapping[str, Collection[str]]) -> str | None:
+def interface_of(address: str, interfaces: Interfaces) -> str | None:
     """Return the interface that has an address, or None.
 
     Args:
@@ -159,7 +161,7 @@ def match_interfaces(pattern: str, names: Collection[str]) -> list[str]:
     return [name for name in names if selected(name)]
 
 
-def nccl_choice(interfaces: Mapping[str, Collection[str]]) -> list[str]:
+def default_nccl_interfaces(interfaces: Interfaces) -> list[str]:
     """Return the interfaces that NCCL uses if NCCL_SOCKET_IFNAME is not set.
 
     NCCL prefers InfiniBand, then any interface but container bridges and the loopback, then
@@ -167,7 +169,7 @@ def nccl_choice(interfaces: Mapping[str, Collection[str]]) -> list[str]:
     ``src/misc/socket.cc``.)
 
     Example:
-        >>> nccl_choice({"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"], "eth1": []})
+        >>> default_nccl_interfaces({"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"], "eth1": []})
         ['eth0']
     """
     names = [name for name, addresses in interfaces.items() if addresses]
@@ -196,8 +198,8 @@ def _ipv6_addresses() -> dict[str, tuple[str, ...]]:
         rows = [line.split() for line in IPV6_TABLE.read_text().splitlines()]
     except OSError:
         return {}
-    by_name: dict[str, tuple[str, ...]] = {}
-    for row in rows:
-        address = str(ipaddress.IPv6Address(bytes.fromhex(row[0])))
-        by_name[row[-1]] = (*by_name.get(row[-1], ()), address)
-    return by_name
+    addresses: dict[str, tuple[str, ...]] = {}
+    for number, *_, name in rows:
+        address = str(ipaddress.IPv6Address(bytes.fromhex(number)))
+        addresses[name] = (*addresses.get(name, ()), address)
+    return addresses

@@ -17,8 +17,9 @@ from ...core.call import drop_none, public
 from ...core.errors import LaunchError
 from ...core.validate import parse_integer
 from .fields import world_from_launcher
-from .table import HAND_WRITTEN, Launcher, matching_launchers
-from .variables import Env, first_set, raise_conflict, read_int, read_text
+from .launcher import Launcher
+from .table import HAND_WRITTEN, matching_launchers
+from .variables import Env, first_set, first_value, raise_conflict, read_int, read_text
 from .world import World
 
 __all__ = ["World", "detect", "detect_world"]
@@ -27,8 +28,8 @@ NO_SRUN = "no srun ("
 # The number of tasks or nodes of an allocation in which no srun has started a task yet.
 ALLOCATED = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES")
 
-WHO = ("rank", "world_size", "local_rank")
-_FIELDS = (*WHO, "local_world_size", "node_rank", "num_nodes")
+ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
+FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 
 
 @public("detect")
@@ -74,7 +75,7 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
         LaunchError: if one is not an int or too small, or ``rank`` is not below ``world_size``.
     """
     numbers: dict[str, int] = {}
-    for name in (name for name in WHO if name in options):
+    for name in (name for name in ARGUMENT_FIELDS if name in options):
         number, least = parse_integer(options[name]), 1 if name == "world_size" else 0
         if number is None or number < least:
             fix = f"an int of {least} or more."
@@ -117,21 +118,25 @@ def _single(env: Env, arguments: Mapping[str, int]) -> World:
         raise LaunchError(f"no launcher was found, and only {passed} was passed.", fix=fix)
     counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
-    sources = {**dict.fromkeys(_FIELDS, source), **dict.fromkeys(arguments, "argument")}
+    sources = {**dict.fromkeys(FIELDS, source), **dict.fromkeys(arguments, "argument")}
     return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)
 
 
-def from_variables(world: World, env: Env) -> World:
+def use_master_variables(world: World, env: Env) -> World:
     """Return the world with MASTER_ADDR and MASTER_PORT in place of its launcher's endpoint."""
-    addr = read_text(world.launcher, ("MASTER_ADDR",), env)
-    port = read_int(world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True)
-    fields = {"master_addr": addr, "master_port": port}
-    changes = {name: value for name, value in fields.items() if value is not None}
-    sources = {**world.sources, **{name: name.upper() for name in changes}}
-    return replace(world, **{**changes, "sources": sources})  # type: ignore[arg-type]
+    variables = {
+        "master_addr": read_text(world.launcher, ("MASTER_ADDR",), env),
+        "master_port": read_int(
+            world.launcher, ("MASTER_PORT",), env, least=1, most=65535, optional=True
+        ),
+    }
+    fields = {name: field for name, field in variables.items() if field is not None}
+    values: dict[str, Any] = {name: value for name, (value, _) in fields.items()}
+    sources = {**world.sources, **{name: source for name, (_, source) in fields.items()}}
+    return replace(world, **values, sources=sources)
 
 
-def allocation(world: World) -> str | None:
+def allocation_without_srun(world: World) -> str | None:
     """Return the variable of an allocation of several tasks in which this process is alone."""
     source = world.sources.get("world_size", "")
     variable = source.removeprefix(NO_SRUN).removesuffix(")")
@@ -145,7 +150,7 @@ def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launch
     """
     node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
     new = {
-        n for n in arguments if env.get(first_set(getattr(row, n), env) or "") != str(arguments[n])
+        name for name in arguments if first_value(getattr(row, name), env) != str(arguments[name])
     }
     ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
     overrides = {name: (f"argument {name}",) for name in arguments}

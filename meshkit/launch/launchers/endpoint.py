@@ -12,13 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from .hostlist import first_host, host_names
+from .hostlist import first_host
+from .hostlist import host_names as expand_hosts
 from .variables import Env, Names, first_set, raise_invalid
 
-MOST = 100_000  # hosts that are listed
+MAX_HOSTS = 100_000  # of a list
 PORT = 29500  # if nothing distinguishes two jobs on a host
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface
-LOWEST, HOW_MANY = 12000, 20000  # ports below the range that Linux assigns by itself
+FIRST_PORT, NUM_PORTS = 12000, 20000  # below the range that Linux assigns by itself
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ class NodeList:
     hosts: Names
     job: Names
 
-    def names(self, env: Env) -> list[str]:
+    def host_names(self, env: Env) -> list[str]:
         """Return all hosts of the list; empty if the list is missing or malformed."""
         name = first_set(self.hosts, env)
         try:
-            return list(islice(host_names(env[name]), MOST)) if name else []
+            return list(islice(expand_hosts(env[name]), MAX_HOSTS)) if name else []
         except ValueError:
             return []
 
@@ -113,4 +114,4 @@ def _with_job_port(host: str, source: str, job: Names, env: Env) -> Endpoint:
         return Endpoint(host, PORT, source, "default")
     ids = [int(env[name]) for name in names]
     spread = sum(number * 31**power for power, number in enumerate(reversed(ids)))
-    return Endpoint(host, LOWEST + spread % HOW_MANY, source, names[0])
+    return Endpoint(host, FIRST_PORT + spread % NUM_PORTS, source, names[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 from .endpoint import Endpoint
 from .hostlist import task_counts
-from .table import Launcher
+from .launcher import Launcher
 from .variables import Env, Names, first_set, raise_conflict, raise_invalid, read_int, read_text
 from .world import World
 
@@ -34,7 +34,7 @@ def world_from_launcher(row: Launcher, env: Env, *, others: list[Launcher]) -> W
     _check(row, fields, env)
     fields |= _derived(row, fields) | _endpoint_fields(row, env)
     if method := read_text(row.name, row.init_method, env):
-        fields["init_method"] = (method, row.init_method[0])
+        fields["init_method"] = method
     values: dict[str, Any] = {name: value for name, (value, _) in fields.items()}
     return World(
         launcher=row.name,
@@ -61,12 +61,11 @@ def _number_fields(row: Launcher, env: Env, hint: str) -> Fields:
         ("node_rank", row.node_rank, 0, True),
         ("num_nodes", row.num_nodes, 1, True),
     )
-    fields: Fields = {}
-    for field, names, least, optional in columns:
-        value = read_int(row.name, names, env, least=least, optional=optional, hint=hint)
-        if value is not None:
-            fields[field] = (value, first_set(names, env) or "")
-    return fields
+    numbers = (
+        (field, read_int(row.name, names, env, least=least, optional=optional, hint=hint))
+        for field, names, least, optional in columns
+    )
+    return {field: number for field, number in numbers if number is not None}
 
 
 def _local_size(row: Launcher, env: Env) -> Fields:
@@ -132,15 +131,11 @@ def _endpoint_fields(row: Launcher, env: Env) -> Fields:
     host = read_text(row.name, row.master_addr, env)
     port = read_int(row.name, row.master_port, env, least=1, most=65535, optional=True)
     implied = None if host and port else _implied_endpoint(row, env)
-    fields: Fields = {}
     if implied:
-        fields["master_addr"] = (implied.host, implied.host_source)
-        fields["master_port"] = (implied.port, implied.port_source)
-    if host:
-        fields["master_addr"] = (host, first_set(row.master_addr, env) or "")
-    if port:
-        fields["master_port"] = (port, first_set(row.master_port, env) or "")
-    return fields
+        host = host or (implied.host, implied.host_source)
+        port = port or (implied.port, implied.port_source)
+    fields = {"master_addr": host, "master_port": port}
+    return {name: field for name, field in fields.items() if field is not None}
 
 
 def _implied_endpoint(row: Launcher, env: Env) -> Endpoint | None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-MOST = 10**7  # nodes of one part of a list; larger than any machine
+MAX_NODES = 10**7  # nodes of one part of a list; larger than any machine
 _NAME = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")  # up to a comma outside brackets
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
@@ -74,7 +74,7 @@ def task_counts(text: str) -> list[int]:
     counts: list[int] = []
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())
-        if match is None or not 0 < int(match[2] or 1) <= MOST:
+        if match is None or not 0 < int(match[2] or 1) <= MAX_NODES:
             raise ValueError(f"not a list of tasks: {text!r}")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts

@@ -17,6 +17,11 @@ def first_set(names: Names, env: Env) -> str | None:
     return next((name for name in names if name in env), None)
 
 
+def first_value(names: Names, env: Env) -> str | None:
+    """Return the value of the first of the names that is set, or None."""
+    return env.get(first_set(names, env) or "")
+
+
 def read_int(
     launcher: str,
     names: Names,
@@ -26,8 +31,8 @@ def read_int(
     most: int | None = None,
     optional: bool = False,
     hint: str = "",
-) -> int | None:
-    """Return a variable as an int from ``least`` to ``most``, or None if optional and not set.
+) -> tuple[int, str] | None:
+    """Return a variable as an int from ``least`` to ``most``, and its name.
 
     Args:
         launcher: the launcher to name in an error.
@@ -37,6 +42,9 @@ def read_int(
         most: the largest valid value; None for no limit.
         optional: whether the variable may be missing.
         hint: a line of evidence for the error.
+
+    Returns:
+        None if the variable is optional and not set.
 
     Raises:
         LaunchError: if it is missing, empty, not a number or out of range.
@@ -48,7 +56,7 @@ def read_int(
     digits = text is not None and re.fullmatch(r"\s*[0-9]{1,18}\s*", text)
     value = int(text) if text is not None and digits else -1
     if value >= least and (most is None or value <= most):
-        return value
+        return value, name or ""
     span = f"{least} or more" if most is None else f"{least} to {most}"
     fault = f"{' or '.join(names)} is not set" if text is None else f"{name}={text!r} is not {span}"
     example = least if most is None else 29500
@@ -61,8 +69,8 @@ def read_int(
     )
 
 
-def read_text(launcher: str, names: Names, env: Env) -> str | None:
-    """Return a variable without surrounding blanks, or None if it is not set.
+def read_text(launcher: str, names: Names, env: Env) -> tuple[str, str] | None:
+    """Return a variable without surrounding blanks, and its name; None if it is not set.
 
     Raises:
         LaunchError: if it is empty.
@@ -73,7 +81,7 @@ def read_text(launcher: str, names: Names, env: Env) -> str | None:
     if not env[name].strip():
         fix = f"export {name}=<value>, or unset {name}."
         raise_invalid(launcher, {name: env[name]}, f"{name} is empty", fix=fix)
-    return env[name].strip()
+    return env[name].strip(), name
 
 
 def raise_invalid(

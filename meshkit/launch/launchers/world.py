@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .table import contradicting
+from .table import contradicting_variables
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +92,9 @@ class World:
         values = {name: getattr(self, field) for field, name in EXPORTED.items()}
         exported = {name: str(value) for name, value in values.items() if value is not None}
         target = os.environ if environ is None else environ
-        for name in contradicting(target, self.rank, self.world_size) | {"LOCAL_WORLD_SIZE"}:
+        for name in contradicting_variables(target, self.rank, self.world_size) | {
+            "LOCAL_WORLD_SIZE"
+        }:
             target.pop(name, None)
         target.update(exported)
         return exported

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...core.call import public
-from ...core.errors import RankTimeoutError, SpawnError, SpecError, format_error
+from ...core.errors import RankTimeoutError, SpawnError, SpecError
 from ...core.text import format_ranks
 from ...core.validate import parse_integer
 from ..timeouts import Time, parse_timeout
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
-from .worker import Failure, Outcome, Success, environment, run
+from .worker import Failure, Outcome, Success, child_environment, run_rank
 
 Result = TypeVar("Result")
 
@@ -78,7 +78,6 @@ def spawn(
         >>> spawn(operator.add, 2, (40, 2))
         [42, 42]
     """
-    getattr(fn, "__qualname__", repr(fn))
     count = parse_integer(world_size)
     if count is None or count < 1:
         raise SpecError("world_size is not a number of processes.", fix="1 or more.")
@@ -92,7 +91,7 @@ def spawn(
         shutil.rmtree(folder, ignore_errors=True)
     failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
     if failures:
-        raise _failed(failures)
+        raise _spawn_error(failures) from failures[_first_failure(failures)].error
     return [outcome.result for outcome in outcomes if isinstance(outcome, Success)]
 
 
@@ -121,9 +120,9 @@ def _start(
     try:
         for rank in range(count):
             pipe, child_end = context.Pipe()
-            args = job, environment(rank, count, init_method), child_end
+            args = job, child_environment(rank, count, init_method), child_end
             inherited = inherited_pipe_ends(context, started, pipe)
-            process = context.Process(target=run, args=(*args, *inherited))
+            process = context.Process(target=run_rank, args=(*args, *inherited))
             start_process(process)
             child_end.close()
             started.append((process, pipe))
@@ -187,6 +186,11 @@ def _end(started: list[tuple[BaseProcess, Connection]], finished: Collection[int
         process.join()
 
 
+def _first_failure(failures: dict[int, Failure]) -> int:
+    """Return the rank that failed first."""
+    return min(failures, key=lambda rank: failures[rank].when)
+
+
 def _advice(first: int, failure: Failure) -> str:
     """Return the fix; a child that exits before its first line usually lacks a main guard."""
     if failure.summary.endswith("with exit code 1") and not failure.traceback:
@@ -194,24 +198,20 @@ def _advice(first: int, failure: Failure) -> str:
     return f"look at rank {first} first; the others may have failed because it did."
 
 
-def _failed(failures: dict[int, Failure]) -> SpawnError:
+def _spawn_error(failures: dict[int, Failure]) -> SpawnError:
     """Return the error that names the rank that failed first, and the outcomes of the others."""
-    first = min(failures, key=lambda rank: failures[rank].when)
+    first = _first_failure(failures)
     ranks_by_summary: dict[str, list[int]] = {}
-    for rank in failures.keys() - {first}:
+    for rank in sorted(failures.keys() - {first}):
         ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)
-    lines = [
-        f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(sorted(ranks))}: {summary}"
-        for summary, ranks in ranks_by_summary.items()
-    ]
-    text = format_error(
+    return SpawnError(
         f"rank {first} failed first, with {failures[first].summary}",
         *failures[first].traceback.splitlines(),
-        *lines,
+        *(
+            f"{'Rank' if len(ranks) == 1 else 'Ranks'} {format_ranks(ranks)}: {summary}"
+            for summary, ranks in ranks_by_summary.items()
+        ),
         fix=_advice(first, failures[first]),
+        errors={rank: failure.error for rank, failure in failures.items()},
+        tracebacks={r: failure.traceback for r, failure in failures.items() if failure.traceback},
     )
-    errors = {rank: out.error for rank, out in failures.items()}
-    tracebacks = {rank: out.traceback for rank, out in failures.items() if out.traceback}
-    error = SpawnError(text, errors=errors, tracebacks=tracebacks)
-    error.__cause__ = errors[first]
-    return error

@@ -89,8 +89,8 @@ def _check_forkable() -> None:
         SpecError: if they could not.
     """
     torch = sys.modules.get("torch")
-    kinds = [row.device for row in ACCELERATORS]
-    used = [kind for kind in kinds if _in_use(getattr(torch, kind, None))]
+    devices = [row.device for row in ACCELERATORS]
+    used = [name for name in devices if _in_use(getattr(torch, name, None))]
     joined = torch is not None and torch.distributed.is_initialized()
     if not used and not joined:
         return

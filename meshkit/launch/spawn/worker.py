@@ -49,7 +49,7 @@ class Failure:
 Outcome = Success | Failure
 
 
-def environment(rank: int, world_size: int, init_method: str) -> dict[str, str]:
+def child_environment(rank: int, world_size: int, init_method: str) -> dict[str, str]:
     """Return the variables of a child: this process' own, with those of its launcher replaced.
 
     Args:
@@ -73,7 +73,7 @@ def environment(rank: int, world_size: int, init_method: str) -> dict[str, str]:
     }
 
 
-def run(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Connection) -> None:
+def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Connection) -> None:
     """Run one rank of a spawned job and send its outcome.
 
     Args:

@@ -26,6 +26,7 @@ from functools import partial
 
 import torch.distributed as dist
 
+from ...core.call import Call, Verbatim, drop_none
 from ...core.errors import CollectiveError, MeshkitError
 from ...launch.store.client import store_call
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
@@ -74,7 +75,13 @@ def guard_collectives(context: GuardContext, limit: timedelta | None) -> Iterato
             translated = _translate(context, tracker, error)
             if translated is None:
                 raise
-            raise translated from error
+            raise _quote(translated, limit) from error
+
+
+def _quote(error: MeshkitError, limit: timedelta | None) -> MeshkitError:
+    """Return the error with the call of the guard, whose block or watching thread reports it."""
+    timeout = None if limit is None else f"{limit.total_seconds():g}"
+    return error.quote(Call("mesh.guard", kwargs=drop_none(timeout=timeout and Verbatim(timeout))))
 
 
 def _translate(
@@ -130,9 +137,7 @@ def _watching(
         yield
         return
     over, thread = threading.Event(), threading.get_ident()
-    # a collective on a foreign group has its own timeout, and raises nothing at this one
-    patience = limit.total_seconds() + (context.answer_time if raises else 0)
-    arguments = context, keys, tracker, patience, raises, thread, over
+    arguments = context, keys, tracker, limit, raises, thread, over
     watcher = threading.Thread(target=_watch, args=arguments, name="meshkit-guard", daemon=True)
     watcher.start()
     try:
@@ -146,12 +151,14 @@ def _watch(
     context: GuardContext,
     keys: dist.Store,
     tracker: CollectiveTracker,
-    patience: float,
+    limit: timedelta,
     raises: bool,
     thread: int,
     over: threading.Event,
 ) -> None:
-    """Answer roll calls; start one after ``patience`` seconds without a new collective."""
+    """Answer roll calls; start one if the thread begins no collective for too long."""
+    # a collective on a foreign group has its own timeout, and raises nothing at this one
+    patience = limit.total_seconds() + (context.answer_time if raises else 0)
     since, begun = time.monotonic(), None
     with suppress(RuntimeError):  # the store is gone, so no rank can read a report
         while not over.wait(context.poll_interval):
@@ -164,6 +171,6 @@ def _watch(
                 summary = f"rank {context.rank} waits in {status.operation}." if raises else ""
                 report = report_failure(context, summary, status)
                 if report is not None:
-                    print(report, file=sys.stderr, flush=True)
+                    print(_quote(report, limit), file=sys.stderr, flush=True)
                     return abort_groups(context.groups.values())
                 since = time.monotonic()

@@ -18,7 +18,7 @@ from ...core.text import format_ranks
 from ..groups.all_gather import all_gather
 
 REPEATS = 5
-WRONG = -1.0  # instead of seconds, if a group holds other ranks than the layout says
+WRONG = -1.0  # instead of seconds, if a group holds other ranks than the layout
 
 
 def verify_groups(
@@ -38,7 +38,7 @@ def verify_groups(
         device: the device that tensors of a collective must be on.
 
     Raises:
-        MeshkitError: on every rank, when a group holds other ranks than the layout says.
+        MeshkitError: on every rank, if a group holds other ranks than the layout.
     """
     keys = [key for key in groups if key]
     matches = [_has_members(layout.peers(rank, *key).tolist(), groups[key], device) for key in keys]
@@ -73,14 +73,14 @@ def _time_gather(group: dist.ProcessGroup, device: torch.device) -> float:
 
 
 def _check_members(layout: Layout, keys: list[Axes], seconds: Seconds) -> None:
-    """Raise if any rank found other members in a group than the layout says."""
+    """Raise if a group of any rank has other members than in the layout."""
     ranks = layout.grid.ravel()
     for key, column in zip(keys, seconds.T, strict=True):
         wrong = sorted(int(rank) for rank in ranks[column == WRONG])
         if wrong:
             raise MeshkitError(
-                f"the group over {' '.join(key)} is not the one the mesh says.",
-                "A gather over it met other ranks, or in another order, on ranks "
+                f"the group over {' '.join(key)} does not hold the ranks of the layout.",
+                "A gather over it returned other ranks, or another order, on ranks "
                 f"{format_ranks(wrong)}.",
                 fix="close the mesh and build it again; report this with the version of torch.",
             )

@@ -42,9 +42,10 @@ def test_the_whole_run() -> None:
     # one line counts: two ranks, 2 steps and a factor of 1, on two hosts
     (fit,) = [one for one in fits if one["mode"] == "concurrent"]
     assert links == {
-        "across": pytest.approx(1 / fit["beta"] / 1e9),
-        "wait_across": pytest.approx(fit["alpha"] / 2),
-        "source": "meshkit bench dp=2 sp=2, gloo on cpu, torch 2.13.0: across, wait_across",
+        "bandwidth_inter_node": pytest.approx(1 / fit["beta"] / 1e9),
+        "latency_inter_node": pytest.approx(fit["alpha"] / 2),
+        "source": "meshkit bench dp=2 sp=2, gloo on cpu, torch 2.13.0: "
+        "bandwidth_inter_node, latency_inter_node",
     }
     assert [(fit["op"], fit["target"], fit["mode"], fit["ranks"]) for fit in fits] == [
         ("all_reduce", "dp", "alone", 2),
@@ -143,7 +144,7 @@ def test_levels_are_those_of_ranks_wherever_they_sit() -> None:
         *[["inside"], ["across"], ["across"]],
         ["inside", "across"],
     ]
-    assert told["links"].keys() == {"inside", "wait_inside", "source"}
+    assert told["links"].keys() == {"bandwidth_intra_node", "latency_intra_node", "source"}
     assert told["hosts"] == ["b", "b", "a", "a"]
 
 

@@ -16,7 +16,7 @@ from meshkit.bench.results.run import BenchmarkRun
 from meshkit.bench.results.targets import ALONE, CONCURRENT, parse_targets
 from meshkit.core.cost.machines import MACHINES, Machine
 from meshkit.core.cost.memory import ParallelConfig
-from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, seconds, traffic_of
+from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, traffic_of, transfer_time
 from tests.bench.results.example_runs import EMPTY, REPORT
 
 quick = settings(deadline=None, max_examples=40, database=None)
@@ -39,7 +39,9 @@ def modelled(
                 amount, steps = passes * (ranks - 1) / ranks * size, passes * (ranks - 1)
                 among = group_locality(job, ParallelConfig(1, dp, 1, 1, 1, tp), *axes)
                 took = float(
-                    seconds(links, traffic_of(job, among, np.float64(amount), np.float64(steps)))
+                    transfer_time(
+                        links, traffic_of(job, among, np.float64(amount), np.float64(steps))
+                    )
                 )
                 for mode, factor in ((ALONE, slow), (CONCURRENT, 1.0)):
                     timing = Timing.of([took * factor])
@@ -60,25 +62,36 @@ def test_what_the_search_takes_is_found_again(
     inside: float, across: float, wait: float, far: float, grid: tuple[int, int, int]
 ) -> None:
     links = replace(
-        MACHINES["h100"], inside=inside, across=across, wait_inside=wait, wait_across=far
+        MACHINES["h100"],
+        bandwidth_intra_node=inside,
+        bandwidth_inter_node=across,
+        latency_intra_node=wait,
+        latency_inter_node=far,
     )
     found = link_speeds(modelled(links, *grid, ["dp", "tp"], 3.0))
     figures = (inside, across, wait, far)
-    names = ("inside", "across", "wait_inside", "wait_across")
+    names = (
+        "bandwidth_intra_node",
+        "bandwidth_inter_node",
+        "latency_intra_node",
+        "latency_inter_node",
+    )
     assert [found[name] for name in names] == pytest.approx(figures, rel=1e-3)
 
 
 def test_ranks_that_share_a_node_share_what_leaves_it() -> None:
     # the world alone: four of eight ranks on a node, so a quarter of each one's bytes leaves
-    links = replace(MACHINES["h100"], inside=1000, across=10)
+    links = replace(MACHINES["h100"], bandwidth_intra_node=1000, bandwidth_inter_node=10)
     report = modelled(links, 4, 4, 8, ["dp tp"], 1.0)
-    assert link_speeds(report)["across"] == pytest.approx(10, rel=1e-3)
+    assert link_speeds(report)["bandwidth_inter_node"] == pytest.approx(10, rel=1e-3)
     # with groups of one rank a node beside it, those count: the wires inside are slow here
-    slow = replace(MACHINES["h100"], inside=1, across=10)
+    slow = replace(MACHINES["h100"], bandwidth_intra_node=1, bandwidth_inter_node=10)
     both = link_speeds(modelled(slow, 2, 8, 8, ["dp", "dp tp"], 1.0))
-    assert both["across"] == pytest.approx(10, rel=1e-3)
+    assert both["bandwidth_inter_node"] == pytest.approx(10, rel=1e-3)
     only = link_speeds(modelled(slow, 2, 8, 8, ["dp tp"], 1.0))
-    assert only["across"] == pytest.approx(1 / 7, rel=1e-3)  # 7/8 of the bytes inside at 1 GB/s
+    assert only["bandwidth_inter_node"] == pytest.approx(
+        1 / 7, rel=1e-3
+    )  # 7/8 of the bytes inside at 1 GB/s
 
 
 def test_alone_counts_where_there_is_no_other_way() -> None:
@@ -86,8 +99,8 @@ def test_alone_counts_where_there_is_no_other_way() -> None:
     lone = replace(
         report, measurements=tuple(one for one in report.measurements if one.mode == ALONE)
     )
-    assert link_speeds(report)["inside"] == pytest.approx(450, rel=1e-3)
-    assert link_speeds(lone)["inside"] == pytest.approx(225, rel=1e-3)
+    assert link_speeds(report)["bandwidth_intra_node"] == pytest.approx(450, rel=1e-3)
+    assert link_speeds(lone)["bandwidth_intra_node"] == pytest.approx(225, rel=1e-3)
 
 
 def test_what_a_line_does_not_tell_is_left_out() -> None:
@@ -101,10 +114,10 @@ def test_what_a_line_does_not_tell_is_left_out() -> None:
 
     flat, steep = run(3.0, 2.0, 1.0), run(1.0, 2.0**6, 2.0**12)
     about = "meshkit bench dp=2 sp=2, gloo on cpu, torch 2.13.0"
-    assert flat.keys() == {"wait_inside", "source"}
-    assert flat["source"] == f"{about}: wait_inside"
-    assert steep["inside"] == pytest.approx(0.5 * 2**10 / 1e9)
-    assert run(1.0, 1.5, 40.0).keys() == {"inside", "wait_inside", "source"}
+    assert flat.keys() == {"latency_intra_node", "source"}
+    assert flat["source"] == f"{about}: latency_intra_node"
+    assert steep["bandwidth_intra_node"] == pytest.approx(0.5 * 2**10 / 1e9)
+    assert run(1.0, 1.5, 40.0).keys() == {"bandwidth_intra_node", "latency_intra_node", "source"}
 
 
 def test_other_operations_and_runs_without_lines_tell_nothing() -> None:

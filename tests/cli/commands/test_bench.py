@@ -10,32 +10,18 @@ import select
 import signal
 import subprocess
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from meshkit import SpawnError, SpecError
+from meshkit import SpawnError
 from meshkit.bench.results.collectives import OPERATIONS
 from meshkit.bench.results.run import BenchmarkRun
 from meshkit.bench.run import Request
 from meshkit.cli.commands import bench
-from meshkit.cli.commands.bench import measured_beside
-from meshkit.cli.main import main, parser
-from meshkit.cli.options.bench import (
-    RANK,
-    SIZES,
-    as_size,
-    check_memory,
-    read_operations,
-    read_size,
-    read_sizes,
-    read_turns,
-    turns_as_typed,
-)
-from meshkit.cli.options.command_line import CommandLine
+from meshkit.cli.commands.bench import measure_on_shared_device
+from meshkit.cli.main import create_parser, main
 from meshkit.core.grid.layout import Layout
 from meshkit.launch.launchers.detect import detect
 from meshkit.launch.launchers.table import LAUNCHERS
@@ -131,7 +117,9 @@ def test_from_eight_ranks_to_json_and_a_search(
     assert {name: links[name] for name in told["links"] if name != "source"} == {
         name: figure for name, figure in told["links"].items() if name != "source"
     }
-    assert {"inside", "wait_inside"} & told["links"].keys()  # of a line without a slope only one
+    assert {"bandwidth_intra_node", "latency_intra_node"} & told[
+        "links"
+    ].keys()  # of a line without a slope only one
 
 
 def one_is_wrong(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
@@ -139,13 +127,13 @@ def one_is_wrong(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] |
     with pytest.MonkeyPatch.context() as patch:
         if detect().rank == 1:
             return_wrong_elements(patch, "broadcast", 2)
-        return measured_beside(request, layout)
+        return measure_on_shared_device(request, layout)
 
 
 def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured_beside", one_is_wrong)
+    monkeypatch.setattr(bench, "measure_on_shared_device", one_is_wrong)
     asked = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
     assert main(["bench", *asked]) == 1
     out, _ = capsys.readouterr()
@@ -154,17 +142,17 @@ def test_a_wrong_result_fails(
 
 def one_leaves(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
     """Measure without rank 1."""
-    return None if detect().rank == 1 else measured_beside(request, layout)
+    return None if detect().rank == 1 else measure_on_shared_device(request, layout)
 
 
 def test_a_rank_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "measured_beside", one_leaves)
+    monkeypatch.setattr(bench, "measure_on_shared_device", one_leaves)
     assert main(["bench", "dp=2", "-n", "2", "--timeout", "1", *QUICK]) == 1
     out, error = capsys.readouterr()
     assert out == ""
-    assert error.splitlines()[0] == "meshkit bench: rank 0 of 2 failed first."
+    assert error.splitlines()[0].endswith(" --timeout 1 -n 2: rank 0 of 2 failed first.")
     assert "did not arrive at init(device='cpu', timeout=1.0) within 1 s." in error
     assert error.splitlines()[-1] == "  Fix: look at the logs of rank 1 first."
 
@@ -227,10 +215,10 @@ def test_ctrl_c_while_ranks_are_started(
             signal.raise_signal(signal.SIGINT)
         raise raised
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
-    asked = parser(["bench"]).parse_args(["bench", "dp=2", "-n", "2"])
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.spawn", spawn)
+    args = create_parser(["bench"]).parse_args(["bench", "dp=2", "-n", "2"])
     with pytest.raises(kind) as caught:
-        asked.command.run(asked)
+        args.command.run(args)
     assert type(caught.value) is kind
 
 
@@ -246,9 +234,9 @@ MISUSE = [
     ),
     (
         ["dp=4", "sp=2", "--axes", "dp,dp sp"],
-        " dp=4 sp=2 --axes 'dp,dp sp' needs 8 ranks, and here is one process.\n"
-        "  Fix: meshkit bench dp=4 sp=2 --axes 'dp,dp sp' -n 8, which starts them; or this under a "
-        "launcher.\n",
+        " dp=4 sp=2 --axes 'dp,dp sp' needs 8 ranks, and this is a single process.\n"
+        "  Fix: meshkit bench dp=4 sp=2 --axes 'dp,dp sp' -n 8, which starts them; or run it "
+        "under a launcher.\n",
     ),
     (
         ["dp=1", "tp=1", "-n", "1"],
@@ -257,35 +245,37 @@ MISUSE = [
     ),
     (
         ["dp=2", "-n", "2", "--sizes", "1K:1024G", "--iters", "5", "--timeout", "9"],
-        " dp=2 --sizes 1K:1024G --iters 5 --timeout 9 -n 2: 1024G does not fit into memory.\n"
-        "  2 ranks here, each with 2 of it at the least and 33554432 bytes beside, hold "
-        "4398113619968 bytes; there are 20000000000.\n"
+        " dp=2 --sizes 1K:1024G --iters 5 --timeout 9 -n 2: arrays of 1024G do not fit into "
+        "the memory of this machine.\n"
+        "  2 ranks, each with at least 2 arrays and 33554432 other bytes, need 4398113619968 "
+        "bytes; 20000000000 are available.\n"
         "  Fix: meshkit bench dp=2 --sizes 1K:1G --iters 5 --timeout 9 -n 2.\n",
     ),
     (
         ["dp=2", "-n", "2", "--sizes", "64G", "--warm-up", "0"],
-        " dp=2 --sizes 64G --warm-up 0 -n 2: 64G does not fit into memory.\n"
-        "  2 ranks here, each with 2 of it at the least and 33554432 bytes beside, hold "
-        "274945015808 bytes; there are 20000000000.\n"
+        " dp=2 --sizes 64G --warm-up 0 -n 2: arrays of 64G do not fit into the memory of this "
+        "machine.\n"
+        "  2 ranks, each with at least 2 arrays and 33554432 other bytes, need 274945015808 bytes; "
+        "20000000000 are available.\n"
         "  Fix: meshkit bench dp=2 --sizes 1G --warm-up 0 -n 2.\n",
     ),
     (
         ["dp=-1", "-n", "100000"],
-        " dp=-1 -n 100000: 100000 ranks here do not fit into memory.\n"
-        "  Each holds some 33554432 bytes before an array; there are 20000000000.\n"
+        " dp=-1 -n 100000: 100000 ranks do not fit into the memory of this machine.\n"
+        "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
         "  Fix: meshkit bench dp=-1 -n 149.\n",
     ),
     (
         ["dp=-1", "tp=8", "-n", "80000"],
-        " dp=-1 tp=8 -n 80000: 80000 ranks here do not fit into memory.\n"
-        "  Each holds some 33554432 bytes before an array; there are 20000000000.\n"
+        " dp=-1 tp=8 -n 80000: 80000 ranks do not fit into the memory of this machine.\n"
+        "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
         "  Fix: meshkit bench dp=-1 tp=8 -n 144.\n",
     ),
     (
         ["dp=1000", "-n", "1000"],
-        " dp=1000 -n 1000: 1000 ranks here do not fit into memory.\n"
-        "  Each holds some 33554432 bytes before an array; there are 20000000000.\n"
-        "  Fix: a mesh of 149 ranks or fewer on this machine.\n",
+        " dp=1000 -n 1000: 1000 ranks do not fit into the memory of this machine.\n"
+        "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
+        "  Fix: a mesh of at most 149 ranks on this machine.\n",
     ),
 ]
 
@@ -297,9 +287,11 @@ def test_misuse_is_told_before_a_rank_is_started(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(bench, "_started", lambda *_: pytest.fail("ranks were started"))
-    monkeypatch.setattr(bench, "_here", lambda *_: pytest.fail("a job was joined"))
-    monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: 20 * 10**9)
+    monkeypatch.setattr(bench, "_measure_locally", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(
+        bench, "_measure_under_launcher", lambda *_: pytest.fail("a job was joined")
+    )
+    monkeypatch.setattr("meshkit.cli.options.memory.memory", lambda: 20 * 10**9)
     assert main(["bench", *typed]) == 2
     assert capsys.readouterr() == ("", f"meshkit bench{said}")
 
@@ -316,49 +308,13 @@ def test_without_matplotlib_no_rank_is_started(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(bench, "_started", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(bench, "_measure_locally", lambda *_: pytest.fail("ranks were started"))
     assert main(["bench", "dp=2", "-n", "2", "--plot", "x.png"]) == 1
     assert capsys.readouterr().err == (
-        "meshkit bench: --plot x.png: matplotlib draws it, and is not installed.\n"
-        "  Fix: pip install 'meshkit[plot]'; or leave --plot out.\n"
+        "meshkit bench dp=2 -n 2 --plot x.png: the picture cannot be drawn: matplotlib is not "
+        "installed.\n"
+        "  Fix: pip install 'meshkit[plot]'; or leave out --plot.\n"
     )
-
-
-REFUSED: list[tuple[Callable[[str], object], str, str]] = [
-    (read_size, "", "'' is not a number of bytes, such as 1024, 64K or 16M"),
-    (read_size, "1T", "'1T' is not a number of bytes, such as 1024, 64K or 16M"),
-    (read_size, "1.5K", "'1.5K' is not a number of bytes, such as 1024, 64K or 16M"),
-    (read_size, "\u0661", "'\u0661' is not a number of bytes, such as 1024, 64K or 16M"),
-    (read_sizes, "4:2", "'4:2' holds no sizes from 1 byte to 1024G"),
-    (read_sizes, "0", "'0' holds no sizes from 1 byte to 1024G"),
-    (read_sizes, "1:2:1", "'1:2:1' holds no sizes from 1 byte to 1024G"),
-    (read_sizes, "1:2:x", "'1:2:x' is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M"),
-    (read_sizes, "1:2:3:4", "'1:2:3:4' is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M"),
-    (read_turns, "0", "'0' is not a whole number of 1 or more"),
-    (turns_as_typed, "some", "'some' is not a whole number of 1 or more"),
-    (read_operations, "reduce", f"'reduce' is not one of {', '.join(OPERATIONS)}"),
-    (read_operations, "broadcast,", f"'' is not one of {', '.join(OPERATIONS)}"),
-]
-
-
-@pytest.mark.parametrize(("read", "text", "said"), REFUSED)
-def test_what_cannot_be_read(read: Callable[[str], object], text: str, said: str) -> None:
-    with pytest.raises(ArgumentTypeError) as error:
-        read(text)
-    assert str(error.value) == said
-
-
-def test_where_memory_is_not_told_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    CommandLine("meshkit bench", ({"dp": 2},))
-    monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: None)
-    check_memory("1024G", 2)
-    monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: 2 * RANK + 4 * 1024)
-    check_memory("1K", 2)
-    with pytest.raises(SpecError, match=r"Fix: meshkit bench dp=2 --sizes 256\.$"):
-        check_memory("1K:2K:2", 2)
-    monkeypatch.setattr("meshkit.cli.options.bench.memory", lambda: 2 * RANK - 1)
-    with pytest.raises(SpecError, match="2 ranks here do not fit"):
-        check_memory("4", 2)
 
 
 def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
@@ -372,26 +328,15 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
         error.__cause__ = error.errors[1]
         raise error
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.spawn", spawn)
     typed = ["bench", "dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "1K:4M:4096"]
-    asked = parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
+    args = create_parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:
-        asked.command.run(asked)
+        args.command.run(args)
     assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two plan_cases, each of one group
     assert str(error.value).splitlines()[-1] == (
-        "  Fix: meshkit doctor; or --sizes 1M, which asks less of the machine."
+        "  Fix: meshkit doctor; or --sizes 1M, which needs less of the machine."
     )
-
-
-def test_the_largest_sizes_are_read_as_they_are_told() -> None:
-    for size in (2**40, 2**40 - 4, 10**12):
-        assert read_size(as_size(size)) == size
-
-
-def test_sizes_as_typed() -> None:
-    assert read_sizes("1k:1M:1024") == (1024, 1048576)
-    assert read_sizes("1G") == (2**30,)
-    assert read_sizes(SIZES) == (1024, 16384, 262144, 4194304)
 
 
 # ---------------------------------------------------------------- what becomes of a run
@@ -422,7 +367,7 @@ def test_only_rank_0_prints_and_all_leave_with_one_code(
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(bench, "_here", lambda *_: (rank, report))
+    monkeypatch.setattr(bench, "_measure_under_launcher", lambda *_: (rank, report))
     assert main(["bench", "dp=2", "sp=2", *["--json"] * as_json]) == code
     out, error = capsys.readouterr()
     assert error == ""
@@ -439,12 +384,12 @@ def test_a_picture_that_fails_at_the_end_does_not_cost_the_figures(
 
     monkeypatch.setattr("meshkit.bench.plot.check_plot", lambda path: None)
     monkeypatch.setattr("meshkit.bench.plot.plot", full)
-    monkeypatch.setattr(bench, "_started", lambda *_: (0, CLEAN))
+    monkeypatch.setattr(bench, "_measure_locally", lambda *_: (0, CLEAN))
     assert main(["bench", "dp=2", "sp=2", "-n", "4", "--plot", "x.png"]) == 1
     out, error = capsys.readouterr()
     assert out.endswith("OK: 4 rows in 1.2 s; 0 wrong elements.\n")
     assert error == (
         "meshkit bench: --plot x.png: the picture could not be written.\n"
         "  No space left on device\n"
-        "  Fix: --json, and draw what that says.\n"
+        "  Fix: --json, and draw its figures.\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ import meshkit
 from meshkit import Layout
 from meshkit.cli.command import to_ascii
 from meshkit.cli.commands import check
-from meshkit.cli.commands.check import checked
+from meshkit.cli.commands.check import check_mesh
 from meshkit.cli.main import main
 from meshkit.core.report.verification import CheckReport
 from meshkit.launch.launchers.detect import detect
@@ -56,7 +57,7 @@ def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
 
 
 def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
-    """What becomes of ranks that are started one by one, with a port that is free."""
+    """Start ranks one by one with a free port; return exit code, output and errors of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -125,8 +126,8 @@ def fails(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> str:
-    """What is said where four local ranks run a job."""
-    monkeypatch.setattr(check, "checked_beside", job)
+    """Return the error of four local ranks that run a job."""
+    monkeypatch.setattr(check, "check_on_shared_device", job)
     assert main(["check", "dp=2", "sp=2", "-n", "4", "--timeout", "20", *CPU]) == 1
     out, error = capsys.readouterr()
     assert out == ""
@@ -143,30 +144,29 @@ def one_dies(request: Mapping[str, Any], device: str | None, timeout: float) -> 
     with pytest.MonkeyPatch.context() as patch:
         if detect().rank == 1:
             patch.setattr(meshkit.Mesh, "verify", dies)
-        return checked(request, device, timeout)
+        return check_mesh(request, device, timeout)
 
 
 def test_a_rank_that_is_killed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, what, *_ = fails(one_dies, monkeypatch, capsys).splitlines()
-    assert first.startswith("meshkit check: rank 1 of 4 failed first")
+    assert ": rank 1 of 4 failed first" in first
     assert what == "  RuntimeError: the process ended by itself, with signal SIGKILL"
 
 
 def one_differs(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
     """Check, with other sizes on rank 2."""
-    return checked({"dp": 4} if detect().rank == 2 else request, device, timeout)
+    return check_mesh({"dp": 4} if detect().rank == 2 else request, device, timeout)
 
 
 def test_a_rank_with_other_sizes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, *rest = fails(one_differs, monkeypatch, capsys).splitlines()
-    assert re.match(r"meshkit check: rank \d of 4 failed first", first)
-    assert rest[0] == (
-        "  DisagreementError: ranks disagree about the mesh; no process group was created."
-    )
+    assert re.match(r"meshkit check dp=2 .*: rank \d of 4 failed first", first)
+    assert rest[0].startswith("  DisagreementError: ")
+    assert rest[0].endswith(": ranks disagree about the mesh; no process group was created.")
     assert [line.split(" (")[0] for line in rest[1:3]] == [
         "  ranks 0-1 and 3:  dp=2 sp=2",
         "  rank 2",
@@ -180,7 +180,7 @@ def one_is_elsewhere(request: Mapping[str, Any], device: str | None, timeout: fl
     with pytest.MonkeyPatch.context() as patch:
         if detect().rank == 1:
             patch.setattr(verify_module, "_has_members", lambda *given: proved(*given) and False)
-        return checked(request, device, timeout)
+        return check_mesh(request, device, timeout)
 
 
 def test_a_group_of_other_ranks(
@@ -199,17 +199,17 @@ def one_leaves(request: Mapping[str, Any], device: str | None, timeout: float) -
     """Check without rank 1."""
     if detect().rank == 1:
         raise SystemExit(0)
-    return checked(request, device, timeout)
+    return check_mesh(request, device, timeout)
 
 
 def test_a_rank_that_does_not_come_within_the_timeout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "checked_beside", one_leaves)
+    monkeypatch.setattr(check, "check_on_shared_device", one_leaves)
     assert main(["check", "dp=2", "-n", "2", "--timeout", "1", *CPU]) == 1
     assert capsys.readouterr() == (
         "",
-        "meshkit check: rank 0 of 2 failed first.\n"
+        "meshkit check dp=2 --device cpu --timeout 1 -n 2: rank 0 of 2 failed first.\n"
         "  RankTimeoutError: 1 of 2 ranks did not arrive at init(device='cpu', timeout=1.0) "
         f"within 1 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
         "  Fix: look at the logs of rank 1 first.\n",
@@ -223,7 +223,7 @@ def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
     for _, _, error in (zero, one):
         assert "Traceback" not in error
         assert (
-            "meshkit check: ranks disagree about the mesh; no process group was created.\n"
+            ": ranks disagree about the mesh; no process group was created.\n"
             "  rank 0:  dp=2\n  rank 1 (host " in error
         )
         assert error.splitlines()[-1].startswith("  Fix: ")
@@ -232,7 +232,7 @@ def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
 @pytest.mark.slow
 def test_a_rank_of_a_launcher_that_is_killed() -> None:
     asked = ["dp=2", "--timeout", "20", *CPU]
-    spoiled = "from meshkit import Mesh\nfrom meshkit.cli.command.main import main\n"
+    spoiled = "from meshkit import Mesh\nfrom meshkit.cli.main import main\n"
     spoiled += "from tests.cli.commands.test_check import dies\nimport pytest\n"
     spoiled += "pytest.MonkeyPatch().setattr(Mesh, 'verify', dies)\n"
     spoiled += f"main(['check', *{asked}])"
@@ -240,7 +240,7 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
     assert one[0] == -9
     assert (zero[0], zero[1]) == (1, "")
     assert "Traceback" not in zero[2]
-    assert "meshkit check: mesh.verify(timeout=20.0): " in zero[2]
+    assert "meshkit check dp=2 --device cpu --timeout 20: " in zero[2]
     assert "rank 1 (dp=1)" in zero[2]
 
 
@@ -258,31 +258,31 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
         ),
         (
             ["x=2", "-n", "2"],
-            " x=2 -n 2: the axis x has no standard place.\n"
-            "  The standard axes nest pp dp ep cp sp tp, from the outside in.\n"
-            "  Fix: say where it goes: meshkit check x=2 -n 2 --order 'dp x'.\n",
+            " x=2 -n 2: the axis x has no standard position.\n"
+            "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
+            "  Fix: give its position: meshkit check x=2 --order 'dp x' -n 2.\n",
         ),
         (
             ["dp=4", "sp=2"],
-            " dp=4 sp=2 needs 8 ranks, and here is one process.\n"
-            "  Fix: meshkit check dp=4 sp=2 -n 8, which starts them; or this under a launcher.\n",
+            " dp=4 sp=2 needs 8 ranks, and this is a single process.\n"
+            "  Fix: meshkit check dp=4 sp=2 -n 8, which starts them; or run it under a launcher.\n",
         ),
         (
             ["shard=2", "--order", "dp shard", "--groups", "dp shard"],
-            " shard=2 --order 'dp shard' --groups 'dp shard' needs 2 ranks, and here is one "
+            " shard=2 --order 'dp shard' --groups 'dp shard' needs 2 ranks, and this is a single "
             "process.\n"
             "  Fix: meshkit check shard=2 --order 'dp shard' --groups 'dp shard' -n 2, which "
-            "starts them; or this under a launcher.\n",
+            "starts them; or run it under a launcher.\n",
         ),
         (
             ["dp=2", "dp=2", "-n", "2"],
-            " dp=2 dp=2: dp has two sizes.\n  Fix: give dp once.\n",
+            " dp=2 dp=2 -n 2: dp has two sizes.\n  Fix: give dp once.\n",
         ),
         (
             ["timeout=2", "-n", "2"],
             " timeout=2 -n 2: 'timeout' cannot be the name of an axis.\n"
             "  It is the name of an option.\n"
-            "  Fix: another name for an axis; the option timeout is one of other calls.\n",
+            "  Fix: another name; timeout is an option of build_mesh or of a mesh.\n",
         ),
         (
             ["dp=2", "--groups", "dp dp", "-n", "2"],
@@ -296,8 +296,8 @@ def test_misuse_is_told_before_a_rank_is_started(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(check, "_started", lambda *_: pytest.fail("ranks were started"))
-    monkeypatch.setattr(check, "_here", lambda *_: pytest.fail("a job was joined"))
+    monkeypatch.setattr(check, "_check_locally", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr(check, "_check_under_launcher", lambda *_: pytest.fail("a job was joined"))
     assert main(["check", *typed]) == 2
     assert capsys.readouterr() == ("", f"meshkit check{said}")
 
@@ -319,7 +319,7 @@ def test_a_mesh_that_does_not_fit_a_launcher_is_told_as_it_was_typed() -> None:
 @pytest.mark.parametrize("text", ["dp", "dp=", "dp=x", "dp=2.0", "dp=\u0662", "dp=0", ""])
 def test_what_is_no_size(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", text, "-n", "2"]) == 2
-    assert capsys.readouterr().err.startswith(f"meshkit check {to_ascii(text)}: ")
+    assert capsys.readouterr().err.startswith(f"meshkit check {to_ascii(shlex.quote(text))} -n 2: ")
 
 
 # ---------------------------------------------------------------- what is said
@@ -332,7 +332,7 @@ def test_what_is_time_gather(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "time", Namespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr("meshkit.launch.job.init", lambda device, timeout: world)
     monkeypatch.setattr("meshkit.live.build_mesh.build_mesh", lambda dp: made)
-    report = check.checked({"dp": 4}, None, 5.0)
+    report = check.check_mesh({"dp": 4}, None, 5.0)
     wanted = {"rank": 3, "sizes": {"dp": 4}, "device": "cpu", "backend": "gloo"}
     assert report == replace(REPORT, **wanted)
 
@@ -344,9 +344,9 @@ def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -
         called.append((*given, timeout))
         return [REPORT, replace(REPORT, rank=1)]
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn", spawn)
-    assert check._started(2, {"dp": 2}, "cpu", 5.0) is REPORT
-    assert called == [(check.checked_beside, 2, ({"dp": 2}, "cpu", 5.0), 25.0)]
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.spawn", spawn)
+    assert check._check_locally(2, {"dp": 2}, "cpu", 5.0) is REPORT
+    assert called == [(check.check_on_shared_device, 2, ({"dp": 2}, "cpu", 5.0), 25.0)]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -354,7 +354,7 @@ def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> N
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     options: dict[str, Any] = {"order": None, "groups": None, "device": "cpu", "timeout": 9.0}
-    asked = Namespace(n=None, sizes=["dp=2", "sp=2"], json=as_json, command=check.CHECK, **options)
+    args = Namespace(n=None, words=["dp=2", "sp=2"], json=as_json, command=check.CHECK, **options)
     called = []
     for rank in (0, 1):
 
@@ -362,8 +362,8 @@ def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> N
             called.append(given[:3])
             return replace(REPORT, rank=rank)
 
-        monkeypatch.setattr(check, "_here", here)
-        answer = check.run(asked)
+        monkeypatch.setattr(check, "_check_under_launcher", here)
+        answer = check.run(args)
         assert answer.ok
         assert bool(answer.text) is (rank == 0)
     assert called == [({"dp": 2, "sp": 2}, "cpu", 9.0)] * 2
@@ -373,7 +373,7 @@ def test_ranks_that_share_a_machine_check_on_a_device_they_can_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called = []
-    monkeypatch.setattr(check, "shared_device", lambda device: f"shared {device}")
-    monkeypatch.setattr(check, "checked", lambda *given: called.append(given))
-    check.checked_beside({"dp": 2}, "cuda", 5.0)
+    monkeypatch.setattr(check, "choose_shared_device", lambda device: f"shared {device}")
+    monkeypatch.setattr(check, "check_mesh", lambda *given: called.append(given))
+    check.check_on_shared_device({"dp": 2}, "cuda", 5.0)
     assert called == [({"dp": 2}, "shared cuda", 5.0)]

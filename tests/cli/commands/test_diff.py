@@ -72,7 +72,7 @@ def test_axes_without_a_standard_place_stand_as_written(answer: Answers) -> None
         (
             "diff x=2 y=-1",
             'meshkit diff "x=2" "y=-1": there is nothing to infer y from.\n'
-            '  Fix: meshkit diff "x=2" "y=-1" --world 8, say.',
+            '  Fix: for example meshkit diff "x=2" "y=-1" --world 8.',
         ),
         (
             "diff 'dp=-1 tp=4' dp=2 --world 6",
@@ -83,8 +83,8 @@ def test_axes_without_a_standard_place_stand_as_written(answer: Answers) -> None
         ),
         (
             "diff dp=2 ''",
-            "meshkit diff: one of the two grids has no sizes.\n"
-            '  Fix: meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2", say.',
+            'meshkit diff "dp=2" "": one of the two grids has no sizes.\n'
+            '  Fix: for example meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2".',
         ),
         (
             "diff dp=2 dp=3 --global-batch 4",

@@ -137,7 +137,7 @@ def test_a_device_that_is_not_there(here: Here) -> None:
     assert here("--device", "cuda") == (
         1,
         "",
-        "meshkit hello: init(device='cuda', timeout=60.0): there is no cuda:0 for local_rank 0.\n"
+        "meshkit hello --device cuda: there is no cuda:0 for local_rank 0.\n"
         "  This process sees 0 cuda devices.\n"
         "  Fix: init(device='cpu').\n",
     )
@@ -148,7 +148,7 @@ def test_a_device_that_is_not_there_for_local_processes(here: Here) -> None:
     assert here("-n", "1", "--device", "cuda") == (
         1,
         "",
-        "meshkit hello: rank 0 of 1 failed first.\n"
+        "meshkit hello --device cuda -n 1: rank 0 of 1 failed first.\n"
         "  LaunchError: init(device='cuda', timeout=60.0): there is no cuda:0 for local_rank 0.\n"
         "  This process sees 0 cuda devices.\n"
         "  Fix: init(device='cpu').\n",
@@ -166,7 +166,7 @@ def test_ranks_that_do_not_come_within_the_timeout() -> None:
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert done.stderr.endswith(  # torch's own log may stand before it
-        "meshkit hello: 1 of 2 ranks did not arrive at init(device='cpu', timeout=2.0) "
+        "1 of 2 ranks did not arrive at meshkit hello --device cpu --timeout 2 "
         f"within 2 s.\n  Missing: 1. Arrived: 0 on host {socket.gethostname()}.\n"
         "  Fix: look at the logs of rank 1 first.\n"
     )
@@ -178,7 +178,7 @@ def test_a_bad_environment_is_one_message(here: Here, monkeypatch: pytest.Monkey
     assert here() == (
         1,
         "",
-        "meshkit hello: init(timeout=60.0): RANK=9 must be below WORLD_SIZE=8.\n"
+        "meshkit hello: RANK=9 must be below WORLD_SIZE=8.\n"
         "  Both were read for the launcher hand-written.\n"
         "  Fix: export RANK and WORLD_SIZE so that they agree.\n",
     )
@@ -198,16 +198,16 @@ def test_the_text_word_for_word() -> None:
         "rank 0 of 3 says hello from host a, device cpu, pid 310\n"
         "rank 1 of 3 says hello from host a, device cpu, pid 311\n"
         "rank 2 of 3 says hello from host a, device cpu, pid 312\n"
-        "LOOK HERE: the all-reduce over 3 ranks on gloo was wrong on 1-2."
+        "FAILED: the all-reduce over 3 ranks on gloo was wrong on 1-2."
     )
 
 
 def test_a_wrong_sum_fails_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Namespace(n=None, device=None, timeout=60.0, json=True)
+    args = Namespace(n=None, device=None, timeout=60.0, json=True)
     for rank, prints in ((0, True), (2, False)):
         monkeypatch.setattr(hello, "greet", lambda *_, rank=rank: one(rank))
-        monkeypatch.setattr(hello, "_gathered", lambda _: [one(0), one(1, ok=False), one(2)])
-        answer = hello.run(asked)
+        monkeypatch.setattr(hello, "_gather", lambda _: [one(0), one(1, ok=False), one(2)])
+        answer = hello.run(args)
         assert answer.ok is False
         assert bool(answer.text) is prints
 
@@ -215,7 +215,7 @@ def test_a_wrong_sum_fails_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> Non
 def missing_one() -> tuple[bool, bool]:
     """Run the check with the real all-reduce, then with one that loses rank 1."""
     world = meshkit.init(device="cpu")
-    right = hello._hears_all(world.rank, world.world_size, "cpu")
+    right = hello._check_all_reduce(world.rank, world.world_size, "cpu")
     reduce = dist.all_reduce
 
     def lossy(seen: torch.Tensor) -> None:
@@ -224,7 +224,7 @@ def missing_one() -> tuple[bool, bool]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "all_reduce", lossy)
-        return right, hello._hears_all(world.rank, world.world_size, "cpu")
+        return right, hello._check_all_reduce(world.rank, world.world_size, "cpu")
 
 
 def test_the_check_can_fail() -> None:
@@ -235,7 +235,7 @@ def test_ranks_that_share_a_machine_greet_from_a_device_they_can_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called = []
-    monkeypatch.setattr(hello, "shared_device", lambda device: f"shared {device}")
+    monkeypatch.setattr(hello, "choose_shared_device", lambda device: f"shared {device}")
     monkeypatch.setattr(hello, "greet", lambda *arguments: called.append(arguments))
-    hello.greet_beside("cuda", 5.0)
+    hello.greet_on_shared_device("cuda", 5.0)
     assert called == [("shared cuda", 5.0)]

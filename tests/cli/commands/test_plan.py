@@ -89,7 +89,7 @@ def test_its_ascii_twin_on_a_terminal_that_draws_no_lines() -> None:
 def test_the_fix_of_the_warning_warns_no_more(answer: Answers) -> None:
     for first in ("plan tp=4 dp=2 --order 'tp dp' --nodes 2", "plan dp=2 tp=8 --nodes 4"):
         _, text, _ = answer(first)
-        fix = text.rpartition("Fix: meshkit ")[2].strip().removesuffix(".")
+        fix = text.rpartition("Fix: meshkit ")[2].strip().removesuffix(".").partition(", as ")[0]
         code, text, _ = answer(fix)
         assert code == 0
         assert "tp" in text
@@ -166,7 +166,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
         (
             "plan dp=-1 tp=2",
             "meshkit plan dp=-1 tp=2: there is nothing to infer dp from.\n"
-            "  Fix: meshkit plan dp=-1 tp=2 --world 16, say.",
+            "  Fix: for example meshkit plan dp=-1 tp=2 --world 16.",
         ),
         (
             "plan dp=4 sp=3 --nodes 5",
@@ -196,7 +196,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
         (
             "plan dp=4 --nodes 7,8",
             "meshkit plan dp=4 --nodes 7,8: the nodes hold 15 ranks, the grid has 4.\n"
-            "  Fix: nodes whose sizes add up to 4, or --nodes 1.",
+            "  Fix: nodes whose ranks add up to 4, or --nodes 1.",
         ),
         (
             "plan dp=4 --global-batch 100 --micro-batch 3",
@@ -204,7 +204,9 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "100 is not a multiple of dp 4 x micro_batch 3 = 12.\n"
             "  Nearest global batches: 96 and 108.\n"
             "  Micro batches that divide 100 over dp 4: 1, 5, 25.\n"
-            "  Fix: --global-batch 96, or --global-batch 108, or --micro-batch one of 1, 5, 25.",
+            "  Fix: meshkit plan dp=4 --global-batch 96 --micro-batch 3, "
+            "or meshkit plan dp=4 --global-batch 108 --micro-batch 3, "
+            "or meshkit plan dp=4 --global-batch 100 --micro-batch 1.",
         ),
         (
             "plan tp=8 --order tp --global-batch 4 --micro-batch 1",
@@ -214,9 +216,9 @@ def test_nodes_that_differ(answer: Answers) -> None:
         ),
         (
             "plan shard=2 dp=2",
-            "meshkit plan shard=2 dp=2: the axis shard has no standard place.\n"
-            "  The standard axes nest pp dp ep cp sp tp, from the outside in.\n"
-            "  Fix: say where it goes: meshkit plan shard=2 dp=2 --order 'dp shard'.",
+            "meshkit plan shard=2 dp=2: the axis shard has no standard position.\n"
+            "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
+            "  Fix: give its position: meshkit plan shard=2 dp=2 --order 'dp shard'.",
         ),
         (
             "plan dp=4 --groups dd",
@@ -230,21 +232,21 @@ def test_nodes_that_differ(answer: Answers) -> None:
         ),
         (
             "plan four",
-            "meshkit plan four: 'four' is no size of an axis.\n"
-            "  Fix: meshkit plan dp=4 sp=2, say: an axis, = and its size.",
+            "meshkit plan four: 'four' is not the size of an axis.\n"
+            "  Fix: an axis, = and its size, for example dp=4.",
         ),
         *(
             (
                 f"plan dp={size}",
                 f"meshkit plan dp={size}: the size of dp is '{size}'.\n"
-                "  Fix: dp=4, say: 1 or more; or -1 for the one to be inferred.",
+                "  Fix: a size of 1 or more, for example dp=4; or dp=-1, which infers it.",
             )
             for size in ("four", "0", "-2", "4.0", "1_0")
         ),
         (
             "plan dp=99999999999",
-            "meshkit plan dp=99999999999: 99999999999 ranks are too many to look at.\n"
-            "  Fix: 2097152 or fewer.",
+            "meshkit plan dp=99999999999: 99999999999 ranks are too many.\n"
+            "  Fix: at most 2097152 ranks.",
         ),
     ],
 )
@@ -330,7 +332,7 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(
     file, picture = tmp_path / "hosts", tmp_path / "grid.svg"
     file.write_text(DEALT)
     command = f"plan dp=2 tp=4 --hosts {file}"
-    monkeypatch.setattr(terminal, "lines", lambda: "")
+    monkeypatch.setattr(terminal, "get_line_characters", lambda: "")
     _, said, _ = answer(command)
     assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in said
     assert f"or meshkit {command} --place." in " ".join(said.split())  # what is typed next
@@ -348,18 +350,18 @@ def test_what_cannot_be_of_hosts(answer: Answers, tmp_path: Path) -> None:
     assert answer("plan dp=2 tp=4 --place") == (
         2,
         "",
-        "meshkit plan dp=2 tp=4 --place: nothing says where ranks sit.\n"
-        "  Fix: meshkit plan dp=2 tp=4 --place --nodes 2, say, or --hosts FILE.\n",
+        "meshkit plan dp=2 tp=4 --place: the nodes of the ranks are unknown.\n"
+        "  Fix: for example meshkit plan dp=2 tp=4 --nodes 2 --place, or --hosts FILE.\n",
     )
     assert answer("plan cp=1 dp=1 sp=7 --place")[2].splitlines()[-1] == (
-        "  Fix: meshkit plan cp=1 dp=1 sp=7 --place --nodes 7, say, or --hosts FILE."
+        "  Fix: for example meshkit plan cp=1 dp=1 sp=7 --nodes 7 --place, or --hosts FILE."
     )
     line = f"meshkit plan dp=16 --hosts {file}: {file} has 8 ranks on 2 nodes of 4, "
     assert answer(f"plan dp=16 --hosts {file}") == (
         2,
         "",
         f"{line}not in blocks: node 0 has ranks 0, 2, 4, 6, the grid has 16.\n"
-        "  Fix: 16 lines, one a rank.\n",
+        "  Fix: 16 lines, one for each rank.\n",
     )
     file.write_text("a r1\na slots=8\n")
     assert answer(f"plan dp=2 --hosts {file}") == (
@@ -375,9 +377,9 @@ def test_what_cannot_be_of_hosts(answer: Answers, tmp_path: Path) -> None:
     ("path", "reason"),
     [
         ("none", "No such file or directory"),
-        ("''", "there is no name of a file"),
-        ("/dev/zero", "it holds more than 67108864 bytes"),
-        ("a.out", "it is no text"),
+        ("''", "the file name is empty"),
+        ("/dev/zero", "it is larger than 67108864 bytes"),
+        ("a.out", "it is not UTF-8 text"),
         (".", "Is a directory"),
     ],
 )
@@ -390,5 +392,5 @@ def test_a_file_of_hosts_that_cannot_be_read(
         2,
         "",
         f"meshkit plan dp=2 --hosts {path}: {path} cannot be read: {reason}.\n"
-        "  Fix: a text file with a line for each rank.\n",
+        "  Fix: a text file with one line for each rank.\n",
     )

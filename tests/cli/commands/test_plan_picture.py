@@ -17,7 +17,7 @@ from meshkit.core.draw.svg import MAX_RANKS, draw_svg
 Answers = Callable[[str], tuple[int, str, str]]
 
 LAYOUT, NODES = Layout(dp=4, tp=2), np.arange(8) // 4
-CALL = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"svg": "b.svg"})
+LINE = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"svg": "b.svg"})
 
 
 def test_the_picture_is_in_the_file_and_replaces_what_was_there(tmp_path: Path) -> None:
@@ -45,21 +45,21 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, name: str, reason: str) -
     path = f"{tmp_path}/{name}"
     with pytest.raises(SpecError) as error:
         draw_into(path, LAYOUT, NODES)
-    assert str(error.value) == (
-        f"{CALL}: the picture cannot be written: {reason}.\n"
-        "  Fix: a file in a folder that exists and may be written."
+    assert str(error.value.quote(LINE)) == (
+        f"{LINE}: the picture cannot be written: {reason}.\n"
+        "  Fix: a file in an existing folder with write access."
     )
 
 
 def test_a_grid_that_is_too_large_leaves_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "grid.svg"
     path.write_text("before")
-    CommandLine("meshkit plan", ({"dp": MAX_RANKS + 1},), {"svg": str(path)})
+    line = CommandLine("meshkit plan", ({"dp": MAX_RANKS + 1},), {"svg": str(path)})
     with pytest.raises(SpecError) as error:
         draw_into(str(path), Layout(dp=MAX_RANKS + 1), None)
-    assert str(error.value) == (
+    assert str(error.value.quote(line)) == (
         f"meshkit plan dp=16385 --svg {path}: 16385 ranks are too many for a picture.\n"
-        "  Up to 16384 are drawn.\n"
+        "  A picture has at most 16384 ranks.\n"
         "  Fix: meshkit plan dp=16385."
     )
     assert path.read_text() == "before"
@@ -70,8 +70,8 @@ def test_what_is_no_name_of_a_file(answer: Answers, name: str) -> None:
     assert answer(f"plan dp=2 --svg {name}") == (
         2,
         "",
-        f"meshkit plan dp=2 --svg {name}: the picture goes into a file, and there is no name of "
-        "one.\n  Fix: meshkit plan dp=2 --svg grid.svg, say.\n",
+        f"meshkit plan dp=2 --svg {name}: the picture needs the name of a file.\n"
+        "  Fix: for example meshkit plan dp=2 --svg grid.svg.\n",
     )
 
 

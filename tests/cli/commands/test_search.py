@@ -31,6 +31,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def line(folder: Path, links: str | Path) -> str:
+    """The command of ``ASKED`` with links, as errors quote it."""
+    words = [*ASKED, "--model", str(folder / "llama-8b.json"), "--links", str(links)]
+    return " ".join(["meshkit search", *words])
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr, in this process."""
     code = main.main(["search", *arguments])
@@ -79,7 +85,7 @@ def test_json_says_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert said["ok"] is True
     assert said["parameters"] == 8_030_261_248
     assert said["model"]["kv_heads"] == 8
-    assert said["job"]["links"]["inside"] == 450
+    assert said["job"]["machine"]["bandwidth_intra_node"] == 450
     assert len(said["best"]) == 3
     assert said["best"][0]["sizes"] == {"dp": 64}
     assert said["best"][0]["step"] == pytest.approx(sum(said["best"][0]["terms"].values()))
@@ -92,7 +98,9 @@ def test_memory_and_links_are_those_that_were_given(
 ) -> None:
     model = ["--model", str(folder / "llama-8b.json")]
     measured = folder / "measured.json"
-    measured.write_text(json.dumps({"inside": 370, "across": 42.5, "source": "a run"}))
+    measured.write_text(
+        json.dumps({"bandwidth_intra_node": 370, "bandwidth_inter_node": 42.5, "source": "a run"})
+    )
     lines = [
         run(capsys, *ASKED, *model, *more)[1].splitlines()[2]
         for more in (["--links", "a100"], ["--links", str(measured)], ["--memory", "40"])
@@ -103,7 +111,7 @@ def test_memory_and_links_are_those_that_were_given(
         "A rank: 40 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.",
     ]
     tight = json.loads(run(capsys, *ASKED, *model, "--memory", "40", "--json")[1])
-    assert all(one["held"] <= 40 for one in tight["best"])
+    assert all(one["memory_gb"] <= 40 for one in tight["best"])
 
 
 # ---------------------------------------------------------------- links out of meshkit bench
@@ -120,11 +128,14 @@ def test_links_are_read_from_what_bench_printed(
 ) -> None:
     model = ["--model", str(folder / "llama-8b.json")]
     code, out, _ = run(capsys, *ASKED, *model, "--links", benched(folder), "--json")
-    links, measured = json.loads(out)["job"]["links"], run_to_json(CLEAN)["links"]
+    links, measured = json.loads(out)["job"]["machine"], run_to_json(CLEAN)["links"]
     assert code == 0
-    assert links["across"] == measured["across"]
-    assert links["wait_across"] == measured["wait_across"]
-    assert (links["inside"], links["flops"]) == (MACHINES["h100"].inside, MACHINES["h100"].flops)
+    assert links["bandwidth_inter_node"] == measured["bandwidth_inter_node"]
+    assert links["latency_inter_node"] == measured["latency_inter_node"]
+    assert (links["bandwidth_intra_node"], links["flops"]) == (
+        MACHINES["h100"].bandwidth_intra_node,
+        MACHINES["h100"].flops,
+    )
     assert links["source"] == f"{measured['source']}; the others: {MACHINES['h100'].source}"
 
 
@@ -134,26 +145,26 @@ def test_a_bench_without_lines_is_refused(
 ) -> None:
     path = benched(folder, links=links)
     told = (
-        f"meshkit search: --links {path}: no line of all_reduce, all_gather or reduce_scatter was "
-        "measured.\n"
-        "  Fix: meshkit bench dp=2 -n 2 --sizes 1K:1M --json, say, which measures two sizes or "
-        "more.\n"
+        f"{line(folder, path)}: the file of --links has no line of all_reduce, all_gather or "
+        "reduce_scatter.\n"
+        "  Fix: a run with at least two sizes, for example meshkit bench dp=2 -n 2 --sizes 1K:1M "
+        "--json.\n"
     )
     model = ["--model", str(folder / "llama-8b.json")]
     assert run(capsys, *ASKED, *model, "--links", path) == (2, "", told)
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("said", "end"),
     [
-        (run_to_json(REPORT), "the run is not ok.\n  Wrong elements: 3."),
-        (run_to_json(EMPTY), "the run was interrupted."),
-        ({**run_to_json(CLEAN), "interrupted": True}, "the run was interrupted."),
-        ({"results": [], "links": {"inside": 3}}, "the run is not ok."),
+        (run_to_json(REPORT), "failed.\n  Wrong elements: 3."),
+        (run_to_json(EMPTY), "was interrupted."),
+        ({**run_to_json(CLEAN), "interrupted": True}, "was interrupted."),
+        ({"results": [], "links": {"bandwidth_intra_node": 3}}, "failed."),
     ],
 )
 def test_a_bench_that_is_not_whole_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], line: str
+    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], end: str
 ) -> None:
     path = folder / "bench.json"
     path.write_text(json.dumps(said))
@@ -161,27 +172,39 @@ def test_a_bench_that_is_not_whole_is_refused(
     assert run(capsys, *ASKED, *model, "--links", str(path)) == (
         2,
         "",
-        f"meshkit search: --links {path}: {line}\n"
-        "  Fix: a run to its end without a wrong element: meshkit bench dp=2 -n 2 --sizes 1K:1M "
-        "--json, say.\n",
+        f"{line(folder, path)}: the run in the file of --links {end}\n"
+        "  Fix: a complete run without a wrong element, for example meshkit bench dp=2 -n 2 "
+        "--sizes 1K:1M --json.\n",
     )
 
 
 FIGURES = (
-    "Fix: one of flops, memory, reads, inside, across, wait_inside, wait_across, source; or what "
-    "meshkit bench --json printed."
+    "Fix: one of flops, memory, memory_bandwidth, bandwidth_intra_node, bandwidth_inter_node, "
+    "latency_intra_node, latency_inter_node, source; or the output of meshkit bench --json."
 )
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"ok": True}, f"there is no figure 'ok'.\n  {FIGURES}"),
-        ({"inside": "370"}, "inside is '370'.\n  Fix: a number from 1e-30 to 1e+30."),
-        ({"inside": True}, "inside is True.\n  Fix: a number from 1e-30 to 1e+30."),
-        ({"inside": 0}, "inside is 0.\n  Fix: a number from 1e-30 to 1e+30."),
-        ({"inside": 10**400}, f"inside is {10**400}.\n  Fix: a number from 1e-30 to 1e+30."),
-        ({"source": 3}, "source is 3.\n  Fix: a text."),
+        ({"ok": True}, f"'ok' in the file of --links is not a figure.\n  {FIGURES}"),
+        (
+            {"bandwidth_intra_node": "370"},
+            "bandwidth_intra_node in the file of --links is '370'.\n  Fix: a number from 1e-30 to 1e+30.",
+        ),
+        (
+            {"bandwidth_intra_node": True},
+            "bandwidth_intra_node in the file of --links is True.\n  Fix: a number from 1e-30 to 1e+30.",
+        ),
+        (
+            {"bandwidth_intra_node": 0},
+            "bandwidth_intra_node in the file of --links is 0.\n  Fix: a number from 1e-30 to 1e+30.",
+        ),
+        (
+            {"bandwidth_intra_node": 10**400},
+            f"bandwidth_intra_node in the file of --links is {10**400}.\n  Fix: a number from 1e-30 to 1e+30.",
+        ),
+        ({"source": 3}, "source in the file of --links is 3.\n  Fix: a text."),
     ],
 )
 def test_figures_that_are_none(
@@ -190,7 +213,7 @@ def test_figures_that_are_none(
     path = folder / "links.json"
     path.write_text(json.dumps(said))
     model = ["--model", str(folder / "llama-8b.json")]
-    want = f"meshkit search: --links {path}: {told}\n"
+    want = f"{line(folder, path)}: {told}\n"
     assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", want)
 
 
@@ -200,7 +223,7 @@ def test_results_without_lines_name_no_internal_call(
     (folder / "bench.json").write_text('{"ok": true, "results": []}')
     model = ["--model", str(folder / "llama-8b.json"), "--links", str(folder / "bench.json")]
     assert (
-        "no line of all_reduce, all_gather or reduce_scatter was"
+        "the file of --links has no line of all_reduce"
         in run(capsys, *ASKED, *model)[2].splitlines()[0]
     )
 
@@ -209,7 +232,10 @@ def test_the_table_says_what_was_not_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "links.json"
-    path.write_text('{"inside": 370, "flops": 4e14, "reads": 3e3, "wait_across": 2e-5}')
+    path.write_text(
+        '{"bandwidth_intra_node": 370, "flops": 4e14, "memory_bandwidth": 3e3, '
+        '"latency_inter_node": 2e-5}'
+    )
     asked = [*ASKED, "--model", str(folder / "llama-8b.json")]
     out = run(capsys, *asked, "--links", str(path), "--memory", "60")[1]
     assert out.splitlines()[3:6] == [
@@ -223,7 +249,7 @@ def test_the_table_says_what_was_not_measured(
 def test_torch_is_not_imported(folder: Path) -> None:
     asked = ["search", *ASKED, "--model", str(folder / "llama-8b.json")]
     code = (
-        "import sys\nfrom meshkit.cli.command.main import main\n"
+        "import sys\nfrom meshkit.cli.main import main\n"
         f"code = main({asked!r})\nprint(code, 'torch' in sys.modules)"
     )
     done = subprocess.run(
@@ -243,7 +269,8 @@ def test_torch_is_not_imported(folder: Path) -> None:
 def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(folder / "none.json")
     told = (
-        f"meshkit search: --model {path} cannot be read.\n"
+        f"{' '.join(['meshkit search', *ASKED])} --model {path}: "
+        "the file of --model cannot be read.\n"
         "  No such file or directory.\n"
         "  Fix: the config.json of a model.\n"
     )
@@ -253,9 +280,9 @@ def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("[1]", "It holds no JSON object."),
-        ("[" * 200_000, "It is nested too deeply."),
-        ('"a"', "It holds no JSON object."),
+        ("[1]", "The file has no JSON object."),
+        ("[" * 200_000, "The JSON is nested too deeply."),
+        ('"a"', "The file has no JSON object."),
         ("{", "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
     ],
 )
@@ -265,7 +292,7 @@ def test_a_file_that_holds_something_else(
     path = folder / "links.json"
     path.write_text(content)
     told = (
-        f"meshkit search: --links {path} cannot be read.\n  {why}\n"
+        f"{line(folder, path)}: the file of --links cannot be read.\n  {why}\n"
         "  Fix: a100, h100, h200, b200, or a JSON file.\n"
     )
     model = ["--model", str(folder / "llama-8b.json")]
@@ -277,7 +304,8 @@ def test_a_model_that_is_none_is_misuse(folder: Path, capsys: pytest.CaptureFixt
     code, out, err = run(capsys, *ASKED, "--model", str(folder / "bert.json"))
     assert (code, out) == (2, "")
     assert err == (
-        "meshkit search: ModelShape.of(config): there is no num_hidden_layers or n_layer.\n"
+        f"{' '.join(['meshkit search', *ASKED])} --model {folder / 'bert.json'}: "
+        "there is no num_hidden_layers or n_layer.\n"
         "  Fix: the config.json of a decoder, as the Hugging Face Hub has it.\n"
     )
 

@@ -1,4 +1,4 @@
-"""Figures of devices and wires, and those that were measured in their place."""
+"""Figures of machines, and measured figures in their place."""
 
 from __future__ import annotations
 
@@ -7,31 +7,37 @@ from dataclasses import asdict
 import pytest
 
 from meshkit import SpecError
-from meshkit.core.cost.machines import ATTAINED, MACHINES
+from meshkit.core.cost.machines import ATTAINED, MACHINES, Machine
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_row_has_a_source_and_its_wires_are_in_order(name: str) -> None:
-    links = MACHINES[name]
-    assert "data sheet" in links.source
-    assert "NCCL" in links.source
-    assert links.across < links.inside < links.reads
-    assert links.wait_inside < links.wait_across
+def test_every_machine_has_a_source_and_ordered_links(name: str) -> None:
+    machine = MACHINES[name]
+    assert "data sheet" in machine.source
+    assert "NCCL" in machine.source
+    assert machine.bandwidth_inter_node < machine.bandwidth_intra_node < machine.memory_bandwidth
+    assert machine.latency_intra_node < machine.latency_inter_node
 
 
 def test_the_figures_of_an_h100_are_those_of_its_data_sheet() -> None:
-    links = MACHINES["h100"]
-    assert links.flops == ATTAINED * 989e12
-    assert (links.memory, links.reads) == (80, 3350)
-    assert (links.inside, links.across) == (900 / 2, 400 / 8)  # both ways; Gb/s
+    machine = MACHINES["h100"]
+    assert machine.flops == ATTAINED * 989e12
+    assert (machine.memory, machine.memory_bandwidth) == (80, 3350)
+    assert machine.bandwidth_intra_node == 900 / 2  # both directions
+    assert machine.bandwidth_inter_node == 400 / 8  # Gb/s
 
 
-def test_what_was_measured_takes_the_place_of_what_was_printed() -> None:
-    links = MACHINES["h100"].but({"inside": 370, "source": "a run"})
-    assert asdict(links) == {**asdict(MACHINES["h100"]), "inside": 370, "source": "a run"}
+def test_measured_figures_replace_those_of_the_data_sheet() -> None:
+    machine = MACHINES["h100"].with_measured({"bandwidth_intra_node": 370, "source": "a run"})
+    expected = {**asdict(MACHINES["h100"]), "bandwidth_intra_node": 370, "source": "a run"}
+    assert asdict(machine) == expected
 
 
 @pytest.mark.parametrize("value", [0, -1.0, "50", True, None, float("nan")])
 def test_a_figure_is_a_number_above_zero(value: object) -> None:
-    with pytest.raises(SpecError, match=r"^Links\(across="):
-        MACHINES["h100"].but({"across": value})
+    with pytest.raises(SpecError) as caught:
+        MACHINES["h100"].with_measured({"bandwidth_inter_node": value})
+    assert caught.value.summary == f"bandwidth_inter_node is {value!r}."
+    assert str(caught.value).startswith("machine.with_measured({'bandwidth_inter_node': ")
+    with pytest.raises(SpecError, match=r"^memory is 0"):
+        Machine(1, 0, 1, 1, 1)

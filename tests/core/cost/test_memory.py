@@ -27,7 +27,7 @@ SPARSE = ModelShape(
 LLAMA = ModelShape(16384, layers=126, heads=128, vocab=128256, ffn=53248, kv_heads=8)
 
 sizes = st.sampled_from([1, 2, 4])
-choices = st.builds(
+configs = st.builds(
     ParallelConfig,
     pp=st.sampled_from([1, 2, 3, 6]),
     dp=sizes,
@@ -53,23 +53,26 @@ models = st.sampled_from([DENSE, SPARSE])
 def test_bytes_of_a_weight_are_those_of_megatron_and_zero(
     shard: int, n: int, bytes_each: float
 ) -> None:
-    held = bytes_per_rank(DENSE, ParallelConfig(1, n, 1, 1, 1, 1, shard=shard), 64, 64)
-    states = sum(held[kind] for kind in ("weights", "gradients", "optimizer"))
+    memory = bytes_per_rank(DENSE, ParallelConfig(1, n, 1, 1, 1, 1, shard=shard), 64, 64)
+    states = sum(memory[kind] for kind in ("weights", "gradients", "optimizer"))
     ends = DENSE.parameters - DENSE.shared - 2 * DENSE.embedding  # the last norm
     assert float(states) == pytest.approx(bytes_each * (DENSE.parameters - ends))
 
 
-def by_hand(model: ModelShape, c: ParallelConfig) -> tuple[Fraction, Fraction, Fraction]:
+def by_hand(model: ModelShape, config: ParallelConfig) -> tuple[Fraction, Fraction, Fraction]:
     """Bytes of weights, gradients and optimizer on one rank, layer by layer, exactly."""
-    layers = model.layers // c.pp
-    shared = Fraction(layers * model.shared, model.layers * c.tp)
-    routed = Fraction(layers * model.routed, model.layers * c.tp * c.ep)
-    tables = 2 if c.pp == 1 else 1
-    shared += Fraction(tables * model.vocab * model.hidden, c.tp)
-    everyone, apart = c.dp * c.ep * c.cp * c.sp, c.dp * c.cp * c.sp
+    layers = model.layers // config.pp
+    shared = Fraction(layers * model.shared, model.layers * config.tp)
+    routed = Fraction(layers * model.routed, model.layers * config.tp * config.ep)
+    tables = 2 if config.pp == 1 else 1
+    shared += Fraction(tables * model.vocab * model.hidden, config.tp)
+    everyone, apart = (
+        config.dp * config.ep * config.cp * config.sp,
+        config.dp * config.cp * config.sp,
+    )
     found = []
     for bytes_each, sharded_by in ((2, "fsdp"), (4, "fsdp"), (12, "fsdp zero1")):
-        if SHARDS[c.shard] in sharded_by.split():
+        if SHARDS[config.shard] in sharded_by.split():
             found.append(bytes_each * (shared / everyone + routed / apart))
         else:
             found.append(bytes_each * (shared + routed))
@@ -77,22 +80,24 @@ def by_hand(model: ModelShape, c: ParallelConfig) -> tuple[Fraction, Fraction, F
 
 
 @law
-@given(models, choices)
-def test_states_again_in_fractions(model: ModelShape, c: ParallelConfig) -> None:
-    held = bytes_per_rank(model, c, 64, 64)
-    found = [float(held[kind]) for kind in ("weights", "gradients", "optimizer")]
-    assert found == pytest.approx([float(size) for size in by_hand(model, c)])
+@given(models, configs)
+def test_states_again_in_fractions(model: ModelShape, config: ParallelConfig) -> None:
+    memory = bytes_per_rank(model, config, 64, 64)
+    found = [float(memory[kind]) for kind in ("weights", "gradients", "optimizer")]
+    assert found == pytest.approx([float(size) for size in by_hand(model, config)])
 
 
 @law
-@given(models, choices)
+@given(models, configs)
 def test_all_ranks_together_hold_each_copy_of_each_weight(
-    model: ModelShape, c: ParallelConfig
+    model: ModelShape, config: ParallelConfig
 ) -> None:
-    shared, routed = stage_weights(model, c)
-    ranks = c.pp * c.dp * c.ep * c.cp * c.sp * c.tp
-    copies, apart = c.dp * c.ep * c.cp * c.sp, c.dp * c.cp * c.sp
-    tables = (2 if c.pp == 1 else c.pp) * model.embedding  # counted on every stage: an upper bound
+    shared, routed = stage_weights(model, config)
+    ranks = config.pp * config.dp * config.ep * config.cp * config.sp * config.tp
+    copies, apart = config.dp * config.ep * config.cp * config.sp, config.dp * config.cp * config.sp
+    tables = (
+        2 if config.pp == 1 else config.pp
+    ) * model.embedding  # counted on every stage: an upper bound
     whole = copies * (model.shared + tables) + apart * model.routed
     assert float(ranks * (shared + routed)) == pytest.approx(whole)
 
@@ -128,10 +133,10 @@ def kept(model: ModelShape, tokens: Fraction, *, sparse: bool) -> Fraction:
 
 
 @law
-@given(models, choices)
-def test_activations_again_tensor_by_tensor(model: ModelShape, c: ParallelConfig) -> None:
+@given(models, configs)
+def test_activations_again_tensor_by_tensor(model: ModelShape, config: ParallelConfig) -> None:
     batch, seq = 1024, 64
-    tokens = Fraction(c.micro_batch * seq, c.cp * c.sp * c.tp)
+    tokens = Fraction(config.micro_batch * seq, config.cp * config.sp * config.tp)
     sparse = model.layers - model.dense_layers
     layer = (
         2
@@ -141,17 +146,21 @@ def test_activations_again_tensor_by_tensor(model: ModelShape, c: ParallelConfig
         )
         / model.layers
     )
-    one = 2 * tokens * model.hidden if c.recompute else layer
-    micros = batch // (c.dp * c.ep * c.micro_batch)
-    depth = Fraction(c.pp) + (Fraction(c.pp - 1, c.virtual) if c.virtual > 1 else 0)
-    stage = model.layers // c.pp
+    one = 2 * tokens * model.hidden if config.recompute else layer
+    micros = batch // (config.dp * config.ep * config.micro_batch)
+    depth = Fraction(config.pp) + (
+        Fraction(config.pp - 1, config.virtual) if config.virtual > 1 else 0
+    )
+    stage = model.layers // config.pp
     first = min(Fraction(micros), depth) * stage * one
     last = stage * one + 6 * tokens * model.vocab
-    expected = max(first, last) + (layer if c.recompute else 0)
-    if SHARDS[c.shard] == "fsdp":  # two layers of weights in bf16, gradients of one in fp32
-        expected += 8 * Fraction(model.shared * c.ep + model.routed, c.ep * model.layers * c.tp)
-    held = bytes_per_rank(model, c, batch, seq)
-    assert float(held["activations"]) == pytest.approx(float(expected))
+    expected = max(first, last) + (layer if config.recompute else 0)
+    if SHARDS[config.shard] == "fsdp":  # two layers of weights in bf16, gradients of one in fp32
+        expected += 8 * Fraction(
+            model.shared * config.ep + model.routed, config.ep * model.layers * config.tp
+        )
+    memory = bytes_per_rank(model, config, batch, seq)
+    assert float(memory["activations"]) == pytest.approx(float(expected))
 
 
 def test_a_pipeline_holds_no_more_micro_batches_than_there_are() -> None:
@@ -182,21 +191,21 @@ def test_stages_again_by_dealing_layers(layers: int, pp: int) -> None:
 
 def test_many_choices_at_once_are_as_one_at_a_time() -> None:
     one = [ParallelConfig(1, 4, 1, 1, 1, 2), ParallelConfig(3, 1, 2, 2, 1, 1, 2, 2, 2, 1)]
-    many = ParallelConfig(*np.array([list(c) for c in one]).T)
+    many = ParallelConfig(*np.array([list(config) for config in one]).T)
     together = bytes_per_rank(SPARSE, many, 64, 64)
-    for place, c in enumerate(one):
-        alone = bytes_per_rank(SPARSE, c, 64, 64)
+    for place, config in enumerate(one):
+        alone = bytes_per_rank(SPARSE, config, 64, 64)
         assert {k: float(v[place]) for k, v in together.items()} == pytest.approx(
             {k: float(v) for k, v in alone.items()}
         )
 
 
 def test_llama_405b_fits_as_it_was_run_and_would_not_with_half_the_stages() -> None:
-    held = [
+    memory = [
         float(sum(bytes_per_rank(LLAMA, choice, 2048, 8192).values())) / 1e9
         for choice in (
             ParallelConfig(16, 128, 1, 1, 1, 8, virtual=8, shard=1),
             ParallelConfig(8, 256, 1, 1, 1, 8, virtual=16, shard=1),
         )
     ]
-    assert held == pytest.approx([66.66, 85.7], abs=0.1)
+    assert memory == pytest.approx([66.66, 85.7], abs=0.1)

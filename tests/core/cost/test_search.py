@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from meshkit import BatchPlan, factor_world
 from meshkit.core.cost.machines import MACHINES
 from meshkit.core.cost.memory import SHARDS, ParallelConfig, bytes_per_rank
-from meshkit.core.cost.search import factorizations, search
-from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, predicted
+from meshkit.core.cost.search import search, world_factorizations
+from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, step_terms
 from meshkit.core.cost.transformer import ModelShape
+
+TOO_LARGE = "no configuration fits into"
 
 law = settings(deadline=None, max_examples=25, database=None)
 
@@ -28,7 +30,7 @@ LLAMA_405B = ModelShape(16384, layers=126, heads=128, vocab=128256, ffn=53248, k
 MIXTRAL = ModelShape(4096, 32, 32, 32000, 14336, 8, experts=8, top_k=2)
 
 
-# ---------------------------------------------------------------- factorizations
+# ---------------------------------------------------------------- world_factorizations
 
 
 def products(world: int, factors: int) -> list[tuple[int, ...]]:
@@ -44,7 +46,9 @@ def products(world: int, factors: int) -> list[tuple[int, ...]]:
 def test_factorizations_are_all_products_once(world: int, experts: bool) -> None:
     ep = AXES.index("ep")
     every = [way for way in products(world, 6) if experts or way[ep] == 1]
-    found = [tuple(int(size) for size in way) for way in factorizations(world, experts=experts).T]
+    found = [
+        tuple(int(size) for size in way) for way in world_factorizations(world, experts=experts).T
+    ]
     assert len(found) == len(every)
     assert {*found} == {*every}
 
@@ -52,7 +56,7 @@ def test_factorizations_are_all_products_once(world: int, experts: bool) -> None
 @pytest.mark.parametrize(("world", "axes", "ways"), [(16384, 5, 3060), (15120, 6, 254016)])
 def test_the_number_of_factorizations(world: int, axes: int, ways: int) -> None:
     """A prime to the power k is dealt to n axes in (k + n - 1) choose k ways."""
-    assert factorizations(world, experts=axes == 6).shape == (6, ways)
+    assert world_factorizations(world, experts=axes == 6).shape == (6, ways)
 
 
 # ---------------------------------------------------------------- found again, one at a time
@@ -68,34 +72,34 @@ def layers_of(model: ModelShape, pp: int) -> int:
     return (model.layers + 2) // pp if (model.layers + 2) % pp == 0 else 0
 
 
-def why_not(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> str | None:
+def reason_against(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> str | None:
     """The word with which the reason begins, or None."""
     inner = [model.ffn, model.expert_ffn] if model.experts else [model.ffn]
-    if not layers_of(model, c.pp):
+    if not layers_of(model, config.pp):
         return "pp divides"
-    if model.kv_heads % c.tp or any(width % c.tp for width in inner):
+    if model.kv_heads % config.tp or any(width % config.tp for width in inner):
         return "tp does"
-    if model.kv_heads % (c.tp * c.sp):
+    if model.kv_heads % (config.tp * config.sp):
         return "tp x sp does"
-    if model.experts % c.ep:
+    if model.experts % config.ep:
         return "ep does"
-    if job.seq % (c.tp * c.sp * (2 * c.cp if c.cp > 1 else 1)):
+    if job.seq % (config.tp * config.sp * (2 * config.cp if config.cp > 1 else 1)):
         return "tp x sp x 2 cp does"
-    return "dp x ep does" if job.global_batch % (c.dp * c.ep) else None
+    return "dp x ep does" if job.global_batch % (config.dp * config.ep) else None
 
 
-def ways(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> Iterator[ParallelConfig]:
-    samples = job.global_batch // (c.dp * c.ep)
-    longest = layers_of(model, c.pp)
+def ways(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Iterator[ParallelConfig]:
+    samples = job.global_batch // (config.dp * config.ep)
+    longest = layers_of(model, config.pp)
     for v, micro, shard, again in itertools.product(
         range(1, longest + 1), (1, 2, 4, 8, 16), range(3), range(2)
     ):
-        interleaved = c.pp > 1 and samples // micro % c.pp == 0
-        copies = c.dp * c.ep * c.cp * c.sp
+        interleaved = config.pp > 1 and samples // micro % config.pp == 0
+        copies = config.dp * config.ep * config.cp * config.sp
         if samples % micro or longest % v or (v > 1 and not interleaved):
             continue
         if shard == 0 or copies > 1:
-            yield c._replace(virtual=v, micro_batch=micro, shard=shard, recompute=again)
+            yield config._replace(virtual=v, micro_batch=micro, shard=shard, recompute=again)
 
 
 @pytest.mark.parametrize(
@@ -113,21 +117,23 @@ def test_search_again_by_loops(
     best: dict[tuple[int, ...], tuple[float, float]] = {}
     least: dict[tuple[int, ...], float] = {}
     out: Counter[str] = Counter()
-    for sizes in factorizations(world, experts=model.experts > 0).T:
-        c = ParallelConfig(*(int(size) for size in sizes))
-        reason = why_not(model, job, c)
+    for sizes in world_factorizations(world, experts=model.experts > 0).T:
+        config = ParallelConfig(*(int(size) for size in sizes))
+        reason = reason_against(model, job, config)
         if reason is None:
-            for way in ways(model, job, c):
-                held = float(sum(bytes_per_rank(model, way, batch, seq).values())) / 1e9
-                least[c[:6]] = min(least.get(c[:6], held), held)
-                if held <= memory:
-                    step = float(np.float32(sum(predicted(model, job, way).values())))
-                    best[c[:6]] = min(best.get(c[:6], (step, held)), (step, held))
-            reason = None if c[:6] in best else f"{memory:g} GB"
+            for way in ways(model, job, config):
+                memory_gb = float(sum(bytes_per_rank(model, way, batch, seq).values())) / 1e9
+                least[config[:6]] = min(least.get(config[:6], memory_gb), memory_gb)
+                if memory_gb <= memory:
+                    step = float(np.float32(sum(step_terms(model, job, way).values())))
+                    best[config[:6]] = min(
+                        best.get(config[:6], (step, memory_gb)), (step, memory_gb)
+                    )
+            reason = None if config[:6] in best else TOO_LARGE
         if reason:
             out[reason] += 1
     found = search(model, job, top=10**6)
-    assert out[f"{memory:g} GB"] > 0, "the case is to exclude some for memory"
+    assert out[TOO_LARGE] > 0, "the case is to exclude some for memory"
     assert {
         e.reason[: len(r)]: e.count for e in found.excluded for r in out if e.reason.startswith(r)
     }
@@ -136,15 +142,15 @@ def test_search_again_by_loops(
         assert [out[reason] for reason in mine] == [excluded.count]
     assert sum(e.count for e in found.excluded) == sum(out.values())
     nearest = tuple(found.excluded[-1].example.get(axis, 1) for axis in AXES)
-    needed = {way: held for way, held in least.items() if way not in best}
+    needed = {way: memory_gb for way, memory_gb in least.items() if way not in best}
     assert least[nearest] == min(needed.values())
-    assert found.excluded[-1].reason.endswith(f"; one needs {least[nearest]:.4g}")
+    assert found.excluded[-1].reason.endswith(f"; the smallest needs {least[nearest]:.4g}")
     assert found.fits == len(best) == len(found.best)
     steps = [np.float32(one.step) for one in found.best]
     assert steps == sorted(steps)
     for one in found.best:
         way = tuple(one.sizes.get(axis, 1) for axis in AXES)
-        assert (one.step, one.held) == pytest.approx(best[way])
+        assert (one.step, one.memory_gb) == pytest.approx(best[way])
 
 
 def test_each_example_is_excluded_for_its_reason() -> None:
@@ -153,8 +159,8 @@ def test_each_example_is_excluded_for_its_reason() -> None:
     assert len(found.excluded) == 6
     *divide, _ = found.excluded  # the last is for memory
     for one in divide:
-        c = ParallelConfig(*(one.example.get(axis, 1) for axis in AXES))
-        reason = why_not(SMALL, job, c)
+        config = ParallelConfig(*(one.example.get(axis, 1) for axis in AXES))
+        reason = reason_against(SMALL, job, config)
         assert reason is not None
         assert one.reason.startswith(reason)
 
@@ -164,7 +170,7 @@ def test_what_needs_the_least_is_the_example_for_memory() -> None:
     found = search(LLAMA_405B, job)
     assert (found.best, found.fits) == ((), 0)
     (last,) = (one for one in found.excluded if "GB" in one.reason)
-    assert last.reason == "80 GB do not hold it, however run; one needs 918.5"
+    assert last.reason == "no configuration fits into 80 GB; the smallest needs 918.5"
     assert last.example == {"dp": 1, "tp": 8}
 
 
@@ -172,25 +178,25 @@ def test_a_layout_that_is_told_of_is_what_was_counted() -> None:
     job = TrainingJob(64, 8, 1024, 8192, H100)
     for one in search(MIXTRAL, job, top=40).best:
         sizes = {axis: one.sizes.get(axis, 1) for axis in AXES}
-        c = ParallelConfig(
+        config = ParallelConfig(
             **sizes,
             virtual=one.virtual,
             micro_batch=one.micro_batch,
             shard=SHARDS.index(one.shard),
             recompute=int(one.recompute),
         )
-        terms = {name: float(value) for name, value in predicted(MIXTRAL, job, c).items()}
+        terms = {name: float(value) for name, value in step_terms(MIXTRAL, job, config).items()}
         assert one.terms == pytest.approx(terms)
         assert one.step == pytest.approx(sum(terms.values()))
-        held = float(sum(bytes_per_rank(MIXTRAL, c, 1024, 8192).values())) / 1e9
-        assert one.held == pytest.approx(held)
-        assert one.held <= 80
+        memory_gb = float(sum(bytes_per_rank(MIXTRAL, config, 1024, 8192).values())) / 1e9
+        assert one.memory_gb == pytest.approx(memory_gb)
+        assert one.memory_gb <= 80
         assert one.crossing == tuple(
-            a for a in AXES if group_locality(job, c, a)[1] < group_locality(job, c, a)[0]
+            a for a in AXES if group_locality(job, config, a)[1] < group_locality(job, config, a)[0]
         )
         assert factor_world(64, **one.sizes).num_ranks == 64
         plan = BatchPlan.solve(
-            dp=c.dp * c.ep, global_batch=1024, micro_batch=one.micro_batch, uneven=False
+            dp=config.dp * config.ep, global_batch=1024, micro_batch=one.micro_batch, uneven=False
         )
         assert plan.accumulation_steps == one.accumulation_steps
 
@@ -231,7 +237,7 @@ def test_tp_across_nodes_costs_what_the_wires_are_slower() -> None:
             if one.sizes == {"dp": 8, "tp": 8}
         )
         for nodes in (8, 16)
-        for quick in [replace(H100, wait_inside=1e-12, wait_across=1e-12)]
+        for quick in [replace(H100, latency_intra_node=1e-12, latency_inter_node=1e-12)]
     ]
     assert terms[1] / terms[0] == pytest.approx((1 / 4 / 50) / (1 / 450))
 
@@ -245,7 +251,7 @@ def test_less_memory_never_helps(world: int, share: float) -> None:
     assert tight.fits <= wide.fits
     steps = {tuple(one.sizes.items()): one.step for one in wide.best}
     for one in tight.best:
-        assert one.held <= 80 * share
+        assert one.memory_gb <= 80 * share
         assert one.step >= steps[tuple(one.sizes.items())]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshkit.core.cost.machines import MACHINES
 from meshkit.core.cost.search import search
-from meshkit.core.cost.search_report import ranking
+from meshkit.core.cost.search_report import format_search
 from meshkit.core.cost.step_time import TrainingJob
 from meshkit.core.cost.transformer import ModelShape
 
@@ -55,14 +55,14 @@ A step: 2048 samples of 8192 tokens.
 A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
 
 0 of 35 layouts fit.
-     35 out: 80 GB do not hold it, however run; one needs 918.5: dp=1 tp=8"""
+     35 out: no configuration fits into 80 GB; the smallest needs 918.5: dp=1 tp=8"""
 
 
 def text(ranks: int, nodes: int, **more: Any) -> str:
     job = TrainingJob(ranks, nodes, 2048, 8192, MACHINES["h100"])
     model = ModelShape.of(LLAMA_405B)
     title = f"llama-405b.json: {model.parameters / 1e9:.2f} billion weights"
-    return ranking(search(model, job, top=2), job, title, **more)
+    return format_search(search(model, job, top=2), job, title, **more)
 
 
 def test_the_table_of_the_largest_job() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from meshkit import Layout
 from meshkit.core.cost.machines import MACHINES
 from meshkit.core.cost.memory import ParallelConfig, stage_layers
-from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, predicted, traffic_of
+from meshkit.core.cost.step_time import AXES, TrainingJob, group_locality, step_terms, traffic_of
 from meshkit.core.cost.transformer import ModelShape
 from meshkit.core.topology.crossing import crossings
 from meshkit.core.topology.topology import Topology
@@ -44,24 +44,24 @@ choices = st.builds(
 )
 
 
-def world(c: ParallelConfig) -> int:
-    return int(np.prod(c[:6]))
+def world(config: ParallelConfig) -> int:
+    return int(np.prod(config[:6]))
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[TrainingJob, ParallelConfig]:
-    c = draw(choices)
-    ranks = world(c)
+    config = draw(choices)
+    ranks = world(config)
     assume(ranks <= 256)
     node = draw(st.sampled_from(divisors(ranks)))
-    return TrainingJob(ranks, ranks // node, 96, 144, H100), c
+    return TrainingJob(ranks, ranks // node, 96, 144, H100), config
 
 
 # ---------------------------------------------------------------- what leaves a node
 
 
-def groups(c: ParallelConfig, *axes: str) -> list[list[int]]:
-    layout = Layout(**dict(zip(AXES, c[:6], strict=True)))
+def groups(config: ParallelConfig, *axes: str) -> list[list[int]]:
+    layout = Layout(**dict(zip(AXES, config[:6], strict=True)))
     return [[int(rank) for rank in group] for group in layout.groups(*axes)]
 
 
@@ -78,14 +78,14 @@ AXIS_SETS = [*((axis,) for axis in AXES), ("dp", "ep", "cp", "sp"), ("dp", "cp",
 def test_near_is_counted_again_on_the_ranks(
     case: tuple[TrainingJob, ParallelConfig], axes: tuple[str, ...]
 ) -> None:
-    job, c = case
-    size, close = (int(n) for n in group_locality(job, c, *axes))
+    job, config = case
+    size, ranks_per_node = (int(n) for n in group_locality(job, config, *axes))
     node = job.world // job.nodes
-    found = [n for group in groups(c, *axes) for n in members_beside(group, node)]
-    assert size == len(groups(c, *axes)[0])
-    assert close <= min(found)  # never more than the least lucky rank has
+    found = [n for group in groups(config, *axes) for n in members_beside(group, node)]
+    assert size == len(groups(config, *axes)[0])
+    assert ranks_per_node <= min(found)  # never more than the least lucky rank has
     if (job.world & (job.world - 1)) == 0:
-        assert {close} == {*found}
+        assert {ranks_per_node} == {*found}
 
 
 @law
@@ -93,14 +93,14 @@ def test_near_is_counted_again_on_the_ranks(
 def test_a_group_leaves_its_node_or_not_as_its_ranks_do(
     case: tuple[TrainingJob, ParallelConfig], axes: tuple[str]
 ) -> None:
-    job, c = case
-    size, close = group_locality(job, c, *axes)
+    job, config = case
+    size, ranks_per_node = group_locality(job, config, *axes)
     node = job.world // job.nodes
-    crosses = any(len({rank // node for rank in group}) > 1 for group in groups(c, *axes))
-    assert bool(close < size) == crosses
-    layout = Layout(**dict(zip(AXES, c[:6], strict=True)))
+    crosses = any(len({rank // node for rank in group}) > 1 for group in groups(config, *axes))
+    assert bool(ranks_per_node < size) == crosses
+    layout = Layout(**dict(zip(AXES, config[:6], strict=True)))
     told = crossings(layout, Topology.even(job.world, nodes=job.nodes))[axes[0]]
-    assert bool(close < size) == (told.crossing_groups > 0)
+    assert bool(ranks_per_node < size) == (told.crossing_groups > 0)
 
 
 POWERS = [(stride, size, node) for stride, size, node in itertools.product((1, 2, 4, 8), repeat=3)]
@@ -116,19 +116,19 @@ def crossing(pairs: Iterable[tuple[int, int]], node: int) -> float:
 def test_the_share_that_crosses_is_that_of_the_hops(stride: int, size: int, node: int) -> None:
     if size == 1:
         return
-    c = ParallelConfig(1, 8, 1, 1, size, stride)  # sp, over blocks of tp
+    config = ParallelConfig(1, 8, 1, 1, size, stride)  # sp, over blocks of tp
     job = TrainingJob(8 * size * stride, 8 * size * stride // node, 8, 8, H100)
     one = np.float64(1.0)
-    ring = traffic_of(job, group_locality(job, c, "sp"), one, one)
-    each = traffic_of(job, group_locality(job, c, "sp"), one, one, ring=False)
-    members = groups(c, "sp")
+    ring = traffic_of(job, group_locality(job, config, "sp"), one, one)
+    each = traffic_of(job, group_locality(job, config, "sp"), one, one, ring=False)
+    members = groups(config, "sp")
     hops = [pair for group in members for pair in zip(group, group[1:] + group[:1], strict=True)]
     pairs = [pair for group in members for pair in itertools.permutations(group, 2)]
-    assert float(ring.across) == pytest.approx(crossing(hops, node))
-    assert float(each.across) == pytest.approx(crossing(pairs, node))
-    assert float(ring.inside + ring.across) == pytest.approx(1)
-    waits = {True: H100.wait_across, False: H100.wait_inside}
-    assert float(ring.wait) == waits[crossing(pairs, node) > 0]
+    assert float(ring.inter_node) == pytest.approx(crossing(hops, node))
+    assert float(each.inter_node) == pytest.approx(crossing(pairs, node))
+    assert float(ring.intra_node + ring.inter_node) == pytest.approx(1)
+    waits = {True: H100.latency_inter_node, False: H100.latency_intra_node}
+    assert float(ring.latency) == waits[crossing(pairs, node) > 0]
 
 
 # ---------------------------------------------------------------- a step, call by call
@@ -137,80 +137,96 @@ def test_the_share_that_crosses_is_that_of_the_hops(stride: int, size: int, node
 class Ledger:
     """Collectives of one rank, one by one, written down as bytes and waits."""
 
-    def __init__(self, job: TrainingJob, c: ParallelConfig) -> None:
-        self.job, self.c = job, c
-        self.inside = self.across = self.wait = 0.0
+    def __init__(self, job: TrainingJob, config: ParallelConfig) -> None:
+        self.job, self.config = job, config
+        self.intra_node = self.inter_node = self.latency = 0.0
 
     def call(self, axes: Sequence[str], amount: float, steps: int, *, ring: bool = True) -> None:
         """One collective in which a rank sends ``amount`` in ``steps`` to others of its group."""
-        size, close = (int(n) for n in group_locality(self.job, self.c, *axes))
+        size, ranks_per_node = (int(n) for n in group_locality(self.job, self.config, *axes))
         share = 0.0
-        if close < size:
-            share = 1 / close if ring else (size - close) / (size - 1)
-        self.across += amount * share
-        self.inside += amount * (1 - share)
-        links = self.job.links
-        self.wait += steps * (links.wait_across if close < size else links.wait_inside)
+        if ranks_per_node < size:
+            share = 1 / ranks_per_node if ring else (size - ranks_per_node) / (size - 1)
+        self.inter_node += amount * share
+        self.intra_node += amount * (1 - share)
+        machine = self.job.machine
+        self.latency += steps * (
+            machine.latency_inter_node if ranks_per_node < size else machine.latency_intra_node
+        )
 
     def take(self) -> float:
-        return carried(self.job, self.inside, self.across) + self.wait
+        return carried(self.job, self.intra_node, self.inter_node) + self.latency
 
 
 def carried(job: TrainingJob, inside: float, across: float) -> float:
     """Seconds that the busier link needs for so many bytes."""
-    return max(inside / job.links.inside, across / job.links.across) / 1e9
+    return (
+        max(inside / job.machine.bandwidth_intra_node, across / job.machine.bandwidth_inter_node)
+        / 1e9
+    )
 
 
-def step(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> tuple[dict[str, float], float]:
+def step(
+    model: ModelShape, job: TrainingJob, config: ParallelConfig
+) -> tuple[dict[str, float], float]:
     """The terms of a step, from loops over layers, passes and calls; and what the links need."""
-    tokens = c.micro_batch * job.seq / (c.cp * c.sp)
-    layers, dim = model.layers // c.pp, model.head_dim
-    micros = job.global_batch // (c.dp * c.ep * c.micro_batch)
-    passes = ["forward", "backward"] + ["forward"] * c.recompute
-    books = {axis: Ledger(job, c) for axis in ("tp", "sp", "cp", "ep", "pp", "dp")}
+    tokens = config.micro_batch * job.seq / (config.cp * config.sp)
+    layers, dim = model.layers // config.pp, model.head_dim
+    micros = job.global_batch // (config.dp * config.ep * config.micro_batch)
+    passes = ["forward", "backward"] + ["forward"] * config.recompute
+    ledgers = {axis: Ledger(job, config) for axis in ("tp", "sp", "cp", "ep", "pp", "dp")}
     sparse = 1 - model.dense_layers / model.layers
     for _, which in itertools.product(range(layers), passes):
         for _ in range(4):  # gathered before, scattered after: attention, feed-forward
             whole = 2 * tokens * model.hidden
-            books["tp"].call(["tp"], whole * (c.tp - 1) / c.tp, c.tp - 1)
+            ledgers["tp"].call(["tp"], whole * (config.tp - 1) / config.tp, config.tp - 1)
         for heads in (model.heads, model.kv_heads, model.kv_heads, model.heads):
-            mine = 2 * tokens * heads * dim / c.tp
-            books["sp"].call(["sp"], mine * (c.sp - 1) / c.sp, c.sp - 1, ring=False)
+            mine = 2 * tokens * heads * dim / config.tp
+            ledgers["sp"].call(
+                ["sp"], mine * (config.sp - 1) / config.sp, config.sp - 1, ring=False
+            )
         rounds = 2 if which == "backward" else 1  # backward, their gradients go around too
-        for _ in range(rounds * (c.cp - 1)):
-            books["cp"].call(["cp"], 2 * tokens * 2 * model.kv_heads * dim / c.tp, 1)
+        for _ in range(rounds * (config.cp - 1)):
+            ledgers["cp"].call(["cp"], 2 * tokens * 2 * model.kv_heads * dim / config.tp, 1)
         for _ in ("dispatch", "combine"):
-            routed = 2 * tokens * model.hidden * model.top_k / c.tp * (c.ep - 1) / c.ep
-            book = books["ep"]
-            before = (book.inside, book.across, book.wait)
-            book.call(["ep"], routed, c.ep - 1, ring=False)
-            now = (book.inside, book.across, book.wait)
-            book.inside, book.across, book.wait = (
+            routed = (
+                2 * tokens * model.hidden * model.top_k / config.tp * (config.ep - 1) / config.ep
+            )
+            ledger = ledgers["ep"]
+            before = (ledger.intra_node, ledger.inter_node, ledger.latency)
+            ledger.call(["ep"], routed, config.ep - 1, ring=False)
+            now = (ledger.intra_node, ledger.inter_node, ledger.latency)
+            ledger.intra_node, ledger.inter_node, ledger.latency = (
                 b + sparse * (n - b) for b, n in zip(before, now, strict=True)
             )
-    for _ in range(2 * c.virtual if c.pp > 1 else 0):
-        books["pp"].call(["pp"], 2 * tokens * model.hidden / c.tp, 1)
-    tables = 2 if c.pp == 1 else 1
-    shared = (layers * model.shared / model.layers + tables * model.embedding) / c.tp
-    routed = layers * model.routed / model.layers / c.ep / c.tp
-    calls = {0: [4, 4], 1: [4, 2], 2: [2, 2, 4]}[c.shard]  # bytes a weight, gathered or reduced
-    for _, amount in itertools.product(range(micros if c.shard == 2 else 1), calls):
+    for _ in range(2 * config.virtual if config.pp > 1 else 0):
+        ledgers["pp"].call(["pp"], 2 * tokens * model.hidden / config.tp, 1)
+    tables = 2 if config.pp == 1 else 1
+    shared = (layers * model.shared / model.layers + tables * model.embedding) / config.tp
+    routed = layers * model.routed / model.layers / config.ep / config.tp
+    calls = {0: [4, 4], 1: [4, 2], 2: [2, 2, 4]}[
+        config.shard
+    ]  # bytes a weight, gathered or reduced
+    for _, amount in itertools.product(range(micros if config.shard == 2 else 1), calls):
         for weights, axes in ((shared, ["dp", "ep", "cp", "sp"]), (routed, ["dp", "cp", "sp"])):
-            n = int(group_locality(job, c, *axes)[0])
+            n = int(group_locality(job, config, *axes)[0])
             for _ in range(layers if weights else 0):
-                books["dp"].call(axes, amount * weights / layers * (n - 1) / n, n - 1)
-    forward = 2 * (model.met / model.layers + job.seq * model.heads * dim)
+                ledgers["dp"].call(axes, amount * weights / layers * (n - 1) / n, n - 1)
+    forward = 2 * (model.active_parameters / model.layers + job.seq * model.heads * dim)
     head = 2 * 3 * model.embedding
-    done = (layers * forward * (3 + c.recompute) + head) * tokens / c.tp
-    one = {name: book.take() for name, book in books.items() if name != "dp"}
-    one |= {"compute": done / H100.flops, "weights": 12 * (shared + routed) / H100.reads / 1e9}
+    done = (layers * forward * (3 + config.recompute) + head) * tokens / config.tp
+    one = {name: ledger.take() for name, ledger in ledgers.items() if name != "dp"}
+    one |= {
+        "compute": done / H100.flops,
+        "weights": 12 * (shared + routed) / H100.memory_bandwidth / 1e9,
+    }
     busy = sum(one.values())
-    gap = books["dp"].take() - busy * (micros if c.shard == 2 else 1)
+    gap = ledgers["dp"].take() - busy * (micros if config.shard == 2 else 1)
     terms = {name: micros * value for name, value in one.items()}
-    terms |= {"bubble": (c.pp - 1) / c.virtual * busy, "dp": max(gap, 0)}
-    path = [book for name, book in books.items() if name != "dp"]
-    inside = micros * sum(book.inside for book in path) + books["dp"].inside
-    across = micros * sum(book.across for book in path) + books["dp"].across
+    terms |= {"bubble": (config.pp - 1) / config.virtual * busy, "dp": max(gap, 0)}
+    path = [ledger for name, ledger in ledgers.items() if name != "dp"]
+    inside = micros * sum(ledger.intra_node for ledger in path) + ledgers["dp"].intra_node
+    across = micros * sum(ledger.inter_node for ledger in path) + ledgers["dp"].inter_node
     least = carried(job, inside, across)
     return {**terms, "links": max(least - micros * busy - terms["dp"], 0)}, least
 
@@ -220,13 +236,13 @@ def step(model: ModelShape, job: TrainingJob, c: ParallelConfig) -> tuple[dict[s
 def test_the_terms_again_call_by_call(
     case: tuple[TrainingJob, ParallelConfig], model: ModelShape
 ) -> None:
-    job, c = case
+    job, config = case
     if not model.experts:
-        c = c._replace(ep=1, dp=c.dp * c.ep)
-    assume(job.global_batch % (c.dp * c.ep * c.micro_batch) == 0)
-    assume(model.layers % c.pp == 0)
-    found = {name: float(value) for name, value in predicted(model, job, c).items()}
-    assert found == pytest.approx(step(model, job, c)[0], rel=1e-9, abs=1e-15)
+        config = config._replace(ep=1, dp=config.dp * config.ep)
+    assume(job.global_batch % (config.dp * config.ep * config.micro_batch) == 0)
+    assume(model.layers % config.pp == 0)
+    found = {name: float(value) for name, value in step_terms(model, job, config).items()}
+    assert found == pytest.approx(step(model, job, config)[0], rel=1e-9, abs=1e-15)
 
 
 @law
@@ -234,12 +250,17 @@ def test_the_terms_again_call_by_call(
 def test_no_step_is_shorter_than_what_its_links_carry(
     case: tuple[TrainingJob, ParallelConfig], fast: float
 ) -> None:
-    job, c = case
-    assume(job.global_batch % (c.dp * c.ep * c.micro_batch) == 0)
-    assume(SPARSE.layers % c.pp == 0)
-    job = replace(job, links=replace(H100, across=fast, wait_across=1e-12, wait_inside=1e-12))
-    terms = {name: float(value) for name, value in predicted(SPARSE, job, c).items()}
-    _, least = step(SPARSE, job, c)
+    job, config = case
+    assume(job.global_batch % (config.dp * config.ep * config.micro_batch) == 0)
+    assume(SPARSE.layers % config.pp == 0)
+    job = replace(
+        job,
+        machine=replace(
+            H100, bandwidth_inter_node=fast, latency_inter_node=1e-12, latency_intra_node=1e-12
+        ),
+    )
+    terms = {name: float(value) for name, value in step_terms(SPARSE, job, config).items()}
+    _, least = step(SPARSE, job, config)
     assert all(value >= 0 for value in terms.values())
     assert sum(terms.values()) - terms["bubble"] >= least * (1 - 1e-9)
 
@@ -247,25 +268,29 @@ def test_no_step_is_shorter_than_what_its_links_carry(
 def test_what_overlaps_still_shares_the_links() -> None:
     """Gradients hide behind compute, and tp behind nobody: together more than the wire carries."""
     model = ModelShape(1024, layers=4, heads=8, vocab=1000, ffn=2**16)
-    c = ParallelConfig(1, 4, 1, 1, 1, 2, shard=2)
-    job = TrainingJob(8, 8, 4, 2**14, replace(H100, across=25, wait_across=1e-9))
-    terms = {name: float(value) for name, value in predicted(model, job, c).items()}
+    config = ParallelConfig(1, 4, 1, 1, 1, 2, shard=2)
+    job = TrainingJob(
+        8, 8, 4, 2**14, replace(H100, bandwidth_inter_node=25, latency_inter_node=1e-9)
+    )
+    terms = {name: float(value) for name, value in step_terms(model, job, config).items()}
     assert terms["dp"] == 0
     assert terms["links"] > 0.1 * sum(terms.values())
-    free = predicted(model, replace(job, links=replace(job.links, across=1000)), c)
+    free = step_terms(
+        model, replace(job, machine=replace(job.machine, bandwidth_inter_node=1000)), config
+    )
     assert float(free["links"]) == 0
 
 
 def test_the_slowest_stage_has_the_head_or_one_layer_more() -> None:
     model = ModelShape(64, layers=6, heads=8, vocab=10, ffn=96)
     job = TrainingJob(4, 1, 4, 64, H100)
-    time = float(predicted(model, job, ParallelConfig(4, 1, 1, 1, 1, 1))["compute"]) / 4
-    layer = 3 * 2 * (model.met / 6 + 64 * 64) * 64 / H100.flops
+    time = float(step_terms(model, job, ParallelConfig(4, 1, 1, 1, 1, 1))["compute"]) / 4
+    layer = 3 * 2 * (model.active_parameters / 6 + 64 * 64) * 64 / H100.flops
     head = 3 * 2 * model.embedding * 64 / H100.flops
     assert int(stage_layers(model, np.int64(4))) == 2
     assert time == pytest.approx(max(2 * layer, layer + head))
     wide = replace(model, vocab=10**6)
-    time = float(predicted(wide, job, ParallelConfig(4, 1, 1, 1, 1, 1))["compute"]) / 4
+    time = float(step_terms(wide, job, ParallelConfig(4, 1, 1, 1, 1, 1))["compute"]) / 4
     assert time == pytest.approx(layer + head * 10**5)
 
 
@@ -286,9 +311,9 @@ def test_llama_405b_within_a_tenth_of_what_was_reported(
     ranks: int, dp: int, cp: int, batch: int, seq: int, published: float
 ) -> None:
     """TFLOP/s of a GPU, arXiv 2407.21783, table 4."""
-    c = ParallelConfig(16, dp, 1, cp, 1, 8, virtual=8, shard=1)
+    config = ParallelConfig(16, dp, 1, cp, 1, 8, virtual=8, shard=1)
     time = float(
-        sum(predicted(LLAMA, TrainingJob(ranks, ranks // 8, batch, seq, H100), c).values())
+        sum(step_terms(LLAMA, TrainingJob(ranks, ranks // 8, batch, seq, H100), config).values())
     )
-    token = 6 * (LLAMA.met + LLAMA.embedding + seq * LLAMA.hidden * LLAMA.layers)
+    token = 6 * (LLAMA.active_parameters + LLAMA.embedding + seq * LLAMA.hidden * LLAMA.layers)
     assert token * batch * seq / ranks / time / 1e12 == pytest.approx(published, rel=0.1)

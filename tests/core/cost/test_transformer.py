@@ -1,4 +1,4 @@
-"""The sizes of a model: weights counted again tensor by tensor, and as they were published."""
+"""Sizes of a model: weights counted tensor by tensor, and as published."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_published_counts(name: str) -> None:
     assert ModelShape.of(config).parameters == published
 
 
-def test_deepseek_moe_is_a_dense_layer_and_experts_of_their_own_width() -> None:
+def test_deepseek_moe_has_a_dense_layer_and_experts_of_another_width() -> None:
     shape = ModelShape.of(
         {
             "hidden_size": 2048,
@@ -88,24 +88,29 @@ def test_deepseek_moe_is_a_dense_layer_and_experts_of_their_own_width() -> None:
         }
     )
     assert shape.parameters == 16_375_728_128  # "16.4B"
-    assert shape.met + 2 * shape.embedding == pytest.approx(2.8e9, rel=0.02)  # "2.8B activated"
+    assert shape.active_parameters + 2 * shape.embedding == pytest.approx(
+        2.8e9, rel=0.02
+    )  # "2.8B activated"
     assert shape.sparse == 27 / 28
     assert shape.width == pytest.approx((10944 + 27 * 8 * 1408) / 28)
 
 
-# ---------------------------------------------------------------- counted again, tensor by tensor
+# ---------------------------------------------------------------- counted tensor by tensor
 
 
 def tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The weights of a Llama or Mixtral style model, as a state dict would list them."""
+    """Return the weights of a model like Llama or Mixtral, as in a state dict."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     kv = config.get("num_key_value_heads", heads)
     dim = config.get("head_dim", hidden // heads)
-    found: dict[str, tuple[int, ...]] = {"embed": (config["vocab_size"], hidden), "norm": (hidden,)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed": (config["vocab_size"], hidden),
+        "norm": (hidden,),
+    }
     if not config.get("tie_word_embeddings", False):
-        found["head"] = (config["vocab_size"], hidden)
+        shapes["head"] = (config["vocab_size"], hidden)
     for layer in range(config["num_hidden_layers"]):
-        found |= {
+        shapes |= {
             f"{layer}.q": (heads * dim, hidden),
             f"{layer}.k": (kv * dim, hidden),
             f"{layer}.v": (kv * dim, hidden),
@@ -121,19 +126,19 @@ def tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             shared = config.get("n_shared_experts", 0)
             widths = {f"expert{e}": width for e in range(experts)}
             widths |= {f"shared{e}": width for e in range(shared)}
-            found[f"{layer}.router"] = (experts, hidden)
+            shapes[f"{layer}.router"] = (experts, hidden)
         for name, width in widths.items():
-            found |= {
+            shapes |= {
                 f"{layer}.{name}.gate": (width, hidden),
                 f"{layer}.{name}.up": (width, hidden),
                 f"{layer}.{name}.down": (hidden, width),
             }
-    return found
+    return shapes
 
 
 @st.composite
 def configs(draw: st.DrawFn) -> dict[str, Any]:
-    """Small ones, dense or with experts."""
+    """Draw small configs, dense or with experts."""
     kv = draw(st.integers(1, 4))
     heads = kv * draw(st.integers(1, 4))
     layers = draw(st.integers(1, 5))
@@ -161,27 +166,27 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
 @law
 @given(configs())
 def test_every_weight_is_counted_once(config: dict[str, Any]) -> None:
-    shape, found = ModelShape.of(config), tensors(config)
-    assert shape.parameters == sum(math.prod(size) for size in found.values())
-    routed = sum(math.prod(size) for name, size in found.items() if ".expert" in name)
+    shape, shapes = ModelShape.of(config), tensors(config)
+    assert shape.parameters == sum(math.prod(size) for size in shapes.values())
+    routed = sum(math.prod(size) for name, size in shapes.items() if ".expert" in name)
     assert shape.routed == routed
-    ends = sum(math.prod(found[name]) for name in ("embed", "head", "norm") if name in found)
+    ends = sum(math.prod(shapes[name]) for name in ("embed", "head", "norm") if name in shapes)
     assert shape.shared == shape.parameters - routed - ends
     share = config.get("num_experts_per_tok", 0) / config.get("num_local_experts", 1)
-    assert shape.met == pytest.approx(shape.shared + routed * share)
+    assert shape.active_parameters == pytest.approx(shape.shared + routed * share)
 
 
 @law
 @given(configs())
-def test_the_width_is_that_of_the_matrices_a_token_meets(config: dict[str, Any]) -> None:
-    shape, found = ModelShape.of(config), tensors(config)
-    ups = {name: size[0] for name, size in found.items() if name.endswith(".up")}
+def test_the_width_counts_the_matrices_that_process_a_token(config: dict[str, Any]) -> None:
+    shape, shapes = ModelShape.of(config), tensors(config)
+    ups = {name: size[0] for name, size in shapes.items() if name.endswith(".up")}
     share = config.get("num_experts_per_tok", 0) / config.get("num_local_experts", 1)
-    met = sum(width * (share if ".expert" in name else 1) for name, width in ups.items())
-    assert shape.width == pytest.approx(met / config["num_hidden_layers"])
+    active = sum(width * (share if ".expert" in name else 1) for name, width in ups.items())
+    assert shape.width == pytest.approx(active / config["num_hidden_layers"])
 
 
-def test_what_a_config_leaves_out() -> None:
+def test_defaults_of_missing_sizes() -> None:
     shape = ModelShape.of(
         {
             "hidden_size": 64,
@@ -189,7 +194,7 @@ def test_what_a_config_leaves_out() -> None:
             "num_attention_heads": 4,
             "intermediate_size": 96,
             "vocab_size": 10,
-            "num_experts_per_tok": 2,  # which some dense configs carry along
+            "num_experts_per_tok": 2,  # present in some dense configs
             "head_dim": None,
         }
     )
@@ -204,30 +209,30 @@ def test_sizes_of_numpy_and_of_an_n_inner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "lines"),
     [
         (
             {"num_experts_per_tok": 0},
-            "ModelShape(experts=8, top_k=0): top_k is not within experts.",
+            "top_k is not from 1 to experts.\n  top_k is 0, experts is 8.",
         ),
         (
             {"num_experts_per_tok": 9},
-            "ModelShape(experts=8, top_k=9): top_k is not within experts.",
+            "top_k is not from 1 to experts.\n  top_k is 9, experts is 8.",
         ),
         (
             {"first_k_dense_replace": 33},
-            "ModelShape(layers=32, dense_layers=33): dense_layers is not within layers.",
+            "dense_layers is more than layers.\n  dense_layers is 33, layers is 32.",
         ),
     ],
 )
-def test_experts_that_do_not_fit(changes: dict[str, int], line: str) -> None:
+def test_experts_that_do_not_fit(changes: dict[str, int], lines: str) -> None:
     with pytest.raises(SpecError) as caught:
         ModelShape.of({**CONFIGS["Mixtral 8x7B"][0], **changes})
-    assert str(caught.value).splitlines()[0] == line
+    assert str(caught.value).startswith(f"ModelShape.of(config): {lines}\n  Fix: ")
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "64", True, 10**9])
-def test_a_size_that_is_none(value: object) -> None:
+def test_an_invalid_size(value: object) -> None:
     config = {**CONFIGS["Llama 3 8B"][0], "hidden_size": value}
-    with pytest.raises(SpecError, match=r"^ModelShape\(hidden="):
+    with pytest.raises(SpecError, match=r"^ModelShape.of\(config\): hidden is "):
         ModelShape.of(config)

@@ -34,10 +34,10 @@ def test_gradients_are_averaged_over_dp_cp_sp_if_present() -> None:
 
 def test_requested_groups() -> None:
     layout = Layout(pp=2, dp=2, tp=2)
-    one = GroupPlan.of(layout, ["dp tp"])
-    assert one.axis_sets == ((), ("pp",), ("dp",), ("tp",), ("dp", "tp"))
-    assert one.requested == (("dp", "tp"),)
-    assert GroupPlan.of(layout, [("dp", "tp")]) == one
+    plan = GroupPlan.of(layout, ["dp tp"])
+    assert plan.axis_sets == ((), ("pp",), ("dp",), ("tp",), ("dp", "tp"))
+    assert plan.requested == (("dp", "tp"),)
+    assert GroupPlan.of(layout, [("dp", "tp")]) == plan
     assert GroupPlan.of(layout, ["dp tp", "tp dp"]).axis_sets[-2:] == (("dp", "tp"), ("tp", "dp"))
     assert GroupPlan.of(layout, ["dp", "pp dp tp"]).axis_sets == GroupPlan.of(layout).axis_sets
 
@@ -127,7 +127,7 @@ REQUESTS = [
 
 
 def test_different_requests_are_different_plans() -> None:
-    assert all((one == two) == (one is two) for one in REQUESTS for two in REQUESTS)
+    assert all((a == b) == (a is b) for a in REQUESTS for b in REQUESTS)
 
 
 @pytest.mark.parametrize("plan", REQUESTS, ids=range(len(REQUESTS)))
@@ -137,7 +137,7 @@ def test_a_plan_survives_pickle_and_copy(plan: GroupPlan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "two"),
+    ("first", "second"),
     [
         ([0, 2], range(0, 4, 2)),
         (range(0, 3, 2), range(0, 4, 2)),
@@ -146,9 +146,9 @@ def test_a_plan_survives_pickle_and_copy(plan: GroupPlan) -> None:
         (np.array([5, 0]), (5, 0)),
     ],
 )
-def test_equal_layouts_have_equal_plans(one: object, two: object) -> None:
+def test_equal_layouts_have_equal_plans(first: object, second: object) -> None:
     """Two ways to write the same ranks are the same request."""
-    layouts = [Layout(dp=2, ranks=ranks) for ranks in (one, two)]  # type: ignore[arg-type]
+    layouts = [Layout(dp=2, ranks=ranks) for ranks in (first, second)]  # type: ignore[arg-type]
     assert layouts[0] == layouts[1]
     assert GroupPlan.of(layouts[0]) == GroupPlan.of(layouts[1])
 

@@ -387,3 +387,19 @@ def test_several_axes_in_one_str_have_their_own_error() -> None:
         "layout.groups('dp sp'): 'dp sp' is several axes in one str.\n"
         "  Fix: one str for each axis: 'dp', 'sp'."
     )
+
+
+def test_a_layout_imports_no_module_that_it_does_not_need() -> None:
+    code = """
+import sys
+import meshkit
+layout = meshkit.Layout(dp=4, sp=2)
+assert layout.groups("dp").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]], str(layout)
+names = [name.removeprefix("meshkit.core.") for name in sys.modules]
+print({name.split(".")[0] for name in names} & {"torch", "einops", "topology", "data", "cost"})
+print("draw.svg" in names)
+"""
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert completed.stdout == "set()\nFalse\n"

@@ -54,9 +54,7 @@ def test_the_fix_is_one_that_helps(topology: Topology, fix: str) -> None:
 
 
 def test_several_axes_are_told_together() -> None:
-    said = check_crossings(
-        LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}
-    ).error
+    said = check_crossings(LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}).error
     assert said.splitlines()[0] == "build_mesh(dp=2, tp=4): dp, tp cross nodes."
     assert said.splitlines()[-1] == (
         "  Fix: dp: dp=1, tp=8, as a node holds 1 rank. tp: dp=8, tp=1, as a node holds 1 rank. "

@@ -10,11 +10,11 @@ from meshkit.launch.doctor import memory as module
 from meshkit.launch.doctor.memory import memory
 
 
-def test_the_least_of_what_is_told_counts(tmp_path: Path) -> None:
+def test_the_smallest_limit_counts(tmp_path: Path) -> None:
     few, none, odd = (tmp_path / name for name in ("few", "none", "odd"))
     few.write_text("4096\n")
-    none.write_text("max\n")  # as version 2 says it
-    odd.write_text(f"{2**63 - 4096}\n")  # as version 1 does
+    none.write_text("max\n")  # cgroup version 2 without a limit
+    odd.write_text(f"{2**63 - 4096}\n")  # cgroup version 1 without a limit
     whole = memory([])
     assert whole is not None
     assert whole > 2**20
@@ -22,7 +22,7 @@ def test_the_least_of_what_is_told_counts(tmp_path: Path) -> None:
     assert memory([str(none), str(few)]) == 4096
 
 
-def test_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(name: str) -> int:
         raise ValueError("unrecognized configuration name")
 

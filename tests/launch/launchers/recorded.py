@@ -1,8 +1,8 @@
-"""Environments of real launchers, less what says nothing of a rank; and who each says it is.
+"""Environments of real launchers, without unrelated variables, and the fields that they yield.
 
-Rank 3 of two nodes with two ranks each, unless said otherwise. *Recorded* is what a run showed,
-with hosts and jobs of other names; *documented* has its names from the source that it names, and
-its values made up to fit.
+They are those of rank 3 on two nodes with two ranks each, if the comment names no other rank.
+*Recorded* environments come from a run, with hosts and jobs renamed. *Documented* ones have their
+names from the source in the comment, and invented values.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from __future__ import annotations
 from typing import Any
 
 Env = dict[str, str]
-Said = dict[str, tuple[Any, str]]  # field to value and source; a field that is not here is None
+Fields = dict[str, tuple[Any, str]]  # field to value and source; a missing field is None
 
 
 def _env(text: str) -> Env:
-    """``NAME=value`` by words, as a dict."""
+    """Return blank-separated ``NAME=value`` words as a dict."""
     return {name: value for name, _, value in (word.partition("=") for word in text.split())}
 
 
+def without(environ: Env, *names: str) -> Env:
+    """Return an environment without some of its variables."""
+    return {name: value for name, value in environ.items() if name not in names}
+
+
 def _ranks(prefix: str) -> Env:
-    """The four variables that Open MPI, MVAPICH2 and jsrun each have under a name of their own."""
+    """Return the four variables that Open MPI, MVAPICH2 and jsrun have under different prefixes."""
     values = {"RANK": "3", "SIZE": "4", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
     return {f"{prefix}_{name}": value for name, value in values.items()}
 
@@ -32,14 +37,14 @@ TORCHRUN = _env("""
     TORCHELASTIC_MAX_RESTARTS=0 TORCHELASTIC_USE_AGENT_STORE=True
     TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 """)
-# what meshkit.spawn sets, see meshkit/launch/spawn/worker.py; one node always, so local is global
+# meshkit.spawn, see meshkit/launch/spawn/worker.py: one node, so the local rank is the rank
 SPAWN = _env("""
-    MESHKIT_SPAWN=file:///tmp/meshkit-0/meeting RANK=3 WORLD_SIZE=4 LOCAL_RANK=3
+    MESHKIT_SPAWN=file:///tmp/meshkit-0/store RANK=3 WORLD_SIZE=4 LOCAL_RANK=3
     LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 """)
-# documented: what torch.distributed's init_method "env://" asks a user to export
+# documented: the variables that torch.distributed's init_method "env://" reads
 HAND_WRITTEN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
-# the same, from a script that knows the nodes
+# the same, from a script that also sets the variables of the node
 HAND_WRITTEN_NODES = {**HAND_WRITTEN, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 # recorded: Open MPI 5.0.11. NODE_RANK is the rank on this node over all jobs, not the node's index
@@ -56,14 +61,14 @@ OPEN_MPI_4 = _env("""
     OMPI_MCA_orte_num_nodes=1 OMPI_UNIVERSE_SIZE=2 PMIX_HOSTNAME=node1 PMIX_NAMESPACE=177274881
     PMIX_RANK=1 PMIX_VERSION=4.2.2rc2
 """)
-# documented: names from MVAPICH2's mpirun_rsh, values made up
+# documented: names from MVAPICH2's mpirun_rsh, values invented
 MVAPICH2 = {**_ranks("MV2_COMM_WORLD"), "PMI_ID": "3"}
-# documented: names from a dump of the environment on Aurora, values made up. No size of PALS' own
+# documented: names from a dump of the environment on Aurora, values invented. PALS sets no size
 PALS_WITHOUT_PMI = _env("""
     PALS_RANKID=3 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=2 PALS_NODEID=1 PALS_DEPTH=1 PALS_PMI=pmix
     PALS_APID=1b2e
 """)
-# documented: the same with what Cray's PMI adds
+# documented: the same with the variables that Cray's PMI adds
 _CRAY_PMI = {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "2"}
 PALS = {**PALS_WITHOUT_PMI, "PALS_PMI": "cray", **_CRAY_PMI}
 _HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
@@ -73,28 +78,28 @@ MPICH = {**_HYDRA, "PMI_FD": "9", "PMI_HOSTNAME": "node2"}
 INTEL_MPI = _HYDRA | _env("""
     PMI_FD=12 HYDRA_BSTRAP_LAUNCHER=ssh HYDRA_LAUNCH_TYPE=2 I_MPI_PIN_INFO=1
 """)
-# documented: names from IBM's jsrun (JSM_NAMESPACE_*) and LSF (LSB_*), values made up
+# documented: names from IBM's jsrun (JSM_NAMESPACE_*) and LSF (LSB_*), values invented
 LSF = {**_ranks("JSM_NAMESPACE"), "LSB_JOBID": "1234"}
 
 # documented: the run id of an AzureML job, and DeepSpeed's reading of the variables: the port 6000
 # is Azure Batch's own
 _AZUREML = {**OPEN_MPI_5, "AZUREML_EXPERIMENT_ID": "e6abe464-c6fd-45de-9303-539b34e66b69"}
 AZUREML = {**_AZUREML, "AZ_BATCH_MASTER_NODE": "10.0.0.6:6000"}
-# documented: the same where only the older variable is there
+# documented: the same with the older variable only
 AZUREML_BATCHAI = {**_AZUREML, "AZ_BATCHAI_MPI_MASTER_NODE": "10.0.0.6"}
-# documented: names from SageMaker's training toolkit, values made up
+# documented: names from SageMaker's training toolkit, values invented
 _SM = {
     "SM_TRAINING_ENV": '{"is_master":false,"master_hostname":"algo-1","hosts":["algo-1","algo-2"]}',
     "SM_HOSTS": '["algo-1","algo-2"]',
     "SM_CURRENT_HOST": "algo-2",
 }
 SAGEMAKER = {**OPEN_MPI_5, **_SM}
-# documented: newer containers of SageMaker say where to meet
+# documented: newer containers of SageMaker set the endpoint
 SAGEMAKER_ADDRESS = {**SAGEMAKER, "SM_MASTER_ADDR": "algo-1", "SM_MASTER_PORT": "7777"}
 # documented: SageMaker's torch_distributed starts torchrun, and no MPI
 SAGEMAKER_TORCHRUN = {**TORCHRUN, **_SM}
 
-# recorded: Slurm 22.05, what an allocation of two nodes tells each of its processes
+# recorded: Slurm 22.05, the variables of an allocation of two nodes in each of its processes
 _ALLOCATION = _env("""
     SLURM_CLUSTER_NAME=two SLURM_JOBID=2 SLURM_JOB_CPUS_PER_NODE=2(x2) SLURM_JOB_ID=2
     SLURM_JOB_NODELIST=n[1-2] SLURM_JOB_NUM_NODES=2 SLURM_NNODES=2 SLURM_NODELIST=n[1-2]
@@ -114,7 +119,7 @@ SRUN_OF_THREE = SRUN | _env("""
 """)
 # recorded: Slurm 22.05, srun --mpi=pmi2
 SRUN_PMI2 = {**SRUN, "PMI_FD": "9", "PMI_JOBID": "2.0", "PMI_RANK": "3", "PMI_SIZE": "4"}
-# names from Slurm's mpi_cray_shasta.c, values made up; no PALS_LOCAL_SIZE
+# names from Slurm's mpi_cray_shasta.c, values invented; no PALS_LOCAL_SIZE
 SRUN_CRAY = {
     **SRUN,
     **_CRAY_PMI,
@@ -123,15 +128,15 @@ SRUN_CRAY = {
     "PALS_LOCAL_RANKID": "1",
     "PALS_APID": "2.0",
 }
-# documented: a rank that mpirun of Open MPI started on a second node of an allocation has what srun
-# told mpirun's daemon there, the same on every rank
+# documented: a rank of Open MPI on a second node of an allocation inherits the variables of srun
+# for the daemon of mpirun there, the same on every rank
 _DAEMON = _ALLOCATION | _env("""
     SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NPROCS=1 SLURM_NTASKS=1 SLURM_STEP_ID=0
     SLURM_STEP_NODELIST=n2 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1
     SLURM_STEP_TASKS_PER_NODE=1
 """)
 MPIRUN_IN_SLURM = {**_DAEMON, **OPEN_MPI_5}
-# names from MPICH and Slurm as above, values made up: hydra's proxies are a step of one task a node
+# names from MPICH and Slurm as above, values invented: a step with one proxy of hydra per node
 _PROXIES = SRUN | _env("""
     SLURM_NTASKS=2 SLURM_NPROCS=2 SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=2
     SLURM_STEP_TASKS_PER_NODE=1(x2)
@@ -157,14 +162,14 @@ INTERACTIVE = _ALLOCATION | _env("""
     SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1
 """)
 
-# Every environment above that says who a process is.
+# Every environment above that describes a process.
 ALL: dict[str, Env] = {
-    name: found
-    for name, found in list(globals().items())
+    name: environ
+    for name, environ in list(globals().items())
     if name.isupper() and not name.startswith("_") and name != "PALS_WITHOUT_PMI"
 }
 
-# A row of the table of launchers to its recording: what the launcher sets, alone.
+# A row of the table of launchers to its recording, without an outer launcher.
 ROWS = {
     "torchrun": TORCHRUN,
     "spawn": SPAWN,
@@ -180,19 +185,19 @@ ROWS = {
 }
 
 
-def _prefixed(prefix: str) -> Said:
-    """Rank 3 of 4, on a node of two, as the variables of one prefix say."""
-    said = {"rank": 3, "world_size": 4, "local_rank": 1, "local_world_size": 2}
+def _prefixed(prefix: str) -> Fields:
+    """Return rank 3 of 4, on a node of two, from the variables of one prefix."""
+    fields = {"rank": 3, "world_size": 4, "local_rank": 1, "local_world_size": 2}
     tails = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    both = zip(said.items(), tails, strict=True)
+    both = zip(fields.items(), tails, strict=True)
     return {field: (value, f"{prefix}_{tail}") for (field, value), tail in both}
 
 
-def _address(addr: str, port: int, addr_source: str, port_source: str) -> Said:
+def _address(addr: str, port: int, addr_source: str, port_source: str) -> Fields:
     return {"master_addr": (addr, addr_source), "master_port": (port, port_source)}
 
 
-def _common(local_rank: int, local_world_size: int, how: str = "") -> Said:
+def _common(local_rank: int, local_world_size: int, how: str = "") -> Fields:
     return {
         "rank": (3, "RANK"),
         "world_size": (4, "WORLD_SIZE"),
@@ -201,15 +206,15 @@ def _common(local_rank: int, local_world_size: int, how: str = "") -> Said:
     }
 
 
-def _derived(node_rank: int, num_nodes: int) -> Said:
+def _derived(node_rank: int, num_nodes: int) -> Fields:
     return {
         "node_rank": (node_rank, "rank // local_world_size"),
         "num_nodes": (num_nodes, "world_size // local_world_size"),
     }
 
 
-def _in_step(rank: int, size: int, local_rank: int, local_size: int, port: int) -> Said:
-    """A task on the second of srun's two nodes."""
+def _in_step(rank: int, size: int, local_rank: int, local_size: int, port: int) -> Fields:
+    """Return a task on the second of srun's two nodes."""
     return {
         "rank": (rank, "SLURM_PROCID"),
         "world_size": (size, "SLURM_STEP_NUM_TASKS"),
@@ -223,17 +228,17 @@ def _in_step(rank: int, size: int, local_rank: int, local_size: int, port: int) 
 
 _OMPI = _prefixed("OMPI_COMM_WORLD")
 _OMPI_OF_TWO = {**_OMPI, "rank": (1, _OMPI["rank"][1]), "world_size": (2, _OMPI["world_size"][1])}
-_GROUPS: Said = {"node_rank": (1, "GROUP_RANK"), "num_nodes": (2, "GROUP_WORLD_SIZE")}
+_GROUPS: Fields = {"node_rank": (1, "GROUP_RANK"), "num_nodes": (2, "GROUP_WORLD_SIZE")}
 _TORCHRUN = _address("node1", 29511, "MASTER_ADDR", "MASTER_PORT")
 _BY_TORCHRUN = {**_common(1, 2), **_GROUPS, **_TORCHRUN}
 _BY_HAND = _address("node1", 29500, "MASTER_ADDR", "MASTER_PORT")
-_BY_HYDRA: Said = {
+_BY_HYDRA: Fields = {
     "rank": (3, "PMI_RANK"),
     "world_size": (4, "PMI_SIZE"),
     "local_rank": (1, "MPI_LOCALRANKID"),
     "local_world_size": (2, "MPI_LOCALNRANKS"),
 }
-_BY_PALS: Said = {
+_BY_PALS: Fields = {
     "rank": (3, "PALS_RANKID"),
     "world_size": (4, "PMI_SIZE"),
     "local_rank": (1, "PALS_LOCAL_RANKID"),
@@ -244,15 +249,15 @@ _AZURE_PORT = "default of azureml"
 _SM_ADDRESS = _address("algo-1", 7777, "SM_MASTER_ADDR", "SM_MASTER_PORT")
 _STEP = _in_step(3, 4, 1, 2, 12062)  # job 2, step 0: 12000 + 31 * 2 + 0
 
-# Environment to its launcher and what that says.
-EXPECTED: dict[str, tuple[str, Said]] = {
+# Environment to its launcher and the fields that it yields.
+EXPECTED: dict[str, tuple[str, Fields]] = {
     "TORCHRUN": ("torchrun", _BY_TORCHRUN),
     "SPAWN": (
         "spawn",
         {
             **_common(3, 4),
             **_derived(0, 1),
-            "init_method": ("file:///tmp/meshkit-0/meeting", "MESHKIT_SPAWN"),
+            "init_method": ("file:///tmp/meshkit-0/store", "MESHKIT_SPAWN"),
         },
     ),
     "HAND_WRITTEN": (
@@ -277,17 +282,17 @@ EXPECTED: dict[str, tuple[str, Said]] = {
     ),
     "SAGEMAKER": ("sagemaker", _OMPI),
     "SAGEMAKER_ADDRESS": ("sagemaker", {**_OMPI, **_SM_ADDRESS}),
-    # What is inside comes before what is around it.
+    # An inner launcher comes before an outer one.
     "SAGEMAKER_TORCHRUN": ("torchrun", _BY_TORCHRUN),
     "MPIRUN_IN_SLURM": ("openmpi", _OMPI),
     "HYDRA_IN_SLURM": ("hydra", _BY_HYDRA),
-    # srun may speak PMI too; it then answers itself, as it knows the nodes.
+    # srun may set PMI variables too; its own row is used, since it has the nodes.
     "SRUN": ("slurm", _STEP),
     "SRUN_OF_THREE": ("slurm", _in_step(2, 3, 0, 1, 12063)),
     "SRUN_PMI2": ("slurm", _STEP),
     "SRUN_CRAY": ("slurm", _STEP),
 }
-# A process that no srun started, to the words for it.
+# A process that no srun started, to the source of its fields.
 ALONE = {
     "SBATCH": "no srun (SLURM_NTASKS = 4)",
     "SBATCH_OF_64": "no srun (SLURM_NTASKS = 64)",

@@ -1,4 +1,4 @@
-"""Node lists and task lists: examples, refusals, and laws against what built them and scontrol."""
+"""Node lists and task lists: examples, errors, and laws, also against scontrol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshkit.launch.launchers.hostlist import first_host, host_names, task_count
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
-        # what scontrol show hostnames of Slurm 22.05 printed
+        # the output of scontrol show hostnames, Slurm 22.05
         ("rack[1-2]node[3-4],login1", "rack1node3 rack1node4 rack2node3 rack2node4 login1"),
         ("n[01-03]", "n01 n02 n03"),
         ("n[9-11]", "n9 n10 n11"),
@@ -35,12 +35,12 @@ from meshkit.launch.launchers.hostlist import first_host, host_names, task_count
         ("login-1.cluster,a_b", "login-1.cluster a_b"),
         ("n1,", "n1"),
         ("c[3005,3011,3019,3105]", "c3005 c3011 c3019 c3105"),
-        # what that version refuses, and others write
+        # that version rejects these, and others write them
         ("n[0-6:2]", "n0 n2 n4 n6"),
         ("n[0-5:2]", "n0 n2 n4"),
         ("n[01-09:4]", "n01 n05 n09"),
         ("n[1-2]-ib", "n1-ib n2-ib"),
-        (",n1,, n2 ,", "n1 n2"),  # scontrol passes over what is empty
+        (",n1,, n2 ,", "n1 n2"),  # scontrol skips empty names
         ("n[1-2]b[3-4]c,d", "n1b3c n1b4c n2b3c n2b4c d"),
     ],
 )
@@ -66,14 +66,14 @@ def test_a_node_list(text: str, hosts: str) -> None:
         ("n[1]]", "not a node list: 'n[1]]'"),
     ],
 )
-def test_what_is_no_node_list(text: str, message: str) -> None:
+def test_a_malformed_node_list(text: str, message: str) -> None:
     for read in (first_host, lambda text: list(host_names(text))):
         with pytest.raises(ValueError) as caught:  # noqa: PT011, the message is asserted whole
             read(text)
         assert str(caught.value) == message
 
 
-def test_the_first_of_very_many_costs_nothing() -> None:
+def test_the_first_host_of_a_very_long_list() -> None:
     assert first_host("n[0007-999999999]m[1-999999999]") == "n0007m1"
 
 
@@ -83,8 +83,8 @@ def test_an_empty_list_has_no_first_host() -> None:
         first_host("")
 
 
-def test_a_fault_is_told_when_it_is_reached() -> None:
-    """The first host is enough to meet; what comes after it may be of a newer Slurm."""
+def test_an_error_is_raised_when_iteration_reaches_the_fault() -> None:
+    """The first host is enough for a rendezvous; later parts may need a newer Slurm."""
     hosts = host_names("n[1-2],n[2-1]")
     assert [next(hosts), next(hosts)] == ["n1", "n2"]
     with pytest.raises(ValueError, match=r"^not a range: '2-1'$"):
@@ -108,7 +108,7 @@ def test_a_task_list(text: str, counts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ",", "2,", "2(x)", "(x2)", "2x3", "-1", "2(x2", "1.0", "two"])
-def test_what_is_no_task_list(text: str) -> None:
+def test_a_malformed_task_list(text: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011, the message is asserted whole
         task_counts(text)
     assert str(caught.value) == f"not a list of tasks: {text!r}"
@@ -122,7 +122,7 @@ LETTERS = st.text("abcxyz-", min_size=1, max_size=4).filter(lambda text: text[0]
 
 @st.composite
 def ranges(draw: st.DrawFn, *, stepped: bool) -> Parts:
-    """``"07-11"``, ``"3"`` or ``"0-6:2"``: counted here, not computed from the text."""
+    """Return ``"07-11"``, ``"3"`` or ``"0-6:2"`` and its numbers, which are counted."""
     first, width = draw(st.integers(0, 120)), draw(st.integers(1, 4))
     step = draw(st.integers(1, 3)) if stepped else 1
     count = draw(st.integers(1, 4))
@@ -137,7 +137,7 @@ def ranges(draw: st.DrawFn, *, stepped: bool) -> Parts:
 
 @st.composite
 def names(draw: st.DrawFn, *, brackets: int, by_scontrol: bool) -> Parts:
-    """One name with its brackets."""
+    """Return one name with its brackets."""
     text = draw(LETTERS)
     columns = [[text]]
     for _ in range(draw(st.integers(0, brackets))):
@@ -163,7 +163,7 @@ def lists(*, brackets: int, by_scontrol: bool = False) -> st.SearchStrategy[Part
 
 
 @given(lists(brackets=3))
-def test_a_list_built_from_parts_is_those_parts(parts: Parts) -> None:
+def test_a_list_expands_to_the_parts_that_it_was_built_from(parts: Parts) -> None:
     text, hosts = parts
     assert list(host_names(text)) == hosts
     assert first_host(text) == hosts[0]
@@ -176,13 +176,13 @@ def test_lists_joined_by_a_comma_follow_each_other(one: Parts, two: Parts) -> No
 
 
 @given(lists(brackets=2), st.sampled_from("[]"))
-def test_a_bracket_too_many_is_never_read(parts: Parts, bracket: str) -> None:
+def test_an_extra_bracket_raises(parts: Parts, bracket: str) -> None:
     with pytest.raises(ValueError, match=r"^not a node list: "):
         list(host_names(parts[0] + bracket))
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9)), min_size=1), st.booleans())
-def test_task_counts_are_what_they_were_written_from(
+def test_task_counts_are_the_numbers_that_the_list_was_written_from(
     runs: list[tuple[int, int]], ones: bool
 ) -> None:
     written = [f"{n}(x{times})" if ones or times > 1 else str(n) for n, times in runs]
@@ -198,7 +198,7 @@ def test_task_counts_are_what_they_were_written_from(
 
 @pytest.fixture(scope="module")
 def scontrol(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which scontrol reads no cluster's configuration but this."""
+    """Return an environment in which scontrol reads only this configuration."""
     if shutil.which("scontrol") is None:
         pytest.skip("not on this machine: scontrol (Debian's package slurm-client)")
     config: Path = tmp_path_factory.mktemp("slurm") / "slurm.conf"
@@ -221,14 +221,16 @@ def test_hosts_are_those_of_scontrol(scontrol: dict[str, str], parts: Parts) -> 
 
 @settings(max_examples=30, deadline=None)
 @given(parts=lists(brackets=3, by_scontrol=True))
-def test_three_brackets_vary_in_another_order_there(scontrol: dict[str, str], parts: Parts) -> None:
-    """Slurm 22.05 lets the second of three vary slowest; the hosts and the first are the same."""
+def test_scontrol_varies_three_brackets_in_another_order(
+    scontrol: dict[str, str], parts: Parts
+) -> None:
+    """The second of three varies slowest; the set and the first host are the same."""
     there = shown(parts[0], scontrol)
     assert sorted(there) == sorted(host_names(parts[0]))
     assert there[0] == first_host(parts[0])
 
 
 @pytest.mark.parametrize("text", ["2(x0)", "\u0663", "2(x\u0663)"])
-def test_tasks_that_are_no_numbers(text: str) -> None:
+def test_task_counts_that_are_not_numbers(text: str) -> None:
     with pytest.raises(ValueError, match="not a list of tasks"):
         task_counts(text)

@@ -1,23 +1,22 @@
-"""Every launcher of the table: recognised, read to the last field, refused with its own words."""
+"""Every launcher of the table: matched, read to the last field, and its errors."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 import meshkit
-from meshkit.launch.launchers.detect import allocation
+from meshkit.launch.launchers.detect import allocation_without_srun
 from meshkit.launch.launchers.table import LAUNCHERS, job_hosts, job_name, matching_launchers
 from tests.launch.launchers import recorded
-from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env
+from tests.launch.launchers.errors import detect_error, text_of
+from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env, without
 
 FIELDS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
 FIELDS = (*FIELDS, "master_addr", "master_port", "init_method")
-# What torchrun and spawn set on every process that they start, over what was there.
+# The variables that torchrun and spawn set, or replace, in every process that they start.
 SET_INSIDE = {*recorded.TORCHRUN, *recorded.SPAWN}
 
-# Who a process is, by row: the variables of its rank, of the world size and of its local rank.
+# The variables of the rank, of the world size and of the local rank, by row.
 RANK_SIZE_LOCAL = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "spawn": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -32,21 +31,18 @@ RANK_SIZE_LOCAL = {
     "lsf": ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
     "slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS SLURM_NTASKS", "SLURM_LOCALID"),
 }
-IDENTITY = [(row, place, RANK_SIZE_LOCAL[row][place].split()) for row in ROWS for place in range(3)]
-DEALT_BY_NODE = ("torchrun", "spawn", "hand-written")  # a local rank follows from the rank
+IDENTITY = [
+    (row, column, RANK_SIZE_LOCAL[row][column].split()) for row in ROWS for column in range(3)
+]
+BLOCK_DISTRIBUTED = ("torchrun", "spawn", "hand-written")  # a rank implies its local rank
 
 
-def refused(environ: Env, **arguments: int) -> meshkit.LaunchError:
-    with pytest.raises(meshkit.LaunchError) as caught:
-        meshkit.detect(environ, **arguments)
-    return caught.value
+def test_every_row_has_a_marker_and_a_name_of_its_own() -> None:
+    assert all(row.markers for row in LAUNCHERS)
+    assert len({row.name for row in LAUNCHERS}) == len(LAUNCHERS)
 
 
-def without(environ: Env, *names: str) -> Env:
-    return {name: value for name, value in environ.items() if name not in names}
-
-
-def test_every_recording_is_expected_and_every_row_has_one() -> None:
+def test_every_recording_has_an_expectation_and_every_row_a_recording() -> None:
     assert {*EXPECTED, *ALONE} == {*ALL}
     assert {*ROWS} == {row.name for row in LAUNCHERS}
     for row in LAUNCHERS:
@@ -56,20 +52,20 @@ def test_every_recording_is_expected_and_every_row_has_one() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_field_and_its_source(name: str) -> None:
-    launcher, said = EXPECTED[name]
+    launcher, expected = EXPECTED[name]
     world = meshkit.detect(ALL[name])
     assert world.launcher == launcher
     assert {field: getattr(world, field) for field in FIELDS} == {
-        field: said.get(field, (None, ""))[0] for field in FIELDS
+        field: expected.get(field, (None, ""))[0] for field in FIELDS
     }
-    assert world.sources == {field: source for field, (_, source) in said.items()}
-    assert (world.device, world.backend, allocation(world)) == (None, None, None)
-    size = said["world_size"]
+    assert world.sources == {field: source for field, (_, source) in expected.items()}
+    assert (world.device, world.backend, allocation_without_srun(world)) == (None, None, None)
+    size = expected["world_size"]
     assert world.size_evidence == f"{size[1]} = {size[0]} ({launcher})"
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_an_allocation_without_srun_is_one_process_and_says_so(name: str) -> None:
+def test_an_allocation_without_srun_is_a_single_process(name: str) -> None:
     world = meshkit.detect(ALL[name])
     source = ALONE[name]
     assert world.sources == dict.fromkeys(FIELDS[:6], source)
@@ -77,17 +73,17 @@ def test_an_allocation_without_srun_is_one_process_and_says_so(name: str) -> Non
         0, 1, 0, 1, 0, 1, None, None, "single", sources=dict.fromkeys(FIELDS[:6], source)
     )
     assert world.size_evidence == f"there is 1 process and {source}"
-    assert f"no srun ({allocation(world)})" == source
+    assert f"no srun ({allocation_without_srun(world)})" == source
 
 
-def test_a_small_allocation_is_like_none() -> None:
+def test_an_allocation_of_one_node_is_not_mentioned() -> None:
     world = meshkit.detect({**recorded.SALLOC, "SLURM_JOB_NUM_NODES": "1"})
     assert world == meshkit.detect({})
     assert world.size_evidence == "there is 1 process and no launcher"
 
 
 @pytest.mark.parametrize("name", ["AZUREML", "SAGEMAKER", "LSF"])
-def test_a_cloud_or_a_queue_alone_is_no_launcher(name: str) -> None:
+def test_the_variables_of_a_cloud_or_a_queue_are_no_launcher(name: str) -> None:
     mpi = ("OMPI_", "JSM_")
     environ = {key: value for key, value in ALL[name].items() if not key.startswith(mpi)}
     assert environ
@@ -96,7 +92,7 @@ def test_a_cloud_or_a_queue_alone_is_no_launcher(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.parametrize("around", ["SRUN", "SBATCH", "INTERACTIVE", "SALLOC"])
-def test_torchrun_and_spawn_inside_any_other_answer_alone(name: str, around: str) -> None:
+def test_torchrun_and_spawn_inside_another_launcher_are_used_alone(name: str, around: str) -> None:
     for inner in (recorded.TORCHRUN, recorded.SPAWN):
         nested = {**ALL[around], **without(ALL[name], *SET_INSIDE), **inner}
         assert meshkit.detect(nested) == meshkit.detect(inner)
@@ -104,11 +100,11 @@ def test_torchrun_and_spawn_inside_any_other_answer_alone(name: str, around: str
 
 @pytest.mark.parametrize("around", ["SBATCH", "SALLOC", "INTERACTIVE"])
 @pytest.mark.parametrize("name", ["OPEN_MPI_5", "MVAPICH2", "PALS", "MPICH", "INTEL_MPI", "SRUN"])
-def test_what_is_started_in_an_allocation_answers(name: str, around: str) -> None:
+def test_a_launcher_inside_an_allocation_is_used(name: str, around: str) -> None:
     assert meshkit.detect({**ALL[around], **ALL[name]}) == meshkit.detect(ALL[name])
 
 
-def test_the_order_in_which_rows_recognise_one_environment() -> None:
+def test_the_order_of_matching_rows() -> None:
     environ: Env = {}
     for row in ROWS.values():
         environ |= row
@@ -119,118 +115,80 @@ def test_the_order_in_which_rows_recognise_one_environment() -> None:
     ]
 
 
-@pytest.mark.parametrize(("tasks", "task"), [("2", "1"), ("8", "3"), ("4", "0")])
-@pytest.mark.parametrize("name", ["MVAPICH2", "PALS", "MPICH", "LSF"])
-def test_a_launcher_of_its_own_in_a_step_answers(name: str, tasks: str, task: str) -> None:
-    """Where the step's size or rank is another one, it is not srun that speaks PMI."""
-    around = {**recorded.SRUN, "SLURM_NTASKS": tasks, "SLURM_PROCID": task}
-    assert meshkit.detect({**around, **ALL[name]}) == meshkit.detect(ALL[name])
-
-
-def test_a_step_without_its_id() -> None:
-    """The first task of a step is told from a batch script by the step's nodes, or its old name."""
-    first = {**recorded.SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
-    for gone in (("SLURM_STEP_ID",), ("SLURM_STEP_ID", "SLURM_STEPID")):
-        world = meshkit.detect(without(first, *gone))
-        assert (world.launcher, world.rank, world.world_size) == ("slurm", 0, 4)
-    shell = without(recorded.INTERACTIVE, "SLURM_STEP_ID")
-    assert meshkit.detect(shell).launcher == "single"
-
-
-@pytest.mark.parametrize("name", [*EXPECTED, *ALONE])
-def test_an_exported_world_is_detected_again(name: str) -> None:
-    world = meshkit.detect(ALL[name])
-    target: Env = {}
-    again = meshkit.detect(world.export(target))
-    assert again.launcher == "hand-written"
-    same = ("rank", "world_size", "local_rank", "local_world_size", "master_addr", "master_port")
-    assert [getattr(again, field) for field in same] == [getattr(world, field) for field in same]
-    assert target == world.export({})
-    beside = meshkit.detect({**ALL[name], **target})  # in a child of this very process
-    assert [getattr(beside, field) for field in same] == [getattr(world, field) for field in same]
-
-
-def test_a_world_without_an_address_exports_none() -> None:
-    world = replace(meshkit.detect(recorded.OPEN_MPI_5), local_world_size=None)
-    environ = {"MASTER_ADDR": "kept"}
-    assert world.export(environ) == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
-    assert environ == {"MASTER_ADDR": "kept", **world.export({})}
-
-
-@pytest.mark.parametrize(("row", "place", "names"), IDENTITY)
-def test_a_missing_variable_is_named(row: str, place: int, names: list[str]) -> None:
-    """Without PALS_RANKID, by which it is known, hydra answers: its variables are there too."""
+@pytest.mark.parametrize(("row", "column", "names"), IDENTITY)
+def test_a_missing_variable_is_named(row: str, column: int, names: list[str]) -> None:
+    """Without PALS_RANKID, its marker, the row pals does not match and hydra does."""
     environ = without(ROWS[row], *names)
-    if place == 2 and row in DEALT_BY_NODE:
+    if column == 2 and row in BLOCK_DISTRIBUTED:
         world = meshkit.detect(environ)
         assert world.local_rank == 3 % int(environ["LOCAL_WORLD_SIZE"])
         assert world.sources["local_rank"] == "rank % local_world_size"
         return
-    error = refused(environ)
+    error = detect_error(environ)
     named = ["MPI_LOCALRANKID"] if names == ["PALS_RANKID"] else names
     assert error.variables == dict.fromkeys(named)
     launcher = "hydra" if names == ["PALS_RANKID"] else row
     first = f"the launcher {launcher} was recognised, but {' or '.join(named)} is not set."
-    assert str(error).splitlines()[0] == first
+    assert error.summary == first
 
 
 @pytest.mark.parametrize("value", ["", " ", "-1", "x", "1.0", "0x1", "\u0663"])
-@pytest.mark.parametrize(("row", "place", "names"), IDENTITY)
-def test_a_variable_that_is_no_number_is_named(
-    row: str, place: int, names: list[str], value: str
+@pytest.mark.parametrize(("row", "column", "names"), IDENTITY)
+def test_a_variable_that_is_not_a_number_is_named(
+    row: str, column: int, names: list[str], value: str
 ) -> None:
-    error = refused({**ROWS[row], names[0]: value})
+    error = detect_error({**ROWS[row], names[0]: value})
     assert error.variables == {names[0]: value}
     first = f"the launcher {row} was recognised, but {names[0]}={value!r} is not "
-    assert str(error).splitlines()[0] == first + ("1 or more." if place == 1 else "0 or more.")
+    assert error.summary == first + ("1 or more." if column == 1 else "0 or more.")
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_no_ranks_at_all_are_refused(row: str) -> None:
+def test_a_world_size_of_zero_raises(row: str) -> None:
     size = RANK_SIZE_LOCAL[row][1].split()[0]
-    assert refused({**ROWS[row], size: "0"}).variables == {size: "0"}
+    assert detect_error({**ROWS[row], size: "0"}).variables == {size: "0"}
 
 
-@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("column", [0, 2])
 @pytest.mark.parametrize("number", ["4", "9"])
 @pytest.mark.parametrize("row", ROWS)
-def test_a_rank_outside_its_job_or_node_is_refused(row: str, number: str, place: int) -> None:
-    index = RANK_SIZE_LOCAL[row][place].split()[0]
-    field = "world_size" if place == 0 else "local_world_size"
+def test_a_rank_outside_its_job_or_node_raises(row: str, number: str, column: int) -> None:
+    index = RANK_SIZE_LOCAL[row][column].split()[0]
+    field = "world_size" if column == 0 else "local_world_size"
     count = meshkit.detect(ROWS[row]).sources[field]
-    error = refused({**ROWS[row], index: number})
+    error = detect_error({**ROWS[row], index: number})
     assert error.variables == {index: number, count: ROWS[row][count]}
-    assert str(error) == (
+    assert text_of(error) == (
         f"{index}={number} must be below {count}={ROWS[row][count]}.\n"
         f"  Both were read for the launcher {row}.\n"
         f"  Fix: export {index} and {count} so that they agree."
     )
 
 
-OTHERS = [row for row in ROWS if row not in DEALT_BY_NODE]
+OTHERS = [row for row in ROWS if row not in BLOCK_DISTRIBUTED]
 
 
 @pytest.mark.parametrize("row", OTHERS)
-def test_a_rank_by_hand_against_the_launchers(row: str) -> None:
-    """Of the same size it cannot be right; of another, one was started inside the other."""
+def test_a_hand_written_rank_must_equal_the_one_of_the_launcher(row: str) -> None:
+    """Jobs of different sizes are one launcher inside the other; those of one size must agree."""
     rank, size = (names.split()[0] for names in RANK_SIZE_LOCAL[row][:2])
-    error = refused({**ROWS[row], "RANK": "1", "WORLD_SIZE": "4"})
+    error = detect_error({**ROWS[row], "RANK": "1", "WORLD_SIZE": "4"})
     assert error.variables == {"RANK": "1", rank: "3"}
-    assert str(error) == (
+    assert text_of(error) == (
         f"RANK=1 is not {rank}=3.\n"
         f"  Both were read for the launcher hand-written and {row}.\n"
         f"  Fix: export RANK and {rank} so that they agree."
     )
-    above = refused({**ROWS[row], rank: "1", "RANK": "3", "WORLD_SIZE": "4"})
+    above = detect_error({**ROWS[row], rank: "1", "RANK": "3", "WORLD_SIZE": "4"})
     assert above.variables == {"RANK": "3", rank: "1"}
-    for mine, others in (("8", "4"), ("2", "4")):
-        world = meshkit.detect({**ROWS[row], "RANK": "1", "WORLD_SIZE": mine, size: others})
-        assert (world.rank, world.world_size, world.launcher) == (1, int(mine), "hand-written")
+    for own_size, other_size in (("8", "4"), ("2", "4")):
+        world = meshkit.detect({**ROWS[row], "RANK": "1", "WORLD_SIZE": own_size, size: other_size})
+        assert (world.rank, world.world_size, world.launcher) == (1, int(own_size), "hand-written")
     assert meshkit.detect({**ROWS[row], "RANK": "3", "WORLD_SIZE": "4"}).launcher == "hand-written"
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_arguments_win(row: str) -> None:
+def test_arguments_override_every_launcher(row: str) -> None:
     world = meshkit.detect(ROWS[row], rank=1, world_size=2, local_rank=0)
     assert (world.rank, world.world_size, world.local_rank) == (1, 2, 0)
     assert (world.launcher, world.local_world_size, world.node_rank) == (row, None, None)
@@ -245,10 +203,10 @@ def test_arguments_win(row: str) -> None:
     assert moved.sources["rank"] == before.sources["rank"]
 
 
-def test_a_message_word_for_word_inside_another_launcher() -> None:
+def test_the_exact_text_of_an_error_inside_another_launcher() -> None:
     inner = without(recorded.OPEN_MPI_5, "OMPI_COMM_WORLD_RANK")
     environ = {**recorded.SRUN, **recorded.MVAPICH2, **inner}
-    assert str(refused(environ)) == (
+    assert text_of(detect_error(environ)) == (
         "the launcher openmpi was recognised, but OMPI_COMM_WORLD_RANK is not set.\n"
         "  It sets OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE on every rank; "
         "OMPI_COMM_WORLD_SIZE is set. Without that, mvapich2 would be used.\n"
@@ -257,7 +215,7 @@ def test_a_message_word_for_word_inside_another_launcher() -> None:
 
 
 def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
-    assert str(refused(recorded.PALS_WITHOUT_PMI)) == (
+    assert text_of(detect_error(recorded.PALS_WITHOUT_PMI)) == (
         "the launcher pals was recognised, but PMI_SIZE is not set.\n"
         "  It sets PALS_RANKID and PMI_SIZE on every rank; PALS_RANKID is set.\n"
         "  Fix: export PMI_SIZE=1, or the right number."
@@ -266,8 +224,8 @@ def test_pals_without_the_pmi_of_cray_has_no_size() -> None:
     assert (world.rank, world.world_size, world.local_rank, world.node_rank) == (3, 4, 1, 1)
 
 
-def test_what_launchers_say_of_the_job_as_a_whole() -> None:
-    """Its name, by which two jobs at one address are told apart; and its hosts."""
+def test_the_name_and_the_hosts_of_a_job() -> None:
+    """The name distinguishes two jobs at one address."""
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_STEP_NODELIST": "n[1-2],login"}
     assert job_name(slurm, "slurm") == "7.1"
     assert job_name({**slurm, "SLURM_HET_SIZE": "2"}, "slurm") == ""  # parts of one job

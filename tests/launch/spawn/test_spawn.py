@@ -21,7 +21,7 @@ import meshkit
 
 @pytest.fixture(scope="module", autouse=True)
 def started() -> None:
-    """The forkserver has imported torch before a test looks at the clock."""
+    """Let the forkserver import torch before a test measures a time."""
     meshkit.spawn(os.getpid, 1, timeout=60)
 
 
@@ -29,16 +29,16 @@ def rank_plus(number: int) -> int:
     return meshkit.detect().rank + number
 
 
-def test_results_by_rank() -> None:
+def test_results_are_in_rank_order() -> None:
     assert meshkit.spawn(rank_plus, 4, (10,), timeout=60) == [10, 11, 12, 13]
 
 
-def returns_tensor() -> torch.Tensor:
+def return_tensor() -> torch.Tensor:
     return torch.arange(3) + meshkit.detect().rank
 
 
-def test_tensors_come_back() -> None:
-    first, second = meshkit.spawn(returns_tensor, 2, timeout=60)
+def test_tensors_are_returned() -> None:
+    first, second = meshkit.spawn(return_tensor, 2, timeout=60)
     assert torch.equal(first + 1, second)
 
 
@@ -46,7 +46,7 @@ def environment_of_child(name: str) -> str | None:
     return os.environ.get(name)
 
 
-def test_children_see_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_have_the_current_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("a", "b"):  # the forkserver was started before
         monkeypatch.setenv("MESHKIT_TEST", value)
         assert meshkit.spawn(environment_of_child, 1, ("MESHKIT_TEST",)) == [value]
@@ -54,30 +54,30 @@ def test_children_see_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) ->
     assert meshkit.spawn(environment_of_child, 1, ("TORCHELASTIC_RUN_ID",)) == [None]
 
 
-def one_raises() -> None:
+def raise_on_rank_1() -> None:
     if meshkit.detect().rank == 1:
         raise ValueError("boo")
     meshkit.init()
     dist.barrier()
 
 
-def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
+def test_the_first_failed_rank_is_named_and_the_others_are_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert timedelta(seconds=10) == sys.modules["meshkit.launch.spawn.spawn"].GRACE
     monkeypatch.setattr("meshkit.launch.spawn.spawn.GRACE", timedelta(seconds=2))
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(one_raises, 3)
+        meshkit.spawn(raise_on_rank_1, 3)
     assert 2 <= time.monotonic() - began < 12
     error = caught.value
     assert isinstance(error.errors[1], ValueError)
     assert error.__cause__ is error.errors[1]
     assert [type(error.errors[r]) for r in (0, 2)] == [meshkit.RankTimeoutError] * 2
     lines = str(error).splitlines()
-    assert lines[0] == "spawn(one_raises, 3): rank 1 failed first, with ValueError: boo"
+    assert lines[0] == "spawn(raise_on_rank_1, 3): rank 1 failed first, with ValueError: boo"
     assert lines[1] == "  Traceback (most recent call last):"
-    assert any("in one_raises" in line for line in lines)
+    assert any("in raise_on_rank_1" in line for line in lines)
     after = re.fullmatch(
         r"  Ranks 0, 2: RankTimeoutError: still running after (\S+) s, killed", lines[-2]
     )
@@ -86,7 +86,7 @@ def test_the_rank_that_failed_first_is_named_and_the_others_are_ended(
     assert lines[-1] == "  Fix: look at rank 1 first; the others may have failed because it did."
 
 
-def one_is_killed() -> None:
+def kill_rank_1() -> None:
     meshkit.init(timeout=60)
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -95,33 +95,33 @@ def one_is_killed() -> None:
 
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(one_is_killed, 3, timeout=60)
+        meshkit.spawn(kill_rank_1, 3, timeout=60)
     line = str(caught.value).splitlines()[0]
-    assert line.startswith("spawn(one_is_killed, 3, timeout=60): rank 1 failed first, with ")
+    assert line.startswith("spawn(kill_rank_1, 3, timeout=60): rank 1 failed first, with ")
     assert line.endswith("RuntimeError: the process ended by itself, with signal SIGKILL")
     assert sorted(caught.value.errors) == [0, 1, 2]
 
 
-def one_exits() -> None:
+def exit_on_rank_0() -> None:
     if meshkit.detect().rank == 0:
         sys.exit(3)
 
 
-def test_sys_exit_is_an_outcome() -> None:
+def test_sys_exit_with_a_code_is_a_failure() -> None:
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(one_exits, 2, timeout=60)
+        meshkit.spawn(exit_on_rank_0, 2, timeout=60)
     assert isinstance(caught.value.errors[0], SystemExit)
 
 
-def test_sys_exit_0_is_no_failure() -> None:
+def test_sys_exit_0_returns_none() -> None:
     assert meshkit.spawn(sys.exit, 2, (0,), timeout=60) == [None, None]
 
 
-def test_a_time_of_months_is_a_time() -> None:
+def test_a_timeout_of_a_month() -> None:
     assert meshkit.spawn(rank_plus, 1, (1,), timeout=3e6) == [1]
 
 
-def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_gets_the_fix(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import meshkit\ndef f(): return 1\nmeshkit.spawn(f, 2)\n")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
@@ -131,16 +131,16 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     )
 
 
-def one_hangs() -> int:
+def hang_on_rank_1() -> int:
     if meshkit.detect().rank == 1:
         time.sleep(600)
     return 0
 
 
-def test_the_watchdog_ends_a_hang() -> None:
+def test_a_hang_ends_at_the_timeout() -> None:
     began = time.monotonic()
     with pytest.raises(meshkit.SpawnError) as caught:
-        meshkit.spawn(one_hangs, 2, timeout=1.5)
+        meshkit.spawn(hang_on_rank_1, 2, timeout=1.5)
     assert 1.5 <= time.monotonic() - began < 6
     assert sorted(caught.value.errors) == [1]
     error = caught.value.errors[1]
@@ -148,32 +148,32 @@ def test_the_watchdog_ends_a_hang() -> None:
     assert error.missing_ranks == (1,)
 
 
-class Odd(Exception):
+class UnpicklableError(Exception):
     """An exception that pickle cannot rebuild."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} and {second}")
 
 
-def raises_odd() -> None:
-    raise Odd(1, 2)
+def raise_unpicklable() -> None:
+    raise UnpicklableError(1, 2)
 
 
-def returns_unpicklable() -> Any:
+def return_unpicklable() -> Any:
     return lambda: None
 
 
-def test_what_cannot_be_pickled_is_told_in_words() -> None:
-    with pytest.raises(meshkit.SpawnError, match="RuntimeError: Odd: 1 and 2"):
-        meshkit.spawn(raises_odd, 1, timeout=60)
+def test_values_that_cannot_be_pickled_raise() -> None:
+    with pytest.raises(meshkit.SpawnError, match="RuntimeError: UnpicklableError: 1 and 2"):
+        meshkit.spawn(raise_unpicklable, 1, timeout=60)
     with pytest.raises(meshkit.SpawnError, match="the result of fn, a function, cannot be sent"):
-        meshkit.spawn(returns_unpicklable, 1, timeout=60)
+        meshkit.spawn(return_unpicklable, 1, timeout=60)
     with pytest.raises(meshkit.SpecError, match="fn and args cannot be sent"):
         meshkit.spawn(lambda: None, 2)
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 2.0, "2"])
-def test_a_number_of_processes_that_cannot_be(count: object) -> None:
+def test_an_invalid_number_of_processes(count: object) -> None:
     with pytest.raises(meshkit.SpecError, match="not a number of processes"):
         meshkit.spawn(os.getpid, count)  # type: ignore[arg-type]
 
@@ -193,13 +193,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("forked", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_no_orphans_however_the_parent_ends(
-    tmp_path: Path, number: signal.Signals, forked: bool
-) -> None:
+def test_no_rank_outlives_its_parent(tmp_path: Path, number: signal.Signals, forked: bool) -> None:
     script, folder = tmp_path / "script.py", tmp_path / "pids"
     script.write_text(SCRIPT)
     folder.mkdir()
-    code = ["-c", SCRIPT] if forked else [str(script)]  # python -c has no file: it is forked
+    code = ["-c", SCRIPT] if forked else [str(script)]  # python -c has no file: ranks fork
     parent = subprocess.Popen(
         [sys.executable, *code, str(folder)], stderr=subprocess.PIPE, text=True
     )
@@ -223,16 +221,16 @@ def alive(pid: int) -> bool:
 def wait_until(condition: object, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition is still false"
         time.sleep(0.05)
 
 
-def read_by_joining() -> list[str]:
-    """The modules of meshkit that init and build_mesh still had to read in this process."""
+def modules_imported_by_build_mesh() -> list[str]:
+    """Return the modules of meshkit that init and build_mesh import in this process."""
     before = set(sys.modules)
     meshkit.build_mesh(dp=-1, tp=2).close()
     return sorted(name for name in set(sys.modules) - before if name.startswith("meshkit"))
 
 
-def test_children_find_all_that_a_mesh_needs_imported() -> None:
-    assert meshkit.spawn(read_by_joining, 2, timeout=60) == [[], []]
+def test_children_start_with_all_modules_of_a_mesh_imported() -> None:
+    assert meshkit.spawn(modules_imported_by_build_mesh, 2, timeout=60) == [[], []]

@@ -1,4 +1,4 @@
-"""spawn from a session that no file holds: a prompt, a notebook, python -c; and from a script."""
+"""spawn from a session without a file (a prompt, a notebook, python -c), and from a script."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_a_function_typed_into_a_session_is_forked_from_it(stdin: bool) -> None:
     assert done.stdout == "21 21 True False\n", done.stderr
 
 
-def test_it_ends_as_soon_as_the_ranks_do_and_uses_one_thread() -> None:
-    """The session has used OpenMP's threads, which do not survive a fork."""
+def test_forked_ranks_use_one_thread_and_spawn_returns_when_they_end() -> None:
+    """The session has started OpenMP threads, which do not survive a fork."""
     code = "import time, meshkit, torch\n"
     code += "def f():\n    x = torch.ones(600, 600)\n"
     code += "    return float((x @ x).sum()), torch.get_num_threads()\n"
@@ -61,7 +61,7 @@ def test_the_traceback_of_the_first_rank_that_failed() -> None:
     assert ", in f" in done.stdout
 
 
-def test_a_session_that_uses_cuda_is_refused() -> None:
+def test_a_session_that_uses_cuda_raises() -> None:
     code = "import meshkit, torch\ndef f(): pass\n"
     code += "torch.cuda.is_initialized = lambda: True\n"
     code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
@@ -72,7 +72,7 @@ def test_a_session_that_uses_cuda_is_refused() -> None:
     )
 
 
-def test_a_session_that_is_in_a_job_is_refused() -> None:
+def test_a_session_that_has_joined_a_job_raises() -> None:
     code = "import meshkit\ndef f(): return 1\nmeshkit.init()\n"
     code += "try: meshkit.spawn(f, 2)\nexcept meshkit.SpecError as e: print(e)\n"
     code += "meshkit.shutdown()\nprint(meshkit.spawn(f, 2))\n"
@@ -84,11 +84,8 @@ def test_a_session_that_is_in_a_job_is_refused() -> None:
     )
 
 
-# --- from a file ---------------------------------------------------------------------------------
-
-
-def test_ranks_begin_with_the_objects_of_torch_frozen(tmp_path: Path) -> None:
-    """In a process of its own: what the tests preload would freeze them too."""
+def test_ranks_start_with_the_objects_of_torch_frozen(tmp_path: Path) -> None:
+    """The script is a separate process, since the preloaded modules of the tests are frozen too."""
     script = tmp_path / "script.py"
     code = "import gc, meshkit\nif __name__ == '__main__':\n"
     script.write_text(
@@ -99,15 +96,15 @@ def test_ranks_begin_with_the_objects_of_torch_frozen(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rank, caller = map(int, done.stdout.split())
     assert rank > 100_000
-    assert caller < 1000  # whoever spawns keeps its own heap
+    assert caller < 1000  # the heap of the caller is not frozen
 
 
-def test_the_tests_themselves_are_not_frozen() -> None:
-    """``--doctest-modules`` imports all of meshkit but this."""
+def test_the_heap_of_the_tests_is_not_frozen() -> None:
+    """``--doctest-modules`` imports all modules of meshkit except gc_freeze."""
     assert "meshkit.launch.spawn.gc_freeze" not in sys.modules
 
 
-def test_preloaded_modules_come_once_in_order_and_before_the_freeze(
+def test_modules_are_preloaded_once_in_order_before_the_freeze(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(start_method, "_preloaded", ("torch",))

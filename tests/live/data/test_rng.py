@@ -677,8 +677,8 @@ def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
         (
             "CoordinateError",
             f"{call}: rank 1 is not in Layout(dp=1, sp=1).\n"
-            "  It holds 1 rank; mesh.inside is False here.\n"
-            "  Fix: ask only where mesh.inside.",
+            "  It has 1 rank; mesh.inside is False on this rank.\n"
+            "  Fix: call this only if mesh.inside is True.",
         )
         for call in ("mesh.seed(vary='dp')", "mesh.rng('init', vary='dp')")
     ]

@@ -26,35 +26,35 @@ def test_the_line_of_user_code() -> None:
     try:
         meshkit.Layout(dp=0)
     except meshkit.SpecError as error:
-        found = rank_status(3, {}, frames_of_error(error), error="SpecError: x")
-    assert (found.rank, found.operation, found.error) == (3, "", "SpecError: x")
-    assert found.line.startswith("test_place.py:")
-    assert found.line.endswith("(test_the_line_of_user_code)")
-    assert str(found) == "left with SpecError: x"
+        status = rank_status(3, {}, frames_of_error(error), error="SpecError: x")
+    assert (status.rank, status.operation, status.error) == (3, "", "SpecError: x")
+    assert status.line.startswith("test_stack.py:")
+    assert status.line.endswith("(test_the_line_of_user_code)")
+    assert str(status) == "left with SpecError: x"
 
 
 def test_the_line_of_another_thread_and_of_an_ended_one() -> None:
-    begun, end = threading.Event(), threading.Event()
+    started, end = threading.Event(), threading.Event()
 
-    def waits() -> None:
-        begun.set()
-        end.wait(30)  # in the standard library, which is not one's own code
+    def wait_for_end() -> None:
+        started.set()
+        end.wait(30)  # in the standard library, which is not user code
 
-    thread = threading.Thread(target=waits)
+    thread = threading.Thread(target=wait_for_end)
     thread.start()
-    begun.wait(30)
+    started.wait(30)
     assert thread.ident is not None
     line = rank_status(0, {}, frames_of_thread(thread.ident)).line
     end.set()
     thread.join()
-    assert line.startswith("test_place.py:")
-    assert line.endswith("(waits)")
-    gone = rank_status(0, {}, frames_of_thread(thread.ident))
-    assert str(gone) == "in no collective, no line is known"
+    assert line.startswith("test_stack.py:")
+    assert line.endswith("(wait_for_end)")
+    ended = rank_status(0, {}, frames_of_thread(thread.ident))
+    assert str(ended) == "in no collective, no line is known"
 
 
 @pytest.mark.parametrize(
-    ("error", "is_one"),
+    ("error", "expected"),
     [
         (dist.DistNetworkError("x"), True),
         (dist.DistBackendError("NCCL error in: a.cpp"), True),
@@ -70,14 +70,14 @@ def test_the_line_of_another_thread_and_of_an_ended_one() -> None:
         (KeyboardInterrupt(), False),
     ],
 )
-def test_which_errors_come_from_a_collective(error: BaseException, is_one: bool) -> None:
-    assert is_collective_error(error) is is_one
+def test_errors_of_a_collective_and_others(error: BaseException, expected: bool) -> None:
+    assert is_collective_error(error) is expected
 
 
 def find_operations() -> Any:
-    """Return the operation that place reads from the frames inside each collective."""
+    """Return the operation that rank_status reads from the frames inside each collective."""
     mesh = meshkit.build_mesh(dp=2)
-    mine = dist.new_group([0, 1], group_desc="a group of mine")
+    own = dist.new_group([0, 1], group_desc="a group of mine")
     seen: list[str] = []
 
     def look(*_: Any, **__: Any) -> Any:
@@ -88,13 +88,13 @@ def find_operations() -> Any:
     calls = {
         "dp": lambda: dist.all_reduce(torch.ones(1), group=mesh.group("dp")),
         "world": lambda: dist.broadcast(torch.ones(1), 0),
-        "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=mine),
+        "foreign": lambda: dist.all_gather([torch.ones(1)] * 2, torch.ones(1), group=own),
         "barrier": lambda: mesh.barrier("dp"),
         "begun": lambda: wait(SimpleNamespace(wait=look), mesh.group("dp")),  # type: ignore[arg-type]
         "none": look,
     }
     c10d = dist.distributed_c10d
-    found = {}
+    operations = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(c10d, "_rank_not_in_group", look)
         patch.setattr(dist, "barrier", look)
@@ -102,15 +102,15 @@ def find_operations() -> Any:
             seen.clear()
             with contextlib.suppress(ZeroDivisionError), tracking() as tracker:
                 call()
-            found[name] = seen[0]  # torch calls it again when it logs the error
-    return found
+            operations[name] = seen[0]  # torch calls it again when it logs the error
+    return operations
 
 
 def test_the_operation_and_the_axes() -> None:
     """For collectives and barriers over an axis, the world, and a group of the user."""
-    told: list[Any] = meshkit.spawn(find_operations, 2, timeout=60)
-    for found in told:
-        assert found == {
+    by_rank: list[Any] = meshkit.spawn(find_operations, 2, timeout=60)
+    for operations in by_rank:
+        assert operations == {
             "dp": "all_reduce over dp",
             "world": "broadcast over dp",
             "foreign": "all_gather over a group of mine",

@@ -23,17 +23,17 @@ def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
 
         pytest.MonkeyPatch().setattr(verify_module, "_time_gather", late)
     try:
-        found = mesh.verify(timeout=20)
+        verification = mesh.verify(timeout=20)
     except meshkit.CoordinateError as error:
         return type(error).__name__
-    groups = [(one.axes, one.num_groups, one.group_size) for one in found.groups]
-    rows = [(one.seconds, one.slowest_seconds, one.slowest) for one in found.groups]
-    return groups, rows, found.slowest_rank, found.waited, str(found)
+    groups = [(group.axes, group.num_groups, group.group_size) for group in verification.groups]
+    rows = [(group.seconds, group.slowest_seconds, group.slowest) for group in verification.groups]
+    return groups, rows, verification.slowest_rank, verification.waited, str(verification)
 
 
 def test_every_group_is_verified_and_the_slow_rank_is_named() -> None:
     by_rank = meshkit.spawn(verify_mesh, 8, ({"dp": 2, "sp": 2, "tp": 2}, 5), timeout=120)
-    assert len({str(one) for one in by_rank}) == 1  # all know the same
+    assert len({str(result) for result in by_rank}) == 1  # all ranks return the same
     groups, rows, slowest, waited, text = by_rank[0]
     assert sorted(groups) == [
         (("dp",), 4, 2),
@@ -77,11 +77,11 @@ def verify_wrong_group() -> Any:
 
 
 def test_a_group_of_other_ranks_raises_on_every_rank() -> None:
-    told = meshkit.spawn(verify_wrong_group, 4, timeout=60)
-    assert {kind for kind, _ in told} == {"MeshkitError"}
-    assert {text for _, text in told} == {
-        "mesh.verify(): the group over dp is not the one the mesh says.\n"
-        "  A gather over it met other ranks, or in another order, on ranks 3.\n"
+    by_rank = meshkit.spawn(verify_wrong_group, 4, timeout=60)
+    assert {kind for kind, _ in by_rank} == {"MeshkitError"}
+    assert {text for _, text in by_rank} == {
+        "mesh.verify(): the group over dp does not hold the ranks of the layout.\n"
+        "  A gather over it returned other ranks, or another order, on ranks 3.\n"
         "  Fix: close the mesh and build it again; report this with the version of torch."
     }
 
@@ -100,7 +100,7 @@ def miss_verify() -> Any:
 
 
 def test_a_rank_missing_at_verify_is_reported() -> None:
-    told, _ = meshkit.spawn(miss_verify, 2, timeout=60)
-    assert told["kind"] == "CollectiveError"
-    assert told["missing"] == [1]
-    assert "Silent: rank 1 (dp=1)" in told["text"]
+    report, _ = meshkit.spawn(miss_verify, 2, timeout=60)
+    assert report["kind"] == "CollectiveError"
+    assert report["missing"] == [1]
+    assert "Silent: rank 1 (dp=1)" in report["text"]

@@ -1,4 +1,4 @@
-"""Makes torch know the device hpu, as the bridge does; one module a process, chosen before."""
+"""Register the device hpu with torch, as the bridge does: one module per process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 
 if "HABANA_VISIBLE_MODULES" in os.environ and "HLS_MODULE_ID" not in os.environ:
-    raise ImportError("imported before HLS_MODULE_ID was chosen")
+    raise ImportError("imported before HLS_MODULE_ID was set")
 
 hpu = ModuleType("torch.hpu")
 hpu.current = None

@@ -1,0 +1,58 @@
+"""A check that the ranks and arrays of a benchmark fit into the memory of this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...core.errors import Change, Fix, SpecError
+from ...core.text import count_noun
+from ...launch.doctor.memory import memory
+from .bench import format_size, read_sizes
+
+MIN_ARRAYS = 2  # arrays of the whole size that a rank needs at least, while it compares
+# Bytes of a rank beyond the shared ones, without an array. A choice: 10 MiB were measured once a
+# mesh of 4 ranks existed (forkserver, gloo), 20 MiB later, and the rest is for torch's threads.
+RANK_BYTES = 2**25
+SPARE = 4  # times the minimum that a fix leaves free
+
+
+def check_memory(text: str, ranks: int, *, n: int | None, sizes: Mapping[str, int]) -> None:
+    """Refuse ranks that this machine cannot hold, by themselves or with their arrays.
+
+    Args:
+        text: the sizes of the arrays as typed.
+        ranks: the number of ranks on this machine, on any device.
+        n: the number of ranks to start here, or None.
+        sizes: axis name to size; one may be -1.
+
+    Raises:
+        SpecError: with the ranks, or the sizes, that fit.
+    """
+    arrays, available = read_sizes(text), memory()
+    needed = ranks * (MIN_ARRAYS * arrays[-1] + RANK_BYTES)
+    if available is None or needed <= available:
+        return
+    left = available - ranks * RANK_BYTES
+    if left < SPARE * MIN_ARRAYS * ranks:
+        raise SpecError(
+            f"{count_noun(ranks, 'rank')} do not fit into the memory of this machine.",
+            f"Each needs about {RANK_BYTES} bytes without an array; {available} are available.",
+            fix=_fewer_ranks(available // (SPARE * RANK_BYTES), n, sizes),
+        )
+    most = 2 ** int(math.log2(left // (SPARE * MIN_ARRAYS * ranks)))
+    range_ = f"{format_size(arrays[0])}:" * (arrays[0] < most) + format_size(most)
+    raise SpecError(
+        f"arrays of {format_size(arrays[-1])} do not fit into the memory of this machine.",
+        f"{count_noun(ranks, 'rank')}, each with at least {MIN_ARRAYS} arrays and {RANK_BYTES} "
+        f"other bytes, need {needed} bytes; {available} are available.",
+        fix=(Change(bytes=range_), "."),
+    )
+
+
+def _fewer_ranks(most: int, n: int | None, sizes: Mapping[str, int]) -> Fix:
+    """Return the command with fewer ranks, or words if its sizes do not allow that."""
+    known = math.prod(size for size in sizes.values() if size != -1)
+    if n is not None and -1 in sizes.values() and max(most, 2) >= known:
+        return Change(n=max(most, 2) // known * known), "."
+    return f"a mesh of at most {count_noun(max(most, 1), 'rank')} on this machine."

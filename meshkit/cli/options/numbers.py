@@ -1,0 +1,97 @@
+"""Numbers as typed on a command line."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+
+DIGITS = 18  # so that the number fits into int64
+INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS}}}")
+
+
+def read_count(text: str) -> int:
+    """Read a number of ranks, nodes or samples, 1 or more.
+
+    Raises:
+        ArgumentTypeError: if the text is not such a number.
+
+    Example:
+        >>> read_count("8")
+        8
+    """
+    return read_integer(text, least=1)
+
+
+def read_integer(text: str, least: int | None = None) -> int:
+    """Read a whole number.
+
+    Args:
+        text: up to 18 digits.
+        least: the smallest valid number; None allows any.
+
+    Raises:
+        ArgumentTypeError: if the text is not such a number.
+
+    Example:
+        >>> read_integer("-3")
+        -3
+    """
+    if INTEGER.fullmatch(text) and (least is None or int(text) >= least):
+        return int(text)
+    if re.fullmatch("[0-9]+", text) and len(text) > DIGITS:
+        raise ArgumentTypeError(f"{text!r} has more than {DIGITS} digits")
+    limit = "" if least is None else f" of {least} or more"
+    raise ArgumentTypeError(f"{text!r} is not a whole number{limit}")
+
+
+def read_counts(text: str) -> tuple[int, ...]:
+    """Read numbers of 1 or more, separated by commas.
+
+    Raises:
+        ArgumentTypeError: if a part is not such a number.
+
+    Example:
+        >>> read_counts("7,8")
+        (7, 8)
+    """
+    return tuple(read_count(part) for part in text.split(","))
+
+
+def read_seconds(text: str) -> float:
+    """Read a time in seconds, at least a millisecond.
+
+    Raises:
+        ArgumentTypeError: if the text is not such a time.
+
+    Example:
+        >>> read_seconds("2.5")
+        2.5
+    """
+    number = _read_float(text)
+    if not 0.001 <= number <= 1e9:  # false for nan
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
+    return number
+
+
+def read_gigabytes(text: str) -> float:
+    """Read a number of GB above 0 and below a million.
+
+    Raises:
+        ArgumentTypeError: if the text is not such a number.
+
+    Example:
+        >>> read_gigabytes("80")
+        80.0
+    """
+    number = _read_float(text)
+    if not 0 < number < 1e6:  # false for nan
+        raise ArgumentTypeError(f"{text!r} is not a number of GB above zero")
+    return number
+
+
+def _read_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

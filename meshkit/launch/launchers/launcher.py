@@ -1,0 +1,91 @@
+"""A launcher: the environment variables that it sets on every rank, as one row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .endpoint import EndpointSource
+from .variables import Env, Names, first_value
+
+# Steps that Slurm itself creates for an allocation: interactive, batch, extern, pending (slurm.h).
+SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One row of the table. A column may name several variables; the first one set is used.
+
+    Attributes:
+        name: the name of the row, as ``World.launcher`` has it.
+        markers: sets of variables; the launcher matches if all variables of one set are present.
+        rank: the variables of the global rank.
+        world_size: the variables of the number of ranks.
+        local_rank: the variables of the index of the rank on its node.
+        local_world_size: the variables of the number of ranks on the node.
+        node_rank: the variables of the index of the node.
+        num_nodes: the variables of the number of nodes.
+        tasks_per_node: a variable with a list of tasks per node, the source of the local size.
+        master_addr: the variables of the host of the rendezvous store.
+        master_port: the variables of its port.
+        endpoint_sources: ways to derive the endpoint of the store if these are not set.
+        init_method: the variable of a rendezvous URL.
+        by_node: whether consecutive ranks are known to fill one node after another.
+        by_mpi: whether it starts MPI jobs, whose ranks can exchange the endpoint through MPI.
+        unless: returns whether something else has set the markers; None if nothing else does.
+        job: variables that together identify the job: equal on its ranks, different on other jobs.
+    """
+
+    name: str
+    markers: tuple[Names, ...]
+    rank: Names
+    world_size: Names
+    local_rank: Names
+    local_world_size: Names = ()
+    node_rank: Names = ()
+    num_nodes: Names = ()
+    tasks_per_node: Names = ()
+    master_addr: Names = ("MASTER_ADDR",)
+    master_port: Names = ("MASTER_PORT",)
+    endpoint_sources: tuple[EndpointSource, ...] = ()
+    init_method: Names = ()
+    by_node: bool = False
+    by_mpi: bool = False
+    unless: Callable[[Env], bool] | None = None
+    job: Names = ()
+
+    def matches(self, env: Env) -> bool:
+        """Return whether this launcher started the process that has this environment."""
+        is_marked = any(all(name in env for name in names) for names in self.markers)
+        return is_marked and not (self.unless is not None and self.unless(env))
+
+
+def is_batch_script(env: Env) -> bool:
+    """Return whether Slurm started this process for a whole allocation, as sbatch and salloc do.
+
+    Such a process has a SLURM_PROCID of 0 like a task, but belongs to no step of srun.
+    """
+    step = env.get("SLURM_STEP_ID", env.get("SLURM_STEPID"))
+    if step is None:
+        return env.get("SLURM_PROCID") == "0" and "SLURM_STEP_NODELIST" not in env
+    return step in SLURM_OWN_STEPS
+
+
+def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool:
+    """Return whether srun set the variables of an MPI launcher through its PMI.
+
+    Their values then equal those of srun's own variables.
+
+    Args:
+        rank: the variables of the rank.
+        world_size: the variables of the number of ranks.
+        env: the environment.
+        own: variables that only the MPI launcher itself sets.
+    """
+    if "SLURM_STEP_ID" not in env or any(name in env for name in own):
+        return False
+    pairs = (
+        (rank, ("SLURM_PROCID",)),
+        (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+    )
+    return all(first_value(pmi, env) == first_value(srun, env) for pmi, srun in pairs)

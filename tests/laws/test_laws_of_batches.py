@@ -1,0 +1,78 @@
+"""Law 9: the batch formula holds exactly, and every sample is owned once in a step."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshkit import BatchPlan
+from meshkit.testing import batch_plans
+from tests.laws.derivations import law
+
+
+@law
+@given(batch_plans())
+def test_law_9_the_global_batch_is_the_exact_product(plan: BatchPlan) -> None:
+    product = plan.micro_batch * plan.accumulation_steps * plan.dp
+    assert plan.global_batch == product
+    fields = {
+        "global_batch": plan.global_batch,
+        "micro_batch": plan.micro_batch,
+        "accumulation_steps": plan.accumulation_steps,
+    }
+    for omitted in [*fields, None]:
+        known = {name: value for name, value in fields.items() if name != omitted}
+        assert BatchPlan.solve(dp=plan.dp, **known) == plan
+
+
+@law
+@given(batch_plans(), st.integers(0, 5))
+def test_law_9_each_sample_is_owned_once(plan: BatchPlan, step: int) -> None:
+    owned = [plan.samples(step, d) for d in range(plan.dp)]
+    assert all(samples.dtype == np.int64 for samples in owned)
+    assert {samples.shape for samples in owned} == {(plan.accumulation_steps, plan.micro_batch)}
+    every = sorted(np.concatenate([samples.ravel() for samples in owned]).tolist())
+    assert every == list(range(step * plan.global_batch, (step + 1) * plan.global_batch))
+    # the global order: by micro step, then by data coordinate
+    in_order = np.stack(owned, axis=1).ravel()
+    np.testing.assert_array_equal(in_order, every)
+
+
+@law
+@given(batch_plans(), st.integers(0, 5))
+def test_law_9_item_i_of_a_micro_step_is_given_by_the_formula(plan: BatchPlan, step: int) -> None:
+    for d in range(plan.dp):
+        samples = plan.samples(step, d)
+        for a in range(plan.accumulation_steps):
+            for i in range(plan.micro_batch):
+                first = step * plan.global_batch
+                assert samples[a, i] == first + (a * plan.dp + d) * plan.micro_batch + i
+
+
+@law
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
+def test_law_9_the_global_order_does_not_depend_on_dp(dp: int, micro: int, steps: int) -> None:
+    """One step on dp ranks reads the same samples as dp * steps micro steps on one rank."""
+    plan = BatchPlan.solve(dp=dp, micro_batch=micro, accumulation_steps=steps)
+    alone = BatchPlan.solve(dp=1, global_batch=plan.global_batch, micro_batch=micro)
+    together = np.stack([plan.samples(3, d) for d in range(dp)], axis=1).reshape(-1, micro)
+    np.testing.assert_array_equal(together, alone.samples(3, 0))
+
+
+@law
+@given(batch_plans(uneven=True), st.integers(0, 5), st.integers(1, 9), st.integers(0, 50))
+def test_law_9_holds_for_uneven_plans_and_after_a_resize(
+    plan: BatchPlan, step: int, dp: int, first: int
+) -> None:
+    """The order of samples is by micro step, then by the data coordinates that run it."""
+    for each in (plan, plan.resize(dp)):
+        assert sum(each.num_micro_batches(d) for d in range(each.dp)) * each.micro_batch == (
+            plan.global_batch
+        )
+        owned = [each.samples(step, d, first=first) for d in range(each.dp)]
+        rows = [
+            row for a in range(each.accumulation_steps) for part in owned for row in part[a : a + 1]
+        ]
+        begin = first + step * plan.global_batch
+        assert np.concatenate(rows).tolist() == list(range(begin, begin + plan.global_batch))

@@ -1,0 +1,83 @@
+"""An import loads only what it needs: neither torch nor numpy for ``import meshkit``."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import meshkit
+
+ROOT = Path(meshkit.__file__).parent
+MAX_MODULES = 120  # of meshkit, packages included, for build_mesh; 111 when this was written
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter, which no coverage tool has imported anything into."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+    )
+
+
+def loaded_modules(code: str) -> set[str]:
+    """Return the names of all modules that are loaded after the code ran."""
+    done = run(f"{code}\nimport sys\nprint(sorted(sys.modules))")
+    assert done.returncode == 0, done.stderr
+    return set(ast.literal_eval(done.stdout.splitlines()[-1]))
+
+
+def test_import_meshkit_loads_neither_torch_nor_numpy() -> None:
+    modules = loaded_modules("import meshkit")
+    assert modules.isdisjoint({"torch", "numpy", "einops", "hypothesis"})
+    assert {name for name in modules if name.startswith("meshkit")} == {"meshkit"}
+
+
+def test_pure_names_do_not_load_torch() -> None:
+    code = """
+import meshkit
+layout = meshkit.factor_world(64, tp=8, sp=2)
+str(layout), layout.groups("dp"), layout.rearrange("dp sp tp -> (dp sp) tp")
+meshkit.BatchPlan.solve(dp=4, global_batch=64, micro_batch=2).samples(0, 0)
+meshkit.SequencePlan(16, 4, "zigzag").inverse()
+meshkit.detect({})
+[getattr(meshkit, name) for name in meshkit.__all__ if name.endswith("Error")]
+import meshkit.core.grid.group_plan, meshkit.bench.results, meshkit.cli.commands.bench
+"""
+    modules = loaded_modules(code)
+    assert "numpy" in modules
+    assert "torch" not in modules
+
+
+def test_build_mesh_loads_few_modules() -> None:
+    modules = loaded_modules("import meshkit; meshkit.build_mesh")
+    of_meshkit = sorted(name for name in modules if name.split(".")[0] == "meshkit")
+    assert "torch" in modules
+    assert len(of_meshkit) <= MAX_MODULES, of_meshkit
+
+
+def test_pure_names_work_if_torch_cannot_be_imported() -> None:
+    blocked = "import sys; sys.modules['torch'] = None\nimport meshkit\n"
+    done = run(f"{blocked}print(repr(meshkit.factor_world(64, tp=8)))")
+    assert done.stdout == "Layout(dp=8, tp=8)\n"
+    assert "import of torch halted" in run(f"{blocked}meshkit.build_mesh").stderr
+
+
+def test_the_strategies_do_not_load_torch() -> None:
+    modules = loaded_modules("import meshkit.testing")
+    assert "hypothesis" in modules
+    assert "torch" not in modules
+
+
+def test_a_heavy_import_is_noticed() -> None:
+    assert "numpy" in loaded_modules("import meshkit; meshkit.Layout")
+    assert "torch" in loaded_modules("import meshkit; meshkit.Mesh")
+
+
+def test_testing_without_hypothesis_names_the_extra_to_install() -> None:
+    done = run("import sys; sys.modules['hypothesis'] = None\nimport meshkit.testing")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == ("ImportError: meshkit.testing needs hypothesis: pip install 'meshkit[testing]'")
