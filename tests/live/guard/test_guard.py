@@ -291,7 +291,7 @@ def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results
 
 def close_together(stays_away: bool) -> Any:
     """Close a mesh as on NCCL, whose groups end on all ranks together."""
-    from meshkit.live import mesh as mesh_module
+    from meshkit.live.setup import close
 
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
     pytest.MonkeyPatch().setattr(close, "is_destroyed_collectively", lambda groups: True)
