@@ -72,12 +72,12 @@ def sleep_on_one_rank(seconds: float, timeout: float | None, each: float | None)
 
 def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) -> None:
     by_rank = results["hang with a timeout"].result()
-    texts = {report["text"] for report, _, _ in by_rank}
+    texts = {told["text"] for told, _, _ in by_rank}
     assert len(texts) == 1
     (text,) = texts
     lines = text.splitlines()
     assert re.match(
-        r"mesh.guard\(timeout=2\): all_reduce over (dp|sp) failed on rank [013]: RuntimeError: ",
+        r"mesh.guard\(timeout=2.0\): all_reduce over (dp|sp) failed on rank [013]: RuntimeError: ",
         lines[0],
     )
     assert "  Behind: rank 0 (dp=0 sp=0) has begun 1 of 2 collectives over sp; " in text
@@ -89,13 +89,9 @@ def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) 
     )
     again = "mesh.close(), meshkit.shutdown(), and build again on all ranks."
     assert lines[-1] == f"  Fix: look at rank 2 first; then {again}"
-    for rank, (report, seconds, left) in enumerate(by_rank):
-        assert (report["kind"], report["missing"], report["behind"]) == (
-            "CollectiveError",
-            [],
-            [0, 2],
-        )
-        assert report["cause"] == "RuntimeError"
+    for rank, (told, seconds, left) in enumerate(by_rank):
+        assert (told["kind"], told["missing"], told["behind"]) == ("CollectiveError", [], [0, 2])
+        assert told["cause"] == "RuntimeError"
         assert rank == 2 or 2 <= seconds < 2 + 4 + 3 + BUSY
         assert left == 0
 
@@ -104,18 +100,18 @@ def test_without_a_timeout_that_of_the_group_applies_and_a_rank_that_hangs_is_si
     results: Results,
 ) -> None:
     by_rank = results["hang without a timeout"].result()
-    report, seconds, _ = by_rank[0]
+    told, seconds, _ = by_rank[0]
     host = socket.gethostname()
     silent = rf"  Silent: rank 2 \(dp=1 sp=0\): host {host}, pid \d+; it runs, outside a guard "
-    assert re.search(silent, report["text"]), report["text"]
-    assert report["missing"] == [2]
+    assert re.search(silent, told["text"]), told["text"]
+    assert told["missing"] == [2]
     assert 2 <= seconds < 2 + 4 + BUSY  # before it wakes
 
 
 def raise_on_one_rank() -> Any:
     """Raise an error of the user on rank 1 inside the guard; then build again."""
     mesh = meshkit.build_mesh(dp=2, sp=2)
-    outcome: Any = "through"
+    found: Any = "through"
     try:
         with mesh, mesh.guard(timeout=2):
             if mesh.rank == 1:
@@ -123,12 +119,12 @@ def raise_on_one_rank() -> Any:
             dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
             dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
     except (ValueError, meshkit.CollectiveError) as error:
-        outcome = describe_error(error)
+        found = describe_error(error)
     meshkit.shutdown()  # as the Fix says: the default group may be broken too
     with meshkit.build_mesh(dp=2, sp=2) as again, again.guard():
         total = torch.ones(1)
         dist.all_reduce(total, group=again.group())
-    return outcome, int(total)
+    return found, int(total)
 
 
 def test_the_error_of_one_rank_is_quoted_and_all_build_again(
@@ -138,11 +134,11 @@ def test_the_error_of_one_rank_is_quoted_and_all_build_again(
     assert [total for _, total in by_rank] == [4] * 4
     assert (by_rank[1][0]["kind"], by_rank[1][0]["text"]) == ("ValueError", "bad sample 17")
     for rank in (0, 2, 3):
-        report = by_rank[rank][0]
-        assert report["kind"] == "CollectiveError"
-        assert "rank 1 (dp=0 sp=1)" in report["text"]
-        assert "left with ValueError: bad sample 17." in report["text"]
-        assert "  Fix: look at rank 1 first; " in report["text"]
+        told = by_rank[rank][0]
+        assert told["kind"] == "CollectiveError"
+        assert "rank 1 (dp=0 sp=1)" in told["text"]
+        assert "left with ValueError: bad sample 17." in told["text"]
+        assert "  Fix: look at rank 1 first; " in told["text"]
 
 
 def hang_after_handled_error() -> Any:
@@ -162,10 +158,10 @@ def hang_after_handled_error() -> Any:
 
 def test_a_handled_error_is_not_reported_later(results: Results) -> None:
     by_rank = results["handled error"].result()
-    for report in by_rank:
-        assert report["behind"] == [2]
-        assert "StopIteration" not in report["text"]
-        assert "(load_batch)" in report["text"]
+    for told in by_rank:
+        assert told["behind"] == [2]
+        assert "StopIteration" not in told["text"]
+        assert "(load_batch)" in told["text"]
 
 
 def hang_in_own_group() -> Any:
@@ -193,7 +189,7 @@ def test_a_hang_in_a_group_of_the_user_is_reported(results: Results) -> None:
 
 def hang_after_false_alarm() -> Any:
     """Wait on all ranks, as for a long compilation; then hang on rank 1. No collective raises."""
-    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda context: False)
+    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda site: False)
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
     with mesh.guard(timeout=1):
         time.sleep(3)
@@ -209,9 +205,9 @@ def hang_after_false_alarm() -> Any:
 
 def test_a_false_alarm_does_not_switch_the_guard_off(results: Results) -> None:
     by_rank = results["false alarm"].result()
-    report, _ = by_rank
-    assert report["behind"] == [1]
-    assert "(load_batch)" in report["text"]
+    told, _ = by_rank
+    assert told["behind"] == [1]
+    assert "(load_batch)" in told["text"]
 
 
 def run_without_fault() -> Any:
@@ -230,7 +226,7 @@ def run_without_fault() -> Any:
     with mesh.guard():
         times.append(timeout_of(group))
         dist.all_reduce(torch.ones(1), group=group)
-    return [int(time_.total_seconds()) for time_ in times if time_], inside, threads() - before
+    return [int(one.total_seconds()) for one in times if one], inside, threads() - before
 
 
 def test_without_a_fault_timeouts_are_restored_and_no_thread_is_left(results: Results) -> None:
@@ -242,31 +238,31 @@ def test_without_a_fault_timeouts_are_restored_and_no_thread_is_left(results: Re
 
 def raise_other_errors() -> Any:
     """Raise errors inside a guard that no collective raised."""
-    outcomes = []
+    found = []
     mesh = meshkit.build_mesh(dp=2)
     for error in (RuntimeError("shape mismatch"), KeyError("x"), SystemExit(3)):
         try:
             with mesh.guard():
                 raise error
         except BaseException as caught:
-            outcomes.append(caught is error)
+            found.append(caught is error)
     try:
         mesh.guard(timeout=0)
-    except meshkit.SpecError as caught_error:
-        outcomes.append(str(caught_error))
-    return outcomes
+    except meshkit.SpecError as refused:
+        found.append(str(refused))
+    return found
 
 
 def test_other_errors_pass_unchanged(results: Results) -> None:
     by_rank = results["other errors"].result()
-    for outcomes in by_rank:
-        assert outcomes[:3] == [True] * 3
-        assert outcomes[3].startswith("mesh.guard(timeout=0): timeout is 0.")
+    for found in by_rank:
+        assert found[:3] == [True] * 3
+        assert found[3].startswith("mesh.guard(timeout=0): timeout is 0.")
 
 
 def hang_without_error(seconds: float) -> Any:
     """Hang on rank 1 while no collective raises, so that the watching thread must see it."""
-    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda context: False)
+    pytest.MonkeyPatch().setattr(guard_module, "_raises_in_caller", lambda site: False)
     aborted: list[str] = []
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 6})
     group = mesh.group("dp")
@@ -285,16 +281,17 @@ def hang_without_error(seconds: float) -> Any:
 def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results) -> None:
     """As on NCCL, the guard reports and aborts the groups before a collective raises."""
     by_rank = results["hang without error"].result()
-    report, aborted = by_rank[0]
+    told, aborted = by_rank[0]
     assert aborted
     line = r"mesh.guard\(timeout=1\): rank [01] begins no collective\."
-    assert re.match(line, report["text"]), report["text"]
-    assert report["behind"] == [1]
-    assert "(load_batch)" in report["text"]
+    assert re.match(line, told["text"]), told["text"]
+    assert told["behind"] == [1]
+    assert "(load_batch)" in told["text"]
 
 
 def close_together(stays_away: bool) -> Any:
     """Close a mesh as on NCCL, whose groups end on all ranks together."""
+    from meshkit.live.setup import close
 
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50}, arrival_timeout=2)
     pytest.MonkeyPatch().setattr(close, "is_destroyed_collectively", lambda groups: True)
@@ -310,8 +307,8 @@ def close_together(stays_away: bool) -> Any:
 
 def test_closing_together_waits_for_all(results: Results) -> None:
     by_rank = results["all close"].result()
-    for result, _, shown in by_rank:
-        assert (result, shown[-7:]) == ("closed", "closed)")
+    for what, _, shown in by_rank:
+        assert (what, shown[-7:]) == ("closed", "closed)")
 
 
 def test_closing_together_names_the_missing_rank(results: Results) -> None:
