@@ -87,8 +87,8 @@ def test_the_messages_shown_are_the_messages_raised() -> None:
 def test_the_disagreement_shown_is_the_one_raised() -> None:
     mine, other = {"sizes": "dp=4 sp=2 tp=1"}, {"sizes": "dp=2 sp=4 tp=1"}
     requests = {rank: other if rank == 4 else mine for rank in range(8)}
-    told = disagreement(ABOUT, requests, {4: "host b, pid 311"}, [])
-    assert f"DisagreementError: {told}" in README
+    error = disagreement(ABOUT, requests, {4: "host b, pid 311"}, [])
+    assert f"DisagreementError: {error}" in README
 
 
 def test_the_warning_shown_is_the_one_given() -> None:

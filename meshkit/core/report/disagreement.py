@@ -1,11 +1,11 @@
-"""The error of ranks whose requests differ, as text."""
+"""The error of ranks whose requests differ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import format_error
-from ..text import name_ranks
+from ..errors import DisagreementError
+from ..text import format_sizes, name_ranks
 
 Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
 
@@ -14,14 +14,14 @@ MAX_HOSTS = 4  # ranks with host and process in one line
 
 
 def disagreement(
-    about: str, requests: Mapping[int, Request], where: Mapping[int, str], missing: Sequence[int]
-) -> str:
-    """Return the text of the error that every rank raises.
+    summary: str, requests: Mapping[int, Request], hosts: Mapping[int, str], missing: Sequence[int]
+) -> DisagreementError:
+    """Return the error that every rank raises.
 
     Args:
-        about: the first line.
+        summary: the first line.
         requests: rank to its request, for the ranks that arrived.
-        where: rank to its host and process.
+        hosts: rank to its host and process.
         missing: ranks that did not arrive.
 
     Example:
@@ -32,30 +32,25 @@ def disagreement(
           rank 2 (host b):  dp=2 sp=4
           Fix: pass equal sizes on every rank.
     """
-    alike = group_equal_requests(requests)
-    fields = differing_fields([request for request, _ in alike])
-    odd = (ranks for _, ranks in alike[1:])
-    names = [
-        name_ranks(alike[0][1]),
-        *(name_ranks(ranks) + _format_hosts(ranks, where) for ranks in odd),
-    ]
-    lines = [
-        f"{name}:  {_format_request(request, fields)}"
-        for name, (request, _) in zip(names, alike, strict=True)
-    ]
+    groups = group_equal_requests(requests)
+    fields = differing_fields([request for request, _ in groups])
+    lines = []
+    for index, (request, ranks) in enumerate(groups):
+        processes = _format_hosts(ranks, hosts) if index else ""
+        lines.append(f"{name_ranks(ranks)}{processes}:  {_format_request(request, fields)}")
     lines[MAX_REQUESTS:] = [f"and {len(lines) - MAX_REQUESTS} more."] * (len(lines) > MAX_REQUESTS)
-    late = [f"Not there: {name_ranks(missing)}."] * bool(missing)
-    sliced = fields == ["ranks"] and alike[0][0].get("call") == "Mesh.from_device_mesh"
-    whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
-    return format_error(about, *lines, *late, fix=whole if sliced else _suggest_fix(fields))
+    absent = [f"Missing: {name_ranks(missing)}."] * bool(missing)
+    texts = {rank: format_sizes(request) for request, ranks in groups for rank in ranks}
+    fix = _suggest_fix(fields)
+    return DisagreementError(summary, *lines, *absent, fix=fix, requests=texts)
 
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
     """Return the different requests with their ranks; most ranks first, then by first rank."""
-    found: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    ranks_of: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for rank in sorted(requests):
-        found.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1][0]))
+        ranks_of.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
+    ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1][0]))
     return [(requests[ranks[0]], ranks) for _, ranks in ordered]
 
 
@@ -71,9 +66,9 @@ def _format_request(request: Request, fields: Sequence[str]) -> str:
     return ", ".join(sizes + [f"{n}={request.get(n, 'none')}" for n in fields if n != "sizes"])
 
 
-def _format_hosts(ranks: Sequence[int], where: Mapping[int, str]) -> str:
+def _format_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
     """Return the hosts and processes of the first ranks."""
-    known = [where[rank] for rank in ranks[:MAX_HOSTS] if rank in where]
+    known = [hosts[rank] for rank in ranks[:MAX_HOSTS] if rank in hosts]
     more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
     return f" ({'; '.join(known + more)})" if known else ""
 
@@ -83,13 +78,15 @@ def _suggest_fix(fields: Sequence[str]) -> str:
     if "call" in fields:
         return "make the same calls in the same order on every rank."
     if "job" in fields:
-        return "give every job a MASTER_PORT (or init_method) of its own."
+        return "give every job its own MASTER_PORT (or init_method)."
     if "open" in fields:
-        return "close the same views on every rank, and take new ones from the same mesh."
+        return "close the same views on every rank, and create new ones from the same mesh."
     if "lent" in fields:
-        return "hand in groups over the same axes on every rank."
+        return "pass groups over the same axes on every rank."
     if "history" in fields:
-        return "make the same groups in the same order on every rank, before this call too."
+        return "create the same groups in the same order on every rank, also before this call."
+    if fields == ["ranks"]:
+        return "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice."
     versions = [name for name in fields if name in ("meshkit", "torch")]
     if versions:
         return f"install one version of {' and '.join(versions)} on every rank."

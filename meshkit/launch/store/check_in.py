@@ -24,8 +24,8 @@ from ...core.errors import (
     RankTimeoutError,
     SpecError,
 )
-from ...core.report.disagreement import disagreement, group_equal_requests
-from ...core.text import format_ranks, format_sizes, plural
+from ...core.report.disagreement import disagreement
+from ...core.text import format_ranks, plural
 
 ALL = "all"
 ELSEWHERE = "elsewhere"  # the key of a meeting to which ranks have come from several hosts
@@ -105,13 +105,7 @@ def disagreement_error(
     """The error of requests that had to be equal."""
     requests = {rank: one.request for rank, one in came.items()}
     where = {rank: str(one) for rank, one in came.items()}
-    text = disagreement(about, requests, where, missing)
-    said = {
-        rank: format_sizes(request)
-        for request, ranks in group_equal_requests(requests)
-        for rank in ranks
-    }
-    return DisagreementError(text, requests=said)
+    return disagreement(about, requests, where, missing)
 
 
 def missing_ranks_error(

@@ -247,7 +247,7 @@ def test_a_rank_that_asks_for_something_else(odd: int) -> None:
 def test_who_disagrees_and_who_is_missing_are_both_told() -> None:
     told = all_come(dist.HashStore(), [MINE, OTHER, MINE], wait=0.5)
     assert {type(error) for error in told} == {meshkit.DisagreementError}
-    assert "  Not there: ranks 3-7." in str(told[0]).splitlines()
+    assert "  Missing: ranks 3-7." in str(told[0]).splitlines()
 
 
 def test_a_rank_that_gave_up_is_quoted_at_once() -> None:
