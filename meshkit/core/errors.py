@@ -232,6 +232,11 @@ class DisagreementError(MeshkitError, RuntimeError):
 
     requests: Mapping[int, str] = {}
 
+    @property
+    def headline(self) -> str:
+        """The summary without the call, which differs between the ranks."""
+        return self._fill(self.summary)
+
 
 class RankTimeoutError(MeshkitError, TimeoutError):
     """Ranks that did not arrive in time.
