@@ -35,7 +35,7 @@ def format_value(value: object, name: str = "...") -> str:
     return name if _is_opaque(value) else repr(value)
 
 
-def _format_array(array: Any, name: str) -> str:
+def _format_array(array: Any, name: str) -> str:  # noqa: ANN401  # numpy is not imported
     """Return a numpy array or scalar as text. A broadcast array may be larger than the memory."""
     if array.size <= 8:
         return repr(array.tolist())
