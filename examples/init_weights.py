@@ -4,7 +4,7 @@
 
 A weight consists of 8 blocks. Block b is drawn from ``stream_seed(seed, "layer.weight", block=b)``.
 Each rank draws only its own blocks. Their seeds contain neither tp nor the rank, so blocks are
-equal over dp and sp, and all blocks together equal those of one process. ``mesh.rng`` is the simpler way:
+equal over dp and sp, and all blocks together equal those of one process. ``mesh.rng`` is simpler:
 its numbers are equal over dp and sp and differ over tp, but they change with the size of tp.
 """
 
