@@ -84,8 +84,8 @@ def test_a_group_of_another_axis_raises_before_torch_gets_it() -> None:
     for rank, told in enumerate(meshkit.spawn(swap_groups, 4, timeout=60)):
         dp, sp = [rank % 2, rank % 2 + 2], [rank // 2 * 2, rank // 2 * 2 + 1]
         assert told == (
-            "the group over dp is not the one the mesh says.\n"
-            f"  The group holds {sp}, the mesh says {dp}.\n"
+            "the group over dp does not hold the ranks of the layout.\n"
+            f"  The group holds {sp}; the layout has {dp}.\n"
             "  Fix: use the groups of this mesh only."
         )
 

@@ -132,12 +132,12 @@ def test_groups_that_differ_from_the_layout_raise_on_every_rank() -> None:
         assert [kind for kind, _ in told[3:]] == others
         texts = [text for _, text in told]
         assert texts[0].startswith(
-            "Mesh.from_groups(Layout(dp=2, tp=2), {'dp': ..., 'tp': ...}): the group over dp is"
-            " not the one the mesh says.\n"
+            "Mesh.from_groups(Layout(dp=2, tp=2), {'dp': ..., 'tp': ...}): the group over dp does"
+            " not hold the ranks of the layout.\n"
             if rank == 2
             else "ranks disagree about the mesh; no process group was created.\n"
         )
-        assert "The group holds [2, 3], the mesh says [0, 2]." in texts[0]
+        assert "The group holds [2, 3]; the layout has [0, 2]." in texts[0]
         assert "Fix: the group over [0, 2], in this order." in texts[0]
         assert "the value for dp is no process group of rank 2." in texts[1]
         assert "external=dp, tp" in texts[2]
