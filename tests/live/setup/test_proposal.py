@@ -27,9 +27,7 @@ from meshkit.live.setup import open_groups, proposal
 from meshkit.live.setup.proposal import MeshProposal
 from tests.live.faults import fail_new_group
 
-SLACK = (
-    5.0  # seconds; a disagreement is raised as soon as all ranks have arrived, in ms
-)
+SLACK = 5.0  # seconds; a disagreement is raised as soon as all ranks have arrived, in ms
 
 
 ABOUT = "ranks disagree about the mesh; no process group was created."
