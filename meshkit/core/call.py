@@ -55,7 +55,7 @@ def _is_opaque(value: object) -> bool:
     if value is None or isinstance(value, int | float | range):
         return False
     if isinstance(value, str):
-        return "\n" in value or len(value) > MAX_REPR
+        return len(value) > MAX_REPR or len(value.splitlines()) > 1
     if type(value).__eq__ is object.__eq__:  # an object with an identity, such as a live mesh
         return True
     text = repr(value)

@@ -226,8 +226,8 @@ class Mesh:
         """Create a mesh over process groups of the user. Collective over the world.
 
         Views use the groups too. They keep their timeouts and are never destroyed. Missing groups
-        are created: of other axes, of the whole mesh, and of one rank. The default group serves as
-        the group of the whole world.
+        are created, also those over the whole mesh and those with one rank. The default group
+        serves as the group of the whole world.
 
         Cost: as :func:`build_mesh`, and one store operation per group.
 
@@ -664,9 +664,9 @@ class Mesh:
         close_mesh(self._groups, self._job, failed=error is not None)
 
     def __repr__(self) -> str:
-        here = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"
+        position = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"
         closed = "; closed" if self._groups.is_closed else ""
-        return f"Mesh({format_sizes(self.layout.sizes, ', ')}; rank {self.rank}{here}{closed})"
+        return f"Mesh({format_sizes(self.layout.sizes, ', ')}; rank {self.rank}{position}{closed})"
 
     def __str__(self) -> str:
         return self.layout.draw(mark=self.rank)

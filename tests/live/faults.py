@@ -25,7 +25,7 @@ def error_of(call: Callable[[], Any]) -> tuple[str, str] | None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return what an error says, in values that can be pickled."""
+    """Return the kind, the text and the facts of an error, in values that can be pickled."""
     return {
         "kind": type(error).__name__,
         "text": str(error),

@@ -31,7 +31,7 @@ WORLDS = [
 ]
 
 
-def asked(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:
+def list_axis_sets(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:
     axes = {axis for axis in sizes if axis not in ("order", "ranks")} | {"dp"}
     averaged = tuple(axis for axis in ("dp", "cp", "sp") if axis in axes)
     return [(), *((axis,) for axis in sorted(axes)), averaged, *(tuple(g.split()) for g in groups)]
@@ -40,10 +40,12 @@ def asked(sizes: dict[str, object], groups: list[str]) -> list[tuple[str, ...]]:
 Request = dict[str, Any]
 
 
-def build_and_collect_members(requests: list[Request], asked: list[list[tuple[str, ...]]]) -> Any:
+def build_and_collect_members(
+    requests: list[Request], axis_sets: list[list[tuple[str, ...]]]
+) -> Any:
     """Return for each request the coordinate and, for each set of axes, the members."""
     report = []
-    for request, axes_sets in zip(requests, asked, strict=True):
+    for request, axes_sets in zip(requests, axis_sets, strict=True):
         with meshkit.build_mesh(**request) as mesh:
             if mesh.rank not in mesh.layout:
                 report.append(None)
@@ -67,7 +69,7 @@ def test_law_11_a_collective_over_a_group_reaches_exactly_its_members() -> None:
         if create.KEEPS_ORDER or not ("ranks" in sizes or "order" in sizes or "tp dp" in groups)
     ]
     requests = [{**sizes, "groups": groups} for sizes, groups in worlds]
-    sets = [asked(sizes, groups) for sizes, groups in worlds]
+    sets = [list_axis_sets(sizes, groups) for sizes, groups in worlds]
     reports = meshkit.spawn(build_and_collect_members, 8, (requests, sets), timeout=120)
     for i, request in enumerate(requests):
         sizes = {k: v for k, v in request.items() if k not in ("groups", "ranks", "order")}
@@ -148,8 +150,8 @@ def call_getters_on_one_rank(folder: str) -> Any:
                 time.sleep(0.01)
             return None
         before = live_groups()
-        asked: list[tuple[str, ...]] = [(), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
-        groups = [mesh.group(*axes) for axes in asked]
+        axis_sets: list[tuple[str, ...]] = [(), ("dp",), ("sp",), ("tp",), ("dp", "sp")]
+        groups = [mesh.group(*axes) for axes in axis_sets]
         world = dist.group.WORLD
         answers = {
             "coordinate": mesh.coordinate,
@@ -164,7 +166,7 @@ def call_getters_on_one_rank(folder: str) -> Any:
             "steps": mesh.batch(global_batch=1024, micro_batch=4).accumulation_steps,
             "is_world": [group is world for group in groups],
             "again": [
-                mesh.group(*axes) is group for axes, group in zip(asked, groups, strict=True)
+                mesh.group(*axes) is group for axes, group in zip(axis_sets, groups, strict=True)
             ],
             "own": mesh.coordinate is not mesh.coordinate,
             "a list": first_line_of_error(mesh, ["dp", "sp"]),
@@ -250,7 +252,7 @@ def test_close_releases_every_descriptor_and_thread_ten_times() -> None:
 
 def use_closed_mesh() -> str:
     mesh = meshkit.build_mesh(dp=2)
-    mesh.group("dp")  # what was handed out once is not handed out for ever
+    mesh.group("dp")  # a group that was returned once is not returned for ever
     mesh.close()
     try:
         mesh.group("dp")
@@ -301,7 +303,7 @@ ERRORS += ["UnknownAxisError", "SpecError", "SpecError", "LaunchError"] + ["Spec
 @pytest.mark.parametrize("joined", [False, True])
 def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: bool) -> None:
     results = meshkit.spawn(request_bad_meshes, 6, (joined,), timeout=60)
-    assert all(told == results[0] for told in results)
+    assert all(outcome == results[0] for outcome in results)
     assert [(kind, made) for kind, _, made in results[0]] == [(e, False) for e in ERRORS]
     assert results[0][0][1] == (
         "build_mesh(dp=4, sp=2, tp=1) needs 8 ranks, the world has 6.\n"
@@ -331,17 +333,17 @@ def request_bad_meshes(joined: bool) -> Any:
     """Return for each bad request the error, and whether anything was made for it."""
     if joined:
         meshkit.init()
-    told = []
+    outcomes = []
     for request in BAD:
         before = live_groups()
         sizes = request.pop("sizes", None)
         try:
             meshkit.build_mesh(sizes, **request)
-            told.append(("accepted", "", True))
+            outcomes.append(("accepted", "", True))
         except meshkit.MeshkitError as error:
             made = live_groups() != before or dist.is_initialized() != joined
-            told.append((type(error).__name__, str(error), made))
-    return told
+            outcomes.append((type(error).__name__, str(error), made))
+    return outcomes
 
 
 def fail_while_creating(at: int, told_of_each: bool) -> Any:
@@ -355,31 +357,31 @@ def fail_while_creating(at: int, told_of_each: bool) -> Any:
         try:
             meshkit.build_mesh(dp=2, sp=2)
         except RuntimeError as error:
-            told = str(error)
+            outcome = str(error)
     left = (descriptors(), threads())
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
-        return told, len(calls), before, left, all_reduce_members(mesh, "dp")
+        return outcome, len(calls), before, left, all_reduce_members(mesh, "dp")
 
 
 @pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (1, True), (3, True), (4, True)])
 def test_after_a_failed_creation_nothing_stays_and_the_next_build_works(
     at: int, each: bool
 ) -> None:
-    for told, calls, before, left, members in meshkit.spawn(
+    for outcome, calls, before, left, members in meshkit.spawn(
         fail_while_creating, 4, (at, each), timeout=60
     ):
-        # the first to fail says so; the others quote it, as their own failure may come of that
-        assert told == "planted" or "gave up: RuntimeError: planted" in told
+        # the first rank to fail raises its error; the others quote it, as it may cause theirs
+        assert outcome == "planted" or "gave up: RuntimeError: planted" in outcome
         assert calls >= at
         assert left == before
         assert len(members) == 2
 
 
 def test_groups_have_the_names_that_torch_gives_if_it_creates_each() -> None:
-    counted, told = (
+    counted, created = (
         meshkit.spawn(list_group_names, 8, (each,), timeout=60) for each in (False, True)
     )
-    assert counted == told
+    assert counted == created
     for rank, (groups, count, ones) in enumerate(counted):
         assert len(set(groups)) == 5
         assert count == 1 + 3 * 4 + 2 * 2 + 1  # with the default group and the user's own
@@ -406,12 +408,12 @@ def build_on_older_torch(request: Request) -> str:
 def test_ranks_out_of_order_raise_on_a_torch_that_sorts(
     request_: dict[str, object], axes: str
 ) -> None:
-    (told, other) = meshkit.spawn(build_on_older_torch, 2, (request_,), timeout=60)
-    assert told == other
+    (outcome, other) = meshkit.spawn(build_on_older_torch, 2, (request_,), timeout=60)
+    assert outcome == other
     if axes is None:
-        assert told == "accepted"  # ascending all the same
+        assert outcome == "accepted"  # ascending all the same
         return
-    assert told == (
+    assert outcome == (
         "build_mesh(dp=2, ranks=[1, 0]): the ranks of group(the whole mesh) are not in ascending "
         "order.\n"
         "  torch below 2.13 sorts them, so group ranks would not be coordinates.\n"
@@ -473,10 +475,10 @@ def use_own_timeout() -> Any:
 
 
 def test_a_mesh_with_a_timeout_of_its_own_does_not_share_the_default_group() -> None:
-    (times, is_world, told), other = meshkit.spawn(use_own_timeout, 2, timeout=60)
+    (times, is_world, outcome), other = meshkit.spawn(use_own_timeout, 2, timeout=60)
     assert times == [timedelta(seconds=2)] * 2
     assert not is_world
-    assert told == "1 of 2 ranks did not arrive at mesh.barrier() within 2 s."
+    assert outcome == "1 of 2 ranks did not arrive at mesh.barrier() within 2 s."
     assert other[2] is None
 
 
@@ -562,26 +564,26 @@ def test_a_dry_run_on_the_fake_backend() -> None:
 def use_mesh_after_shutdown() -> list[str]:
     """Use a mesh after shutdown, also after a new init; return the errors."""
     mesh = meshkit.build_mesh(dp=2)
-    mesh.group("dp")  # what was handed out once is not handed out for ever
-    told = []
+    mesh.group("dp")  # a group that was returned once is not returned for ever
+    outcomes = []
     for _ in range(2):
         meshkit.shutdown()
         try:
             mesh.group("dp")
-            told.append("handed out")
+            outcomes.append("returned")
         except meshkit.MeshkitError as error:
-            told.append(str(error))
+            outcomes.append(str(error))
         meshkit.init()
     mesh.close()
-    return [*told, repr(mesh)]
+    return [*outcomes, repr(mesh)]
 
 
 def test_a_mesh_raises_after_shutdown() -> None:
-    told = (
+    outcome = (
         "mesh.group('dp'): the job it was built in has been left.\n  Fix: build_mesh(dp=2) again."
     )
     for results in meshkit.spawn(use_mesh_after_shutdown, 2, timeout=60):
-        assert results == [told, told, results[2]]
+        assert results == [outcome, outcome, results[2]]
         assert results[2].endswith("; closed)")
 
 

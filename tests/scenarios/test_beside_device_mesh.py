@@ -151,8 +151,8 @@ def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
             return total(mesh.device_mesh("tp"))
 
     meshkit.init()
-    mine = [ours(), ours()]
-    return mine, [theirs(), theirs()]
+    own = [ours(), ours()]
+    return own, [theirs(), theirs()]
 
 
 def test_dtensor_on_a_mesh_after_an_equal_one_was_closed() -> None:

@@ -152,29 +152,29 @@ def run_and_strike(
     strike: Strike, point: str, how: str, odd: int, limit: float, method: str | None
 ) -> Any:
     """Run a job from init to a collective, and strike one rank at a point of it."""
-    who = meshkit.detect()
+    world = meshkit.detect()
     hit: Callable[[], None] = {"kill": strike.kill, "stop": strike.stop}[how]
-    mine, patch = who.rank == odd, pytest.MonkeyPatch()
-    if mine and point == "before init":
+    is_odd, patch = world.rank == odd, pytest.MonkeyPatch()
+    if is_odd and point == "before init":
         hit()
-    if mine and point == "init, agreed":
+    if is_odd and point == "init, agreed":
         patch.setattr(job, "commit", strike_before(hit, job.commit))  # type: ignore[attr-defined]
     wait = limit if point in ("before init", "init, agreed") else 60
     meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
-    if mine and point == "before build":
+    if is_odd and point == "before build":
         time.sleep(1)  # the others have left init
         hit()
-    if mine and point == "agreed":
+    if is_odd and point == "agreed":
         patch.setattr(Job, "commit", strike_before(hit, Job.commit))
-    if mine and point == "made":
+    if is_odd and point == "made":
         patch.setattr(Job, "commit", strike_after_creation(hit))
     if point == "creating":
-        strike_in_new_group(strike, hit, odd, who.world_size)
-    # a timeout of its own, so that the default group does not stand for it: two groups are made
+        strike_in_new_group(strike, hit, odd, world.world_size)
+    # with another timeout than the default group, so that two groups are created
     mesh = meshkit.build_mesh(dp=-1, sp=2, timeout=600, arrival_timeout=limit)
     with mesh, mesh.guard(timeout=GUARD):
         for step in range(3):
-            if mine and step == 2:
+            if is_odd and step == 2:
                 hit()
             dist.all_reduce(torch.ones(1), group=mesh.group())
     return "through"

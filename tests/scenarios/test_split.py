@@ -38,8 +38,8 @@ class Splitting:
         self.timeouts.append(timeout)
         groups = [dist.new_group(ranks, timeout=timeout) for ranks in split_ranks]
         dist.barrier()  # gloo's groups, unlike NCCL's, must not be closed while a peer connects
-        mine = [dist.get_rank() in ranks for ranks in split_ranks]
-        return groups[mine.index(True)] if True in mine else None
+        is_member = [dist.get_rank() in ranks for ranks in split_ranks]
+        return groups[is_member.index(True)] if True in is_member else None
 
 
 def gather_ranks(group: dist.ProcessGroup) -> list[int]:
@@ -66,33 +66,33 @@ def build_by_splitting(sizes: dict[str, int], options: dict[str, Any]) -> Any:
 
 
 def run(sizes: dict[str, int], **options: Any) -> list[Any]:
-    told = meshkit.spawn(build_by_splitting, 8, (sizes, options), timeout=120)
-    for calls, descriptions, timeouts, sums, ranks in told:
-        assert calls == told[0][0]  # the same on every rank
-        assert descriptions == told[0][1]
+    outcomes = meshkit.spawn(build_by_splitting, 8, (sizes, options), timeout=120)
+    for calls, descriptions, timeouts, sums, ranks in outcomes:
+        assert calls == outcomes[0][0]  # the same on every rank
+        assert descriptions == outcomes[0][1]
         assert all(sorted(r for part in call for r in part) == list(range(8)) for call in calls)
         assert set(timeouts) <= {timedelta(seconds=60)}
         assert sums == ranks
-    return told
+    return outcomes
 
 
 def test_one_split_a_step() -> None:
-    told = run({"dp": 4, "sp": 2})
-    assert told[0][0] == [[[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]
-    assert told[0][1] == ["meshkit dp", "meshkit sp"]
+    outcomes = run({"dp": 4, "sp": 2})
+    assert outcomes[0][0] == [[[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]
+    assert outcomes[0][1] == ["meshkit dp", "meshkit sp"]
 
 
 def test_axes_of_size_1_are_split_too() -> None:
     """All ranks must take part in a split, so a group of one rank is split as well."""
-    told = run({"dp": 8, "tp": 1})
-    assert [[rank] for rank in range(8)] in told[0][0]
+    outcomes = run({"dp": 8, "tp": 1})
+    assert [[rank] for rank in range(8)] in outcomes[0][0]
 
 
 def test_ranks_outside_the_mesh_take_part_in_each_split() -> None:
-    told = run({"dp": 2, "sp": 2}, ranks=[1, 2, 5, 6])
-    assert all(call[-1] == [0, 3, 4, 7] for call in told[0][0])
+    outcomes = run({"dp": 2, "sp": 2}, ranks=[1, 2, 5, 6])
+    assert all(call[-1] == [0, 3, 4, 7] for call in outcomes[0][0])
 
 
 def test_groups_that_a_split_would_reorder_are_not_split() -> None:
-    told = run({"dp": 4, "sp": 2}, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
-    assert told[0][0] == []
+    outcomes = run({"dp": 4, "sp": 2}, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
+    assert outcomes[0][0] == []

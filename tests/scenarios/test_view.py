@@ -36,9 +36,9 @@ FAMILIES = [
 def members_of(layout: Layout, rank: int) -> list[tuple[int, ...]]:
     """Return the members of the default groups of a rank, derived from the grid alone."""
     averaged = [axis for axis in ("dp", "cp", "sp") if axis in layout.axes]
-    asked = [list(layout.axes), *([axis] for axis in layout.axes), averaged]
+    requests = [list(layout.axes), *([axis] for axis in layout.axes), averaged]
     found = []
-    for axes in asked:
+    for axes in requests:
         if axes:
             where = [slice(None) if a in axes else layout.coordinate(rank)[a] for a in layout.axes]
             found.append(tuple(layout.grid[tuple(where)].ravel().tolist()))
@@ -58,13 +58,13 @@ def build_views(sizes: Sizes, others: list[Sizes]) -> Any:
         count = live_groups()
         every.append(mesh.view(other))
         made.append(live_groups() - count)
-    met = [collect_members(one) for one in every]
+    members = [collect_members(one) for one in every]
     held = [[list(group.members) for group in one.groups_report().groups] for one in every]
     text = str(mesh.groups_report())
     for one in every:
         one.close()
     del one
-    return met, made, held, text, before, (descriptors(), threads())
+    return members, made, held, text, before, (descriptors(), threads())
 
 
 @pytest.mark.parametrize(("ranks", "sizes", "others"), FAMILIES)
@@ -73,8 +73,8 @@ def test_groups_are_shared_and_hold_their_members(
 ) -> None:
     layouts = [Layout(**sizes), *(Layout(**sizes).view(**other) for other in others)]
     results = meshkit.spawn(build_views, ranks, (sizes, others), timeout=120)
-    for rank, (met, _, held, text, before, after) in enumerate(results):
-        for layout, groups in zip(layouts, met, strict=True):
+    for rank, (members, _, held, text, before, after) in enumerate(results):
+        for layout, groups in zip(layouts, members, strict=True):
             for axes, (summed, gathered) in groups.items():
                 row = layout.peers(rank, *axes).tolist()
                 assert (summed, gathered) == (sorted(row), row)
@@ -170,10 +170,10 @@ def test_a_group_lives_as_long_as_its_last_view_in_every_order() -> None:
 def permute_axes() -> Any:
     """Return for each order of axes whether the group rank is the coordinate, and the members."""
     names = ("dp", "sp", "tp")
-    asked = [one for size in (2, 3) for one in itertools.permutations(names, size)]
-    with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=[" ".join(one) for one in asked]) as mesh:
+    requests = [one for size in (2, 3) for one in itertools.permutations(names, size)]
+    with meshkit.build_mesh(dp=2, sp=2, tp=2, groups=[" ".join(one) for one in requests]) as mesh:
         found = {}
-        for axes in asked:
+        for axes in requests:
             position = 0
             for axis in axes:  # Horner's rule, the last axis the fastest
                 position = position * 2 + mesh.coordinate[axis]
@@ -196,7 +196,7 @@ def request_different_views() -> Any:
     """Request different views on rank 1 than on the others; then the same view on all."""
     mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=20)
     odd = mesh.rank == 1
-    told = [
+    outcomes = [
         error_of(lambda: mesh.view(x=4) if odd else mesh.view(x=2, y=2)),
         error_of(lambda: meshkit.build_mesh(dp=2, sp=2) if odd else mesh.view(dp=2, sp=2)),
         error_of(lambda: mesh.view(tp=2, dp=2) if odd else mesh.view(dp=2, tp=2)),
@@ -204,31 +204,33 @@ def request_different_views() -> Any:
     view = mesh.view(x=2, y=2)
     if odd:
         view.close()
-    told.append(error_of(lambda: mesh.view(z=4)))
+    outcomes.append(error_of(lambda: mesh.view(z=4)))
     view.close()
     with mesh.view(z=4) as last:
-        return told, all_reduce_members(last, "z")
+        return outcomes, all_reduce_members(last, "z")
 
 
 def test_ranks_that_request_different_views_raise() -> None:
-    for rank, (told, members) in enumerate(meshkit.spawn(request_different_views, 4, timeout=60)):
+    for rank, (outcomes, members) in enumerate(
+        meshkit.spawn(request_different_views, 4, timeout=60)
+    ):
         assert members == [0, 1, 2, 3]
-        kinds = [kind for kind, _ in told]
+        kinds = [kind for kind, _ in outcomes]
         assert kinds == ["DisagreementError"] * 2 + [
             "SpecError" if rank == 1 else "DisagreementError",
             "DisagreementError",
         ]
-        assert "ranks 0 and 2-3:  x=2 y=2\n" in told[0][1]
-        assert "call=build_mesh" in told[1][1]
-        assert "make the same calls in the same order" in told[1][1]
-        assert "tp dp is not the standard order, dp tp" in told[2][1]
-        assert told[3][1].splitlines()[1:] == [
+        assert "ranks 0 and 2-3:  x=2 y=2\n" in outcomes[0][1]
+        assert "call=build_mesh" in outcomes[1][1]
+        assert "make the same calls in the same order" in outcomes[1][1]
+        assert "tp dp is not the standard order, dp tp" in outcomes[2][1]
+        assert outcomes[3][1].splitlines()[1:] == [
             "  ranks 0 and 2-3:  z=4, open=views 0 (dp=2 sp=2), 1 (x=2 y=2) of mesh 3",
-            told[3][1].splitlines()[2],
+            outcomes[3][1].splitlines()[2],
             "  Fix: close the same views on every rank, and take new ones from the same mesh.",
         ]
-        assert told[3][1].splitlines()[2].startswith("  rank 1 (")
-        assert told[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 3")
+        assert outcomes[3][1].splitlines()[2].startswith("  rank 1 (")
+        assert outcomes[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 3")
 
 
 def fail_while_creating(at: int, told_of_each: bool) -> Any:
@@ -240,13 +242,13 @@ def fail_while_creating(at: int, told_of_each: bool) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         calls = fail_new_group(patch, at, RuntimeError("planted"), together=True)
         try:
-            told = error_of(lambda: mesh.view(a=2, b=2, c=2))
+            outcome = error_of(lambda: mesh.view(a=2, b=2, c=2))
         except RuntimeError as error:
-            told = ("RuntimeError", str(error))
+            outcome = ("RuntimeError", str(error))
     left = (descriptors(), threads())
     with mesh.view(a=2, b=2, c=2) as view:
         return (
-            told,
+            outcome,
             len(calls) >= at,
             before,
             left,
@@ -257,12 +259,12 @@ def fail_while_creating(at: int, told_of_each: bool) -> Any:
 
 @pytest.mark.parametrize(("at", "each"), [(1, False), (2, False), (3, True), (6, True)])
 def test_the_mesh_works_after_a_view_that_failed(at: int, each: bool) -> None:
-    for told, fired, before, left, dp, b in meshkit.spawn(
+    for outcome, fired, before, left, dp, b in meshkit.spawn(
         fail_while_creating, 8, (at, each), timeout=90
     ):
         assert fired
-        assert told is not None
-        assert "planted" in told[1]
+        assert outcome is not None
+        assert "planted" in outcome[1]
         assert left == before
         assert (len(dp), len(b)) == (4, 2)
 
@@ -322,27 +324,27 @@ def test_timeouts_given_twice_or_as_numbers() -> None:
             {"": 1800, "x": 1800, "y": 5},
             {"": 1800, "dp": 1800, "tp": 1800},
         ]
-        assert made == 0  # the backend's own time is the same, said in numbers
+        assert made == 0  # the backend's own timeout is the same in seconds
 
 
 def wait_for_view() -> Any:
     """Miss a view on rank 1, with one timeout for all groups, and with an arrival_timeout."""
     mesh = meshkit.build_mesh(dp=4, arrival_timeout=60)
-    told = []
+    outcomes = []
     for given in ({"timeout": 2}, {"timeout": 60, "arrival_timeout": 2}):
-        told.append(None if mesh.rank == 1 else error_of(lambda g=given: mesh.view(a=4, **g)))
+        outcomes.append(None if mesh.rank == 1 else error_of(lambda g=given: mesh.view(a=4, **g)))
         dist.barrier()
-    return told
+    return outcomes
 
 
 def test_the_timeout_of_a_view_is_its_arrival_timeout_unless_given() -> None:
     results = meshkit.spawn(wait_for_view, 4, timeout=60)
     for rank in (0, 2, 3):
-        for (kind, text), said in zip(
+        for (kind, text), line in zip(
             results[rank], ("timeout=2", "arrival_timeout=2"), strict=True
         ):
             assert kind == "RankTimeoutError"
-            assert said in text.splitlines()[0]
+            assert line in text.splitlines()[0]
             assert text.splitlines()[0].endswith("within 2 s.")
 
 
@@ -404,12 +406,12 @@ def build_three_models() -> Any:
     parts = meshkit.split_world(meshkit.init().world_size, actor=4, critic=2, reference=-1)
     sizes: dict[str, Sizes] = {"actor": {"tp": 2}, "critic": {}, "reference": {"tp": 2}}
     meshes = {name: meshkit.build_mesh(ranks=parts[name], **sizes[name]) for name in parts}
-    (mine,) = [name for name, mesh in meshes.items() if mesh.inside]
+    (name,) = [key for key, mesh in meshes.items() if mesh.inside]
     return (
-        mine,
-        repr(meshes[mine]),
-        all_reduce_members(meshes[mine]),
-        all_reduce_members(meshes[mine], "dp"),
+        name,
+        repr(meshes[name]),
+        all_reduce_members(meshes[name]),
+        all_reduce_members(meshes[name], "dp"),
     )
 
 
@@ -417,10 +419,10 @@ def test_several_models_side_by_side() -> None:
     parts = {"actor": range(4), "critic": range(4, 6), "reference": range(6, 8)}
     sizes = {"actor": "dp=2, tp=2", "critic": "dp=2", "reference": "dp=1, tp=2"}
     results = meshkit.spawn(build_three_models, 8, timeout=60)
-    for rank, (mine, text, whole, dp) in enumerate(results):
-        assert rank in parts[mine]
-        assert text.startswith(f"Mesh({sizes[mine]}; rank {rank}: ")
-        assert whole == list(parts[mine])
+    for rank, (name, text, whole, dp) in enumerate(results):
+        assert rank in parts[name]
+        assert text.startswith(f"Mesh({sizes[name]}; rank {rank}: ")
+        assert whole == list(parts[name])
         assert dp == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 5], [4, 5], [6], [7]][rank]
 
 

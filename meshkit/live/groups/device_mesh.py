@@ -72,13 +72,14 @@ def check_members(
     Raises:
         SpecError: with both lists, or if the group has been destroyed.
     """
+    axes = " ".join(part) or "the whole mesh"
     try:
         members = dist.get_process_group_ranks(group)
     except (KeyError, ValueError) as error:
-        raise SpecError(f"the group over {' '.join(part)} has been destroyed.", fix=fix) from error
+        raise SpecError(f"the group over {axes} has been destroyed.", fix=fix) from error
     if members != row.tolist():
         raise SpecError(
-            f"the group over {' '.join(part)} is not the one the mesh says.",
-            f"The group holds {members}, the mesh says {row.tolist()}.",
+            f"the group over {axes} does not hold the ranks of the layout.",
+            f"The group holds {members}; the layout has {row.tolist()}.",
             fix=fix,
         )

@@ -28,7 +28,7 @@ from .current import in_collective
 
 
 def barrier(
-    party: Participants | None,
+    participants: Participants | None,
     group: dist.ProcessGroup,
     limit: timedelta | None,
     device_ids: list[int] | None,
@@ -39,7 +39,7 @@ def barrier(
     Cost: one store operation per rank, beside the group's own barrier.
 
     Args:
-        party: the store and the ranks of the group; None if torch exposes no store.
+        participants: the store and the ranks of the group; None if torch exposes no store.
         group: the process group.
         limit: the maximum wait; None is the group's own timeout.
         device_ids: the device that the backend must use, if it needs one.
@@ -50,20 +50,24 @@ def barrier(
         CollectiveError: when the barrier broke earlier because a rank died, with the dead ranks.
     """
     with in_collective("barrier", group):
-        meeting = None
-        if party is not None:
-            meeting = store_call(party.world, STORE_GRACE, partial(_check_in, party))
+        round_store = None
+        if participants is not None:
+            round_store = store_call(
+                participants.world, STORE_GRACE, partial(_check_in, participants)
+            )
         began = time.monotonic()
         try:
             work = dist.barrier(group, async_op=True, device_ids=device_ids)
             work.wait(*[limit] if limit else [])
         except RuntimeError as error:
             if limit is None or time.monotonic() - began < limit.total_seconds():
-                raise _broken_error(party, meeting, error, format_coordinate) from error
-            if party is None or meeting is None:
+                raise _broken_error(participants, round_store, error, format_coordinate) from error
+            if participants is None or round_store is None:
                 raise _unknown_error((), limit) from error
-            look = partial(_missing_error, party.ranks, meeting, limit, format_coordinate)
-            raise store_call(party.world, STORE_GRACE, look) from error
+            look = partial(
+                _missing_error, participants.ranks, round_store, limit, format_coordinate
+            )
+            raise store_call(participants.world, STORE_GRACE, look) from error
 
 
 def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
@@ -78,32 +82,34 @@ def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
             work.wait()
 
 
-def _check_in(party: Participants) -> dist.Store:
+def _check_in(participants: Participants) -> dist.Store:
     """Write this rank's name to the next barrier of its group. Cost: one store operation."""
-    _, meeting = party.next_round()
-    CheckIn.current({}).post(meeting, party.world.rank)
-    return meeting
+    _, round_store = participants.next_round()
+    CheckIn.current({}).post(round_store, participants.world.rank)
+    return round_store
 
 
 def _broken_error(
-    party: Participants | None,
-    meeting: dist.Store | None,
+    participants: Participants | None,
+    round_store: dist.Store | None,
     error: RuntimeError,
     format_coordinate: Callable[[int], str],
 ) -> CollectiveError:
     """Return the error of a barrier that broke before its timeout, with the dead ranks."""
     line = str(error).partition("\n")[0]
     known: dict[int, LeaseHolder] = {}
-    came: dict[int, CheckIn] = {}
-    if party is not None and meeting is not None:
+    arrived: dict[int, CheckIn] = {}
+    if participants is not None and round_store is not None:
         with suppress(RuntimeError, DeadlineExceededError):
             known = run_with_deadline(
-                STORE_GRACE, partial(read_lease_holders, party.store, party.ranks)
+                STORE_GRACE, partial(read_lease_holders, participants.store, participants.ranks)
             )
-            came = run_with_deadline(STORE_GRACE, partial(read_check_ins, meeting, party.ranks))
+            arrived = run_with_deadline(
+                STORE_GRACE, partial(read_check_ins, round_store, participants.ranks)
+            )
     ended = [rank for rank, holder in known.items() if holder.runs() is False]
     # a rank that reached this barrier may have ended because of one that did not
-    gone = [rank for rank in ended if rank not in came] or ended
+    gone = [rank for rank in ended if rank not in arrived] or ended
     lines = [f"Rank {rank} ({format_coordinate(rank)}) has ended: {known[rank]}." for rank in gone]
     noun = "rank" if len(gone) == 1 else "ranks"
     look = (
@@ -121,22 +127,30 @@ def _broken_error(
 
 def _missing_error(
     ranks: Sequence[int],
-    meeting: dist.Store,
+    round_store: dist.Store,
     limit: timedelta,
     format_coordinate: Callable[[int], str],
 ) -> RankTimeoutError:
     """Return the error that names the ranks that did not check in, if there are any."""
-    came = read_check_ins(meeting, ranks)
-    missing = [rank for rank in ranks if rank not in came]
+    arrived = read_check_ins(round_store, ranks)
+    missing = [rank for rank in ranks if rank not in arrived]
     if not missing:
         return _unknown_error(ranks, limit)
-    return missing_ranks_error("", limit.total_seconds(), came, missing, format_coordinate)
+    return missing_ranks_error("", limit.total_seconds(), arrived, missing, format_coordinate)
 
 
 def _unknown_error(ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:
-    """Return the error of a timed-out barrier whose missing ranks are unknown."""
+    """Return the error of a timed-out barrier whose missing ranks are unknown.
+
+    Args:
+        ranks: the ranks of the group, which all checked in; empty if torch exposes no store.
+        limit: the maximum wait.
+    """
+    evidence = "torch exposes no store, so the missing ranks are unknown."
+    if ranks:
+        evidence = f"All ranks of the group have checked in by now: {format_ranks(sorted(ranks))}."
     return RankTimeoutError(
-        f"not all of its group came through within {limit.total_seconds():g} s.",
-        f"The group holds ranks {', '.join(map(str, ranks)) or 'that are not known here'}.",
-        fix="look at the logs of these ranks.",
+        f"{CALL} did not complete within {limit.total_seconds():g} s.",
+        evidence,
+        fix="look at the logs of the ranks of this group, or pass a longer timeout.",
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -72,23 +72,19 @@ class MeshProposal:
 
     def before_creation(self) -> Proposal:
         """Return the proposal on which ranks agree before a group is created."""
-        describe = coordinate_formatter(self.plan.layout)
+        describe = partial(describe_coordinate, self.plan.layout)
         return Proposal(self.built_by.name, self.fields, CONFLICT, describe_rank=describe)
 
     def after_creation(self) -> Proposal:
         """Return the proposal on which ranks agree when all groups are created."""
-        describe = coordinate_formatter(self.plan.layout)
+        describe = partial(describe_coordinate, self.plan.layout)
         stage = "the end of "
         return Proposal(self.built_by.name, {}, FAILURE, describe_rank=describe, stage=stage)
 
 
-def coordinate_formatter(layout: Layout) -> Callable[[int], str]:
-    """Return a function that returns the coordinate of a rank as text."""
-
-    def describe(rank: int) -> str:
-        return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
-
-    return describe
+def describe_coordinate(layout: Layout, rank: int) -> str:
+    """Return the coordinate of a rank as text; ``outside`` for a rank outside the layout."""
+    return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
 
 
 def _describe_place(place: Topology) -> str:

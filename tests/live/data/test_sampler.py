@@ -81,7 +81,7 @@ def test_a_pass_left_early_begins_again() -> None:
         next(whole)
     assert (iter(own_sampler), own_sampler.epoch)[
         1
-    ] == 1  # all was handed out, though not asked for more
+    ] == 1  # every micro batch was yielded, although the loader requested no more
 
 
 def test_the_consumed_samples_count_in_whole_steps() -> None:

@@ -22,7 +22,7 @@ quick = settings(deadline=None, max_examples=40, database=None)
 
 
 def no_group() -> Any:
-    raise AssertionError("a group was asked for")
+    raise AssertionError("a group was requested")
 
 
 def shards(length: int, parts: int, order: Any = "contiguous", pad: bool = False) -> list[Any]:

@@ -44,23 +44,23 @@ def test_patterns_give_names_ranks_and_groups_that_agree() -> None:
 
 
 def request_patterns(patterns: list[str]) -> list[str]:
-    told = []
+    outcomes = []
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         for pattern in patterns:
             try:
                 mesh.device_mesh(pattern)
-                told.append("accepted")
+                outcomes.append("accepted")
             except meshkit.MeshkitError as error:
-                told.append(f"{type(error).__name__}: {error}")
-    return told
+                outcomes.append(f"{type(error).__name__}: {error}")
+    return outcomes
 
 
 def test_invalid_patterns_raise() -> None:
     patterns = ["", "(dp", "dp)", "dp ((sp))", "()", "dp dp", "dp tq", "(sp dp)", "dp-sp"]
-    for told in meshkit.spawn(request_patterns, 4, (patterns,), timeout=60):
-        kinds = [text.partition(":")[0] for text in told]
+    for outcomes in meshkit.spawn(request_patterns, 4, (patterns,), timeout=60):
+        kinds = [text.partition(":")[0] for text in outcomes]
         assert kinds == ["SpecError"] * 6 + ["UnknownAxisError"] + ["SpecError"] * 2
-        assert told[7] == (
+        assert outcomes[7] == (
             "SpecError: mesh.device_mesh('(sp dp)'): the mesh has no group over sp dp.\n"
             "  It has groups over (dp), (sp); a getter never creates one.\n"
             "  Fix: build_mesh(dp=2, sp=2, groups=['sp dp'])."
@@ -81,11 +81,11 @@ def swap_groups() -> str:
 
 
 def test_a_group_of_another_axis_raises_before_torch_gets_it() -> None:
-    for rank, told in enumerate(meshkit.spawn(swap_groups, 4, timeout=60)):
+    for rank, outcome in enumerate(meshkit.spawn(swap_groups, 4, timeout=60)):
         dp, sp = [rank % 2, rank % 2 + 2], [rank // 2 * 2, rank // 2 * 2 + 1]
-        assert told == (
-            "the group over dp is not the one the mesh says.\n"
-            f"  The group holds {sp}, the mesh says {dp}.\n"
+        assert outcome == (
+            "the group over dp does not hold the ranks of the layout.\n"
+            f"  The group holds {sp}; the layout has {dp}.\n"
             "  Fix: use the groups of this mesh only."
         )
 

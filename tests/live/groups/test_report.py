@@ -1,4 +1,4 @@
-"""What a rank is told of its groups."""
+"""The report on the groups of a rank."""
 
 from __future__ import annotations
 

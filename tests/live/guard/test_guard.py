@@ -72,12 +72,12 @@ def sleep_on_one_rank(seconds: float, timeout: float | None, each: float | None)
 
 def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) -> None:
     by_rank = results["hang with a timeout"].result()
-    texts = {told["text"] for told, _, _ in by_rank}
+    texts = {outcome["text"] for outcome, _, _ in by_rank}
     assert len(texts) == 1
     (text,) = texts
     lines = text.splitlines()
     assert re.match(
-        r"mesh.guard\(timeout=2.0\): all_reduce over (dp|sp) failed on rank [013]: RuntimeError: ",
+        r"mesh.guard\(timeout=2\): all_reduce over (dp|sp) failed on rank [013]: RuntimeError: ",
         lines[0],
     )
     assert "  Behind: rank 0 (dp=0 sp=0) has begun 1 of 2 collectives over sp; " in text
@@ -89,9 +89,10 @@ def test_a_rank_that_hangs_is_behind_and_its_line_is_reported(results: Results) 
     )
     again = "mesh.close(), meshkit.shutdown(), and build again on all ranks."
     assert lines[-1] == f"  Fix: look at rank 2 first; then {again}"
-    for rank, (told, seconds, left) in enumerate(by_rank):
-        assert (told["kind"], told["missing"], told["behind"]) == ("CollectiveError", [], [0, 2])
-        assert told["cause"] == "RuntimeError"
+    for rank, (outcome, seconds, left) in enumerate(by_rank):
+        assert outcome["kind"] == "CollectiveError"
+        assert (outcome["missing"], outcome["behind"]) == ([], [0, 2])
+        assert outcome["cause"] == "RuntimeError"
         assert rank == 2 or 2 <= seconds < 2 + 4 + 3 + BUSY
         assert left == 0
 
@@ -100,11 +101,11 @@ def test_without_a_timeout_that_of_the_group_applies_and_a_rank_that_hangs_is_si
     results: Results,
 ) -> None:
     by_rank = results["hang without a timeout"].result()
-    told, seconds, _ = by_rank[0]
+    outcome, seconds, _ = by_rank[0]
     host = socket.gethostname()
     silent = rf"  Silent: rank 2 \(dp=1 sp=0\): host {host}, pid \d+; it runs, outside a guard "
-    assert re.search(silent, told["text"]), told["text"]
-    assert told["missing"] == [2]
+    assert re.search(silent, outcome["text"]), outcome["text"]
+    assert outcome["missing"] == [2]
     assert 2 <= seconds < 2 + 4 + BUSY  # before it wakes
 
 
@@ -134,11 +135,11 @@ def test_the_error_of_one_rank_is_quoted_and_all_build_again(
     assert [total for _, total in by_rank] == [4] * 4
     assert (by_rank[1][0]["kind"], by_rank[1][0]["text"]) == ("ValueError", "bad sample 17")
     for rank in (0, 2, 3):
-        told = by_rank[rank][0]
-        assert told["kind"] == "CollectiveError"
-        assert "rank 1 (dp=0 sp=1)" in told["text"]
-        assert "left with ValueError: bad sample 17." in told["text"]
-        assert "  Fix: look at rank 1 first; " in told["text"]
+        outcome = by_rank[rank][0]
+        assert outcome["kind"] == "CollectiveError"
+        assert "rank 1 (dp=0 sp=1)" in outcome["text"]
+        assert "left with ValueError: bad sample 17." in outcome["text"]
+        assert "  Fix: look at rank 1 first; " in outcome["text"]
 
 
 def hang_after_handled_error() -> Any:
@@ -158,16 +159,16 @@ def hang_after_handled_error() -> Any:
 
 def test_a_handled_error_is_not_reported_later(results: Results) -> None:
     by_rank = results["handled error"].result()
-    for told in by_rank:
-        assert told["behind"] == [2]
-        assert "StopIteration" not in told["text"]
-        assert "(load_batch)" in told["text"]
+    for outcome in by_rank:
+        assert outcome["behind"] == [2]
+        assert "StopIteration" not in outcome["text"]
+        assert "(load_batch)" in outcome["text"]
 
 
 def hang_in_own_group() -> Any:
     """Hang in a collective of a group of the user, for which torch would wait long."""
     mesh = meshkit.build_mesh(dp=2, timeout={"dp": 50})
-    own = dist.new_group([0, 1], group_desc="a group of mine")
+    own = dist.new_group([0, 1], group_desc="a group of the user")
     seen: list[str] = []
     pytest.MonkeyPatch().setattr(builtins, "print", lambda text, **_: seen.append(str(text)))
     with mesh.guard(timeout=1):
@@ -181,9 +182,9 @@ def test_a_hang_in_a_group_of_the_user_is_reported(results: Results) -> None:
     by_rank = results["group of the user"].result()
     seen, _ = by_rank
     assert len(seen) == 1
-    line = "mesh.guard(timeout=1): rank 0 waits in all_reduce over a group of mine."
+    line = "mesh.guard(timeout=1): rank 0 waits in all_reduce over a group of the user."
     assert seen[0].splitlines()[0] == line
-    assert "Rank 0: in all_reduce over a group of mine, " in seen[0]
+    assert "Rank 0: in all_reduce over a group of the user, " in seen[0]
     assert "Rank 1: in no collective, test_guard.py:" in seen[0]
 
 
@@ -205,9 +206,9 @@ def hang_after_false_alarm() -> Any:
 
 def test_a_false_alarm_does_not_switch_the_guard_off(results: Results) -> None:
     by_rank = results["false alarm"].result()
-    told, _ = by_rank
-    assert told["behind"] == [1]
-    assert "(load_batch)" in told["text"]
+    outcome, _ = by_rank
+    assert outcome["behind"] == [1]
+    assert "(load_batch)" in outcome["text"]
 
 
 def run_without_fault() -> Any:
@@ -281,12 +282,12 @@ def hang_without_error(seconds: float) -> Any:
 def test_the_watching_thread_notices_a_hang_that_raises_nothing(results: Results) -> None:
     """As on NCCL, the guard reports and aborts the groups before a collective raises."""
     by_rank = results["hang without error"].result()
-    told, aborted = by_rank[0]
+    outcome, aborted = by_rank[0]
     assert aborted
     line = r"mesh.guard\(timeout=1\): rank [01] begins no collective\."
-    assert re.match(line, told["text"]), told["text"]
-    assert told["behind"] == [1]
-    assert "(load_batch)" in told["text"]
+    assert re.match(line, outcome["text"]), outcome["text"]
+    assert outcome["behind"] == [1]
+    assert "(load_batch)" in outcome["text"]
 
 
 def close_together(stays_away: bool) -> Any:

@@ -77,12 +77,12 @@ def test_errors_of_a_collective_and_others(error: BaseException, expected: bool)
 def find_operations() -> Any:
     """Return the operation that rank_status reads from the frames inside each collective."""
     mesh = meshkit.build_mesh(dp=2)
-    own = dist.new_group([0, 1], group_desc="a group of mine")
+    own = dist.new_group([0, 1], group_desc="a group of the user")
     seen: list[str] = []
 
     def look(*_: Any, **__: Any) -> Any:
         frames, current = frames_of_thread(threading.get_ident()), tracker.current
-        seen.append(rank_status(mesh.rank, mesh._groups.by_key, frames, current).operation)
+        seen.append(rank_status(mesh.rank, mesh._groups.groups.by_key, frames, current).operation)
         raise ZeroDivisionError
 
     calls = {
@@ -113,7 +113,7 @@ def test_the_operation_and_the_axes() -> None:
         assert operations == {
             "dp": "all_reduce over dp",
             "world": "broadcast over dp",
-            "foreign": "all_gather over a group of mine",
+            "foreign": "all_gather over a group of the user",
             "barrier": "barrier over dp",
             "begun": "wait over dp",
             "none": "",

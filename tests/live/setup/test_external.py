@@ -51,24 +51,24 @@ def adopt_groups() -> Any:
         assert mesh.group("tp", "dp") is turned
         view = mesh.view(a=2, b=2, c=2)
         used = mesh.group("dp") is groups["dp"], view.group("c") is groups["tp"]
-        met, whole = collect_members(mesh), mesh.group() is dist.group.WORLD
+        members, whole = collect_members(mesh), mesh.group() is dist.group.WORLD
         origins = [(group.origin, len(group.members)) for group in mesh.groups_report().groups]
         view.close()
     total = torch.ones(1)
     dist.all_reduce(total, group=groups["dp"])
-    return made, used, whole, met, origins, int(total)
+    return made, used, whole, members, origins, int(total)
 
 
 @sorts
 def test_a_mesh_over_groups() -> None:
     layout = Layout(dp=4, tp=2)
-    for rank, (made, used, whole, met, origins, total) in enumerate(
+    for rank, (made, used, whole, members, origins, total) in enumerate(
         meshkit.spawn(adopt_groups, 8, timeout=60)
     ):
         assert made == 0  # the whole is the default group
         assert used == (True, True)
         assert whole
-        assert met == rows(layout, rank, met)
+        assert members == rows(layout, rank, members)
         assert origins[:2] == [("default", 8), ("external", 8)]
         assert origins[2:] == [("external", 4), ("external", 2), ("created", 2), ("created", 2)]
         assert total == 4  # it works after close
@@ -80,16 +80,17 @@ def type_the_fix() -> Any:
     layout = meshkit.Layout(dp=2, sp=2, tp=2)
     groups = make_groups({"dp": layout.groups("dp").tolist()})
     with meshkit.Mesh.from_groups(layout, groups) as mesh:
-        told = error_of(lambda: mesh.group("dp", "tp"))
-        assert told is not None
-        fix = told[1].partition("Fix: ")[2].removesuffix(".")
+        outcome = error_of(lambda: mesh.group("dp", "tp"))
+        assert outcome is not None
+        fix = outcome[1].partition("Fix: ")[2].removesuffix(".")
         with eval(fix, {"mesh": mesh}) as view:
-            return told[1], all_reduce_members(view, "dp", "tp"), view.group("dp") is groups["dp"]
+            members = all_reduce_members(view, "dp", "tp")
+            return outcome[1], members, view.group("dp") is groups["dp"]
 
 
 def test_a_view_creates_a_group_that_was_not_passed() -> None:
-    for rank, (told, members, same) in enumerate(meshkit.spawn(type_the_fix, 8, timeout=60)):
-        assert told == (
+    for rank, (outcome, members, same) in enumerate(meshkit.spawn(type_the_fix, 8, timeout=60)):
+        assert outcome == (
             "mesh.group('dp', 'tp'): the mesh has no group over dp tp.\n"
             "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
             "  Fix: mesh.view(dp=2, sp=2, tp=2, groups=['dp', 'dp tp'])."
@@ -116,28 +117,28 @@ def adopt_wrong_groups() -> Any:
         ({"dp": 2}, groups),
         (layout, {("dp", ("x",)): groups["dp"]}),
     ]
-    told = [error_of(lambda r=r: meshkit.Mesh.from_groups(*r)) for r in requests]
+    outcomes = [error_of(lambda r=r: meshkit.Mesh.from_groups(*r)) for r in requests]
     with meshkit.Mesh.from_groups(layout, {"dp": groups["dp"]}) as mesh:
-        return told, all_reduce_members(mesh, "dp"), all_reduce_members(mesh, "tp")
+        return outcomes, all_reduce_members(mesh, "dp"), all_reduce_members(mesh, "tp")
 
 
 @sorts
 def test_groups_that_differ_from_the_layout_raise_on_every_rank() -> None:
-    for rank, (told, dp, tp) in enumerate(meshkit.spawn(adopt_wrong_groups, 4, timeout=60)):
+    for rank, (outcomes, dp, tp) in enumerate(meshkit.spawn(adopt_wrong_groups, 4, timeout=60)):
         assert dp == [rank % 2, rank % 2 + 2]
         assert tp == [rank // 2 * 2, rank // 2 * 2 + 1]
         odd = "SpecError" if rank == 2 else "DisagreementError"
-        assert [kind for kind, _ in told[:3]] == [odd, odd, "DisagreementError"]
+        assert [kind for kind, _ in outcomes[:3]] == [odd, odd, "DisagreementError"]
         others = ["SpecError", "UnknownAxisError", "SpecError", "SpecError", "SpecError"]
-        assert [kind for kind, _ in told[3:]] == others
-        texts = [text for _, text in told]
+        assert [kind for kind, _ in outcomes[3:]] == others
+        texts = [text for _, text in outcomes]
         assert texts[0].startswith(
-            "Mesh.from_groups(Layout(dp=2, tp=2), {'dp': ..., 'tp': ...}): the group over dp is"
-            " not the one the mesh says.\n"
+            "Mesh.from_groups(Layout(dp=2, tp=2), {'dp': ..., 'tp': ...}): the group over dp does"
+            " not hold the ranks of the layout.\n"
             if rank == 2
             else "ranks disagree about the mesh; no process group was created.\n"
         )
-        assert "The group holds [2, 3], the mesh says [0, 2]." in texts[0]
+        assert "The group holds [2, 3]; the layout has [0, 2]." in texts[0]
         assert "Fix: the group over [0, 2], in this order." in texts[0]
         assert "the value for dp is no process group of rank 2." in texts[1]
         assert "external=dp, tp" in texts[2]
@@ -157,8 +158,8 @@ def adopt_unequal_groups() -> Any:
     first = make_groups({"dp": [[0, 2], [1, 3]]})
     second = make_groups({"dp": [[0, 2], [1, 3]]})
     layout, before = meshkit.Layout(dp=2, tp=2), live_groups()
-    mine = first if dist.get_rank() < 2 else second
-    told = error_of(lambda: meshkit.Mesh.from_groups(layout, mine))
+    own = first if dist.get_rank() < 2 else second
+    outcome = error_of(lambda: meshkit.Mesh.from_groups(layout, own))
     left = live_groups() - before
     with meshkit.Mesh.from_groups(layout, first) as mesh:
         members = all_reduce_members(mesh, "dp")
@@ -167,14 +168,14 @@ def adopt_unequal_groups() -> Any:
         dist.destroy_process_group(first["dp"])
         gone = [group.origin for group in view.groups_report().groups]
     again = error_of(lambda: meshkit.Mesh.from_groups(layout, first))
-    return told, left, members, held, gone, again
+    return outcome, left, members, held, gone, again
 
 
 def test_different_groups_of_equal_members_raise_on_every_rank() -> None:
-    for rank, (told, left, members, held, gone, again) in enumerate(
+    for rank, (outcome, left, members, held, gone, again) in enumerate(
         meshkit.spawn(adopt_unequal_groups, 4, timeout=60)
     ):
-        kind, text = told
+        kind, text = outcome
         assert kind in ("DisagreementError", "SpecError")
         assert "passed different groups of these members." in text
         assert "Fix: pass the same group on all of them." in text
@@ -196,8 +197,8 @@ def adopt_axes_of_size_one() -> Any:
 
 def test_a_device_mesh_with_several_axes_of_one() -> None:
     layout = Layout(dp=2, cp=1, sp=1, tp=2)
-    for rank, met in enumerate(meshkit.spawn(adopt_axes_of_size_one, 4, timeout=60)):
-        assert met == rows(layout, rank, met)
+    for rank, members in enumerate(meshkit.spawn(adopt_axes_of_size_one, 4, timeout=60)):
+        assert members == rows(layout, rank, members)
 
 
 def adopt_device_mesh() -> Any:
@@ -206,7 +207,7 @@ def adopt_device_mesh() -> Any:
     theirs = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
     bare = init_device_mesh("cpu", (8,))
     count = live_groups()
-    told = [
+    outcomes = [
         error_of(lambda: meshkit.Mesh.from_device_mesh(bare)),
         error_of(lambda: meshkit.Mesh.from_device_mesh(theirs["tp"])),
         error_of(lambda: meshkit.Mesh.from_device_mesh("mesh")),  # type: ignore[arg-type]
@@ -217,7 +218,7 @@ def adopt_device_mesh() -> Any:
         same = [back.get_group(name) is theirs.get_group(name) for name in ("dp", "cp", "tp")]
         joint = mesh.device_mesh("(dp cp) tp").mesh.tolist()
         return (
-            told,
+            outcomes,
             untouched,
             same,
             joint,
@@ -229,17 +230,17 @@ def adopt_device_mesh() -> Any:
 
 def test_a_mesh_over_a_device_mesh_and_back() -> None:
     layout = Layout(dp=2, cp=2, tp=2)
-    for rank, (told, untouched, same, joint, met, sizes, equal) in enumerate(
+    for rank, (outcomes, untouched, same, joint, members, sizes, equal) in enumerate(
         meshkit.spawn(adopt_device_mesh, 8, timeout=60)
     ):
-        assert [kind for kind, _ in told] == ["SpecError", "DisagreementError", "SpecError"]
-        assert "its dimensions have no names" in told[0][1]
-        assert "mesh_dim_names=('axis0',))." in told[0][1]
-        assert "ranks=range(0, 2)" in told[1][1]
+        assert [kind for kind, _ in outcomes] == ["SpecError", "DisagreementError", "SpecError"]
+        assert "its dimensions have no names" in outcomes[0][1]
+        assert "mesh_dim_names=('axis0',))." in outcomes[0][1]
+        assert "ranks=range(0, 2)" in outcomes[1][1]
         assert untouched == 0
         assert same == [True] * 3
         assert joint == [[0, 1], [2, 3], [4, 5], [6, 7]]
-        assert met == rows(layout, rank, met)
+        assert members == rows(layout, rank, members)
         assert sizes == {"dp": 2, "cp": 2, "tp": 2}
         assert equal
 
@@ -256,6 +257,8 @@ def adopt_part_of_device_mesh() -> Any:
 
 def test_a_device_mesh_over_a_part_of_the_world() -> None:
     layout = Layout(dp=2, tp=2, ranks=range(1, 5))
-    for rank, (inside, met) in enumerate(meshkit.spawn(adopt_part_of_device_mesh, 6, timeout=60)):
+    for rank, (inside, members) in enumerate(
+        meshkit.spawn(adopt_part_of_device_mesh, 6, timeout=60)
+    ):
         assert inside == (1 <= rank < 5)
-        assert met == (rows(layout, rank, met) if inside else None)
+        assert members == (rows(layout, rank, members) if inside else None)

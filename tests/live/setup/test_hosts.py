@@ -42,7 +42,11 @@ Told = dict[str, Any]
 def describe_mesh(mesh: meshkit.Mesh) -> Told:
     ones = torch.ones(1) * 10**mesh.rank
     dist.all_reduce(ones, group=mesh.group("tp"))
-    return {"ranks": [int(r) for r in mesh.layout.ranks], "sum": int(ones), "mine": mesh.coordinate}
+    return {
+        "ranks": [int(r) for r in mesh.layout.ranks],
+        "sum": int(ones),
+        "coordinate": mesh.coordinate,
+    }
 
 
 def count_groups() -> int:
@@ -69,11 +73,11 @@ def build_on_hosts(hosts: Sequence[str], request: dict[str, Any], foreign: bool)
         warnings.simplefilter("always")
         try:
             with meshkit.build_mesh(**request) as mesh:
-                told = describe_mesh(mesh)
+                outcome = describe_mesh(mesh)
         except MeshkitError as error:
-            told = {"error": f"{type(error).__name__}: {error}", "groups": count_groups()}
+            outcome = {"error": f"{type(error).__name__}: {error}", "groups": count_groups()}
     files = [Path(one.filename).name for one in caught]
-    return {**told, "warnings": [str(one.message) for one in caught], "files": files}
+    return {**outcome, "warnings": [str(one.message) for one in caught], "files": files}
 
 
 def built(hosts: list[str], *, foreign: bool = False, **request: Any) -> list[dict[str, Any]]:
@@ -81,9 +85,9 @@ def built(hosts: list[str], *, foreign: bool = False, **request: Any) -> list[di
 
 
 def test_tp_across_nodes_warns_once_with_a_fix() -> None:
-    told = built(CYCLIC, dp=2, tp=2)
-    assert [one["warnings"] for one in told[1:]] == [[], [], []]
-    assert told[0]["warnings"] == [
+    outcomes = built(CYCLIC, dp=2, tp=2)
+    assert [one["warnings"] for one in outcomes[1:]] == [[], [], []]
+    assert outcomes[0]["warnings"] == [
         "build_mesh(dp=2, tp=2): tp crosses nodes.\n"
         "  tp crosses nodes: 2 of 2 groups span 2 nodes; ranks 0-1 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 2, not in blocks: node 0 has ranks 0, 2.\n"
@@ -91,8 +95,8 @@ def test_tp_across_nodes_warns_once_with_a_fix() -> None:
         "or build_mesh(dp=2, tp=2, place=True). "
         "Or build_mesh(dp=2, tp=2, crossing={'tp': 'allow'}), if crossing is meant."
     ]
-    assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
-    assert told[0]["files"] == ["test_hosts.py"]  # the line that calls build_mesh
+    assert [one["ranks"] for one in outcomes] == [[0, 1, 2, 3]] * 4
+    assert outcomes[0]["files"] == ["test_hosts.py"]  # the line that calls build_mesh
 
 
 def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int]:
@@ -110,69 +114,69 @@ def build_with_warnings_as_errors(hosts: Sequence[str]) -> tuple[str, float, int
 
 
 def test_the_other_ranks_quote_a_warning_that_is_an_error() -> None:
-    told = meshkit.spawn(build_with_warnings_as_errors, 4, (CYCLIC,), timeout=60)
-    assert told[0][0].startswith(
+    outcomes = meshkit.spawn(build_with_warnings_as_errors, 4, (CYCLIC,), timeout=60)
+    assert outcomes[0][0].startswith(
         "RuntimeWarning: build_mesh(dp=2, tp=2, arrival_timeout=10): tp crosses"
     )
-    assert [said.partition(":")[0] for said, _, _ in told[1:]] == ["DisagreementError"] * 3
-    assert all("tp crosses nodes." in said for said, _, _ in told)
-    assert max(seconds for _, seconds, _ in told) < 10
-    assert [groups for _, _, groups in told] == [0] * 4
+    assert [text.partition(":")[0] for text, _, _ in outcomes[1:]] == ["DisagreementError"] * 3
+    assert all("tp crosses nodes." in text for text, _, _ in outcomes)
+    assert max(seconds for _, seconds, _ in outcomes) < 10
+    assert [groups for _, _, groups in outcomes] == [0] * 4
 
 
 def test_no_warning_for_axes_inside_a_node_or_allowed_to_cross() -> None:
-    for told in (
+    for outcomes in (
         built(BLOCKS, dp=2, tp=2),
         built(CYCLIC, dp=4, tp=1),
         built(CYCLIC, dp=2, tp=2, crossing={"tp": "allow"}),
     ):
-        assert [one["warnings"] for one in told] == [[]] * 4
+        assert [one["warnings"] for one in outcomes] == [[]] * 4
 
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_an_error_is_the_same_on_every_rank_and_nothing_is_made(foreign: bool) -> None:
     hosts = ["a", "b", "b", "b"]
-    told = built(hosts, dp=1, tp=4, crossing={"tp": "error"}, foreign=foreign)
-    assert [one["error"] for one in told] == [
+    outcomes = built(hosts, dp=1, tp=4, crossing={"tp": "error"}, foreign=foreign)
+    assert [one["error"] for one in outcomes] == [
         "SpecError: build_mesh(dp=1, tp=4, crossing={'tp': 'error'}): tp crosses nodes.\n"
         "  tp crosses nodes: 1 of 1 groups span 2 nodes; ranks 0-3 are on a, b.\n"
         "  There are 4 ranks on 2 nodes of 1 and 3.\n"
         "  Fix: build_mesh(dp=4, tp=1, crossing={'tp': 'error'}), as 1 divides the ranks of every "
         "node. Or build_mesh(dp=1, tp=4, crossing={'tp': 'allow'}), if crossing is meant."
     ] * 4
-    assert [one["groups"] for one in told] == [0] * 4
+    assert [one["groups"] for one in outcomes] == [0] * 4
 
 
 def test_all_ranks_wait_for_the_check_and_build() -> None:
-    told = built(BLOCKS, dp=2, tp=2, crossing={"tp": "error", "dp": "warn"})
-    assert "error" not in told[0]
-    assert "dp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
+    outcomes = built(BLOCKS, dp=2, tp=2, crossing={"tp": "error", "dp": "warn"})
+    assert "error" not in outcomes[0]
+    assert "dp crosses nodes: 2 of 2 groups span 2 nodes" in outcomes[0]["warnings"][0]
 
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_place_puts_tp_on_one_node(foreign: bool) -> None:
-    told = built(CYCLIC, dp=2, tp=2, place=True, crossing={"tp": "error"}, foreign=foreign)
-    assert [one.get("error") for one in told] == [None] * 4
-    assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
-    assert [one["sum"] for one in told] == [101, 1010, 101, 1010]  # ranks 0 and 2, 1 and 3
-    assert [one["mine"] for one in told] == [
+    outcomes = built(CYCLIC, dp=2, tp=2, place=True, crossing={"tp": "error"}, foreign=foreign)
+    assert [one.get("error") for one in outcomes] == [None] * 4
+    assert [one["ranks"] for one in outcomes] == [[0, 2, 1, 3]] * 4
+    assert [one["sum"] for one in outcomes] == [101, 1010, 101, 1010]  # ranks 0 and 2, 1 and 3
+    assert [one["coordinate"] for one in outcomes] == [
         {"dp": d, "tp": t} for d, t in ((0, 0), (1, 0), (0, 1), (1, 1))
     ]
 
 
 def test_a_given_topology_replaces_the_host_names() -> None:
     topology = meshkit.Topology.of_hosts(CYCLIC)
-    told = built(BLOCKS, dp=2, tp=2, place=topology, crossing={"tp": "error"})
-    assert [one.get("error") for one in told] == [None] * 4  # by what was said, not by the hosts
-    assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
+    outcomes = built(BLOCKS, dp=2, tp=2, place=topology, crossing={"tp": "error"})
+    assert [one.get("error") for one in outcomes] == [None] * 4  # by the topology, not the hosts
+    assert [one["ranks"] for one in outcomes] == [[0, 2, 1, 3]] * 4
 
 
 def test_sizes_within_and_across_nodes() -> None:
-    told = built(BLOCKS, within={"tp": 2}, across={"dp": 2}, crossing={"tp": "error"})
-    assert [one["ranks"] for one in told] == [[0, 1, 2, 3]] * 4
-    told = built(BLOCKS, within={"dp": 2}, across={"tp": 2}, crossing={"tp": "allow"})
-    assert [one["ranks"] for one in told] == [[0, 2, 1, 3]] * 4
-    assert [one["sum"] for one in told] == [101, 1010, 101, 1010]
+    outcomes = built(BLOCKS, within={"tp": 2}, across={"dp": 2}, crossing={"tp": "error"})
+    assert [one["ranks"] for one in outcomes] == [[0, 1, 2, 3]] * 4
+    outcomes = built(BLOCKS, within={"dp": 2}, across={"tp": 2}, crossing={"tp": "allow"})
+    assert [one["ranks"] for one in outcomes] == [[0, 2, 1, 3]] * 4
+    assert [one["sum"] for one in outcomes] == [101, 1010, 101, 1010]
 
 
 def test_sizes_within_nodes_beside_ranks() -> None:
@@ -185,8 +189,8 @@ def test_sizes_within_nodes_beside_ranks() -> None:
 
 
 def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
-    told = built(["x", *CYCLIC], dp=2, tp=2, ranks=range(1, 5), place=True)
-    assert told[1]["ranks"] == [1, 3, 2, 4]
+    outcomes = built(["x", *CYCLIC], dp=2, tp=2, ranks=range(1, 5), place=True)
+    assert outcomes[1]["ranks"] == [1, 3, 2, 4]
 
 
 def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, Any]]) -> str:
@@ -202,13 +206,13 @@ def build_different_meshes(hosts: Sequence[str], requests: Sequence[dict[str, An
 def test_ranks_that_differ_in_place_raise() -> None:
     plain = {"dp": 2, "tp": 2}
     requests = [{**plain, "place": rank != 1} for rank in range(4)]
-    told = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
-    assert len(set(told)) == 1
-    first, asked, odd, fix = told[0].splitlines()
+    outcomes = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
+    assert len(set(outcomes)) == 1
+    first, request, odd, fix = outcomes[0].splitlines()
     assert first == (
         "DisagreementError: ranks disagree about the mesh; no process group was created."
     )
-    assert asked == "  ranks 0 and 2-3:  dp=2 tp=2, place=True"
+    assert request == "  ranks 0 and 2-3:  dp=2 tp=2, place=True"
     assert re.fullmatch(r"  rank 1 \(host b, pid \d+\):  dp=2 tp=2, place=False", odd)
     assert fix == "  Fix: pass equal place on every rank."
 
@@ -218,10 +222,10 @@ def test_ranks_that_differ_in_topology_raise() -> None:
         {"dp": 2, "tp": 2, "place": meshkit.Topology.of_hosts(BLOCKS if rank else CYCLIC)}
         for rank in range(4)
     ]
-    told = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
-    assert len(set(told)) == 1
-    assert "place=4 ranks on 2 nodes of 2 (" in told[0]
-    assert told[0].endswith("Fix: pass equal place and ranks on every rank.")
+    outcomes = meshkit.spawn(build_different_meshes, 4, (CYCLIC, requests), timeout=60)
+    assert len(set(outcomes)) == 1
+    assert "place=4 ranks on 2 nodes of 2 (" in outcomes[0]
+    assert outcomes[0].endswith("Fix: pass equal place and ranks on every rank.")
 
 
 def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
@@ -255,8 +259,8 @@ def test_a_late_rank_0_is_named() -> None:
 
 
 def test_an_axis_given_within_a_node_warns_if_it_crosses() -> None:
-    told = built(["a", "b", "c", "d"], within={"sp": 2}, across={"dp": 2})
-    assert "sp crosses nodes: 2 of 2 groups span 2 nodes" in told[0]["warnings"][0]
+    outcomes = built(["a", "b", "c", "d"], within={"sp": 2}, across={"dp": 2})
+    assert "sp crosses nodes: 2 of 2 groups span 2 nodes" in outcomes[0]["warnings"][0]
 
 
 def test_without_a_store_crossing_error_raises() -> None:

@@ -27,7 +27,7 @@ from meshkit.live.setup import open_groups, proposal
 from meshkit.live.setup.proposal import MeshProposal
 from tests.live.faults import fail_new_group
 
-SLACK = 5.0  # seconds; a disagreement is told as soon as all have come, here in milliseconds
+SLACK = 5.0  # seconds; a disagreement is raised as soon as all ranks have arrived, in ms
 
 
 ABOUT = "ranks disagree about the mesh; no process group was created."
@@ -105,31 +105,31 @@ def ask_with_one_field_perturbed(
 ) -> Callable[[], meshkit.Mesh]:
     """Return a call of build_mesh that differs in one field on the odd rank."""
     size = dist.get_world_size()
-    asked: dict[str, Any] = {"dp": -1, "sp": 2}
+    request: dict[str, Any] = {"dp": -1, "sp": 2}
     if dist.get_rank() == odd:
-        asked |= PASSED.get(field, {})
+        request |= PASSED.get(field, {})
         if field in ALTERED:
             alter_field(patch, field)
-    if asked.get("ranks") == "reversed":
-        asked["ranks"] = list(reversed(range(size)))
-    if "place" in asked:
-        asked["place"] = meshkit.Topology.even(size, nodes=1)
-    return lambda: meshkit.build_mesh(**asked)
+    if request.get("ranks") == "reversed":
+        request["ranks"] = list(reversed(range(size)))
+    if "place" in request:
+        request["place"] = meshkit.Topology.even(size, nodes=1)
+    return lambda: meshkit.build_mesh(**request)
 
 
 def perturb_each_field(odd_ranks: list[int]) -> Any:
     """Perturb each field on each odd rank in turn, in one job; then build a mesh."""
     meshkit.init(arrival_timeout=60)
-    groups, told = dist.get_pg_count(), {}
+    groups, outcomes = dist.get_pg_count(), {}
     for field in (*PASSED, *ALTERED):
         for odd in odd_ranks:
             with pytest.MonkeyPatch.context() as patch:
-                told[field, odd] = time_error(ask_with_one_field_perturbed(patch, field, odd))
+                outcomes[field, odd] = time_error(ask_with_one_field_perturbed(patch, field, odd))
     left = dist.get_pg_count() - groups
     with meshkit.build_mesh(dp=-1, sp=2) as mesh:
         total = torch.ones(1)
         dist.all_reduce(total, group=mesh.group())
-    return told, left, int(total)
+    return outcomes, left, int(total)
 
 
 @pytest.mark.parametrize(("ranks", "odd"), [(2, [0, 1]), (4, [0, 1, 2, 3]), (8, [0, 5, 7])])
@@ -138,11 +138,11 @@ def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
     assert [(left, total) for _, left, total in by_rank] == [(0, ranks)] * ranks
     for key in by_rank[0][0]:
         field, one = key
-        told = [everything[key] for everything, _, _ in by_rank]
-        assert len({(kind, text) for kind, text, _, _ in told}) == 1, key
-        kind, text, requests, _ = told[0]
+        outcomes = [everything[key] for everything, _, _ in by_rank]
+        assert len({(kind, text) for kind, text, _, _ in outcomes}) == 1, key
+        kind, text, requests, _ = outcomes[0]
         assert (kind, text.splitlines()[0]) == ("DisagreementError", ABOUT)
-        assert max(seconds for *_, seconds in told) < SLACK
+        assert max(seconds for *_, seconds in outcomes) < SLACK
         assert set(requests) == set(range(ranks))
         assert (ranks == 2 and one == 0) or f"  rank {one} (host " in text, text
         shown = "dp=" if field == "sizes" else f"{field}="
@@ -184,12 +184,12 @@ def ask_for_other_sizes(odd: int) -> Any:
 
 
 def test_thirty_two_ranks() -> None:
-    told = meshkit.spawn(ask_for_other_sizes, 32, (17,), timeout=300)
-    assert {kind for kind, *_ in told} == {"DisagreementError"}
-    lines = told[0][1].splitlines()
+    outcomes = meshkit.spawn(ask_for_other_sizes, 32, (17,), timeout=300)
+    assert {kind for kind, *_ in outcomes} == {"DisagreementError"}
+    lines = outcomes[0][1].splitlines()
     assert lines[1] == "  ranks 0-16 and 18-31:  dp=32"
     assert lines[2].startswith("  rank 17 (host ")
-    assert len({text for _, text, *_ in told}) == 1
+    assert len({text for _, text, *_ in outcomes}) == 1
 
 
 def refuse_on_one_rank(odd: int, first: bool) -> Any:
@@ -198,11 +198,11 @@ def refuse_on_one_rank(odd: int, first: bool) -> Any:
         meshkit.init(arrival_timeout=60)
     rank = meshkit.detect().rank
     sizes = {"dp": 3} if rank == odd else {"dp": 4}
-    told = time_error(lambda: meshkit.build_mesh(sizes, arrival_timeout=60))
+    outcome = time_error(lambda: meshkit.build_mesh(sizes, arrival_timeout=60))
     with meshkit.build_mesh(dp=4, arrival_timeout=60) as mesh:
         total = torch.ones(1)
         dist.all_reduce(total, group=mesh.group("dp"))
-    return told, int(total)
+    return outcome, int(total)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["joined", "not joined yet"])
@@ -210,8 +210,8 @@ def refuse_on_one_rank(odd: int, first: bool) -> Any:
 def test_the_other_ranks_quote_an_invalid_request_at_once(odd: int, first: bool) -> None:
     by_rank = meshkit.spawn(refuse_on_one_rank, 4, (odd, first), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
-    for rank, (told, _) in enumerate(by_rank):
-        kind, text, _, seconds = told
+    for rank, (outcome, _) in enumerate(by_rank):
+        kind, text, _, seconds = outcome
         assert seconds < SLACK
         if rank == odd:
             assert kind == "SpecError"
@@ -237,19 +237,19 @@ def fail_before_creating(odd: int) -> Any:
         began = time.monotonic()
         try:
             meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
-            told: Any = "built"
+            outcome: Any = "built"
         except (OSError, meshkit.DisagreementError) as error:
-            told = type(error).__name__, str(error), time.monotonic() - began
+            outcome = type(error).__name__, str(error), time.monotonic() - began
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         total = torch.ones(1)
         dist.all_reduce(total, group=mesh.group())
-    return told, int(total)
+    return outcome, int(total)
 
 
 def test_the_other_ranks_quote_a_rank_that_cannot_create_its_groups() -> None:
     by_rank = meshkit.spawn(fail_before_creating, 4, (2,), timeout=120)
     assert [total for _, total in by_rank] == [4] * 4
-    kinds = [told[0] for told, _ in by_rank]
+    kinds = [outcome[0] for outcome, _ in by_rank]
     assert kinds == ["DisagreementError", "DisagreementError", "OSError", "DisagreementError"]
     text = by_rank[0][0][1]
     assert text.startswith("a rank could not create its groups of the mesh; all are closed again.")
@@ -266,11 +266,11 @@ def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
         began = time.monotonic()
         try:
             meshkit.build_mesh(dp=2, sp=2, tp=1)
-            told: Any = "built"
+            outcome: Any = "built"
         except BaseException as caught:
-            told = type(caught).__name__, str(caught), time.monotonic() - began
+            outcome = type(caught).__name__, str(caught), time.monotonic() - began
     with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
-        return told, str(mesh.verify().groups[0].axes), len(calls)
+        return outcome, str(mesh.verify().groups[0].axes), len(calls)
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -280,8 +280,8 @@ def fail_while_creating(odd: int, number: int, error: BaseException) -> Any:
 def test_a_group_fails_on_one_rank_while_others_connect(number: int, error: Exception) -> None:
     """The other ranks wait for one attempt, name the rank, and can build again."""
     by_rank = meshkit.spawn(fail_while_creating, 4, (1, number, error), timeout=120)
-    for rank, (told, axes, calls) in enumerate(by_rank):
-        kind, text, seconds = told
+    for rank, (outcome, axes, calls) in enumerate(by_rank):
+        kind, text, seconds = outcome
         assert axes == "('dp', 'sp')"
         if rank == 1:
             assert (kind, calls >= number) == (type(error).__name__, True)
@@ -297,8 +297,8 @@ def agree_on_values(by_rank: list[Any], options: dict[str, Any]) -> Any:
     with meshkit.build_mesh(**options) as mesh:
         mesh.agree("learning rate", 3e-4) if mesh.rank in mesh.layout else None
         before = len(os.listdir("/proc/self/fd"))
-        told = time_error(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
-        return told, len(os.listdir("/proc/self/fd")) - before
+        outcome = time_error(lambda: mesh.agree("learning rate", by_rank[mesh.rank]))
+        return outcome, len(os.listdir("/proc/self/fd")) - before
 
 
 def agreed(by_rank: list[Any], **options: Any) -> list[Any]:
@@ -307,8 +307,8 @@ def agreed(by_rank: list[Any], **options: Any) -> list[Any]:
 
 def test_ranks_agree_on_a_value() -> None:
     assert agreed([1e-3] * 4, dp=4) == [("built", 0)] * 4
-    told = agreed([1e-3, 1e-3, 2e-3, 1e-3], dp=4)
-    for (kind, text, requests, _), left in told:
+    outcomes = agreed([1e-3, 1e-3, 2e-3, 1e-3], dp=4)
+    for (kind, text, requests, _), left in outcomes:
         assert (kind, left) == ("DisagreementError", 0)
         lines = text.splitlines()
         assert lines[:2] == [
@@ -322,9 +322,9 @@ def test_ranks_agree_on_a_value() -> None:
 
 
 def test_ranks_agree_on_a_value_over_a_part_of_the_world() -> None:
-    told = agreed([1, 2, 1, 3], dp=2, ranks=[0, 2])
-    assert [one[0] for one in told[::2]] == ["built", "built"]
-    assert {one[0][0] for one in told[1::2]} == {"CoordinateError"}
+    outcomes = agreed([1, 2, 1, 3], dp=2, ranks=[0, 2])
+    assert [one[0] for one in outcomes[::2]] == ["built", "built"]
+    assert {one[0][0] for one in outcomes[1::2]} == {"CoordinateError"}
 
 
 def make_different_calls(first: str, second: str) -> Any:
@@ -340,11 +340,11 @@ def make_different_calls(first: str, second: str) -> Any:
 
 @pytest.mark.parametrize("calls", [("build", "agree"), ("agree", "other")])
 def test_different_calls_raise(calls: tuple[str, str]) -> None:
-    told = meshkit.spawn(make_different_calls, 3, calls, timeout=60)
-    assert {kind for kind, *_ in told} == {"DisagreementError"}
-    assert len({text for _, text, *_ in told}) == 1
-    assert max(seconds for *_, seconds in told) < SLACK
-    assert "  rank 1 (host " in told[0][1]
+    outcomes = meshkit.spawn(make_different_calls, 3, calls, timeout=60)
+    assert {kind for kind, *_ in outcomes} == {"DisagreementError"}
+    assert len({text for _, text, *_ in outcomes}) == 1
+    assert max(seconds for *_, seconds in outcomes) < SLACK
+    assert "  rank 1 (host " in outcomes[0][1]
 
 
 SCRIPT = """
@@ -357,8 +357,8 @@ began = time.monotonic()
 try:
     meshkit.build_mesh(dp=4 if rank != 1 else 2, sp=1 if rank != 1 else 2)
 except meshkit.DisagreementError as error:
-    told = [str(error), time.monotonic() - began]
-    json.dump(told, open(f"{sys.argv[1]}/{rank}.json", "w"))
+    outcome = [str(error), time.monotonic() - began]
+    json.dump(outcome, open(f"{sys.argv[1]}/{rank}.json", "w"))
 meshkit.shutdown()
 """
 
@@ -372,8 +372,8 @@ def test_under_torchrun(tmp_path: Path) -> None:
         [*command, str(script), str(tmp_path)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
-    assert len({text for text, _ in told}) == 1
-    lines = told[0][0].splitlines()
+    outcomes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert len({text for text, _ in outcomes}) == 1
+    lines = outcomes[0][0].splitlines()
     assert lines[1] == "  ranks 0 and 2-3:  dp=4 sp=1"
     assert lines[2].endswith("):  dp=2 sp=2")
