@@ -68,8 +68,8 @@ def test_a_bridge_without_a_device_uses_the_cpu() -> None:
 
 def test_the_doctor_selects_no_module() -> None:
     code = "import os; from meshkit.launch.doctor.checkup import checkup\n"
-    code += "found = {finding.name: finding for finding in checkup()}\n"
-    code += "print(found['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
+    code += "findings = {finding.name: finding for finding in checkup()}\n"
+    code += "print(findings['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
     output = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
     assert output == "True 1\n"
 

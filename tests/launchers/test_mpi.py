@@ -23,7 +23,7 @@ WITHOUT = "import sys; sys.modules['mpi4py'] = None; "
 INIT = "import meshkit\ntry: meshkit.init(arrival_timeout=20)\nexcept meshkit.LaunchError as e: "
 
 
-def abi(name: str, folder: Path) -> dict[str, str]:
+def abi_variables(name: str, folder: Path) -> dict[str, str]:
     """Return the variables with which mpi4py finds the library of an MPI; skip if one is missing.
 
     Debian has another name for the library of MPICH.
@@ -31,10 +31,10 @@ def abi(name: str, folder: Path) -> dict[str, str]:
     pytest.importorskip("mpi4py", reason="not installed: mpi4py (in the extra meshkit[test])")
     if name == "openmpi":
         return {"MPI4PY_MPIABI": "openmpi"}
-    found = sorted(Path("/usr/lib").glob("*/libmpich.so.12"))
-    if not found:
+    libraries = sorted(Path("/usr/lib").glob("*/libmpich.so.12"))
+    if not libraries:
         pytest.skip("not on this machine: libmpich.so.12 (Debian's package libmpich12)")
-    (folder / "libmpi.so.12").symlink_to(found[0])
+    (folder / "libmpi.so.12").symlink_to(libraries[0])
     return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}
 
 
@@ -43,7 +43,9 @@ def test_rank_0_broadcasts_its_address(
     name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
     need(package, command[0])
-    records = job([*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi(name, tmp_path))
+    records = job(
+        [*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi_variables(name, tmp_path)
+    )
     check(records, SIZES, name)
     assert [record["world"][2:] for record in records] == [[rank, 4] for rank in range(4)]
     (address,) = {tuple(record["address"]) for record in records}
@@ -86,7 +88,7 @@ def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
         timeout=60,
     )
     assert done.stdout == (
-        "init(arrival_timeout=20): rank 1 of 2 does not know where to meet the others.\n"
+        "init(arrival_timeout=20): rank 1 of 2 has no address of the job's store.\n"
         f"  init_method=None, MASTER_ADDR=None, MASTER_PORT=None ({name}).\n"
         "  mpi4py: import of mpi4py halted; None in sys.modules.\n"
         "  Fix: one of these, the same on all ranks:\n"
@@ -102,13 +104,12 @@ def test_mpi4py_of_another_mpi_raises(tmp_path: Path) -> None:
     """Under MPICH's mpiexec, mpi4py on Open MPI makes each process a job of one rank."""
     need("mpich", MPICH[0])
     need("openmpi-bin", OPEN_MPI[0])
-    environ = clean(**abi("openmpi", tmp_path))
+    environ = clean(**abi_variables("openmpi", tmp_path))
     code = f"{INIT}print(e) if meshkit.detect().rank == 1 else 0"
     command = [*MPICH, "2", PYTHON[0], "-W", "ignore", "-c", code]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    line = "  mpi4py speaks Open MPI v"
-    assert line in done.stdout, done.stdout + done.stderr
-    assert "for which this is rank 0 of 1; MPI4PY_MPIABI=" in done.stdout
+    assert "  mpi4py uses Open MPI v" in done.stdout, done.stdout + done.stderr
+    assert "in which this is rank 0 of 1; MPI4PY_MPIABI=" in done.stdout
 
 
 def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
@@ -126,13 +127,14 @@ def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
         "        waited = time.monotonic() - began\n"
         "        print(e.missing_ranks, 2 <= waited < 8, e, flush=True)\n"
     )
-    environ = clean(**abi("openmpi", tmp_path))
+    environ = clean(**abi_variables("openmpi", tmp_path))
     command = [*OPEN_MPI, "2", PYTHON[0], "-c", code]
     began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert time.monotonic() - began < 38  # no rank waits for rank 0 in MPI_Finalize
     assert done.stdout == (
-        "(0,) True init(arrival_timeout=2): rank 0 did not tell rank 1 where to meet within 2 s.\n"
-        "  It tells through mpi4py, in its own init().\n"
+        "(0,) True init(arrival_timeout=2): rank 0 did not send rank 1 the address of the store "
+        "within 2 s.\n"
+        "  It sends the address through mpi4py, in its own init().\n"
         "  Fix: look at the log of rank 0 first.\n"
     ), done.stderr
