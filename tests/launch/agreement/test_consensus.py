@@ -88,9 +88,9 @@ def run_requests(
     return [outcomes[rank] for rank in ranks]
 
 
-def test_run_requests() -> None:
+def test_rounds_follow_each_other_on_one_store() -> None:
     store = dist.HashStore()
-    for _ in range(3):  # one round after another, on one store
+    for _ in range(3):
         assert run_round(store, dict.fromkeys(range(8), 0.0)) == dict.fromkeys(range(8), "agreed")
 
 
