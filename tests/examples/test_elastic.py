@@ -21,7 +21,7 @@ from torch import nn
 
 import meshkit
 from examples import elastic
-from tests.launchers.checks import clean
+from tests.launchers.checks import clean_environ
 
 SMALL = ["--dtype=float64", "--seq=16", "--dim=16", "--global-batch=8", "--micro-batch=1"]
 SMALL += ["--save-every=5", "--log-every=5", "--timeout=30"]
@@ -98,7 +98,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole]
 
 
-def check(folder: Path, curve: list[float]) -> None:
+def check_records(folder: Path, curve: list[float]) -> None:
     """Each step once, on its own samples; where one was done again, on the same ones."""
     for line in lines(folder):
         first = line["step"] * BATCH
@@ -120,7 +120,7 @@ def test_resumed_on_other_numbers_of_ranks_the_curve_is_one(
     assert len(alone) == STEPS
     assert [one[0] is not None for one in spawned] == [True, False, False, False]
     assert spawned[0][0] == pytest.approx(alone, rel=1e-9, abs=0)
-    check(folder / "job", alone)
+    check_records(folder / "job", alone)
     dp = [line["dp"] for line in lines(folder / "job")]
     assert dp == [4] * 20 + [2] * 25 + [3] * 15 + [1] * 20
 
@@ -204,7 +204,7 @@ def two_agents(folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
                         stdout=said,
                         stderr=subprocess.STDOUT,
                         text=True,
-                        env=clean(),
+                        env=clean_environ(),
                         start_new_session=True,
                     )
                 )
@@ -240,7 +240,7 @@ def test_a_job_that_loses_a_node_goes_on_with_the_next_sample(
     assert [line["step"] for line in old] == list(range(len(old)))
     resumed = len(old) // EVERY * EVERY  # the steps in the last checkpoint
     assert [line["step"] for line in new] == list(range(resumed, STEPS))
-    check(folder, alone)
+    check_records(folder, alone)
     said = (folder / "agent0").read_text()
     assert (
         f"from step {resumed}: global_batch 8 = micro_batch 1 x accumulation_steps 4 x dp 2" in said

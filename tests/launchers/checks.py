@@ -18,14 +18,14 @@ PROGRAM = str(Path(__file__).with_name("program.py"))
 ROOT = str(Path(__file__).parents[2])
 
 
-def need(package: str, *programs: str) -> None:
+def require_programs(package: str, *programs: str) -> None:
     """Skip the test if a program is missing, and name it with its Debian package."""
     missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not on this machine: {', '.join(missing)} (Debian's package {package})")
 
 
-def clean(**more: str) -> dict[str, str]:
+def clean_environ(**more: str) -> dict[str, str]:
     """Return an environment without variables of a launcher and without a chosen interface."""
     prefixes = ("SLURM_", "OMPI_", "PMI", "MPI_", "TORCHELASTIC_", "MASTER_", "MESHKIT_", "GLOO_")
     names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
@@ -34,24 +34,26 @@ def clean(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
 
 
-def program(folder: Path, sizes: Mapping[str, int]) -> list[str]:
+def program_command(folder: Path, sizes: Mapping[str, int]) -> list[str]:
     """Return the program and its arguments."""
     folder.mkdir(exist_ok=True)
     return [PROGRAM, str(folder), *(f"{axis}={size}" for axis, size in sizes.items())]
 
 
-def job(
+def run_job(
     command: Sequence[str], folder: Path, sizes: Mapping[str, int], **more: str
 ) -> list[dict[str, Any]]:
     """Run the program under a launcher, and return the record of each rank."""
-    argv = [*command, *program(folder, sizes)]
-    done = subprocess.run(argv, env=clean(**more), capture_output=True, text=True, timeout=180)
+    argv = [*command, *program_command(folder, sizes)]
+    done = subprocess.run(
+        argv, env=clean_environ(**more), capture_output=True, text=True, timeout=180
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     return sorted(records, key=lambda record: record["world"][0])
 
 
-def check(records: list[dict[str, Any]], sizes: Mapping[str, int], launcher: str) -> None:
+def check_records(records: list[dict[str, Any]], sizes: Mapping[str, int], launcher: str) -> None:
     """Check each rank, and that the all-reduce over each group reached exactly its members."""
     coordinates = list(product(*(range(size) for size in sizes.values())))  # row-major
     assert [record["world"][:2] for record in records] == [

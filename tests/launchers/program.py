@@ -26,8 +26,8 @@ def main(folder: str, *sizes: str) -> None:
     with meshkit.build_mesh(axes) as mesh:
         keys = [key for n in (1, 2) for key in combinations(axes, n)]
         built = [key for key in keys if set(key) <= {"dp", "sp"} or len(key) == 1]
-        sums = {" ".join(key): reduced(mesh.group(*key), mesh.rank) for key in built}
-        sums[""] = reduced(mesh.group(), mesh.rank)
+        sums = {" ".join(key): ranks_reached(mesh.group(*key), mesh.rank) for key in built}
+        sums[""] = ranks_reached(mesh.group(), mesh.rank)
         record = {
             "launcher": world.launcher,
             "world": [world.rank, world.world_size, world.local_rank, world.local_world_size],
@@ -47,7 +47,7 @@ def main(folder: str, *sizes: str) -> None:
     meshkit.shutdown()
 
 
-def reduced(group: dist.ProcessGroup, rank: int) -> list[int]:
+def ranks_reached(group: dist.ProcessGroup, rank: int) -> list[int]:
     """Return the ranks that an all-reduce over a group reaches."""
     seen = torch.zeros(dist.get_world_size(), dtype=torch.int64)
     seen[rank] = 1

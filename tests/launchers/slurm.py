@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.checks import clean, need
+from tests.launchers.checks import clean_environ, require_programs
 from tests.launchers.two_hosts import Host, two_hosts
 
 CONFIG = """
@@ -54,11 +54,11 @@ class Slurm:
 @contextmanager
 def cluster(folder: Path) -> Iterator[Slurm]:
     """Start munge, a controller and two nodes; terminate them by their ids."""
-    need("munge", "munged")
-    need("slurm-wlm", "slurmctld", "slurmd", "srun", "sbatch", "salloc")
+    require_programs("munge", "munged")
+    require_programs("slurm-wlm", "slurmctld", "slurmd", "srun", "sbatch", "salloc")
     config = folder / "slurm.conf"
     config.write_text(CONFIG.format(folder=folder))
-    environ = clean(SLURM_CONF=str(config))
+    environ = clean_environ(SLURM_CONF=str(config))
     with two_hosts(folder, "rack1node1", "rack1node2") as hosts, ExitStack() as stack:
         daemons = [(hosts[0], _munged(folder)), (hosts[0], ["slurmctld", "-D", "-i"])]
         daemons += [(host, ["slurmd", "-D", "-N", host.name]) for host in hosts]

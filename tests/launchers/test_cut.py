@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.launchers.checks import clean
+from tests.launchers.checks import clean_environ
 from tests.launchers.two_hosts import Host, two_hosts
 from tests.promises import BUSY
 
@@ -30,15 +30,15 @@ def ready(folder, rank):
     while not os.path.exists(f"{folder}/go"):
         time.sleep(0.02)
 
-def run_job(folder, where):
+def run_job(folder, phase):
     world = meshkit.init(arrival_timeout=60)
     mesh = meshkit.build_mesh(dp=-1, sp=1, arrival_timeout=3)
     ready(folder, world.rank)
     record = {}
     try:
-        if where == "agree":
+        if phase == "agree":
             mesh.agree("step", 1)
-        elif where == "build":
+        elif phase == "build":
             meshkit.build_mesh(dp=-1, timeout=600, arrival_timeout=3)
         else:
             with mesh.guard(timeout=3):
@@ -56,12 +56,12 @@ UNDER_TORCHRUN = "run_job(*sys.argv[1:])\n"
 ON_A_HOST = """
 folder, host, *jobs = sys.argv[1:]
 meshkit.build_mesh  # imported here, not by every rank
-for place, where in enumerate(jobs):
-    os.environ["MASTER_PORT"] = str(29777 + place)
+for number, phase in enumerate(jobs):
+    os.environ["MASTER_PORT"] = str(29777 + number)
     for local in range(2):
         os.environ.update(LOCAL_RANK=str(local), RANK=str(2 * int(host) + local))
         if os.fork() == 0:
-            run_job(f"{folder}/{where}", where)
+            run_job(f"{folder}/{phase}", phase)
 for _ in range(2 * len(jobs)):
     os.wait()
 """
@@ -102,23 +102,23 @@ Records = dict[int, dict[str, Any]]
 def cut_network(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[str, Records]]:
     """Return the time of the cut, and the records of the ranks of three jobs on two hosts."""
     folder = tmp_path_factory.mktemp("cut")
-    for where in CUT:
-        (folder / where).mkdir()
+    for phase in CUT:
+        (folder / phase).mkdir()
     with two_hosts(folder, "a", "b") as hosts:
         processes = []
         try:
-            for place, host in enumerate(hosts):
+            for number, host in enumerate(hosts):
                 more = {"MASTER_ADDR": hosts[0].address, "GLOO_SOCKET_IFNAME": host.namespace}
-                argv = [script(folder, ON_A_HOST), str(folder), str(place), *CUT]
+                argv = [script(folder, ON_A_HOST), str(folder), str(number), *CUT]
                 command = host.command(sys.executable, *argv)
-                environ = clean(WORLD_SIZE="4", **more)
+                environ = clean_environ(WORLD_SIZE="4", **more)
                 processes.append(subprocess.Popen(command, env=environ, start_new_session=True))
-            wait_for([folder / where / f"{rank}.ready" for where in CUT for rank in range(4)], 90)
+            wait_for([folder / phase / f"{rank}.ready" for phase in CUT for rank in range(4)], 90)
             cut(hosts[1])
             at = time.monotonic()
-            for where in CUT:
-                (folder / where / "go").touch()
-            return at, {where: read_records(folder / where, [0, 1, 2, 3], 40) for where in CUT}
+            for phase in CUT:
+                (folder / phase / "go").touch()
+            return at, {phase: read_records(folder / phase, [0, 1, 2, 3], 40) for phase in CUT}
         finally:
             for process in processes:
                 with suppress(ProcessLookupError):
@@ -126,36 +126,36 @@ def cut_network(tmp_path_factory: pytest.TempPathFactory) -> tuple[float, dict[s
                 process.wait()
 
 
-@pytest.mark.parametrize("where", CUT)
+@pytest.mark.parametrize("phase", CUT)
 def test_ranks_behind_a_cut_network_are_named(
-    where: str, cut_network: tuple[float, dict[str, Records]]
+    phase: str, cut_network: tuple[float, dict[str, Records]]
 ) -> None:
     """Ranks 0 and 1 are on the host of the store; 2 and 3 are cut off from it."""
-    (kind, within), (at, by_job) = CUT[where], cut_network
-    records = by_job[where]
+    (kind, within), (at, by_job) = CUT[phase], cut_network
+    records = by_job[phase]
     for rank, record in records.items():
         assert record["kind"] == kind, (rank, record)
         assert record["at"] - at < within + BUSY, (rank, record)
     for rank in (0, 1):  # these reach the store and name the others
         assert records[rank]["missing"] == [2, 3], records[rank]
-        if where != "collective":
+        if phase != "collective":
             assert "Last seen: 2 on host b, pid " in records[rank]["text"]
     for rank in (2, 3):  # these name the host of the store
         assert records[rank]["missing"] == [0], records[rank]
 
 
 @pytest.mark.parametrize(
-    ("where", "kind", "within"),
+    ("phase", "kind", "within"),
     [
         pytest.param("agree", "RankTimeoutError", 3 + 2, marks=pytest.mark.slow),
         ("collective", "CollectiveError", 3 + 4),
     ],
 )
-def test_a_stopped_worker_of_torchrun(where: str, kind: str, within: float, tmp_path: Path) -> None:
+def test_a_stopped_worker_of_torchrun(phase: str, kind: str, within: float, tmp_path: Path) -> None:
     """The agent, which hosts the store, does not notice: a stopped worker has not failed."""
     command = [*TORCHRUN, "--nproc-per-node", "3"]
-    command += [script(tmp_path, UNDER_TORCHRUN), str(tmp_path), where]
-    agent = subprocess.Popen(command, env=clean(), stderr=subprocess.DEVNULL)
+    command += [script(tmp_path, UNDER_TORCHRUN), str(tmp_path), phase]
+    agent = subprocess.Popen(command, env=clean_environ(), stderr=subprocess.DEVNULL)
     try:
         wait_for([tmp_path / f"{rank}.ready" for rank in range(3)], 90)
         stopped = int((tmp_path / "2.ready").read_text())
@@ -174,4 +174,4 @@ def test_a_stopped_worker_of_torchrun(where: str, kind: str, within: float, tmp_
         assert (record["kind"], record["missing"]) == (kind, [2])
         assert record["at"] - at < within + BUSY
         assert f"pid {stopped}" in record["text"]
-        assert where == "agree" or "it is stopped" in record["text"]
+        assert phase == "agree" or "it is stopped" in record["text"]

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.checks import PYTHON, ROOT, check, clean, job, need
+from tests.launchers.checks import (
+    PYTHON,
+    ROOT,
+    check_records,
+    clean_environ,
+    require_programs,
+    run_job,
+)
 
 STAND_IN = str(Path(__file__).with_name("gaudi"))
 SIZES = {"dp": 2, "sp": 2}
@@ -19,25 +26,29 @@ MODULES = "4,5,6,7"
 @pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    records = job(command, tmp_path / "out", SIZES, **PATH, HABANA_VISIBLE_MODULES=MODULES)
-    check(records, SIZES, "torchrun")
+    records = run_job(command, tmp_path / "out", SIZES, **PATH, HABANA_VISIBLE_MODULES=MODULES)
+    check_records(records, SIZES, "torchrun")
     assert [record["module"] for record in records] == MODULES.split(",")
     assert {(record["backend"], record["device"]) for record in records} == {("hccl", "hpu:0")}
 
 
 def test_under_mpirun(tmp_path: Path) -> None:
-    need("openmpi-bin", "mpirun.openmpi")
+    require_programs("openmpi-bin", "mpirun.openmpi")
     mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "2", *PYTHON]
     more = {**PATH, "HABANA_VISIBLE_MODULES": "4,7", "MASTER_ADDR": "127.0.0.1"}
     sizes = {"dp": 1, "sp": 2}
-    records = job(mpirun, tmp_path / "out", sizes, **more, MASTER_PORT="29617")
-    check(records, sizes, "openmpi")
+    records = run_job(mpirun, tmp_path / "out", sizes, **more, MASTER_PORT="29617")
+    check_records(records, sizes, "openmpi")
     assert [record["module"] for record in records] == ["4", "7"]
 
 
 def one_process(code: str, **more: str) -> str:
     done = subprocess.run(
-        [*PYTHON, "-c", code], env=clean(**PATH, **more), capture_output=True, text=True, timeout=60
+        [*PYTHON, "-c", code],
+        env=clean_environ(**PATH, **more),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -61,6 +72,7 @@ def test_a_module_selected_by_the_user_is_kept() -> None:
     assert output == "hpu:0 2\n"
 
 
+@pytest.mark.slow
 def test_a_bridge_without_a_device_uses_the_cpu() -> None:
     code = "import meshkit; world = meshkit.init(); print(world.device, world.backend)"
     assert one_process(code, STAND_IN_DEVICES="0") == "cpu gloo\n"
@@ -68,8 +80,8 @@ def test_a_bridge_without_a_device_uses_the_cpu() -> None:
 
 def test_the_doctor_selects_no_module() -> None:
     code = "import os; from meshkit.launch.doctor.checkup import checkup\n"
-    code += "found = {finding.name: finding for finding in checkup()}\n"
-    code += "print(found['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
+    code += "findings = {finding.name: finding for finding in checkup()}\n"
+    code += "print(findings['devices'].ok, os.environ.get('HLS_MODULE_ID'))"
     output = one_process(code, HLS_MODULE_ID="1", HABANA_VISIBLE_MODULES=MODULES)
     assert output == "True 1\n"
 
@@ -80,12 +92,13 @@ def test_spawned_ranks_select_their_own_modules() -> None:
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
 
 
+@pytest.mark.slow
 def test_a_bridge_that_cannot_be_imported_raises(tmp_path: Path) -> None:
     broken = tmp_path / "habana_frameworks"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise OSError('no driver')")
     code = "import meshkit\ntry: meshkit.init()\nexcept meshkit.LaunchError as e: print(e)"
-    environ = clean(PYTHONPATH=f"{tmp_path}:{ROOT}")
+    environ = clean_environ(PYTHONPATH=f"{tmp_path}:{ROOT}")
     done = subprocess.run(
         [*PYTHON, "-c", code], env=environ, capture_output=True, text=True, timeout=60
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.checks import PYTHON, check, clean, job, need
+from tests.launchers.checks import PYTHON, check_records, clean_environ, require_programs, run_job
 
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
 OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np"]
@@ -18,12 +18,16 @@ LAUNCHERS = [
     pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi"),
     pytest.param("hydra", MPICH, "mpich", id="mpich"),
 ]
+LAUNCHERS_ONE_SLOW = [
+    pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi", marks=pytest.mark.slow),
+    LAUNCHERS[1],
+]
 # Lets an import of mpi4py fail, as if it were not installed.
 WITHOUT = "import sys; sys.modules['mpi4py'] = None; "
 INIT = "import meshkit\ntry: meshkit.init(arrival_timeout=20)\nexcept meshkit.LaunchError as e: "
 
 
-def abi(name: str, folder: Path) -> dict[str, str]:
+def abi_variables(name: str, folder: Path) -> dict[str, str]:
     """Return the variables with which mpi4py finds the library of an MPI; skip if one is missing.
 
     Debian has another name for the library of MPICH.
@@ -31,10 +35,10 @@ def abi(name: str, folder: Path) -> dict[str, str]:
     pytest.importorskip("mpi4py", reason="not installed: mpi4py (in the extra meshkit[test])")
     if name == "openmpi":
         return {"MPI4PY_MPIABI": "openmpi"}
-    found = sorted(Path("/usr/lib").glob("*/libmpich.so.12"))
-    if not found:
+    libraries = sorted(Path("/usr/lib").glob("*/libmpich.so.12"))
+    if not libraries:
         pytest.skip("not on this machine: libmpich.so.12 (Debian's package libmpich12)")
-    (folder / "libmpi.so.12").symlink_to(found[0])
+    (folder / "libmpi.so.12").symlink_to(libraries[0])
     return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}
 
 
@@ -42,51 +46,53 @@ def abi(name: str, folder: Path) -> dict[str, str]:
 def test_rank_0_broadcasts_its_address(
     name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
-    need(package, command[0])
-    records = job([*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi(name, tmp_path))
-    check(records, SIZES, name)
+    require_programs(package, command[0])
+    records = run_job(
+        [*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi_variables(name, tmp_path)
+    )
+    check_records(records, SIZES, name)
     assert [record["world"][2:] for record in records] == [[rank, 4] for rank in range(4)]
     (address,) = {tuple(record["address"]) for record in records}
     assert (address[0], address[2]) == ("127.0.0.1", "broadcast by mpi4py")
 
 
-@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
-@pytest.mark.parametrize("where", ["MASTER_ADDR", pytest.param("file", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS_ONE_SLOW)
+@pytest.mark.parametrize("store", ["MASTER_ADDR", pytest.param("file", marks=pytest.mark.slow)])
 def test_without_mpi4py(
-    name: str, command: list[str], package: str, where: str, tmp_path: Path
+    name: str, command: list[str], package: str, store: str, tmp_path: Path
 ) -> None:
-    need(package, command[0])
+    require_programs(package, command[0])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     file = f"meshkit.init(init_method='file://{tmp_path}/store', arrival_timeout=60)"
     program = (
         f"{WITHOUT}import runpy, meshkit\n"
-        f"if {where == 'file'}: {file}\n"
+        f"if {store == 'file'}: {file}\n"
         "sys.argv = sys.argv[1:]\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    more = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if where != "file" else {}
+    more = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if store != "file" else {}
     sizes = {"dp": 1, "sp": 2}
-    records = job([*command, "2", *PYTHON, "-c", program], tmp_path / "out", sizes, **more)
-    check(records, sizes, name)
+    records = run_job([*command, "2", *PYTHON, "-c", program], tmp_path / "out", sizes, **more)
+    check_records(records, sizes, name)
 
 
-@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
+@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS_ONE_SLOW)
 def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
     name: str, command: list[str], package: str
 ) -> None:
-    need(package, command[0])
+    require_programs(package, command[0])
     code = f"{WITHOUT}\n{INIT}print(e) if meshkit.detect().rank == 1 else 0"
     done = subprocess.run(
         [*command, "2", *PYTHON, "-c", code],
-        env=clean(),
+        env=clean_environ(),
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.stdout == (
-        "init(arrival_timeout=20): rank 1 of 2 does not know where to meet the others.\n"
+        "init(arrival_timeout=20): rank 1 of 2 has no address of the job's store.\n"
         f"  init_method=None, MASTER_ADDR=None, MASTER_PORT=None ({name}).\n"
         "  mpi4py: import of mpi4py halted; None in sys.modules.\n"
         "  Fix: one of these, the same on all ranks:\n"
@@ -100,19 +106,18 @@ def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
 
 def test_mpi4py_of_another_mpi_raises(tmp_path: Path) -> None:
     """Under MPICH's mpiexec, mpi4py on Open MPI makes each process a job of one rank."""
-    need("mpich", MPICH[0])
-    need("openmpi-bin", OPEN_MPI[0])
-    environ = clean(**abi("openmpi", tmp_path))
+    require_programs("mpich", MPICH[0])
+    require_programs("openmpi-bin", OPEN_MPI[0])
+    environ = clean_environ(**abi_variables("openmpi", tmp_path))
     code = f"{INIT}print(e) if meshkit.detect().rank == 1 else 0"
     command = [*MPICH, "2", PYTHON[0], "-W", "ignore", "-c", code]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-    line = "  mpi4py speaks Open MPI v"
-    assert line in done.stdout, done.stdout + done.stderr
-    assert "for which this is rank 0 of 1; MPI4PY_MPIABI=" in done.stdout
+    assert "  mpi4py uses Open MPI v" in done.stdout, done.stdout + done.stderr
+    assert "in which this is rank 0 of 1; MPI4PY_MPIABI=" in done.stdout
 
 
 def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
-    need("openmpi-bin", OPEN_MPI[0])
+    require_programs("openmpi-bin", OPEN_MPI[0])
     code = (
         "import time, meshkit\nw = meshkit.detect()\n"
         "if w.rank == 0:\n"
@@ -126,13 +131,14 @@ def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
         "        waited = time.monotonic() - began\n"
         "        print(e.missing_ranks, 2 <= waited < 8, e, flush=True)\n"
     )
-    environ = clean(**abi("openmpi", tmp_path))
+    environ = clean_environ(**abi_variables("openmpi", tmp_path))
     command = [*OPEN_MPI, "2", PYTHON[0], "-c", code]
     began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert time.monotonic() - began < 38  # no rank waits for rank 0 in MPI_Finalize
     assert done.stdout == (
-        "(0,) True init(arrival_timeout=2): rank 0 did not tell rank 1 where to meet within 2 s.\n"
-        "  It tells through mpi4py, in its own init().\n"
+        "(0,) True init(arrival_timeout=2): rank 0 did not send rank 1 the address of the store "
+        "within 2 s.\n"
+        "  It sends the address through mpi4py, in its own init().\n"
         "  Fix: look at the log of rank 0 first.\n"
     ), done.stderr

@@ -10,29 +10,29 @@ import pytest
 
 import meshkit
 from tests.launchers import program as job_program
-from tests.launchers.checks import PYTHON, check, clean, job, program
+from tests.launchers.checks import PYTHON, check_records, clean_environ, program_command, run_job
 
 
 def test_plain_python(tmp_path: Path) -> None:
     sizes = {"dp": 1, "sp": 1, "tp": 1}
-    check(job(PYTHON, tmp_path / "out", sizes), sizes, "single")
+    check_records(run_job(PYTHON, tmp_path / "out", sizes), sizes, "single")
 
 
 def test_hand_written_variables(tmp_path: Path) -> None:
-    """As a launcher of the user does: detect with arguments, export, start the child."""
+    """Detect with arguments, export and start the children, as a launcher of the user does."""
     sizes, out = {"dp": 1, "tp": 3}, tmp_path / "out"
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29723"}
     children = []
     for rank in range(3):
         world = meshkit.detect(master, rank=rank, world_size=3)
-        environ = clean()
+        environ = clean_environ()
         world.export(environ)
         assert environ["LOCAL_WORLD_SIZE"] == environ["WORLD_SIZE"] == "3"
-        argv = [*PYTHON, *program(out, sizes)]
+        argv = [*PYTHON, *program_command(out, sizes)]
         children.append(subprocess.Popen(argv, env=environ))
     assert [child.wait(120) for child in children] == [0] * 3
     records = [json.loads((out / f"{rank}.json").read_text()) for rank in range(3)]
-    check(records, sizes, "hand-written")
+    check_records(records, sizes, "hand-written")
 
 
 @pytest.mark.slow
@@ -40,4 +40,4 @@ def test_spawn(tmp_path: Path) -> None:
     sizes = {"dp": 4, "sp": 2, "tp": 1}
     meshkit.spawn(job_program.main, 8, (str(tmp_path), *(f"{a}={s}" for a, s in sizes.items())))
     records = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(8)]
-    check(records, sizes, "spawn")
+    check_records(records, sizes, "spawn")

@@ -10,7 +10,7 @@ import pytest
 
 import meshkit
 from meshkit.launch.launchers.detect import allocation_without_srun
-from tests.launchers.checks import PYTHON, check, clean, job
+from tests.launchers.checks import PYTHON, check_records, clean_environ, run_job
 from tests.launchers.slurm import Slurm, cluster
 
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
@@ -25,7 +25,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 def run(slurm: Slurm, *argv: str) -> str:
     done = subprocess.run(
-        slurm.command(*argv), env=clean(), capture_output=True, text=True, timeout=120
+        slurm.command(*argv), env=clean_environ(), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -36,8 +36,8 @@ def test_two_nodes(slurm: Slurm, distribution: str, tmp_path: Path) -> None:
     srun = slurm.command(
         "srun", "-N2", "--ntasks-per-node=2", f"--distribution={distribution}", *PYTHON
     )
-    records = job(srun, tmp_path / "out", SIZES)
-    check(records, SIZES, "slurm")
+    records = run_job(srun, tmp_path / "out", SIZES)
+    check_records(records, SIZES, "slurm")
     nodes = [rank // 2 if distribution == "block" else rank % 2 for rank in range(4)]
     assert [record["node"] for record in records] == [[node, 2] for node in nodes]
     assert [record["host"] for record in records] == [f"rack1node{node + 1}" for node in nodes]
@@ -49,8 +49,8 @@ def test_two_nodes(slurm: Slurm, distribution: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_nodes_of_different_sizes(slurm: Slurm, tmp_path: Path) -> None:
     srun = slurm.command("srun", "-N2", "-n3", "--distribution=block", *PYTHON)
-    records = job(srun, tmp_path / "out", {"dp": 3})
-    check(records, {"dp": 3}, "slurm")
+    records = run_job(srun, tmp_path / "out", {"dp": 3})
+    check_records(records, {"dp": 3}, "slurm")
     assert [record["world"][2:] for record in records] == [[0, 2], [1, 2], [0, 1]]
 
 
@@ -58,8 +58,8 @@ def test_a_step_smaller_than_its_allocation(slurm: Slurm, tmp_path: Path) -> Non
     """The variables of the job describe two nodes, those of the step the second one."""
     step = ["srun", "-N1", "-n2", "-w", "rack1node2", *PYTHON]
     salloc = slurm.command("salloc", "-Q", "-N2", "--ntasks-per-node=4", *step)
-    records = job(salloc, tmp_path / "out", {"dp": 2})
-    check(records, {"dp": 2}, "slurm")
+    records = run_job(salloc, tmp_path / "out", {"dp": 2})
+    check_records(records, {"dp": 2}, "slurm")
     assert {record["host"] for record in records} == {"rack1node2"} == {records[0]["address"][0]}
 
 
@@ -79,11 +79,12 @@ def test_a_batch_script_without_srun_is_a_single_process(slurm: Slurm, tmp_path:
     assert allocation_without_srun(meshkit.detect(recorded)) == "SLURM_NTASKS = 8"
 
 
+@pytest.mark.slow
 def test_init_warns_in_an_allocation_without_srun(slurm: Slurm) -> None:
     code = "import meshkit; meshkit.init(device='cpu'); meshkit.shutdown()"
     command = slurm.command("salloc", "-Q", "-N2", "-n4", PYTHON[0], "-c", code)
-    done = subprocess.run(command, env=clean(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert "init(device='cpu'): this is one process by itself, in an allocation" in done.stderr
+    assert "init(device='cpu'): this is a single process in an allocation of several" in done.stderr
     assert "SLURM_NTASKS = 4." in done.stderr
     assert "Fix: srun python" in done.stderr

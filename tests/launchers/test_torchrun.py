@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.checks import check, clean, job, program
+from tests.launchers.checks import check_records, clean_environ, program_command, run_job
 from tests.launchers.two_hosts import two_hosts
 
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
@@ -17,26 +17,28 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 @pytest.mark.slow
 def test_one_node(tmp_path: Path) -> None:
-    records = job([*TORCHRUN, "--nproc-per-node", "4"], tmp_path / "out", SIZES)
-    check(records, SIZES, "torchrun")
+    records = run_job([*TORCHRUN, "--nproc-per-node", "4"], tmp_path / "out", SIZES)
+    check_records(records, SIZES, "torchrun")
     assert [record["world"][2:] for record in records] == [[rank, 4] for rank in range(4)]
     assert all(record["node"] == [0, 1] for record in records)
 
 
 def test_two_nodes(tmp_path: Path) -> None:
-    """Two network namespaces with their own addresses and host names, c10d rendezvous."""
+    """Each node is a network namespace with its own address and host name."""
     folder = tmp_path / "out"
     with two_hosts(tmp_path, "node1", "node2") as hosts:
         command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
         command += ["--rdzv-endpoint", f"{hosts[0].address}:29400", "--rdzv-id", "two"]
-        second = subprocess.Popen(hosts[1].command(*command, *program(folder, SIZES)), env=clean())
+        second = subprocess.Popen(
+            hosts[1].command(*command, *program_command(folder, SIZES)), env=clean_environ()
+        )
         try:
-            records = job(hosts[0].command(*command), folder, SIZES)
+            records = run_job(hosts[0].command(*command), folder, SIZES)
             assert second.wait(60) == 0
         finally:
             second.kill()
             second.wait()
-    check(records, SIZES, "torchrun")
+    check_records(records, SIZES, "torchrun")
     assert [record["node"] for record in records] == [[rank // 2, 2] for rank in range(4)]
     assert [record["host"] for record in records] == [f"node{rank // 2 + 1}" for rank in range(4)]
 

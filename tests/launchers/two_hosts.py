@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import placement as namespaces
 from benchmarks.placement import Host, NoHostsError
-from tests.launchers.checks import need
+from tests.launchers.checks import require_programs
 
 __all__ = ["Host", "two_hosts"]
 
@@ -18,8 +18,8 @@ __all__ = ["Host", "two_hosts"]
 @contextmanager
 def two_hosts(folder: Path, *names: str) -> Iterator[list[Host]]:
     """Yield two hosts that reach each other only; skip the test if the machine forbids them."""
-    need("iproute2", "ip")
-    need("util-linux", "unshare", "nsenter")
+    require_programs("iproute2", "ip")
+    require_programs("util-linux", "unshare", "nsenter")
     try:
         hosts = namespaces.two_hosts(folder, *names)
         entered = hosts.__enter__()

@@ -70,7 +70,7 @@ def creates(number: int) -> Create:
     return lambda connect: number
 
 
-def test_run_ranks_it_under_a_fifth_of_the_time() -> None:
+def test_creation_gets_a_fifth_of_the_timeout_to_connect() -> None:
     times: list[timedelta] = []
     outcomes, undone = run_ranks([lambda t: times.append(t) or "created"] * 3, wait=5)
     assert (outcomes, undone) == (["created"] * 3, [])

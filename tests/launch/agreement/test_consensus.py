@@ -88,9 +88,9 @@ def run_requests(
     return [outcomes[rank] for rank in ranks]
 
 
-def test_run_requests() -> None:
+def test_rounds_follow_each_other_on_one_store() -> None:
     store = dist.HashStore()
-    for _ in range(3):  # one round after another, on one store
+    for _ in range(3):
         assert run_round(store, dict.fromkeys(range(8), 0.0)) == dict.fromkeys(range(8), "agreed")
 
 
@@ -153,15 +153,15 @@ def test_many_missing_ranks_are_summarized() -> None:
     [
         ([], None),
         (["n1", "n2"], None),  # the launcher's host names are not their own
-        (["HERE", "n2", "n3"], "  No rank came from hosts n2, n3."),
-        (["HERE"], None),
-        (["HERE.cluster", "n2"], "  No rank came from host n2."),
-        (["HERE", *(f"n{i}" for i in range(20))], ", n7, and 12 more."),
+        (["THIS", "n2", "n3"], "  No rank came from hosts n2, n3."),
+        (["THIS"], None),
+        (["THIS.cluster", "n2"], "  No rank came from host n2."),
+        (["THIS", *(f"n{i}" for i in range(20))], ", n7, and 12 more."),
     ],
 )
 def test_hosts_without_check_ins_are_named(expected: list[str], line: str | None) -> None:
-    here = socket.gethostname().partition(".")[0]
-    hosts = [host.replace("HERE", here) for host in expected]
+    this_host = socket.gethostname().partition(".")[0]
+    hosts = [host.replace("THIS", this_host) for host in expected]
     proposal = Proposal("build_mesh", {}, SUMMARY, expected_hosts=lambda: hosts)
     with pytest.raises(meshkit.RankTimeoutError) as caught:
         agree(proposal, Participants.of(dist.HashStore(), world(0, 2)), Deadline.after(0.05))
@@ -227,30 +227,31 @@ def test_a_rank_needs_five_operations_whatever_the_world_size_and_one_to_count_r
     assert operations == [["add", "check", "compare_set", "get", "set", "wait"]] * 3
 
 
-MINE, OTHER = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
+REQUEST, OTHER_REQUEST = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
 
 
 @pytest.mark.parametrize("odd", [0, 3, 7])
 def test_a_rank_with_another_request_is_named_on_all_ranks(odd: int) -> None:
     store = dist.HashStore()
     began = time.monotonic()
-    outcomes = run_requests(store, [OTHER if rank == odd else MINE for rank in range(8)])
+    outcomes = run_requests(store, [OTHER_REQUEST if rank == odd else REQUEST for rank in range(8)])
     assert time.monotonic() - began < 3
     assert len({str(error) for error in outcomes}) == 1
     for error in outcomes:
         assert isinstance(error, meshkit.DisagreementError)
         assert error.requests == {
-            r: f"call=build_mesh sizes={(OTHER if r == odd else MINE)['sizes']}" for r in range(8)
+            r: f"call=build_mesh sizes={(OTHER_REQUEST if r == odd else REQUEST)['sizes']}"
+            for r in range(8)
         }
     lines = str(outcomes[0]).splitlines()
     assert lines[0] == SUMMARY
     assert lines[2] == f"  rank {odd} (host {socket.gethostname()}, pid {os.getpid()}):  dp=2 sp=4"
     assert lines[3:] == ["  Fix: pass equal sizes on every rank."]
-    assert run_requests(store, [MINE] * 8) == ["agreed"] * 8  # and again, on the same store
+    assert run_requests(store, [REQUEST] * 8) == ["agreed"] * 8  # and again, on the same store
 
 
 def test_disagreeing_and_missing_ranks_are_both_named() -> None:
-    outcomes = run_requests(dist.HashStore(), [MINE, OTHER, MINE], wait=0.5)
+    outcomes = run_requests(dist.HashStore(), [REQUEST, OTHER_REQUEST, REQUEST], wait=0.5)
     assert {type(error) for error in outcomes} == {meshkit.DisagreementError}
     assert "  Missing: ranks 3-7." in str(outcomes[0]).splitlines()
 

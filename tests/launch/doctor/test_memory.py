@@ -1,4 +1,4 @@
-"""How much memory there is: of the machine, of its container, and where nobody tells."""
+"""The memory of a machine, of its container, and of a system that reports none."""
 
 from __future__ import annotations
 

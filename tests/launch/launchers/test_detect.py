@@ -121,7 +121,7 @@ def test_a_local_rank_argument_needs_a_launcher() -> None:
     assert meshkit.detect({}, local_rank=0).local_rank == 0
 
 
-def test_an_error_names_an_argument_as_one() -> None:
+def test_an_error_marks_the_values_that_are_arguments() -> None:
     environ = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}
     with pytest.raises(meshkit.LaunchError) as caught:
         meshkit.detect(environ, rank=9)

@@ -193,7 +193,7 @@ def test_task_counts_are_the_numbers_that_the_list_was_written_from(
     assert task_counts(",".join(written)) == expected
 
 
-# ---------------------------------------------------------------- and what Slurm itself says
+# ---------------------------------------------------------------- and the answers of Slurm itself
 
 
 @pytest.fixture(scope="module")

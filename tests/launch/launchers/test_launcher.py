@@ -26,7 +26,7 @@ def test_an_mpi_launcher_inside_a_step_of_srun_is_used(name: str, tasks: str, ta
 
 
 def test_a_step_of_srun_without_its_id() -> None:
-    """The nodes of the step or the older name of its id tell a task from a batch script."""
+    """The nodes of the step or the older name of its id distinguish a task from a batch script."""
     first = {**recorded.SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
     for gone in (("SLURM_STEP_ID",), ("SLURM_STEP_ID", "SLURM_STEPID")):
         world = meshkit.detect(without(first, *gone))

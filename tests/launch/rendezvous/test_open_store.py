@@ -150,7 +150,7 @@ def test_rank_0_hosts_an_address_of_the_user_under_torchrun(
     assert open_store(replace(world, rank=1), in_a_second()).get("a") == b"b"
 
 
-def test_rank_0_hosts_whatever_the_address_says() -> None:
+def test_rank_0_hosts_the_store_even_if_the_address_is_of_another_host() -> None:
     """The ranks that cannot reach a wrong address report it, not rank 0 after minutes."""
     world = replace(WORLD, rank=0, master_addr="10.255.255.1", master_port=free_port())
     began = time.monotonic()

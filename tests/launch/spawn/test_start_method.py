@@ -34,7 +34,7 @@ def session(code: str, *, stdin: bool = False) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize("stdin", [False, True])
+@pytest.mark.parametrize("stdin", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_function_typed_into_a_session_is_forked_from_it(stdin: bool) -> None:
     code = SUM + "(a, parent), b = meshkit.spawn(job, 2, (10,), timeout=60)\n"
     code += "print(a, b[0], parent == os.getpid(), dist.is_initialized())\n"

@@ -13,11 +13,16 @@ import pytest
 from meshkit.launch.store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 
 
+def waiting_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "meshkit-waits"}
+
+
 def test_the_result_and_the_error_of_the_work_pass_through() -> None:
+    before = waiting_threads()  # an earlier test may have abandoned one
     assert run_with_deadline(5, lambda: 42) == 42
     with pytest.raises(ZeroDivisionError):
         run_with_deadline(5, lambda: 1 // 0)
-    assert [t for t in threading.enumerate() if t.name == "meshkit-waits"] == []
+    assert waiting_threads() <= before
 
 
 def test_a_timeout_error_of_the_work_passes_through() -> None:
@@ -29,16 +34,16 @@ def test_a_timeout_error_of_the_work_passes_through() -> None:
 
 
 def test_work_that_does_not_end_is_abandoned_at_the_deadline() -> None:
+    before = waiting_threads()
     end = threading.Event()
     began = time.monotonic()
     with pytest.raises(DeadlineExceededError):
         run_with_deadline(0.2, lambda: end.wait(30))
     assert 0.2 <= time.monotonic() - began < 5
     end.set()
-    for thread in threading.enumerate():
-        if thread.name == "meshkit-waits":
-            thread.join(10)
-            assert not thread.is_alive()
+    for thread in waiting_threads() - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_an_error_keeps_no_reference_to_the_work() -> None:

@@ -151,8 +151,8 @@ def test_a_running_job_is_left_alone(method: str) -> None:
 def test_two_jobs_at_one_address(size: int, method: str) -> None:
     """The second job comes while the first waits for its rank 1.
 
-    Ranks of two hand-written jobs of one size cannot be told apart. Here the rank 1 of the second
-    job comes after its rank 0 has raised.
+    Ranks of two hand-written jobs of one size cannot be distinguished. In this test rank 1 of the
+    second job comes after its rank 0 has raised.
     """
     played = joined([0, 0, 1], [2, size, size], ORDER, method, limit=15)
     kinds = [played.outcomes[rank].kind for rank in range(3)]

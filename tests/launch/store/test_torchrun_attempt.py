@@ -76,7 +76,7 @@ def test_a_world_of_another_size_is_another_attempt() -> None:
 
 
 def test_without_torchrun_all_sizes_are_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that ranks with another world size raise."""
+    """Ranks with another world size then raise."""
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     base = dist.HashStore()
     worlds = [meshkit.detect({"RANK": "1", "WORLD_SIZE": size}) for size in ("2", "3")]
@@ -128,7 +128,7 @@ def join_attempt(strike: Strike, port: int, counts: list[int], waits: list[float
 
 
 def test_attempts_that_only_one_agent_counts() -> None:
-    """It joins after the other agent, then before it; then a new agent joins the two."""
+    """The counting agent joins last, then first. Then a new agent joins the two."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     attempts = [([0, 0], [0.0, 0.0]), ([1, 0], [0.7, 0.0]), ([2, 0], [0.0, 0.7])]
     for counts, waits in (*attempts, ([0, 2, 0], [0.0, 0.0, 0.0])):
