@@ -230,7 +230,7 @@ def test_a_rank_that_goes_is_named_in_time(fault: str, limit: float) -> None:
     told = [str(error) for rank, error in caught.value.errors.items() if rank != 1]
     assert told
     assert all("rank 1 (dp=0 sp=1)" in text for text in told)
-    assert all(text.startswith(f"mesh.guard(timeout={limit}): ") for text in told)
+    assert all(text.startswith(f"mesh.guard(timeout={limit:g}): ") for text in told)
     during = "\n  It was one of the collectives that measure broadcast over sp, 64 bytes.\n  Fix: "
     assert all(during in text for text in told)
 

@@ -53,5 +53,5 @@ def test_the_set_is_made_in_fewer_than_twelve_lines() -> None:
 def test_it_runs_by_itself() -> None:
     command = [sys.executable, torchtitan_meshes.__file__]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert printed.stdout.startswith("rank 5 holds 10 process groups, 9 made.\n")
+    assert printed.stdout.startswith("rank 5 holds 10 process groups, 9 created.\n")
     assert printed.stdout.endswith("torch: 15 process groups for the same meshes\n")

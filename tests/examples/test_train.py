@@ -170,9 +170,10 @@ def commands_of_session(session: int) -> list[str]:
         ("--heads 3 --tp 2 --attention ring", "--heads must divide by tp"),
         (
             "--seq 31 --sp 2",
-            "SequencePlan(31, 2): 31 is not a multiple of parts 2.\n"
+            "SequencePlan(31, 2, 'contiguous'): 31 is not a multiple of parts 2.\n"
             "  Nearest lengths: 30 and 32.\n"
-            "  Fix: length 30 or 32, or SequencePlan(31, 2, pad=True), which fills up to 32.",
+            "  Fix: length 30 or 32, or SequencePlan(31, 2, 'contiguous', pad=True), which pads to "
+            "32.",
         ),
         ("--dim 65", "--dim must divide by --heads"),
         ("--text nowhere", "--text nowhere: no such file"),
@@ -187,5 +188,5 @@ def test_what_cannot_be_split_is_refused(arguments: str, text: str) -> None:
 def test_a_text_of_ones_own_must_be_long_enough(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"to be or not to be " * 20)
-    with pytest.raises(meshkit.SpawnError, match="2 samples give no whole step of 32"):
+    with pytest.raises(meshkit.SpawnError, match="2 samples do not fill one step of 32"):
         meshkit.spawn(train.main, 1, (["--text", str(text)],), timeout=60)

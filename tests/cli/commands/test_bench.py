@@ -112,7 +112,7 @@ def test_from_eight_ranks_to_json_and_a_search(
     model = ["--model", str(ROOT / "examples/llama-3-8b.json"), "--links", str(tmp_path / "r.json")]
     job = ["--world", "8", "--nodes", "1", "--global-batch", "8", "--seq", "8192", "--json"]
     assert main(["search", *job, *model]) == 0
-    links = json.loads(capfd.readouterr().out)["job"]["links"]
+    links = json.loads(capfd.readouterr().out)["job"]["machine"]
     assert {one["levels"][0] for one in told["results"]} == {"inside"}
     assert {name: links[name] for name in told["links"] if name != "source"} == {
         name: figure for name, figure in told["links"].items() if name != "source"

@@ -188,9 +188,9 @@ def test_a_group_of_other_ranks(
 ) -> None:
     _, *rest = fails(one_is_elsewhere, monkeypatch, capsys).splitlines()
     assert rest == [
-        "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp is not the one the mesh "
-        "says.",
-        "  A gather over it met other ranks, or in another order, on ranks 1.",
+        "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp does not hold "
+        "the ranks of the layout.",
+        "  A gather over it returned other ranks, or another order, on ranks 1.",
         "  Fix: close the mesh and build it again; report this with the version of torch.",
     ]
 

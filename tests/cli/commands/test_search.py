@@ -184,25 +184,28 @@ FIGURES = (
 )
 
 
+RANGE = "\n  Fix: a number from 1e-30 to 1e+30."
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
         ({"ok": True}, f"'ok' in the file of --links is not a figure.\n  {FIGURES}"),
         (
             {"bandwidth_intra_node": "370"},
-            "bandwidth_intra_node in the file of --links is '370'.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is '370'.{RANGE}",
         ),
         (
             {"bandwidth_intra_node": True},
-            "bandwidth_intra_node in the file of --links is True.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is True.{RANGE}",
         ),
         (
             {"bandwidth_intra_node": 0},
-            "bandwidth_intra_node in the file of --links is 0.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is 0.{RANGE}",
         ),
         (
             {"bandwidth_intra_node": 10**400},
-            f"bandwidth_intra_node in the file of --links is {10**400}.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is {10**400}.{RANGE}",
         ),
         ({"source": 3}, "source in the file of --links is 3.\n  Fix: a text."),
     ],
