@@ -136,12 +136,12 @@ class Sight:
         cls, plan: meshkit.SequencePlan, here: int, owner: int, device: torch.device
     ) -> Sight | None:
         """Return the visible part of an owner's keys, or None if all lie in the future."""
-        mine, theirs = plan.positions(here), plan.positions(owner)
-        first, end = np.searchsorted(mine, theirs[0]), np.searchsorted(theirs, mine[-1], "right")
-        if first == len(mine):
+        own, theirs = plan.positions(here), plan.positions(owner)
+        first, end = np.searchsorted(own, theirs[0]), np.searchsorted(theirs, own[-1], "right")
+        if first == len(own):
             return None
         queries, keys, future = slice(int(first), None), slice(int(end)), None
-        if theirs[end - 1] > mine[first]:
+        if theirs[end - 1] > own[first]:
             later, earlier = (positions(plan, part, device) for part in (owner, here))
             future = later[keys] > earlier[queries, None]
         return cls(queries, keys, future)

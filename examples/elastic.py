@@ -107,9 +107,9 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
     while (step := len(trainer.losses)) < args.steps:
         samples, loss = trainer.step(), trainer.losses[-1]
         if first:
-            told = {"step": step, "dp": mesh.size("dp"), "loss": loss, "samples": samples}
+            record = {"step": step, "dp": mesh.size("dp"), "loss": loss, "samples": samples}
             with (args.save / "log.jsonl").open("a") as log:  # of a step done twice the last counts
-                log.write(json.dumps(told) + "\n")
+                log.write(json.dumps(record) + "\n")
         if first and ((step + 1) % args.save_every == 0 or step + 1 == args.steps):
             trainer.save(checkpoint)
         if first and step % args.log_every == 0:

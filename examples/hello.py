@@ -22,7 +22,7 @@ import meshkit
 
 
 def main() -> int:
-    """Greet; returns 0 where every rank was heard, else 1."""
+    """Greet; return 0 if the collective reached every rank, else 1."""
     world = meshkit.init()
     seen = torch.zeros(world.world_size, dtype=torch.int64, device=world.device)
     seen[world.rank] = 1

@@ -122,7 +122,9 @@ class GPT(nn.Module):
         draw = torch.Generator().manual_seed(args.seed)
         self.bytes = nn.Parameter(weight(VOCABULARY, args.dim, draw))
         self.places = nn.Parameter(weight(args.seq, args.dim, draw))
-        self.shard = mesh.sequence(args.seq, order=ORDERS[args.attention])  # which tokens are mine
+        self.shard = mesh.sequence(
+            args.seq, order=ORDERS[args.attention]
+        )  # the tokens of this rank
         self.blocks = nn.Sequential(*(Block(mesh, args, draw) for _ in range(args.layers)))
         self.norm = nn.LayerNorm(args.dim)
         self.head = nn.Parameter(weight(VOCABULARY, args.dim, draw))
@@ -268,7 +270,7 @@ def check(args: argparse.Namespace) -> None:
         raise SystemExit("--heads must divide by sp x tp, or by tp alone with --attention ring")
     if args.dim % args.heads:
         raise SystemExit("--dim must divide by --heads")
-    meshkit.SequencePlan(args.seq, args.sp, ORDERS[args.attention])  # raises where it cannot be cut
+    meshkit.SequencePlan(args.seq, args.sp, ORDERS[args.attention])  # raises if it is indivisible
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
