@@ -83,9 +83,9 @@ def pairs_of(mesh: meshkit.Mesh) -> list[Pair]:
     for index, axis in enumerate(mesh.layout.axes):
         groups = numpy_groups(mesh.layout.sizes)()[index].tolist()
         created = [dist.new_group(ranks) for ranks in groups]  # every rank takes part in all
-        mine = next(i for i, ranks in enumerate(groups) if mesh.rank in ranks)
-        sides = (lambda axis=axis: mesh.group(axis)), (lambda group=created[mine]: group)
-        members = tuple(groups[mine])
+        own_index = next(i for i, ranks in enumerate(groups) if mesh.rank in ranks)
+        sides = (lambda axis=axis: mesh.group(axis)), (lambda group=created[own_index]: group)
+        members = tuple(groups[own_index])
         pairs += [Pair(op, axis, size, members, sides) for op in OPERATIONS for size in CALLS]
     return pairs
 

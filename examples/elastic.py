@@ -108,9 +108,8 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
         samples, loss = trainer.step(), trainer.losses[-1]
         if first:
             record = {"step": step, "dp": mesh.size("dp"), "loss": loss, "samples": samples}
-            with (args.save / "log.jsonl").open(
-                "a"
-            ) as log:  # the last line of a repeated step counts
+            path = args.save / "log.jsonl"
+            with path.open("a") as log:  # the last line of a repeated step counts
                 log.write(json.dumps(record) + "\n")
         if first and ((step + 1) % args.save_every == 0 or step + 1 == args.steps):
             trainer.save(checkpoint)

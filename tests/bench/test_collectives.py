@@ -40,7 +40,7 @@ def test_expected_results_element_by_element(members: list[int]) -> None:
             assert len(found) == OPERATIONS[op].output_items(items, ranks)
 
 
-def test_content_tells_ranks_and_places_apart() -> None:
+def test_content_differs_between_ranks_and_positions() -> None:
     held = torch.stack([collectives.input_pattern(rank, 8, 251) for rank in range(31)])
     assert len(held.unique()) == 31 * 251
 

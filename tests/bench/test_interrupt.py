@@ -13,12 +13,12 @@ from meshkit.bench.interrupt import SAME_SIGNAL, Interruption
 
 def test_a_signal_sets_the_mark_and_the_handler_comes_back(tmp_path: Path) -> None:
     before, file = signal.getsignal(signal.SIGINT), tmp_path / "stop"
-    with Interruption(str(file)) as mine:
+    with Interruption(str(file)) as interruption:
         other = Interruption(str(file))
-        assert not mine
+        assert not interruption
         assert not other
         signal.raise_signal(signal.SIGINT)
-        assert mine
+        assert interruption
         assert other  # by the file
         assert file.exists()
         assert not Interruption()
@@ -27,9 +27,9 @@ def test_a_signal_sets_the_mark_and_the_handler_comes_back(tmp_path: Path) -> No
 
 
 def test_without_a_file_the_mark_is_this_process_own() -> None:
-    with Interruption() as mine:
+    with Interruption() as interruption:
         signal.raise_signal(signal.SIGINT)
-        assert mine
+        assert interruption
 
 
 def test_a_second_signal_is_an_interrupt_unless_it_is_the_same_one(

@@ -32,12 +32,12 @@ def test_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     figures = pytest.importorskip("matplotlib.figure", reason=MISSING)
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    other = [replace(one, case=replace(one.case, op="broadcast")) for one in FOUND]
+    other = [replace(row, case=replace(row.case, op="broadcast")) for row in FOUND]
     plot(replace(REPORT, measurements=(*FOUND, *other)), str(tmp_path / "x.png"))
     (figure,) = drawn
-    one, two = figure.axes
-    assert (one.get_title(), two.get_title()) == ("all_reduce", "broadcast")
-    lines = {line.get_label(): line for line in one.get_lines()}
+    first, second = figure.axes
+    assert (first.get_title(), second.get_title()) == ("all_reduce", "broadcast")
+    lines = {line.get_label(): line for line in first.get_lines()}
     assert list(lines) == ["dp alone", "dp concurrent", "sp alone", "sp concurrent"]
     assert lines["dp alone"].get_xdata().tolist() == [1024, 1048576]
     assert lines["dp alone"].get_ydata().tolist() == [FOUND[0].busbw, FOUND[2].busbw]
@@ -63,7 +63,7 @@ def works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_library_problem", lambda: None)
 
 
-def test_without_matplotlib_it_says_what_to_type(
+def test_without_matplotlib_the_error_has_the_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

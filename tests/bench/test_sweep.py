@@ -95,19 +95,19 @@ def test_every_operation_alone_in_company_and_beside_another() -> None:
     found = swept(list(OPERATIONS), ["dp", "dp sp", "dp+sp"], [64, 4096])
     ways = [("dp", ALONE), ("dp", CONCURRENT)] * 2
     ways += [("dp sp", ALONE)] * 2 + [("dp+sp", OVERLAP)] * 2
-    assert [(one.case.op, one.case.target.name, one.mode) for one in found] == [
+    assert [(row.case.op, row.case.target.name, row.mode) for row in found] == [
         (op, *way) for op in OPERATIONS for way in ways
     ]
-    assert {one.case.bytes for one in found} == {64, 4096}
-    for one in found:
-        assert (one.wrong, one.unsupported) == (0, None)
-        assert one.timing is not None
-        assert one.slowest is not None
-        assert one.fastest is not None
-        groups = 2 if one.case.target.name == "dp" else 1
-        assert (one.calls, one.timing.calls) == (4, 4 * groups)
-        assert 0 < one.timing.least <= one.timing.median <= one.timing.most < 5
-        assert one.fastest.seconds <= one.slowest.seconds
+    assert {row.case.bytes for row in found} == {64, 4096}
+    for row in found:
+        assert (row.wrong, row.unsupported) == (0, None)
+        assert row.timing is not None
+        assert row.slowest is not None
+        assert row.fastest is not None
+        groups = 2 if row.case.target.name == "dp" else 1
+        assert (row.calls, row.timing.calls) == (4, 4 * groups)
+        assert 0 < row.timing.least <= row.timing.median <= row.timing.most < 5
+        assert row.fastest.seconds <= row.slowest.seconds
 
 
 def alone_and_together(alone: int | None = None) -> list[tuple[float, float]]:
@@ -137,7 +137,7 @@ def alone_and_together(alone: int | None = None) -> list[tuple[float, float]]:
 
 def test_alone_groups_take_turns_and_in_company_they_do_not() -> None:
     by_rank = meshkit.spawn(alone_and_together, 4, timeout=LIMIT)
-    assert {len(one) for one in by_rank} == {5}  # one checked, two alone, two in company
+    assert {len(row) for row in by_rank} == {5}  # one checked, two alone, two in company
 
     def at(rank: int, calls: slice) -> tuple[float, float]:
         return by_rank[rank][calls][0][0], by_rank[rank][calls][-1][1]
@@ -152,7 +152,7 @@ def test_alone_groups_take_turns_and_in_company_they_do_not() -> None:
 def test_of_many_groups_only_a_sample_takes_turns() -> None:
     by_rank = meshkit.spawn(alone_and_together, 4, (1,), timeout=LIMIT)
     # one call to check, two alone in the first group, two in company
-    assert [len(one) for one in by_rank] == [5, 3, 5, 3]
+    assert [len(row) for row in by_rank] == [5, 3, 5, 3]
 
 
 def test_what_a_sample_found_is_that_of_its_groups() -> None:
@@ -160,7 +160,7 @@ def test_what_a_sample_found_is_that_of_its_groups() -> None:
     by_rank = meshkit.spawn(sweep_on_a_mesh, 4, given, timeout=LIMIT)
     assert all(rank == by_rank[0] for rank in by_rank)
     alone, company = by_rank[0][0]
-    assert [(one.groups, one.num_groups) for one in (alone, company)] == [(1, 2), (2, 2)]
+    assert [(row.groups, row.num_groups) for row in (alone, company)] == [(1, 2), (2, 2)]
     assert alone.timing is not None
     assert (alone.calls, alone.timing.calls) == (4, 4)
     assert alone.slowest == alone.fastest
@@ -170,7 +170,7 @@ def test_what_a_sample_found_is_that_of_its_groups() -> None:
 
 def test_a_wrong_result_is_counted_on_every_rank() -> None:
     found = swept(["broadcast", "all_gather"], ["dp"], [64], "wrong")
-    assert {(one.case.op, one.wrong) for one in found} == {("broadcast", 0), ("all_gather", 3)}
+    assert {(row.case.op, row.wrong) for row in found} == {("broadcast", 0), ("all_gather", 3)}
 
 
 def test_what_the_backend_lacks_is_a_row_of_each_way() -> None:
@@ -186,25 +186,25 @@ def test_what_the_backend_lacks_is_a_row_of_each_way() -> None:
 
 def test_a_slow_rank_makes_its_group_the_slowest() -> None:
     alone, company = swept(["all_reduce"], ["dp"], [64], "slow")
-    for one in (alone, company):
-        assert one.slowest is not None
-        assert one.fastest is not None
-        assert one.rank is not None
-        assert one.slowest.ranks == (0, 2)
-        assert one.slowest.seconds > 0.02 > one.fastest.seconds
-        assert one.rank.rank in (0, 2)  # its peer waits for it
+    for row in (alone, company):
+        assert row.slowest is not None
+        assert row.fastest is not None
+        assert row.rank is not None
+        assert row.slowest.ranks == (0, 2)
+        assert row.slowest.seconds > 0.02 > row.fastest.seconds
+        assert row.rank.rank in (0, 2)  # its peer waits for it
 
 
 def test_a_slow_call_is_made_less_often() -> None:
     found = swept(["all_reduce"], ["dp"], [64], "slower", 2.0)
     # of two groups, one in 0.2 s: a quarter of 2 s is room for two calls, of four asked for
-    assert [one.calls for one in found] == [2, 2]
+    assert [row.calls for row in found] == [2, 2]
 
 
 def test_a_slow_call_is_warmed_up_less_often() -> None:
     # a hundred calls of 0.2 s would keep the other group at the barrier beyond its 2 s
     found = swept(["all_reduce"], ["dp"], [64], "slower", 2.0, 100)
-    assert [one.calls for one in found] == [2, 2]
+    assert [row.calls for row in found] == [2, 2]
 
 
 def test_where_one_is_asked_to_stop_all_leave_with_what_there_is() -> None:
@@ -215,7 +215,7 @@ def test_where_one_is_asked_to_stop_all_leave_with_what_there_is() -> None:
         timeout=60,
     )
     for found, told in by_rank:
-        assert [(one.case.target.name, one.mode) for one in found] == [
+        assert [(row.case.target.name, row.mode) for row in found] == [
             ("dp", ALONE),
             ("dp", CONCURRENT),
         ]
@@ -230,7 +230,7 @@ def test_a_rank_that_goes_is_named_in_time(fault: str, limit: float) -> None:
     told = [str(error) for rank, error in caught.value.errors.items() if rank != 1]
     assert told
     assert all("rank 1 (dp=0 sp=1)" in text for text in told)
-    assert all(text.startswith(f"mesh.guard(timeout={limit}): ") for text in told)
+    assert all(text.startswith(f"mesh.guard(timeout={limit:g}): ") for text in told)
     during = "\n  It was one of the collectives that measure broadcast over sp, 64 bytes.\n  Fix: "
     assert all(during in text for text in told)
 
@@ -249,7 +249,7 @@ def test_of_a_rank_that_hangs_the_others_say_what_they_wait_in(target: str, inno
     assert f" that measure all_reduce over {target}, 64 bytes.\n" in text
 
 
-def test_what_does_not_fit_into_memory_is_told_with_less() -> None:
+def test_an_out_of_memory_error_proposes_smaller_sizes() -> None:
     given = {"dp": 2, "sp": 2}, ["broadcast"], ["dp"], [64], "full"
     with pytest.raises(SpawnError) as caught:
         meshkit.spawn(sweep_on_a_mesh, 4, given, timeout=LIMIT)
@@ -282,7 +282,7 @@ def asking(others: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
-def test_ranks_that_ask_for_different_measurements_are_told_before_the_first() -> None:
+def test_different_measurements_are_reported_before_the_first() -> None:
     others = [
         ("--ops", {"operations": ("all_reduce",)}, "broadcast", "all_reduce"),
         ("--sizes", {"sizes": (64, 256)}, "64", "64,256"),
@@ -290,7 +290,7 @@ def test_ranks_that_ask_for_different_measurements_are_told_before_the_first() -
         ("--warm-up", {"options": SweepOptions(0, 2, 20.0)}, "1", "0"),
         ("--alone", {"options": SweepOptions(1, 2, 20.0, 3)}, "all", "3"),
     ]
-    found, same = meshkit.spawn(asking, 2, ([one[1] for one in others],), timeout=LIMIT)
+    found, same = meshkit.spawn(asking, 2, ([row[1] for row in others],), timeout=LIMIT)
     assert found == same
     for text, (option, _, usual, other) in zip(found, others, strict=True):
         first, rank0, rank1, fix = text.splitlines()

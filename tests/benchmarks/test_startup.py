@@ -65,10 +65,10 @@ def test_one_setting_has_goals() -> None:
 
 
 def test_the_wait_for_a_name_is_that_of_the_longest_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    arguments: list[object] = []
 
     def run_job(side: str, setting: Setting) -> Job:
-        asked.append((side, setting))
+        arguments.append((side, setting))
         return job_of(1)
 
     setting = Setting(8, "tcp")
@@ -79,15 +79,15 @@ def test_the_wait_for_a_name_is_that_of_the_longest_job(monkeypatch: pytest.Monk
     assert (row.what, row.scale) == ("start-up, tcp store, longest wait for a name", 8)
     assert (row.ours, row.theirs, row.met) == (5, 0, False)
     answered = Setting(8, "tcp", hosts_file_only=True)
-    assert asked == [("meshkit", answered), ("torch", answered)]
+    assert arguments == [("meshkit", answered), ("torch", answered)]
     assert answered.variables == {"RES_OPTIONS": "attempts:0"}
 
 
 def test_all_settings_run_the_largest_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Setting, int]] = []
+    arguments: list[tuple[Setting, int]] = []
 
     def run_jobs(settings: Sequence[Setting], repeats: int) -> list[Sequence[Job]]:
-        asked.extend((setting, repeats) for setting in settings)
+        arguments.extend((setting, repeats) for setting in settings)
         return [[job_of(1)]] * (len(settings) + 1)
 
     monkeypatch.setattr(startup, "run_jobs", run_jobs)
@@ -95,7 +95,7 @@ def test_all_settings_run_the_largest_once(monkeypatch: pytest.MonkeyPatch) -> N
     rows = startup.run(quick=False)
     repeats = {8: 3, 32: 3, 64: 2, 128: 3, 256: 1}
     files = [(Setting(n, lazy=lazy), times) for n, times in repeats.items() for lazy in (0, 1)]
-    assert asked == [*files, (Setting(8, "tcp"), 3), (Setting(32, "tcp"), 3)]
+    assert arguments == [*files, (Setting(8, "tcp"), 3), (Setting(32, "tcp"), 3)]
     assert len(rows) == 2 * len(files) + 3 * 2
 
 

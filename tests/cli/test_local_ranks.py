@@ -17,13 +17,13 @@ def failing(errors: dict[int, BaseException], first: int) -> SpawnError:
 def test_the_words_of_the_rank_that_failed_first() -> None:
     died = RuntimeError("the process ended by itself, with signal SIGKILL")
     late = RankTimeoutError("2 of 4 ranks did not arrive.", fix="look.", missing_ranks=(1, 3))
-    found = local_ranks.describe_failure(4, failing({0: late, 1: died, 2: late}, 1), "cuda")
-    assert str(found) == (
+    results = local_ranks.describe_failure(4, failing({0: late, 1: died, 2: late}, 1), "cuda")
+    assert str(results) == (
         "rank 1 of 4 failed first; also failed: 0, 2.\n"
         "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
         "  Fix: meshkit doctor; or --device cpu, which needs less of the machine."
     )
-    assert found.errors == {0: late, 1: died, 2: late}
+    assert results.errors == {0: late, 1: died, 2: late}
     fixes = {
         "cpu": "",
         "cuda:1": "; or --sizes 1K or --device cpu, which needs less of the machine",
@@ -40,13 +40,13 @@ def test_the_words_of_the_rank_that_failed_first() -> None:
     )
 
 
-def test_what_torch_raises_is_told() -> None:
+def test_an_error_of_torch_is_printed() -> None:
     with (
-        pytest.raises(LaunchError) as told,
+        pytest.raises(LaunchError) as reported,
         local_ranks.torch_errors("the all-reduce of rank 1 of 4"),
     ):
         raise RuntimeError("Connection closed by peer\nException raised from x")
-    assert str(told.value) == (
+    assert str(reported.value) == (
         "the all-reduce of rank 1 of 4 failed.\n"
         "  Connection closed by peer\n"
         "  Fix: run meshkit doctor on the machines of the job."
@@ -58,7 +58,7 @@ def test_what_torch_raises_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "kind", "seen", "taken"),
+    ("arguments", "kind", "seen", "taken"),
     [
         (None, None, 0, None),
         (None, "cuda", 4, None),
@@ -68,7 +68,7 @@ def test_what_torch_raises_is_told() -> None:
 )
 def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
     monkeypatch: pytest.MonkeyPatch,
-    asked: str | None,
+    arguments: str | None,
     kind: str | None,
     seen: int,
     taken: str | None,
@@ -77,6 +77,6 @@ def test_local_ranks_share_the_cpu_where_there_are_too_few_devices(
     monkeypatch.setattr("meshkit.launch.device.device.visible_devices", lambda _: seen)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert local_ranks.choose_shared_device(asked) == taken
-    assert local_ranks.uses_cpu(asked, 4) is (taken == "cpu" or kind is None)
+    assert local_ranks.choose_shared_device(arguments) == taken
+    assert local_ranks.uses_cpu(arguments, 4) is (taken == "cpu" or kind is None)
     assert local_ranks.uses_cpu("cpu", 1)

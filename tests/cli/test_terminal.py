@@ -54,7 +54,7 @@ def test_misuse_is_two_whatever_becomes_of_stderr(command: str, where: str) -> N
     assert shell(f"{command} {where}") == (2, "", "")
 
 
-def test_an_error_is_told_where_stdout_is_closed() -> None:
+def test_an_error_is_printed_if_stdout_is_closed() -> None:
     code, out, err = shell("plan four >&-")
     assert (code, out) == (2, "")
     assert err.startswith(MISUSED)
@@ -68,7 +68,7 @@ def test_ranks_measure_where_stderr_is_closed() -> None:
     assert json.loads(out)["ok"]
 
 
-def test_a_failure_that_cannot_be_told_is_still_one() -> None:
+def test_a_failure_that_cannot_be_printed_still_fails() -> None:
     assert shell("plan dp=4 >&- 2>&-") == (1, "", "")
 
 
@@ -87,9 +87,9 @@ def test_lines_are_drawn_where_stdout_can_take_them(
     monkeypatch: pytest.MonkeyPatch, encoding: str | None, drawn: bool
 ) -> None:
     monkeypatch.setattr("sys.stdout", Stream(encoding))
-    found = terminal.get_line_characters()
+    results = terminal.get_line_characters()
     monkeypatch.undo()
-    assert found == (terminal.LINES if drawn else "")
+    assert results == (terminal.LINES if drawn else "")
 
 
 @pytest.mark.parametrize(("columns", "width"), [("97", 97), ("x", 80), ("0", 80)])

@@ -66,10 +66,10 @@ def count(sp: int, order: Order) -> dict[str, list[int]]:
     scores, batch = attention.scores, dist.batch_isend_irecv
 
     def counted(*args: Any) -> Tensor:
-        found = scores(*args)
+        results = scores(*args)
         done["computed"] += 1
-        done["pairs"] += found.shape[-2] * found.shape[-1]
-        return found
+        done["pairs"] += results.shape[-2] * results.shape[-1]
+        return results
 
     def sent(moves: Any) -> Any:
         done["sent"] += 1
@@ -99,10 +99,10 @@ def off(mesh: meshkit.Mesh, case: Case) -> list[float]:
 
     plan = [meshkit.SequencePlan(shape[1], sp, order)] if order == "zigzag" else []
     mine = cut(qkv, 2), cut(grad, 1)
-    found = both_ways(lambda x: attention.KINDS[kind](x, mesh, *plan), *mine)
+    results = both_ways(lambda x: attention.KINDS[kind](x, mesh, *plan), *mine)
     whole = both_ways(torchs, qkv.double(), grad.double())
     wanted = [cut(whole[0], 1), cut(whole[1], 2)]
-    pairs = zip(found, wanted, strict=True)
+    pairs = zip(results, wanted, strict=True)
     return [float((x.double() - y).abs().max() / y.abs().max()) for x, y in pairs]
 
 
@@ -118,23 +118,23 @@ def compare(meshes: Sequence[dict[str, Any]], cases: Sequence[Case]) -> list[lis
 def test_it_is_torchs_attention_over_the_whole_sequence() -> None:
     cases, limits = zip(*CASES, strict=True)
     for rank in meshkit.spawn(compare, 4, (MESHES, cases), timeout=120):
-        for found in rank:
-            assert found == [pytest.approx([0, 0], abs=limit) for limit in limits]
+        for results in rank:
+            assert results == [pytest.approx([0, 0], abs=limit) for limit in limits]
 
 
 def test_blocks_of_the_future_are_sent_on_and_not_computed() -> None:
-    told = meshkit.spawn(count, 4, (4, "contiguous"), timeout=120)
-    assert [rank["computed"] for rank in told] == [[1, 1], [2, 2], [3, 3], [4, 4]]
-    assert [rank["pairs"] for rank in told] == [[16, 16], [32, 32], [48, 48], [64, 64]]
+    reported = meshkit.spawn(count, 4, (4, "contiguous"), timeout=120)
+    assert [rank["computed"] for rank in reported] == [[1, 1], [2, 2], [3, 3], [4, 4]]
+    assert [rank["pairs"] for rank in reported] == [[16, 16], [32, 32], [48, 48], [64, 64]]
     # keys and values three steps, their gradients a fourth, home
-    assert [rank["sent"] for rank in told] == [[3, 3 + 4]] * 4
+    assert [rank["sent"] for rank in reported] == [[3, 3 + 4]] * 4
 
 
 def test_zigzag_is_equal_work_for_all() -> None:
     """Its own block, and of each other one the half that is seen."""
-    told = meshkit.spawn(count, 4, (4, "zigzag"), timeout=120)
+    reported = meshkit.spawn(count, 4, (4, "zigzag"), timeout=120)
     pairs = 16 + 3 * 8
-    assert told == [{"computed": [4, 4], "pairs": [pairs, pairs], "sent": [3, 3 + 4]}] * 4
+    assert reported == [{"computed": [4, 4], "pairs": [pairs, pairs], "sent": [3, 3 + 4]}] * 4
 
 
 def padded() -> list[float]:
@@ -143,13 +143,13 @@ def padded() -> list[float]:
         qkv, grad = draw((2, 13, 3, 8), torch.float64, 1.0)
         shard = mesh.sequence(13, order="zigzag", pad=True)
         mine = shard.take(qkv, dim=2, fill=1e9), shard.take(grad)
-        found = both_ways(lambda x: attention.ring(x, mesh, shard.plan), *mine)
+        results = both_ways(lambda x: attention.ring(x, mesh, shard.plan), *mine)
         whole = both_ways(torchs, qkv, grad)
         wanted = shard.take(whole[0]), shard.take(whole[1], dim=2)
         real = shard.is_token
         return [
-            float((found[0] - wanted[0])[:, real].abs().max()),
-            float((found[1] - wanted[1])[:, :, real].abs().max()),
+            float((results[0] - wanted[0])[:, real].abs().max()),
+            float((results[1] - wanted[1])[:, :, real].abs().max()),
         ]
 
 
@@ -178,8 +178,8 @@ def see(poisoned: int) -> list[bool]:
 
 def test_what_is_in_the_future_is_not_seen() -> None:
     """Not even a NaN, which a weight of zero would let through."""
-    told = meshkit.spawn(see, 4, (2,), timeout=120)
-    assert told == [[False, False], [False, False], [True, True], [True, True]]
+    reported = meshkit.spawn(see, 4, (2,), timeout=120)
+    assert reported == [[False, False], [False, False], [True, True], [True, True]]
 
 
 def differentiate_twice() -> str:

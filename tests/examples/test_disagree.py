@@ -11,7 +11,7 @@ from pathlib import Path
 EXAMPLE = Path(__file__).parents[2] / "examples" / "disagree.py"
 
 
-def test_every_rank_is_told_the_same() -> None:
+def test_every_rank_raises_the_same_error() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLE)], capture_output=True, text=True, timeout=60
     )

@@ -68,6 +68,6 @@ def test_under_torchrun() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["--heads=3 --tp=2", "--seq=31 --sp=2", "--dim=65"])
-def test_what_cannot_be_split_is_refused(arguments: str) -> None:
+def test_indivisible_sizes_raise(arguments: str) -> None:
     with pytest.raises(SystemExit, match="must divide by tp, --seq by sp"):
         fsdp_tp.main(arguments.split())

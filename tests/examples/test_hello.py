@@ -66,5 +66,5 @@ def deaf() -> int:
         return hello.main()
 
 
-def test_a_rank_that_is_not_heard_fails_the_check(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_rank_fails_the_check(capfd: pytest.CaptureFixture[str]) -> None:
     assert meshkit.spawn(deaf, 2, timeout=60) == [1, 1]

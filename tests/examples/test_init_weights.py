@@ -61,16 +61,17 @@ def test_a_stream_along_tp_is_equal_over_dp_and_sp(
 
 
 def test_another_seed_draws_another_weight(alone: dict[str, Any]) -> None:
-    found = init_weights.block(1, "layer.weight", 0)
-    assert found.shape == (16, 32)
-    assert init_weights.digest(found) != alone["blocks"][0]
+    results = init_weights.block(1, "layer.weight", 0)
+    assert results.shape == (16, 32)
+    assert init_weights.digest(results) != alone["blocks"][0]
     assert init_weights.digest(init_weights.block(0, "layer.weight", 0)) == alone["blocks"][0]
 
 
+@pytest.mark.slow
 def test_as_a_script(alone: dict[str, Any]) -> None:
     command = [sys.executable, "-W", "error", init_weights.__file__, "--tp", "1"]
     job = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert job.returncode == 0, job.stderr
     blocks = " ".join(alone["blocks"].values())
-    said = f"bias {alone['bias']}  plain {alone['plain']}  blocks {blocks}"
-    assert job.stdout == f"dp=0 sp=0 tp=0  {said}\n"
+    printed = f"bias {alone['bias']}  plain {alone['plain']}  blocks {blocks}"
+    assert job.stdout == f"dp=0 sp=0 tp=0  {printed}\n"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import meshkit
 from examples import torchtitan_meshes
 
@@ -17,9 +19,9 @@ RANKS = S["pp"] * S["dp_replicate"] * S["dp_shard"] * S["cp"] * S["tp"]
 def members(rank: int, shape: list[int], dims: list[int]) -> tuple[int, ...]:
     """The ranks that share a rank's indices on all other dims, from plain counting."""
     places = list(itertools.product(*(range(size) for size in shape)))
-    mine = places[rank]
+    own = places[rank]
     others = [dim for dim in range(len(shape)) if dim not in dims]
-    return tuple(r for r, p in enumerate(places) if all(p[dim] == mine[dim] for dim in others))
+    return tuple(r for r, p in enumerate(places) if all(p[dim] == own[dim] for dim in others))
 
 
 def distinct(rank: int) -> set[tuple[int, ...]]:
@@ -50,8 +52,9 @@ def test_the_set_is_made_in_fewer_than_twelve_lines() -> None:
     assert 5 < len(lines) < 12, lines
 
 
+@pytest.mark.slow
 def test_it_runs_by_itself() -> None:
     command = [sys.executable, torchtitan_meshes.__file__]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert printed.stdout.startswith("rank 5 holds 10 process groups, 9 made.\n")
+    assert printed.stdout.startswith("rank 5 holds 10 process groups, 9 created.\n")
     assert printed.stdout.endswith("torch: 15 process groups for the same meshes\n")

@@ -149,14 +149,14 @@ def test_ctrl_c_ends_all_ranks_at_the_same_step() -> None:
 
 
 def commands_of_session(session: int) -> list[str]:
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if os.getsid(int(path.name)) == session:
-                found.append((path / "cmdline").read_text().replace("\0", " "))
+                results.append((path / "cmdline").read_text().replace("\0", " "))
         except OSError:
             continue
-    return found
+    return results
 
 
 @pytest.mark.parametrize(
@@ -170,22 +170,23 @@ def commands_of_session(session: int) -> list[str]:
         ("--heads 3 --tp 2 --attention ring", "--heads must divide by tp"),
         (
             "--seq 31 --sp 2",
-            "SequencePlan(31, 2): 31 is not a multiple of parts 2.\n"
+            "SequencePlan(31, 2, 'contiguous'): 31 is not a multiple of parts 2.\n"
             "  Nearest lengths: 30 and 32.\n"
-            "  Fix: length 30 or 32, or SequencePlan(31, 2, pad=True), which fills up to 32.",
+            "  Fix: length 30 or 32, or SequencePlan(31, 2, 'contiguous', pad=True), which pads to "
+            "32.",
         ),
         ("--dim 65", "--dim must divide by --heads"),
         ("--text nowhere", "--text nowhere: no such file"),
     ],
 )
-def test_what_cannot_be_split_is_refused(arguments: str, text: str) -> None:
+def test_indivisible_sizes_raise(arguments: str, text: str) -> None:
     with pytest.raises(meshkit.SpawnError) as caught:
         meshkit.spawn(train.main, 2, (arguments.split(),), timeout=60)
     assert {str(error) for error in caught.value.errors.values()} == {text}
 
 
-def test_a_text_of_ones_own_must_be_long_enough(tmp_path: Path) -> None:
+def test_a_text_file_must_be_long_enough(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"to be or not to be " * 20)
-    with pytest.raises(meshkit.SpawnError, match="2 samples give no whole step of 32"):
+    with pytest.raises(meshkit.SpawnError, match="2 samples do not fill one step of 32"):
         meshkit.spawn(train.main, 1, (["--text", str(text)],), timeout=60)

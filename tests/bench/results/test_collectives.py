@@ -118,10 +118,10 @@ def test_sizes_are_a_geometric_series_that_cannot_go_on(least: int, more: int, f
     assert sizes[-1] <= most < sizes[-1] * factor
 
 
-@pytest.mark.parametrize("asked", [(0, 8, 2), (9, 8, 2), (8, 16, 1), (8, 2**41, 2)])
-def test_sizes_that_are_none_or_never_end(asked: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("arguments", [(0, 8, 2), (9, 8, 2), (8, 16, 1), (8, 2**41, 2)])
+def test_sizes_that_are_none_or_never_end(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="there are no sizes from"):
-        sweep_sizes(*asked)
+        sweep_sizes(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -91,16 +91,16 @@ def test_a_fit_for_each_operation_target_and_way() -> None:
         found("all_gather", BOTH, OVERLAP, 2000, 1.0),
         Measurement(Case("broadcast", DP, 9000), ALONE, (4,), unsupported="no"),
     ]
-    one, two = fit_measurements(rows)
-    assert (one.op, one.target, one.mode, one.ranks) == ("broadcast", "dp", "alone", 4)
-    assert one.sizes == (1000, 3000)
-    assert (one.alpha, one.beta) == pytest.approx((2.0, 0.001))
-    assert one.residuals == pytest.approx((0.0, 0.0))
-    assert two.sizes == (1000, 3000, 5000)
-    told = [two.alpha + two.beta * size for size in two.sizes]
-    wanted = [(t - m) / m for t, m in zip(told, (1.0, 2.0, 1.5), strict=True)]
-    assert two.residuals == pytest.approx(wanted)
-    assert two.max_residual == max(abs(r) for r in wanted) > 0.1
+    first, second = fit_measurements(rows)
+    assert (first.op, first.target, first.mode, first.ranks) == ("broadcast", "dp", "alone", 4)
+    assert first.sizes == (1000, 3000)
+    assert (first.alpha, first.beta) == pytest.approx((2.0, 0.001))
+    assert first.residuals == pytest.approx((0.0, 0.0))
+    assert second.sizes == (1000, 3000, 5000)
+    reported = [second.alpha + second.beta * size for size in second.sizes]
+    wanted = [(t - m) / m for t, m in zip(reported, (1.0, 2.0, 1.5), strict=True)]
+    assert second.residuals == pytest.approx(wanted)
+    assert second.max_residual == max(abs(r) for r in wanted) > 0.1
 
 
 def test_scales_that_differ_by_a_billion_do_not_matter() -> None:

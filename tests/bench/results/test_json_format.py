@@ -14,10 +14,10 @@ from tests.bench.results.example_runs import BOTH, CLEAN, DP, EMPTY, LAYOUT, REP
 
 
 def test_the_whole_run() -> None:
-    told = json.loads(json.dumps(run_to_json(REPORT)))
-    results, fits, links = told.pop("results"), told.pop("fits"), told.pop("links")
-    speeds = [one.busbw for one in REPORT.measurements if one.busbw is not None]
-    assert told == {
+    reported = json.loads(json.dumps(run_to_json(REPORT)))
+    results, fits, links = reported.pop("results"), reported.pop("fits"), reported.pop("links")
+    speeds = [row.busbw for row in REPORT.measurements if row.busbw is not None]
+    assert reported == {
         "ok": False,
         "sizes": {"dp": 2, "sp": 2},
         "launcher": "spawn",
@@ -33,14 +33,14 @@ def test_the_whole_run() -> None:
         "average_bus_bandwidth": {"bandwidth": pytest.approx(sum(speeds) / 6)},
     }
     assert len(results) == 8
-    assert [one["levels"] for one in results] == [
+    assert [row["levels"] for row in results] == [
         *[["across"]] * 4,
         *[["inside"]] * 2,
         ["across", "inside"],
         ["across"],
     ]
     # one line counts: two ranks, 2 steps and a factor of 1, on two hosts
-    (fit,) = [one for one in fits if one["mode"] == "concurrent"]
+    (fit,) = [row for row in fits if row["mode"] == "concurrent"]
     assert links == {
         "bandwidth_inter_node": pytest.approx(1 / fit["beta"] / 1e9),
         "latency_inter_node": pytest.approx(fit["alpha"] / 2),
@@ -57,12 +57,12 @@ def test_the_whole_run() -> None:
 
 
 def test_a_result_key_by_key() -> None:
-    told = run_to_json(REPORT)["results"][1]
-    per_iter, speed = told.pop("in_place_per_iter"), told.pop("in_place")
+    reported = run_to_json(REPORT)["results"][1]
+    per_iter, speed = reported.pop("in_place_per_iter"), reported.pop("in_place")
     slowest, fastest, rank = (
-        told.pop(name) for name in ("slowest_group", "fastest_group", "slowest_rank")
+        reported.pop(name) for name in ("slowest_group", "fastest_group", "slowest_rank")
     )
-    assert told == {
+    assert reported == {
         "op": "all_reduce",
         "axes": "dp",
         "mode": "concurrent",
@@ -111,44 +111,44 @@ def test_a_result_key_by_key() -> None:
     ],
 )
 def test_the_words_of_nccl_tests(op: str, count: int, redop: str, root: str, place: str) -> None:
-    one = summarize(LAYOUT, Case(op, DP, 1024), ALONE, took(1, 1, 1, 1))
-    (told,) = run_to_json(replace(CLEAN, measurements=(one,)))["results"]
-    assert (told["count"], told["redop"], told["root"]) == (count, redop, root)
-    assert told[place]["time"] == pytest.approx(1000)
+    row = summarize(LAYOUT, Case(op, DP, 1024), ALONE, took(1, 1, 1, 1))
+    (reported,) = run_to_json(replace(CLEAN, measurements=(row,)))["results"]
+    assert (reported["count"], reported["redop"], reported["root"]) == (count, redop, root)
+    assert reported[place]["time"] == pytest.approx(1000)
     (other,) = {"in_place", "out_of_place"} - {place}
-    assert told[other] is None
+    assert reported[other] is None
 
 
 def test_what_was_not_measured_is_null() -> None:
     lack = Measurement(
         Case("broadcast", BOTH, 1024), "overlap", (2, 2), unsupported="no such thing"
     )
-    (told,) = run_to_json(replace(CLEAN, measurements=(lack,)))["results"]
+    (reported,) = run_to_json(replace(CLEAN, measurements=(lack,)))["results"]
     nothing = ("in_place", "in_place_per_iter", "actual_iterations", "ratio", "groups")
     nothing += ("num_groups", "slowest_group", "fastest_group", "slowest_rank")
-    assert {name: told[name] for name in nothing} == dict.fromkeys(nothing)
-    assert (told["lacks"], told["ranks"]) == ("no such thing", [2, 2])
+    assert {name: reported[name] for name in nothing} == dict.fromkeys(nothing)
+    assert (reported["lacks"], reported["ranks"]) == ("no such thing", [2, 2])
 
 
 def test_a_run_cut_short_is_not_ok() -> None:
     assert run_to_json(CLEAN)["ok"]
-    told = run_to_json(EMPTY)
-    assert (told["ok"], told["interrupted"]) == (False, True)
-    assert told["average_bus_bandwidth"] == {"bandwidth": None}
+    reported = run_to_json(EMPTY)
+    assert (reported["ok"], reported["interrupted"]) == (False, True)
+    assert reported["average_bus_bandwidth"] == {"bandwidth": None}
 
 
 def test_levels_are_those_of_ranks_wherever_they_sit() -> None:
     placed = replace(REPORT, hosts={3: "a", 1: "b", 2: "a", 0: "b"})  # dp: ranks 3 2, and 1 0
-    told = run_to_json(placed)
-    assert [one["levels"] for one in told["results"]][3:7] == [
+    reported = run_to_json(placed)
+    assert [row["levels"] for row in reported["results"]][3:7] == [
         *[["inside"], ["across"], ["across"]],
         ["inside", "across"],
     ]
-    assert told["links"].keys() == {"bandwidth_intra_node", "latency_intra_node", "source"}
-    assert told["hosts"] == ["b", "b", "a", "a"]
+    assert reported["links"].keys() == {"bandwidth_intra_node", "latency_intra_node", "source"}
+    assert reported["hosts"] == ["b", "b", "a", "a"]
 
 
-def test_of_a_sample_it_says_how_many_groups() -> None:
-    one = replace(REPORT.measurements[0], groups=16, num_groups=1000)
-    (told,) = run_to_json(replace(CLEAN, measurements=(one,)))["results"]
-    assert (told["groups"], told["num_groups"]) == (16, 1000)
+def test_the_number_of_sampled_groups_is_shown() -> None:
+    row = replace(REPORT.measurements[0], groups=16, num_groups=1000)
+    (reported,) = run_to_json(replace(CLEAN, measurements=(row,)))["results"]
+    assert (reported["groups"], reported["num_groups"]) == (16, 1000)

@@ -97,7 +97,7 @@ def test_ranks_that_share_a_node_share_what_leaves_it() -> None:
 def test_alone_counts_where_there_is_no_other_way() -> None:
     report = modelled(MACHINES["h100"], 4, 2, 2, ["tp"], 2.0)
     lone = replace(
-        report, measurements=tuple(one for one in report.measurements if one.mode == ALONE)
+        report, measurements=tuple(row for row in report.measurements if row.mode == ALONE)
     )
     assert link_speeds(report)["bandwidth_intra_node"] == pytest.approx(450, rel=1e-3)
     assert link_speeds(lone)["bandwidth_intra_node"] == pytest.approx(225, rel=1e-3)
@@ -122,7 +122,7 @@ def test_what_a_line_does_not_tell_is_left_out() -> None:
 
 def test_other_operations_and_runs_without_lines_tell_nothing() -> None:
     assert link_speeds(EMPTY) == {}
-    others = [replace(one, case=replace(one.case, op="broadcast")) for one in REPORT.measurements]
+    others = [replace(row, case=replace(row.case, op="broadcast")) for row in REPORT.measurements]
     assert link_speeds(replace(REPORT, measurements=tuple(others))) == {}
     assert set(RING) == set(PASSES)
 
@@ -148,7 +148,7 @@ def test_the_group_that_leaves_its_nodes_most_often_counts() -> None:
     assert locality(Layout(dp=2, tp=4), hosts, "tp") == Locality(ACROSS, 1)
 
 
-def test_hosts_are_told_by_rank_wherever_it_sits() -> None:
+def test_hosts_are_looked_up_by_rank() -> None:
     hosts = {3: "a", 1: "b", 2: "a", 0: "b"}
     layout = Layout(dp=2, sp=2, ranks=[3, 1, 2, 0])  # dp: ranks 3 2, and 1 0
     assert (locality(layout, hosts, "dp").level, locality(layout, hosts, "sp").level) == (

@@ -81,7 +81,7 @@ def test_groups_without_a_turn_do_not_count(layout: Layout, seed: int) -> None:
         assert found.timing.calls == 3 * len(chosen)
         assert {found.slowest.ranks, found.fastest.ranks} <= {tuple(r) for r in chosen.tolist()}
         assert found.rank.rank in chosen
-        assert found.rank.seconds == np.nanmax([np.median(one) for one in took])
+        assert found.rank.seconds == np.nanmax([np.median(row) for row in took])
 
 
 def test_what_was_not_measured_has_no_bandwidth() -> None:
@@ -137,7 +137,7 @@ def test_a_group_that_is_the_whole_mesh_is_all_of_it_whatever_axes_of_one_rank_t
     assert two.slowest.where == "sp=0 tp=0"
 
 
-def test_a_placed_mesh_is_told_by_its_ranks_not_by_their_positions() -> None:
+def test_a_placed_mesh_is_described_by_its_ranks() -> None:
     layout = Layout(dp=2, sp=2, ranks=[3, 1, 2, 0])  # rank 1 at dp=0 sp=1, rank 0 at dp=1 sp=1
     took = np.array([[1.0], [4.0], [1.0], [3.0]])
     found = summarize(layout, Case("broadcast", DP, 4), ALONE, took)
@@ -179,7 +179,7 @@ def test_p99_of_so_many(number: int, wanted: int) -> None:
 
 @quick
 @given(times)
-def test_a_timing_is_in_order_and_says_how_many(values: list[float]) -> None:
+def test_a_timing_is_in_order_and_has_its_count(values: list[float]) -> None:
     found = Timing.of(values)
     parts = [found.least, found.spread.low, found.median, found.spread.high, found.most]
     assert parts == sorted(parts)

@@ -53,8 +53,8 @@ def test_what_company_costs() -> None:
     # dp and sp at once 5, against the slower of 2.5 and 1.5
     wanted = [None, 2.5 / 1.5, None, 7 / 4, None, 1.5, 2.0, None]
     found = slowdowns(FOUND)
-    assert [one is None for one in found] == [one is None for one in wanted]
-    assert [one for one in found if one] == pytest.approx([one for one in wanted if one])
+    assert [row is None for row in found] == [row is None for row in wanted]
+    assert [row for row in found if row] == pytest.approx([row for row in wanted if row])
 
 
 def test_company_is_compared_with_what_there_is() -> None:
@@ -68,7 +68,7 @@ def test_company_is_compared_with_what_there_is() -> None:
 
 def test_who_is_slow() -> None:
     dp_alone, dp, *_ = found = slowest(FOUND)
-    assert [(one.target, one.mode, one.rows) for one in found] == [
+    assert [(row.target, row.mode, row.rows) for row in found] == [
         ("dp", "alone", 2),
         ("dp", "concurrent", 2),
         ("sp", "alone", 1),
@@ -84,9 +84,9 @@ def test_who_is_slow() -> None:
 
 def test_the_most_frequent_is_named() -> None:
     rows = [FOUND[3], FOUND[1], FOUND[1]]
-    (one,) = slowest(rows)
-    assert (one.group.where, one.group_rows, one.rows) == ("sp=1", 2, 3)
-    assert (one.rank.rank, one.rank_rows) == (1, 2)
+    (row,) = slowest(rows)
+    assert (row.group.where, row.group_rows, row.rows) == ("sp=1", 2, 3)
+    assert (row.rank.rank, row.rank_rows) == (1, 2)
 
 
 def test_a_wrong_element_counts_once_however_often_its_case_is_measured() -> None:

@@ -135,7 +135,7 @@ def test_a_host_is_that_of_the_rank_wherever_it_sits() -> None:
     assert text.endswith("\nOK: 1 row in 1.2 s; 0 wrong elements.")
 
 
-def test_of_a_sample_it_says_how_many_groups() -> None:
+def test_the_number_of_sampled_groups_is_shown() -> None:
     one = replace(FOUND[0], groups=16, num_groups=1000)
     assert "\nall_reduce over dp, n = 2; alone: 16 of 1000 groups\n" in results_table(
         replace(CLEAN, measurements=(one, FOUND[1]))

@@ -139,7 +139,7 @@ def test_nodes_that_come_in_turn_are_all_among_it() -> None:
     assert (found[0], found[-1]) == (0, 15)
 
 
-def test_groups_over_nodes_are_told_apart_by_all_their_nodes() -> None:
+def test_groups_over_nodes_differ_if_any_node_differs() -> None:
     # all begin on the same node; the second rank tells them apart
     rows = np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
     hosts = {0: "a", 1: "a", 2: "a", 3: "a", 4: "b", 5: "c", 6: "b", 7: "d"}

@@ -78,30 +78,45 @@ def test_four_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    asked = ["dp=-1", "tp=1", "--json", "--ops", "broadcast,send_recv", "--sizes", "1K:4K"]
-    code, out, error = ended(begun(*torchrun, *MODULE, *asked, *QUICK))
+    arguments = ["dp=-1", "tp=1", "--json", "--ops", "broadcast,send_recv", "--sizes", "1K:4K"]
+    code, out, error = ended(begun(*torchrun, *MODULE, *arguments, *QUICK))
     assert code == 0, error
-    told = json.loads(out)  # one object, printed once
-    assert (told["ok"], told["launcher"], told["sizes"]) == (True, "torchrun", {"dp": 2, "tp": 1})
-    assert told["config"] == {"warmup_iterations": 0, "iterations": 2}
-    assert [(one["op"], one["size"], one["mode"]) for one in told["results"]] == [
+    reported = json.loads(out)  # one object, printed once
+    assert (reported["ok"], reported["launcher"], reported["sizes"]) == (
+        True,
+        "torchrun",
+        {"dp": 2, "tp": 1},
+    )
+    assert reported["config"] == {"warmup_iterations": 0, "iterations": 2}
+    assert [(one["op"], one["size"], one["mode"]) for one in reported["results"]] == [
         (op, size, "alone") for op in ("broadcast", "send_recv") for size in (1024, 4096)
     ]
-    for one in told["results"]:
+    for one in reported["results"]:
         speed = one["in_place" if one["op"] == "broadcast" else "out_of_place"]
         assert speed["alg_bw"] == pytest.approx(one["size"] / speed["time"] / 1e3)
         assert (speed["nwrong"], one["ranks"]) == (0, [2])
-    assert [fit["sizes"] for fit in told["fits"]] == [[1024, 4096]] * 2
+    assert [fit["sizes"] for fit in reported["fits"]] == [[1024, 4096]] * 2
 
 
 def test_from_eight_ranks_to_json_and_a_search(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["dp=4", "tp=2", "-n", "8", "--ops", "all_reduce", "--axes", "dp,tp", "--alone", "2"]
-    assert main(["bench", *asked, "--sizes", "1K:256K", "--json", *QUICK]) == 0
+    arguments = [
+        "dp=4",
+        "tp=2",
+        "-n",
+        "8",
+        "--ops",
+        "all_reduce",
+        "--axes",
+        "dp,tp",
+        "--alone",
+        "2",
+    ]
+    assert main(["bench", *arguments, "--sizes", "1K:256K", "--json", *QUICK]) == 0
     out = capfd.readouterr().out
-    told = json.loads(out)
-    groups = {(one["axes"], one["mode"]): one["groups"] for one in told["results"]}
+    reported = json.loads(out)
+    groups = {(one["axes"], one["mode"]): one["groups"] for one in reported["results"]}
     assert groups == {
         ("dp", "alone"): 2,
         ("dp", "concurrent"): 2,
@@ -112,12 +127,12 @@ def test_from_eight_ranks_to_json_and_a_search(
     model = ["--model", str(ROOT / "examples/llama-3-8b.json"), "--links", str(tmp_path / "r.json")]
     job = ["--world", "8", "--nodes", "1", "--global-batch", "8", "--seq", "8192", "--json"]
     assert main(["search", *job, *model]) == 0
-    links = json.loads(capfd.readouterr().out)["job"]["links"]
-    assert {one["levels"][0] for one in told["results"]} == {"inside"}
-    assert {name: links[name] for name in told["links"] if name != "source"} == {
-        name: figure for name, figure in told["links"].items() if name != "source"
+    links = json.loads(capfd.readouterr().out)["job"]["machine"]
+    assert {one["levels"][0] for one in reported["results"]} == {"inside"}
+    assert {name: links[name] for name in reported["links"] if name != "source"} == {
+        name: figure for name, figure in reported["links"].items() if name != "source"
     }
-    assert {"bandwidth_intra_node", "latency_intra_node"} & told[
+    assert {"bandwidth_intra_node", "latency_intra_node"} & reported[
         "links"
     ].keys()  # of a line without a slope only one
 
@@ -134,8 +149,8 @@ def test_a_wrong_result_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "measure_on_shared_device", one_is_wrong)
-    asked = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
-    assert main(["bench", *asked]) == 1
+    arguments = ["dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "64:256", *QUICK]
+    assert main(["bench", *arguments]) == 1
     out, _ = capsys.readouterr()
     assert re.search(r"FAILED: 2 rows in \d+\.\d s; 4 wrong elements\.\n$", out)
 
@@ -166,16 +181,16 @@ def interrupted(whole: bool, *command: str) -> tuple[int, str, str]:
     many = ["--sizes", "1K:64K:2", "--iters", "400", "--timeout", "30", "--device", "cpu"]
     process = begun(*command, *many, stderr=theirs)
     os.close(theirs)
-    told = b""
-    while b" %: " not in told:
+    reported = b""
+    while b" %: " not in reported:
         assert select.select([ours], [], [], 60)[0]
-        told += os.read(ours, 1024)
+        reported += os.read(ours, 1024)
     (os.killpg if whole else os.kill)(process.pid, signal.SIGINT)
     code, out, _ = ended(process)
     with suppress(OSError):  # the other end is closed
-        told += os.read(ours, 65536)
+        reported += os.read(ours, 65536)
     os.close(ours)
-    return code, out, told.decode()
+    return code, out, reported.decode()
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -281,7 +296,7 @@ MISUSE = [
 
 
 @pytest.mark.parametrize(("typed", "said"), MISUSE)
-def test_misuse_is_told_before_a_rank_is_started(
+def test_misuse_is_reported_before_a_rank_starts(
     typed: list[str],
     said: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -93,24 +93,24 @@ def test_eight_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    asked = ["sp=2", "dp=-1", "tp=1", "--groups", "sp dp", "--json", *CPU]
-    code, out, error = ended(begun(*torchrun, *MODULE, *asked))
+    arguments = ["sp=2", "dp=-1", "tp=1", "--groups", "sp dp", "--json", *CPU]
+    code, out, error = ended(begun(*torchrun, *MODULE, *arguments))
     assert code == 0, error
-    told = json.loads(out)  # one object, printed once
-    assert told["sizes"] == {"dp": 2, "sp": 2, "tp": 1}
-    assert (told["ok"], told["launcher"], told["backend"]) == (True, "torchrun", "gloo")
-    found = {tuple(one["axes"]): one for one in told["groups"]}
-    assert {axes: (one["num_groups"], one["group_size"]) for axes, one in found.items()} == {
+    reported = json.loads(out)  # one object, printed once
+    assert reported["sizes"] == {"dp": 2, "sp": 2, "tp": 1}
+    assert (reported["ok"], reported["launcher"], reported["backend"]) == (True, "torchrun", "gloo")
+    results = {tuple(one["axes"]): one for one in reported["groups"]}
+    assert {axes: (one["num_groups"], one["group_size"]) for axes, one in results.items()} == {
         ("dp", "sp"): (1, 4),
         ("dp",): (2, 2),
         ("sp",): (2, 2),
         ("sp", "dp"): (1, 4),
     }
-    assert all(one["members"] == 4 for one in found.values())
-    assert 0 < found["dp",]["seconds"] <= found["dp",]["slowest_seconds"] < told["checked"]
+    assert all(one["members"] == 4 for one in results.values())
+    assert 0 < results["dp",]["seconds"] <= results["dp",]["slowest_seconds"] < reported["checked"]
 
 
-def test_one_rank_by_itself_has_nothing_to_meet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_rank_has_no_group_to_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "dp=-1", "tp=1", "-n", "1", *CPU]) == 0
     _, dp, tp, last = capsys.readouterr().out.splitlines()
     assert dp == "OK  dp  1 group of 1  nothing to check"
@@ -188,9 +188,9 @@ def test_a_group_of_other_ranks(
 ) -> None:
     _, *rest = fails(one_is_elsewhere, monkeypatch, capsys).splitlines()
     assert rest == [
-        "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp is not the one the mesh "
-        "says.",
-        "  A gather over it met other ranks, or in another order, on ranks 1.",
+        "  MeshkitError: mesh.verify(timeout=20.0): the group over dp sp does not hold "
+        "the ranks of the layout.",
+        "  A gather over it returned other ranks, or another order, on ranks 1.",
         "  Fix: close the mesh and build it again; report this with the version of torch.",
     ]
 
@@ -231,12 +231,12 @@ def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
 
 @pytest.mark.slow
 def test_a_rank_of_a_launcher_that_is_killed() -> None:
-    asked = ["dp=2", "--timeout", "20", *CPU]
+    arguments = ["dp=2", "--timeout", "20", *CPU]
     spoiled = "from meshkit import Mesh\nfrom meshkit.cli.main import main\n"
     spoiled += "from tests.cli.commands.test_check import dies\nimport pytest\n"
     spoiled += "pytest.MonkeyPatch().setattr(Mesh, 'verify', dies)\n"
-    spoiled += f"main(['check', *{asked}])"
-    zero, one = by_hand([*MODULE, *asked], ["-c", spoiled])
+    spoiled += f"main(['check', *{arguments}])"
+    zero, one = by_hand([*MODULE, *arguments], ["-c", spoiled])
     assert one[0] == -9
     assert (zero[0], zero[1]) == (1, "")
     assert "Traceback" not in zero[2]
@@ -290,7 +290,7 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
         ),
     ],
 )
-def test_misuse_is_told_before_a_rank_is_started(
+def test_misuse_is_reported_before_a_rank_starts(
     typed: list[str],
     said: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -302,9 +302,9 @@ def test_misuse_is_told_before_a_rank_is_started(
     assert capsys.readouterr() == ("", f"meshkit check{said}")
 
 
-def test_a_mesh_that_does_not_fit_a_launcher_is_told_as_it_was_typed() -> None:
-    asked = [*MODULE, "dp=4", "--groups", "dp", *CPU]
-    for code, out, error in by_hand(asked, asked):
+def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
+    arguments = [*MODULE, "dp=4", "--groups", "dp", *CPU]
+    for code, out, error in by_hand(arguments, arguments):
         assert (code, out) == (2, "")
         *_, first, evidence, fix = error.splitlines()
         typed = "meshkit check dp=4 --groups dp --device cpu"

@@ -50,7 +50,7 @@ def test_the_json(answer: Answers) -> None:
     }
 
 
-def test_a_batch_says_who_really_reads_otherwise(answer: Answers) -> None:
+def test_a_batch_lists_the_ranks_that_read_other_samples(answer: Answers) -> None:
     batch = "--global-batch 8 --accumulation-steps 1 --json"
     assert json.loads(answer("diff dp=4 dp=8 --json")[1])["data"] == [0, 1, 2, 3]
     assert json.loads(answer(f"diff dp=4 dp=8 {batch}")[1])["data"] == []
@@ -113,10 +113,10 @@ def test_a_batch_without_dp_names_sizes_that_can_be_typed(answer: Answers) -> No
 
 def test_the_options_of_a_batch_stay_in_a_fix(answer: Answers) -> None:
     batch = "--global-batch 100 --micro-batch 3"
-    code, _, said = answer(f'diff "ep=-1 pp=3 tp=8" "seq=1 dp=-1 cp=1" {batch}')
+    code, _, printed = answer(f'diff "ep=-1 pp=3 tp=8" "seq=1 dp=-1 cp=1" {batch}')
     assert code == 2
     fix = f'meshkit diff "ep=1 pp=3 tp=8 dp=-1" "seq=1 dp=-1 cp=1" {batch}.'
-    assert said.splitlines()[-1] == f"  Fix: {fix}"
+    assert printed.splitlines()[-1] == f"  Fix: {fix}"
 
 
 def test_two_million_ranks(answer: Answers) -> None:
@@ -127,6 +127,6 @@ def test_two_million_ranks(answer: Answers) -> None:
     assert "dp    2097152        1  2097152 ranks: 0-2097151\n" in text
 
 
-def test_what_a_fix_says_works(answer: Answers) -> None:
+def test_the_fix_works(answer: Answers) -> None:
     assert answer('diff "x=2" "y=-1" --world 8')[0] == 0
     assert answer('diff "dp=4 sp=2" "dp=2 sp=2 tp=2"')[0] == 0

@@ -58,14 +58,14 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return ask
 
 
-def found(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+def results(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     """The findings of a run with --json, by name."""
-    told = json.loads(done.stdout)
-    assert told.keys() == {"ok", "findings"}
-    assert told["ok"] is all(one["ok"] for one in told["findings"])
-    assert done.returncode == (0 if told["ok"] else 1)
-    assert all(one.keys() == {"name", "ok", "found", "advice"} for one in told["findings"])
-    return {one["name"]: one for one in told["findings"]}
+    reported = json.loads(done.stdout)
+    assert reported.keys() == {"ok", "findings"}
+    assert reported["ok"] is all(one["ok"] for one in reported["findings"])
+    assert done.returncode == (0 if reported["ok"] else 1)
+    assert all(one.keys() == {"name", "ok", "found", "advice"} for one in reported["findings"])
+    return {one["name"]: one for one in reported["findings"]}
 
 
 def test_the_text_word_for_word() -> None:
@@ -83,9 +83,9 @@ def test_the_text_word_for_word() -> None:
 
 
 def test_the_json() -> None:
-    told = json.loads(doctor.as_json(FINDINGS))
-    assert told["ok"] is False
-    assert told["findings"][2] == {
+    reported = json.loads(doctor.as_json(FINDINGS))
+    assert reported["ok"] is False
+    assert reported["findings"][2] == {
         "name": "host name",
         "ok": False,
         "found": "box has none",
@@ -101,7 +101,7 @@ def test_the_deadline_is_that_of_the_network() -> None:
 def test_a_real_run_looks_at_everything_promised() -> None:
     done = run("--json")
     assert done.stderr == ""
-    findings = found(done)
+    findings = results(done)
     assert {
         *("python", "torch", "devices", "backends", "launcher", "rank", "world_size"),
         *("local_rank", "local_world_size", "node_rank", "num_nodes", "host name"),
@@ -111,7 +111,7 @@ def test_a_real_run_looks_at_everything_promised() -> None:
     assert findings["rank"]["found"] == "0 (no launcher)"
 
 
-def test_each_line_says_ok_or_failed(here: Here) -> None:
+def test_each_line_begins_with_ok_or_failed(here: Here) -> None:
     done = here()
     assert done.stdout.isascii()
     lines = done.stdout.splitlines()
@@ -137,7 +137,7 @@ def test_a_bad_environment_is_shown_and_fails(here: Here) -> None:
 
 
 def test_an_interface_that_is_not_there(here: Here) -> None:
-    findings = found(here("--json", GLOO_SOCKET_IFNAME="eth77", NCCL_SOCKET_IFNAME="=eth78"))
+    findings = results(here("--json", GLOO_SOCKET_IFNAME="eth77", NCCL_SOCKET_IFNAME="=eth78"))
     assert findings["gloo interface"]["found"] == (
         "GLOO_SOCKET_IFNAME=eth77, but this machine has no eth77"
     )
@@ -145,14 +145,14 @@ def test_an_interface_that_is_not_there(here: Here) -> None:
 
 
 def test_an_allocation_without_srun(here: Here) -> None:
-    findings = found(here("--json", SLURM_NTASKS="4"))
+    findings = results(here("--json", SLURM_NTASKS="4"))
     assert findings["launcher"]["ok"] is False
     assert findings["rank"]["found"] == "0 (no srun (SLURM_NTASKS = 4))"
 
 
 def test_no_torch_is_a_finding_too(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise OSError('libc10.so: wrong ELF class')\n")
-    findings = found(run("--json", PYTHONPATH=str(tmp_path)))
+    findings = results(run("--json", PYTHONPATH=str(tmp_path)))
     assert findings["torch"]["found"] == ("cannot be imported: OSError: libc10.so: wrong ELF class")
     assert "devices" not in findings
     assert "shared memory" in findings
@@ -180,7 +180,7 @@ def test_a_resolver_that_never_answers_does_not_hang_the_doctor() -> None:
         check=False,
     )
     assert time.monotonic() - began < 40
-    findings = found(done)
+    findings = results(done)
     assert "has no address: no answer within 0.2 s (0." in findings["host name"]["found"]
     assert findings["master host"]["found"].startswith("far has no address: no answer within 0.2 s")
 

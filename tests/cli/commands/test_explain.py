@@ -39,11 +39,11 @@ def test_one_rank(answer: Answers) -> None:
 def test_one_rank_as_json(answer: Answers) -> None:
     code, text, _ = answer(f"explain 5 sp=2 --world 8 --nodes 2 {BATCH} --seq 16 --seed 0 --json")
     assert code == 0
-    told = json.loads(text)
+    reported = json.loads(text)
     plan = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
-    assert told.pop("samples") == plan.samples(0, 2).tolist()
-    assert [axis.pop("peers") for axis in told["axes"]] == [[1, 3, 5, 7], [4, 5]]
-    assert told == {
+    assert reported.pop("samples") == plan.samples(0, 2).tolist()
+    assert [axis.pop("peers") for axis in reported["axes"]] == [[1, 3, 5, 7], [4, 5]]
+    assert reported == {
         "rank": 5,
         "coordinate": {"dp": 2, "sp": 1},
         "node": 1,
@@ -60,11 +60,13 @@ def test_one_rank_as_json(answer: Answers) -> None:
 def test_all_ranks_as_json(answer: Answers) -> None:
     code, text, _ = answer("explain --all dp=4 sp=2 --nodes 2 --json")
     assert code == 0
-    told = json.loads(text)["ranks"]
+    reported = json.loads(text)["ranks"]
     layout = Layout(dp=4, sp=2)
-    assert [one["rank"] for one in told] == [*range(8)]
-    assert [one["coordinate"] for one in told] == [layout.coordinate(rank) for rank in range(8)]
-    assert [(one["node"], one["slot"]) for one in told] == [divmod(rank, 4) for rank in range(8)]
+    assert [one["rank"] for one in reported] == [*range(8)]
+    assert [one["coordinate"] for one in reported] == [layout.coordinate(rank) for rank in range(8)]
+    assert [(one["node"], one["slot"]) for one in reported] == [
+        divmod(rank, 4) for rank in range(8)
+    ]
 
 
 def test_all_ranks_as_a_table(answer: Answers) -> None:
@@ -91,13 +93,13 @@ def test_a_hundred_thousand_ranks(answer: Answers) -> None:
 @pytest.mark.parametrize("micro", [1, 10**17])
 def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
     code, text, _ = answer(f"explain 1 dp=2 --global-batch {8 * 10**17} --micro-batch {micro}")
-    said = next(line for line in text.splitlines() if line.startswith("samples"))
+    printed = next(line for line in text.splitlines() if line.startswith("samples"))
     few, many = (
         "1, 3, 5, ..., 799999999999999999 (400000000000000000)",
         ("100000000000000000-199999999999999999"),
     )
     assert code == 0
-    assert said.removeprefix("samples").lstrip().startswith(few if micro == 1 else many)
+    assert printed.removeprefix("samples").lstrip().startswith(few if micro == 1 else many)
 
 
 @pytest.mark.parametrize(

@@ -73,41 +73,42 @@ def test_four_local_processes_greet() -> None:
     pids = set()
     for rank, line in enumerate(lines):
         pattern = rf"rank {rank} of 4 says hello from host {where}, device \S+, pid (\d+)"
-        found = re.fullmatch(pattern, line)
-        assert found, line
-        pids.add(found[1])
+        results = re.fullmatch(pattern, line)
+        assert results, line
+        pids.add(results[1])
     assert len(pids) == 4
     assert re.fullmatch(r"OK: the all-reduce over 4 ranks on \w+\.", last)
 
 
+@pytest.mark.slow
 def test_four_local_processes_as_one_json_object(here: Here) -> None:
     code, out, error = here("-n", "4", "--json", "--device", "cpu")
     assert (code, error) == (0, "")
-    told = json.loads(out)
-    assert (told["ok"], told["world_size"]) == (True, 4)
-    assert [rank["rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
-    assert [rank["local_rank"] for rank in told["ranks"]] == [0, 1, 2, 3]
-    assert {rank["device"] for rank in told["ranks"]} == {"cpu"}
-    assert {rank["host"] for rank in told["ranks"]} == {socket.gethostname()}
-    assert {rank["launcher"] for rank in told["ranks"]} == {"spawn"}
-    assert len({rank["pid"] for rank in told["ranks"]}) == 4
+    reported = json.loads(out)
+    assert (reported["ok"], reported["world_size"]) == (True, 4)
+    assert [rank["rank"] for rank in reported["ranks"]] == [0, 1, 2, 3]
+    assert [rank["local_rank"] for rank in reported["ranks"]] == [0, 1, 2, 3]
+    assert {rank["device"] for rank in reported["ranks"]} == {"cpu"}
+    assert {rank["host"] for rank in reported["ranks"]} == {socket.gethostname()}
+    assert {rank["launcher"] for rank in reported["ranks"]} == {"spawn"}
+    assert len({rank["pid"] for rank in reported["ranks"]}) == 4
 
 
 def test_without_n_it_is_one_process_here() -> None:
     done = run("-W", "error", *MODULE, "--json", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["world_size"] == 1
-    assert told["ranks"][0]["launcher"] == "single"
+    reported = json.loads(done.stdout)
+    assert reported["world_size"] == 1
+    assert reported["ranks"][0]["launcher"] == "single"
 
 
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = run(*torchrun, *MODULE, "--json", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)  # one object, printed once
-    assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
-    assert {rank["launcher"] for rank in told["ranks"]} == {"torchrun"}
+    reported = json.loads(done.stdout)  # one object, printed once
+    assert [rank["rank"] for rank in reported["ranks"]] == [0, 1]
+    assert {rank["launcher"] for rank in reported["ranks"]} == {"torchrun"}
 
 
 def test_n_inside_a_launcher_starts_a_job_of_its_own(

@@ -122,17 +122,17 @@ def test_without_nodes_it_is_the_grid_alone(answer: Answers) -> None:
 def test_the_json(answer: Answers) -> None:
     code, text, _ = answer(f"plan dp=-1 tp=2 --world 8 --nodes 2 --groups 'dp tp' --json {BATCH}")
     assert code == 0
-    told = json.loads(text)
-    assert told["axes"][0] == {
+    reported = json.loads(text)
+    assert reported["axes"][0] == {
         **{"axis": "dp", "size": 4, "stride": 2, "groups": 2, "first_group": [0, 2, 4, 6]},
         **{"crossing": 2, "spans": 2},
     }
-    assert told["batch"] == {
+    assert reported["batch"] == {
         **{"dp": 4, "global_batch": 1024, "micro_batch": 4, "accumulation_steps": 64},
         "uneven": False,
     }
-    del told["axes"], told["batch"]
-    assert told == {
+    del reported["axes"], reported["batch"]
+    assert reported == {
         "world_size": 8,
         "sizes": {"dp": 4, "tp": 2},
         "node_sizes": [4, 4],
@@ -333,13 +333,13 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(
     file.write_text(DEALT)
     command = f"plan dp=2 tp=4 --hosts {file}"
     monkeypatch.setattr(terminal, "get_line_characters", lambda: "")
-    _, said, _ = answer(command)
-    assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in said
-    assert f"or meshkit {command} --place." in " ".join(said.split())  # what is typed next
+    _, printed, _ = answer(command)
+    assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in printed
+    assert f"or meshkit {command} --place." in " ".join(printed.split())  # what is typed next
     assert answer(f"{command} --place --svg {picture}") == (0, PLACED, "")
     assert "<title>rank 2\ndp=0 tp=1\nnode 0<" in picture.read_text()
-    _, said, _ = answer(f"{command} --place --json")
-    placement = json.loads(said)["placement"]
+    _, printed, _ = answer(f"{command} --place --json")
+    placement = json.loads(printed)["placement"]
     assert placement["ranks"] == [0, 2, 4, 6, 1, 3, 5, 7]
     assert (placement["cost"], placement["before"]) == ({"node": 4.0}, {"node": 256.0})
 

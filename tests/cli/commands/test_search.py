@@ -58,7 +58,7 @@ def test_the_command_prints_the_table(
     assert run(capsys, *size, *model) == (1, NONE + "\n", "")
 
 
-def test_what_it_says_to_type_is_a_mesh_of_that_world(
+def test_the_printed_call_builds_a_mesh_of_that_world(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, out, _ = run(capsys, *ASKED, "--model", str(folder / "mixtral.json"))
@@ -77,20 +77,20 @@ def test_what_it_says_to_type_is_a_mesh_of_that_world(
 # ---------------------------------------------------------------- JSON and options
 
 
-def test_json_says_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_the_whole_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(folder / "llama-8b.json")
     code, out, _ = run(capsys, *ASKED, "--model", model, "--json", "--top", "3")
-    said = json.loads(out)
+    printed = json.loads(out)
     assert code == 0
-    assert said["ok"] is True
-    assert said["parameters"] == 8_030_261_248
-    assert said["model"]["kv_heads"] == 8
-    assert said["job"]["machine"]["bandwidth_intra_node"] == 450
-    assert len(said["best"]) == 3
-    assert said["best"][0]["sizes"] == {"dp": 64}
-    assert said["best"][0]["step"] == pytest.approx(sum(said["best"][0]["terms"].values()))
-    assert said["fits"] + sum(one["count"] for one in said["excluded"]) == 210
-    assert "promises no seconds" in said["note"]
+    assert printed["ok"] is True
+    assert printed["parameters"] == 8_030_261_248
+    assert printed["model"]["kv_heads"] == 8
+    assert printed["job"]["machine"]["bandwidth_intra_node"] == 450
+    assert len(printed["best"]) == 3
+    assert printed["best"][0]["sizes"] == {"dp": 64}
+    assert printed["best"][0]["step"] == pytest.approx(sum(printed["best"][0]["terms"].values()))
+    assert printed["fits"] + sum(row["count"] for row in printed["excluded"]) == 210
+    assert "promises no seconds" in printed["note"]
 
 
 def test_memory_and_links_are_those_that_were_given(
@@ -111,7 +111,7 @@ def test_memory_and_links_are_those_that_were_given(
         "A rank: 40 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.",
     ]
     tight = json.loads(run(capsys, *ASKED, *model, "--memory", "40", "--json")[1])
-    assert all(one["memory_gb"] <= 40 for one in tight["best"])
+    assert all(row["memory_gb"] <= 40 for row in tight["best"])
 
 
 # ---------------------------------------------------------------- links out of meshkit bench
@@ -144,18 +144,18 @@ def test_a_bench_without_lines_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], links: object
 ) -> None:
     path = benched(folder, links=links)
-    told = (
+    reported = (
         f"{line(folder, path)}: the file of --links has no line of all_reduce, all_gather or "
         "reduce_scatter.\n"
         "  Fix: a run with at least two sizes, for example meshkit bench dp=2 -n 2 --sizes 1K:1M "
         "--json.\n"
     )
     model = ["--model", str(folder / "llama-8b.json")]
-    assert run(capsys, *ASKED, *model, "--links", path) == (2, "", told)
+    assert run(capsys, *ASKED, *model, "--links", path) == (2, "", reported)
 
 
 @pytest.mark.parametrize(
-    ("said", "end"),
+    ("printed", "end"),
     [
         (run_to_json(REPORT), "failed.\n  Wrong elements: 3."),
         (run_to_json(EMPTY), "was interrupted."),
@@ -164,10 +164,10 @@ def test_a_bench_without_lines_is_refused(
     ],
 )
 def test_a_bench_that_is_not_whole_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], end: str
+    folder: Path, capsys: pytest.CaptureFixture[str], printed: dict[str, object], end: str
 ) -> None:
     path = folder / "bench.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(printed))
     model = ["--model", str(folder / "llama-8b.json")]
     assert run(capsys, *ASKED, *model, "--links", str(path)) == (
         2,
@@ -184,36 +184,39 @@ FIGURES = (
 )
 
 
+RANGE = "\n  Fix: a number from 1e-30 to 1e+30."
+
+
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("printed", "reported"),
     [
         ({"ok": True}, f"'ok' in the file of --links is not a figure.\n  {FIGURES}"),
         (
             {"bandwidth_intra_node": "370"},
-            "bandwidth_intra_node in the file of --links is '370'.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is '370'.{RANGE}",
         ),
         (
             {"bandwidth_intra_node": True},
-            "bandwidth_intra_node in the file of --links is True.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is True.{RANGE}",
         ),
         (
             {"bandwidth_intra_node": 0},
-            "bandwidth_intra_node in the file of --links is 0.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is 0.{RANGE}",
         ),
         (
             {"bandwidth_intra_node": 10**400},
-            f"bandwidth_intra_node in the file of --links is {10**400}.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is {10**400}.{RANGE}",
         ),
         ({"source": 3}, "source in the file of --links is 3.\n  Fix: a text."),
     ],
 )
 def test_figures_that_are_none(
-    folder: Path, capsys: pytest.CaptureFixture[str], said: dict[str, object], told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], printed: dict[str, object], reported: str
 ) -> None:
     path = folder / "links.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(printed))
     model = ["--model", str(folder / "llama-8b.json")]
-    want = f"{line(folder, path)}: {told}\n"
+    want = f"{line(folder, path)}: {reported}\n"
     assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", want)
 
 
@@ -228,7 +231,7 @@ def test_results_without_lines_name_no_internal_call(
     )
 
 
-def test_the_table_says_what_was_not_measured(
+def test_the_table_lists_the_figures_that_were_not_measured(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "links.json"
@@ -268,13 +271,13 @@ def test_torch_is_not_imported(folder: Path) -> None:
 
 def test_a_file_that_is_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(folder / "none.json")
-    told = (
+    reported = (
         f"{' '.join(['meshkit search', *ASKED])} --model {path}: "
         "the file of --model cannot be read.\n"
         "  No such file or directory.\n"
         "  Fix: the config.json of a model.\n"
     )
-    assert run(capsys, *ASKED, "--model", path) == (2, "", told)
+    assert run(capsys, *ASKED, "--model", path) == (2, "", reported)
 
 
 @pytest.mark.parametrize(
@@ -291,12 +294,12 @@ def test_a_file_that_holds_something_else(
 ) -> None:
     path = folder / "links.json"
     path.write_text(content)
-    told = (
+    reported = (
         f"{line(folder, path)}: the file of --links cannot be read.\n  {why}\n"
         "  Fix: a100, h100, h200, b200, or a JSON file.\n"
     )
     model = ["--model", str(folder / "llama-8b.json")]
-    assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", told)
+    assert run(capsys, *ASKED, *model, "--links", str(path)) == (2, "", reported)
 
 
 def test_a_model_that_is_none_is_misuse(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
