@@ -20,7 +20,7 @@ from ..call import public
 from ..errors import Change, CoordinateError, SpecError
 from ..grid.axis_names import resolve_axes
 from ..grid.layout import Layout
-from ..grid.position import check_member
+from ..grid.group_rank import check_member
 from ..text import article
 from ..validate import check_integer, parse_integer
 
