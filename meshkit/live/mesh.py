@@ -19,8 +19,8 @@ from ..core.data.batch import BatchPlan
 from ..core.data.epoch import SampleOrder
 from ..core.data.random_streams import compute_seed, select_coordinate
 from ..core.data.sequence import Order
-from ..core.grid.layout import Layout
 from ..core.grid.group_rank import group_rank
+from ..core.grid.layout import Layout
 from ..core.report.verification import Verification
 from ..core.text import format_sizes
 from ..launch.current_job import Job
@@ -226,8 +226,8 @@ class Mesh:
         """Create a mesh over process groups of the user. Collective over the world.
 
         Views use the groups too. They keep their timeouts and are never destroyed. Missing groups
-        are created: of other axes, of the whole mesh, and of one rank. The default group serves as
-        the group of the whole world.
+        are created: those of other axes, of the whole mesh, and of one rank. The default group
+        serves as the group of the whole world.
 
         Cost: as :func:`build_mesh`, and one store operation per group.
 

@@ -87,7 +87,7 @@ class CommandLine:
             (sizes or {"dp": -1}) if isinstance(word, Mapping) else word for word in self.words
         )
         changed = replace(self, words=words, options=drop_none(**{**self.options, **options}))
-        return changed if "nodes" in options else changed._fit_nodes()
+        return changed if "nodes" in options else changed.fit_nodes()
 
     @property
     def _sizes(self) -> Mapping[str, int] | None:
@@ -102,7 +102,7 @@ class CommandLine:
             return int(str(self.options["world"]))
         return None if -1 in self._sizes.values() else math.prod(self._sizes.values())
 
-    def _fit_nodes(self) -> CommandLine:
+    def fit_nodes(self) -> CommandLine:
         """Return the command with a number of nodes that its ranks divide over."""
         nodes, ranks = self.options.get("nodes"), self._num_ranks
         if nodes is None or ranks is None:

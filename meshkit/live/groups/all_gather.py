@@ -10,7 +10,8 @@ def all_gather(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> 
     """Return the tensor of every rank of a group, in group order. Collective over the group.
 
     Args:
-        tensor: of equal shape and dtype on every rank, on the device that the backend needs.
+        tensor: this rank's tensor, with equal shape and dtype on every rank, on the device that the
+            backend needs.
         group: the process group; None is the default group.
 
     Returns:

@@ -190,19 +190,23 @@ FIGURES = (
         ({"ok": True}, f"'ok' in the file of --links is not a figure.\n  {FIGURES}"),
         (
             {"bandwidth_intra_node": "370"},
-            "bandwidth_intra_node in the file of --links is '370'.\n  Fix: a number from 1e-30 to 1e+30.",
+            "bandwidth_intra_node in the file of --links is '370'.\n"
+            "  Fix: a number from 1e-30 to 1e+30.",
         ),
         (
             {"bandwidth_intra_node": True},
-            "bandwidth_intra_node in the file of --links is True.\n  Fix: a number from 1e-30 to 1e+30.",
+            "bandwidth_intra_node in the file of --links is True.\n"
+            "  Fix: a number from 1e-30 to 1e+30.",
         ),
         (
             {"bandwidth_intra_node": 0},
-            "bandwidth_intra_node in the file of --links is 0.\n  Fix: a number from 1e-30 to 1e+30.",
+            "bandwidth_intra_node in the file of --links is 0.\n"
+            "  Fix: a number from 1e-30 to 1e+30.",
         ),
         (
             {"bandwidth_intra_node": 10**400},
-            f"bandwidth_intra_node in the file of --links is {10**400}.\n  Fix: a number from 1e-30 to 1e+30.",
+            f"bandwidth_intra_node in the file of --links is {10**400}.\n"
+            "  Fix: a number from 1e-30 to 1e+30.",
         ),
         ({"source": 3}, "source in the file of --links is 3.\n  Fix: a text."),
     ],
