@@ -61,7 +61,7 @@ def torchtitan_groups() -> tuple[Members, Members]:
     ours = [group.members for group in loading.groups_report().groups]
     for mesh in (sparse, dense, loading):
         mesh.close()
-    return ours, members_of(torchtitan.torchs(**torchtitan.SIZES))
+    return ours, members_of(torchtitan.torch_meshes(**torchtitan.SIZES))
 
 
 def members_of(meshes: list[DeviceMesh]) -> Members:

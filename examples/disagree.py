@@ -1,8 +1,8 @@
-"""Eight ranks, one of which has another config: the error that every rank raises, at once.
+"""Start eight ranks, one with another config, and print the error that every rank raises.
 
     python examples/disagree.py
 
-torch's ``init_device_mesh`` hangs here, or computes a wrong sum, as its documentation says.
+In this case torch's ``init_device_mesh`` hangs or computes a wrong sum, as its documentation says.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 import meshkit
 
 
-def ask(odd: int) -> str:
-    """Build a mesh with other sizes on one rank, and return the mesh or the error."""
+def try_to_build(odd: int) -> str:
+    """Build a mesh with another config on one rank; return the mesh or the error as text."""
     sizes = {"dp": 2, "sp": 4} if meshkit.detect().rank == odd else {"dp": 4, "sp": 2}
     try:
         with meshkit.build_mesh(sizes, tp=1) as mesh:
@@ -23,10 +23,10 @@ def ask(odd: int) -> str:
 
 
 def main() -> int:
-    """Print what all ranks were told; 0 where it was the same."""
-    told = meshkit.spawn(ask, 8, (4,))
-    sys.stdout.write(f"{told[0]}\n")
-    return 0 if len({*told}) == 1 else 1
+    """Print the error; return 0 if it is equal on all ranks."""
+    texts = meshkit.spawn(try_to_build, 8, (4,))
+    sys.stdout.write(f"{texts[0]}\n")
+    return 0 if len({*texts}) == 1 else 1
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Train on the nodes that are there: one is lost, and the rest go on with the next unread sample.
+r"""Train on the available nodes: after the loss of a node, the others continue the same steps.
 
     torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d \
         --rdzv-endpoint node1:29400 --rdzv-id job examples/elastic.py --save /shared/job
 
-(The README adds times with which torchrun notices a lost node in seconds.)
-Start it on both nodes. When one goes, collectives on the other fail inside ``mesh.guard``, and its
-workers leave with an error; torchrun's agent starts new ones, in a smaller world. They ask for the
-same mesh and the same plan as before, which hold the global batch whatever dp is::
+(The README shows the timeouts with which torchrun notices a lost node in seconds.)
+Start the command on both nodes. If one node fails, collectives on the other raise inside
+``mesh.guard``, and its workers exit with an error. The agent of torchrun starts new workers in a
+smaller world. They build the same mesh and the same plan, which keep the global batch for any dp::
 
     dp=4    32 samples in micro batches of 2    4 on each rank
     dp=3    the same samples                    6, 5 and 5, and a filler on the last two
     dp=2    the same samples                    8 on each rank
 
-and go on from the checkpoint, with the losses that the larger world would have had. Steps after the
-checkpoint are lost, and run again with the same samples: ``--save-every``.
+They resume from the checkpoint, with the losses of the larger world. Steps since the checkpoint are
+lost and repeated with the same samples. ``--save-every`` limits their number.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Trainer:
         batches = {"global_batch": args.global_batch, "micro_batch": args.micro_batch}
         self.plan = mesh.batch(**batches, uneven=True)
         self.data = Windows(read_text(args.text), args.seq)
-        self.losses: list[float] = []  # one a step, those of earlier lives included
+        self.losses: list[float] = []  # one for each step, with those before a restart
 
     def step(self) -> list[int]:
-        """Run the next optimizer step. Returns the samples that all ranks read, in order."""
+        """Run the next optimizer step; return the samples that all ranks read for it, in order."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         read = torch.full((self.plan.accumulation_steps, self.plan.micro_batch), -1)
         for micro in self.plan.micro_batches(len(self.losses)):
@@ -72,23 +72,23 @@ class Trainer:
         self.optimizer.zero_grad()
         dist.all_reduce(total, group=self.mesh.group("dp"))
         self.losses.append(float(total) / self.mesh.size("dp"))
-        return self.gathered(read.to(self.device))
+        return self.gather_samples(read.to(self.device))
 
-    def gathered(self, read: torch.Tensor) -> list[int]:
+    def gather_samples(self, read: torch.Tensor) -> list[int]:
         """Return the samples of all ranks, without fillers. Collective."""
         parts = [torch.empty_like(read) for _ in range(self.mesh.size("dp"))]
         dist.all_gather(parts, read, group=self.mesh.group("dp"))
         return sorted(sample for sample in torch.cat(parts).flatten().tolist() if sample >= 0)
 
     def save(self, path: Path) -> None:
-        """Write beside the checkpoint, then take its place: whoever dies leaves a whole one."""
+        """Write a new file and rename it, so that a crash leaves a complete checkpoint."""
         state = {"model": self.plain.state_dict(), "optimizer": self.optimizer.state_dict()}
-        beside = path.with_suffix(".new")
-        torch.save({**state, "losses": self.losses}, beside)
-        os.replace(beside, path)
+        new_path = path.with_suffix(".new")
+        torch.save({**state, "losses": self.losses}, new_path)
+        os.replace(new_path, path)
 
     def resume(self, path: Path) -> None:
-        """Read the checkpoint, if there is one: the same on all ranks, or all raise. Collective."""
+        """Load the checkpoint, if it exists; all ranks raise if their steps differ. Collective."""
         if path.exists():
             state = torch.load(path, map_location=self.device, weights_only=True)
             self.plain.load_state_dict(state["model"])
@@ -98,7 +98,7 @@ class Trainer:
 
 
 def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
-    """Run the remaining steps, and return the loss of every step."""
+    """Run the remaining steps; return the loss of every step."""
     trainer, checkpoint = Trainer(mesh, args, device), args.save / "checkpoint.pt"
     trainer.resume(checkpoint)
     first = mesh.rank == 0
@@ -107,9 +107,11 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
     while (step := len(trainer.losses)) < args.steps:
         samples, loss = trainer.step(), trainer.losses[-1]
         if first:
-            told = {"step": step, "dp": mesh.size("dp"), "loss": loss, "samples": samples}
-            with (args.save / "log.jsonl").open("a") as log:  # of a step done twice the last counts
-                log.write(json.dumps(told) + "\n")
+            record = {"step": step, "dp": mesh.size("dp"), "loss": loss, "samples": samples}
+            with (args.save / "log.jsonl").open(
+                "a"
+            ) as log:  # the last line of a repeated step counts
+                log.write(json.dumps(record) + "\n")
         if first and ((step + 1) % args.save_every == 0 or step + 1 == args.steps):
             trainer.save(checkpoint)
         if first and step % args.log_every == 0:
@@ -118,22 +120,22 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="Train on the nodes that are there.")
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description="Train on the available nodes.")
     sizes = {"seq": 64, "dim": 64, "global-batch": 32, "micro-batch": 2, "steps": 500}
     for name, default in {**sizes, "save-every": 10, "log-every": 10, "timeout": 60}.items():
         parser.add_argument(f"--{name}", type=positive, default=default)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
-    parser.add_argument("--device", help="cpu or cuda; the accelerator where there is one")
+    parser.add_argument("--device", help="cpu or cuda; default: the accelerator, if there is one")
     parser.add_argument("--text", type=Path, help="a file to train on")
     parser.add_argument("--save", type=Path, required=True, help="a folder that all nodes see")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
-    """Join the job, build the mesh of whoever is there, train; returns the loss of each step."""
+    """Join the job, build the mesh of all ranks and train; return the loss of each step."""
     args = parse(argv)
     args.save.mkdir(parents=True, exist_ok=True)
     world = meshkit.init(device=args.device, seed=args.seed, arrival_timeout=args.timeout)

@@ -1,16 +1,16 @@
-"""FSDP2 and tensor parallelism from one mesh, and a checkpoint that any other mesh resumes.
+"""Combine FSDP2 and tensor parallelism on one mesh, with a checkpoint for any other mesh.
 
     torchrun --nproc-per-node 8 examples/fsdp_tp.py --dp 4 --tp 2 --save /tmp/ckpt
     torchrun --nproc-per-node 8 examples/fsdp_tp.py --dp 2 --tp 4 --resume /tmp/ckpt
 
-The model is plain PyTorch and knows nothing of dp and tp. ``mesh.device_mesh("(dp sp) tp")`` is
-the one root from which both are sliced, as FSDP2 wants it: ``parallelize_module`` takes its ``tp``,
-``fully_shard`` its ``dp_sp``: weights are sharded, and gradients averaged, over dp and sp. With
-``--sp`` each rank holds a slice of the sequence, and attention passes keys and values around the
-ring of sp (``attention.py``).
+The model is plain PyTorch without any knowledge of dp and tp. ``mesh.device_mesh("(dp sp) tp")`` is
+the common root that FSDP2 needs. ``parallelize_module`` uses its slice ``tp`` and ``fully_shard``
+its slice ``dp_sp``: weights are sharded, and gradients averaged, over dp and sp. With ``--sp`` each
+rank holds a slice of the sequence, and attention passes keys and values around the ring of sp
+(``attention.py``).
 
-The second run prints the losses that the first would have gone on with: samples, order and weights
-do not depend on the mesh, as long as ``--seed``, ``--seq`` and ``--global-batch`` are the same.
+The second run prints the losses of a continued first run. Samples, order and weights do not depend
+on the mesh, if ``--seed``, ``--seq`` and ``--global-batch`` are the same.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Block(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens / sp, dim) to the same."""
+        """Map (batch, tokens / sp, dim) to the same shape."""
         qkv = self.qkv(self.norms[0](x))
         qkv = rearrange(qkv, "b s (h three d) -> three b s h d", three=3, d=self.head_dim)
         x = x + self.out(rearrange(ring(qkv, self.mesh), "b s h d -> b s (h d)"))
@@ -78,20 +78,20 @@ class GPT(nn.Module):
         super().__init__()
         self.shard = mesh.sequence(args.seq)
         self.bytes = nn.Embedding(VOCABULARY, args.dim)
-        self.places = nn.Embedding(args.seq, args.dim)
+        self.positions = nn.Embedding(args.seq, args.dim)
         self.blocks = nn.ModuleList(Block(mesh, args.dim, args.heads) for _ in range(args.layers))
         self.norm, self.head = nn.LayerNorm(args.dim), nn.Linear(args.dim, VOCABULARY)
 
     def forward(self, tokens: Tensor, following: Tensor) -> Tensor:
-        """(batch, tokens / sp) each to the mean loss, shape ()."""
-        x = self.bytes(tokens) + self.places(self.shard.positions)
+        """Return the mean loss, shape (), of tokens and targets (batch, tokens / sp)."""
+        x = self.bytes(tokens) + self.positions(self.shard.positions)
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), following.flatten())
 
 
 def shard(model: GPT, root: DeviceMesh) -> None:
-    """Cut the model's layers over tp, and shard all weights over dp and sp. Collective."""
+    """Split the layers over tp, and shard all weights over dp and sp. Collective."""
     for block in model.blocks:
         parallelize_module(block, root["tp"], PLAN)
         fully_shard(block, mesh=root["dp_sp"])
@@ -102,16 +102,16 @@ class Trainer:
     """A sharded model with its share of the data, from step 0 or from a checkpoint."""
 
     def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> None:
-        torch.manual_seed(args.seed)  # every rank draws the whole model, and keeps its part
+        torch.manual_seed(args.seed)  # every rank draws the whole model and keeps its part
         model = GPT(mesh, args).to(device, getattr(torch, args.dtype))
         self.mesh, self.device, self.model = mesh, device, model
         shard(model, mesh.device_mesh("(dp sp) tp"))
-        # weights of one and of two sharded dims do not mix in one fused update
+        # a fused update does not mix weights with one and with two sharded dims
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=False)
         self.plan = mesh.batch(global_batch=args.global_batch, micro_batch=args.micro_batch)
 
     def step(self, data: Windows, step: int) -> float:
-        """One optimizer step; returns the loss before it, the same on every rank."""
+        """Run one optimizer step; return the loss before it, equal on every rank."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         take = self.model.shard.take
         for micro in self.plan.micro_batches(step):
@@ -126,12 +126,12 @@ class Trainer:
         return float(total) / self.mesh.size("dp", "sp")
 
     def save(self, folder: Path, step: int) -> None:
-        """Write every shard, once. Collective."""
+        """Write every shard once. Collective."""
         weights, moments = get_state_dict(self.model, self.optimizer)
         dcp.save({"model": weights, "optimizer": moments, "step": step}, checkpoint_id=folder)
 
     def resume(self, folder: Path) -> int:
-        """Read this rank's shards, whatever mesh wrote them; returns the next step. Collective."""
+        """Load this rank's shards, written by any mesh; return the next step. Collective."""
         weights, moments = get_state_dict(self.model, self.optimizer)
         state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": 0}
         dcp.load(state, checkpoint_id=folder)
@@ -145,7 +145,7 @@ class Trainer:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Train a byte-level GPT with FSDP2 and TP.")
     for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
         parser.add_argument(f"--{axis}", type=positive, default=default)
@@ -155,14 +155,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
-    parser.add_argument("--device", help="cpu or cuda; the accelerator where there is one")
+    parser.add_argument("--device", help="cpu or cuda; default: the accelerator, if there is one")
     parser.add_argument("--save", type=Path, help="a folder to write a checkpoint to, at the end")
     parser.add_argument("--resume", type=Path, help="a folder that --save has written")
     return parser.parse_args(argv)
 
 
 def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
-    """So many steps, after those of a checkpoint; returns the loss of each."""
+    """Run the steps after those of a checkpoint; return the loss of each."""
     data = Windows(read_text(None), args.seq)
     trainer = Trainer(mesh, args, device)
     first = trainer.resume(args.resume) if args.resume else 0
@@ -177,7 +177,7 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
-    """Join the job, build the mesh, train; returns the loss of each step."""
+    """Join the job, build the mesh and train; return the loss of each step."""
     args = parse(argv)
     if args.heads % args.tp or args.seq % args.sp or args.dim % args.heads:
         raise SystemExit("--heads must divide by tp, --seq by sp, and --dim by --heads")

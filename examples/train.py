@@ -2,20 +2,20 @@
 
     torchrun --nproc-per-node 8 examples/train.py --dp 4 --sp 2 --tp 1
 
-This is the tutorial for how a trainer uses a mesh. Each axis appears in one place:
+This is the tutorial for the use of a mesh in a trainer. Each axis appears in one place:
 
 * dp: every data coordinate reads its own samples (``mesh.sampler``);
-* sp: every rank holds some tokens of each sequence (``mesh.sequence``), and attention trades slices
-  of tokens for slices of heads by an all-to-all over ``mesh.group("sp")``, or with
-  ``--attention ring`` passes blocks of keys and values to ``mesh.neighbor("sp", 1)``
+* sp: every rank holds some tokens of each sequence (``mesh.sequence``). Attention exchanges slices
+  of tokens for slices of heads with an all-to-all over ``mesh.group("sp")``. With
+  ``--attention ring`` it passes blocks of keys and values to ``mesh.neighbor("sp", 1)``
   (``attention.py``);
 * tp: linear layers are split by columns, then by rows, with one all-reduce over
   ``mesh.group("tp")`` (``Column`` and ``Row``; Megatron-LM, arXiv:1909.08053).
 
-DDP averages gradients over ``mesh.group("dp", "sp")``, whose ranks hold the same weights and see
-other tokens, once a step: ``plan.sync_on_last``.
-Any axis may be 1, and the losses are the same whatever the mesh: weights are drawn whole and then
-cut, and ``mesh.batch`` gives each rank its exact share of one global order of samples.
+DDP averages gradients over ``mesh.group("dp", "sp")`` once a step (``plan.sync_on_last``). The
+ranks of this group hold the same weights and read other tokens. Any axis may have size 1, and the
+losses are equal on every mesh: each rank draws whole weights and keeps its part, and ``mesh.batch``
+gives each rank its exact share of one global order of samples.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ import meshkit
 from meshkit.core.data.micro_batch import MicroBatch
 
 if TYPE_CHECKING or __package__:  # examples.train
-    from .attention import KINDS, ORDERS, add_up, communicate, keep
+    from .attention import KINDS, ORDERS, all_reduce, communicate, identity
 else:  # a script, whose folder is on the path
-    from attention import KINDS, ORDERS, add_up, communicate, keep
+    from attention import KINDS, ORDERS, all_reduce, communicate, identity
 
 VOCABULARY = 256  # bytes
 Pair = tuple[MicroBatch, Tensor]
 
 
 def weight(rows: int, columns: int, draw: torch.Generator) -> Tensor:
-    """Draw a whole weight: all ranks draw the same numbers, and each keeps its part."""
+    """Return a whole weight. Every rank draws the same numbers in the same order."""
     return torch.randn(rows, columns, generator=draw) / math.sqrt(columns)
 
 
 class Column(nn.Module):
-    """A linear layer of which every tp rank computes some of the outputs."""
+    """A linear layer with outputs divided over tp."""
 
     def __init__(self, mesh: meshkit.Mesh, whole: Tensor) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class Column(nn.Module):
         self.weight = nn.Parameter(parts[mesh.coordinate["tp"]].clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., inputs) to (..., outputs / tp)."""
-        return F.linear(communicate(x, keep, add_up, self.group), self.weight)
+        """Map (..., inputs) to (..., outputs / tp)."""
+        return F.linear(communicate(x, identity, all_reduce, self.group), self.weight)
 
 
 class Row(nn.Module):
-    """A linear layer of which every tp rank holds some of the inputs."""
+    """A linear layer with inputs divided over tp."""
 
     def __init__(self, mesh: meshkit.Mesh, whole: Tensor) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class Row(nn.Module):
         self.weight = nn.Parameter(parts[mesh.coordinate["tp"]].clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., inputs / tp) to (..., outputs)."""
-        return communicate(F.linear(x, self.weight), add_up, keep, self.group)
+        """Map (..., inputs / tp) to (..., outputs)."""
+        return communicate(F.linear(x, self.weight), all_reduce, identity, self.group)
 
 
 class Attention(nn.Module):
@@ -93,7 +93,7 @@ class Attention(nn.Module):
         self.out = Row(mesh, weight(args.dim, args.dim, draw))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens / sp, dim) to the same."""
+        """Map (batch, tokens / sp, dim) to the same shape."""
         qkv = rearrange(self.qkv(x), "b s (h three d) -> three b s h d", three=3, d=self.head_dim)
         return self.out(rearrange(self.attend(qkv, self.mesh, self.plan), "b s h d -> b s (h d)"))
 
@@ -109,7 +109,7 @@ class Block(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(args.dim), nn.LayerNorm(args.dim)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, tokens / sp, dim) to the same."""
+        """Map (batch, tokens / sp, dim) to the same shape."""
         x = x + self.attention(self.norms[0](x))
         return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
@@ -121,20 +121,22 @@ class GPT(nn.Module):
         super().__init__()
         draw = torch.Generator().manual_seed(args.seed)
         self.bytes = nn.Parameter(weight(VOCABULARY, args.dim, draw))
-        self.places = nn.Parameter(weight(args.seq, args.dim, draw))
-        self.shard = mesh.sequence(args.seq, order=ORDERS[args.attention])  # which tokens are mine
+        self.positions = nn.Parameter(weight(args.seq, args.dim, draw))
+        self.shard = mesh.sequence(
+            args.seq, order=ORDERS[args.attention]
+        )  # the tokens of this rank
         self.blocks = nn.Sequential(*(Block(mesh, args, draw) for _ in range(args.layers)))
         self.norm = nn.LayerNorm(args.dim)
         self.head = nn.Parameter(weight(VOCABULARY, args.dim, draw))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, tokens / sp) to (batch, tokens / sp, 256)."""
-        x = F.embedding(tokens, self.bytes) + self.shard.take(self.places, dim=0)
+        """Map (batch, tokens / sp) to (batch, tokens / sp, 256)."""
+        x = F.embedding(tokens, self.bytes) + self.shard.take(self.positions, dim=0)
         return F.linear(self.norm(self.blocks(x)), self.head)
 
 
 def read_text(path: Path | None) -> Tensor:
-    """Read the bytes of a file, by default of the modules of the standard library by name."""
+    """Return the bytes of a file; by default those of the standard library, sorted by name."""
     files = [path] if path else sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     whole = bytearray(b"".join(file.read_bytes() for file in files))
     return torch.from_numpy(np.asarray(whole))
@@ -169,7 +171,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr)
 
     def steps(self) -> Iterator[list[Pair]]:
-        """Step after step, epoch after epoch: the micro batches, each with its windows."""
+        """Yield the micro batches of each step with their windows, epoch after epoch."""
         while True:
             windows = iter(self.loader)
             for step in range(self.sampler.steps):
@@ -182,7 +184,7 @@ class Trainer:
         return F.cross_entropy(logits, following.to(self.device).flatten())
 
     def step(self, pairs: list[Pair]) -> Tensor:
-        """One optimizer step; returns this rank's part of the loss before it."""
+        """Run one optimizer step; return this rank's part of the loss before it."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for micro, windows in pairs:
             with self.plan.sync_on_last(self.model, micro):
@@ -195,12 +197,12 @@ class Trainer:
 
     @torch.no_grad()
     def held_out(self, data: Windows) -> float:
-        """Return the loss on one global batch of text that is never trained on."""
+        """Return the loss on one global batch of text outside the training set."""
         losses = [self.loss(data[m.samples]) * m.weight for m in self.plan.micro_batches(0)]
         return self.mean(torch.stack(losses).sum().double(), stop=False)[0]
 
     def mean(self, part: Tensor, *, stop: bool) -> tuple[float, bool]:
-        """Return the mean loss of all ranks, and whether any rank stops. Equal on all ranks."""
+        """Return the mean loss of all ranks, and whether any rank stops. Collective."""
         both = torch.stack([part, torch.tensor(float(stop)).to(part)])
         dist.all_reduce(both, group=self.mesh.group())
         loss, stops = both.tolist()
@@ -208,41 +210,43 @@ class Trainer:
 
 
 def train(mesh: meshkit.Mesh, args: argparse.Namespace) -> list[float]:
-    """All steps, or those until a signal; returns the loss of each step."""
+    """Run all steps, or those until a signal; return the loss of each step."""
     text = read_text(args.text)
     split = len(text) * 9 // 10
     data, held = Windows(text[:split], args.seq), Windows(text[split:], args.seq)
     trainer = Trainer(mesh, args, data)
-    say = print if mesh.rank == 0 else lambda *_: None
-    say(f"{mesh}\n{trainer.plan}\n{len(text):,} bytes of text")
+    log = print if mesh.rank == 0 else lambda *_: None
+    log(f"{mesh}\n{trainer.plan}\n{len(text):,} bytes of text")
     before, losses, began = trainer.held_out(held), [], time.perf_counter()
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
     for step, pairs in zip(range(args.steps), trainer.steps(), strict=False):
         if step == 0:
-            mesh.check_batch([windows for _, windows in pairs])  # equal over sp and tp, not dp
+            mesh.check_batch(
+                [windows for _, windows in pairs]
+            )  # equal over sp and tp, different over dp
         loss, stop = trainer.mean(trainer.step(pairs), stop=bool(signals))
         losses.append(loss)
         if stop or step % args.log_every == 0 or step == args.steps - 1:
             speed = args.global_batch * args.seq * len(losses) / (time.perf_counter() - began)
-            say(f"step {step:4d}  loss {loss:.4f}  {speed:,.0f} tokens/s")
+            log(f"step {step:4d}  loss {loss:.4f}  {speed:,.0f} tokens/s")
         if stop:
-            say("stopped by a signal, all ranks at the same step")
+            log("stopped by a signal, all ranks at the same step")
             break
-    say(f"held-out loss {before:.4f} -> {trainer.held_out(held):.4f}")
+    log(f"held-out loss {before:.4f} -> {trainer.held_out(held):.4f}")
     return losses
 
 
 def positive(text: str) -> int:
-    """Parse a whole number of 1 or more."""
+    """Return the value of an option as an int of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description="Train a byte-level GPT over a mesh.")
     for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
         parser.add_argument(f"--{axis}", type=positive, default=default)
@@ -253,13 +257,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
-    parser.add_argument("--device", help="cpu or cuda; the accelerator where there is one")
+    parser.add_argument("--device", help="cpu or cuda; default: the accelerator, if there is one")
     parser.add_argument("--text", type=Path, help="a file to train on")
     return parser.parse_args(argv)
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse what cannot be split or read, before the job is joined."""
+    """Check files and sizes before joining the job."""
     if args.text is not None and not args.text.is_file():
         raise SystemExit(f"--text {args.text}: no such file")
     if args.heads % args.tp:
@@ -268,11 +272,11 @@ def check(args: argparse.Namespace) -> None:
         raise SystemExit("--heads must divide by sp x tp, or by tp alone with --attention ring")
     if args.dim % args.heads:
         raise SystemExit("--dim must divide by --heads")
-    meshkit.SequencePlan(args.seq, args.sp, ORDERS[args.attention])  # raises where it cannot be cut
+    meshkit.SequencePlan(args.seq, args.sp, ORDERS[args.attention])  # raises if it does not divide
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
-    """Join the job, build the mesh, train; returns the loss of each step."""
+    """Join the job, build the mesh and train; return the loss of each step."""
     args = parse(argv)
     check(args)
     args.device = meshkit.init(device=args.device, seed=args.seed).device or torch.device("cpu")

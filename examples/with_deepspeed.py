@@ -1,10 +1,10 @@
-"""ZeRO of DeepSpeed on a mesh: dp samples, each sequence split in two.
+"""Train with ZeRO of DeepSpeed on a mesh: dp=2, and each sequence divided over sp=2.
 
     torchrun --nproc-per-node 4 examples/with_deepspeed.py
 
-DeepSpeed takes the groups of the mesh through ``mpu=`` and makes none. It averages gradients over
-dp and adds them up over sp, so each rank hands over its share of the mean over the sequence. On a
-CPU it compiles a small extension at its first start, for which it needs g++ and ninja.
+DeepSpeed gets the groups of the mesh through ``mpu=`` and creates none. It averages gradients over
+dp and sums them over sp, so each rank passes its share of the mean over the sequence. On a CPU its
+first start compiles a small extension, which needs g++ and ninja.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIG = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}
 
 
 def main() -> int:
-    """Train for some steps; 0 where the loss fell and all ranks have the same weights."""
+    """Train for some steps; return 0 if the loss fell. Raises if weights differ between ranks."""
     with meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
         torch.manual_seed(0)  # the same weights on every rank
         model = torch.nn.Sequential(
@@ -45,7 +45,7 @@ def main() -> int:
             losses.append(float(mean))
         print_once(mesh, f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
         weight = float(sum(p.detach().double().sum() for p in model.parameters()))
-        mesh.agree("the weights", weight)  # raises on every rank where they differ
+        mesh.agree("the weights", weight)  # raises on every rank if they differ
         print_once(mesh, f"the same weights on {mesh.layout.num_ranks} ranks")
         return 0 if losses[-1] < losses[0] else 1
 

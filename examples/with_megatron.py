@@ -1,9 +1,9 @@
-"""Parallel layers of Megatron-core on a mesh: dp=2, each layer split over tp=2.
+"""Use parallel layers of Megatron-core on a mesh: dp=2, and each layer split over tp=2.
 
     torchrun --nproc-per-node 4 examples/with_megatron.py
 
-``process_groups`` hands the groups of a mesh over as the ``ProcessGroupCollection`` that Megatron's
-modules take; ``megatron.core.parallel_state`` is not initialised, and no group is made twice.
+``process_groups`` returns the groups of a mesh as the ``ProcessGroupCollection`` of Megatron's
+modules. ``megatron.core.parallel_state`` is not initialized, and no group is created twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meshkit.interop import megatron
 
 
 def main() -> int:
-    """Train for some steps; 0 where the loss fell."""
+    """Train for some steps; return 0 if the loss fell."""
     world = meshkit.init()
     dense, _ = megatron.layouts(world.world_size, tp=2)
     with meshkit.build_mesh(dense.sizes, order=dense.axes, groups=megatron.groups(dense)) as mesh:

@@ -1,9 +1,9 @@
-"""A model of Transformers on a mesh: split over tp, its parameters sharded over dp.
+"""Train a model of Transformers on a mesh: split over tp, with parameters sharded over dp.
 
     torchrun --nproc-per-node 4 examples/with_transformers.py
 
 Needs ``pip install 'meshkit[interop]'``. A tiny Llama with random weights learns two sentences of
-random tokens by heart, each data rank its own; every rank of one tp group reads the same.
+random tokens, one on each data rank. All ranks of one tp group read the same sentence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embed
 
 
 def main(steps: int = 3) -> list[float]:
-    """Train; returns the losses of this rank."""
+    """Train; return the losses of this rank."""
     losses = []
     device = meshkit.init().device
     with meshkit.build_mesh(dp=-1, tp=2) as mesh:

@@ -24,9 +24,9 @@ from functools import partial
 
 import torch
 
+from ..core.arrays import Seconds
 from ..core.errors import CollectiveError, MeshkitError
 from ..core.grid.group_plan import Axes
-from ..core.report.verification import Seconds
 from ..live.groups.all_gather import all_gather
 from ..live.mesh import Mesh
 from .collectives import PreparedCall, checked_call, run_calls, timed_call, unsupported_reason

@@ -7,3 +7,4 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Seconds = NDArray[np.float64]

@@ -29,7 +29,7 @@ def format_value(value: object, name: str = "...") -> str:
         ('[0, 1, ..., 99]', 'dataset')
     """
     if hasattr(value, "tolist") and hasattr(value, "dtype") and type(value).__module__ == "numpy":
-        value = value.tolist()
+        return _format_array(value, name)
     if isinstance(value, Sequence) and not isinstance(value, str | range) and len(value) > 8:
         short = f"[{value[0]!r}, {value[1]!r}, ..., {value[-1]!r}]"
         return name if _is_opaque(value[0]) else short
@@ -38,6 +38,15 @@ def format_value(value: object, name: str = "...") -> str:
     if isinstance(value, Mapping) and any(_is_opaque(item) for item in value.values()):
         return "{" + ", ".join(f"{k!r}: {format_value(v)}" for k, v in value.items()) + "}"
     return name if _is_opaque(value) else repr(value)
+
+
+def _format_array(array: Any, name: str) -> str:  # noqa: ANN401  # numpy is not imported
+    """Return a numpy array or scalar as text. A broadcast array may be larger than the memory."""
+    if array.size <= 8:
+        return repr(array.tolist())
+    if array.ndim > 1:
+        return name
+    return "[{!r}, {!r}, ..., {!r}]".format(*array[[0, 1, -1]].tolist())
 
 
 def _is_opaque(value: object) -> bool:

@@ -236,6 +236,11 @@ class DisagreementError(MeshkitError, RuntimeError):
     begins_with_call = False  # the calls differ, and the text is the same on every rank
     requests: Mapping[int, str] = {}
 
+    @property
+    def headline(self) -> str:
+        """The summary without the call, which differs between the ranks."""
+        return self._fill(self.summary)
+
 
 class RankTimeoutError(MeshkitError, TimeoutError):
     """Ranks that did not arrive in time.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshkit.cli.commands import bench, check
 from meshkit.cli.main import main
 from tests.bench.results.example_runs import CLEAN
-from tests.core.report.test_check_report import REPORT
+from tests.core.report.example_reports import REPORT
 
 law = settings(
     deadline=None,

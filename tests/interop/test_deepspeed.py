@@ -237,7 +237,7 @@ def call_all_methods(sizes: dict[str, int], groups: list[str], roles: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("sizes", "groups", "roles", "words"),
+    ("sizes", "groups", "roles", "axes_of"),
     [
         ({"pp": 2, "dp": 2, "sp": 2, "tp": 1}, ["pp tp"], {}, AXES_OF),
         (
@@ -296,6 +296,9 @@ def test_invalid_roles_are_errors_of_the_constructor() -> None:
     ]
     by_rank = meshkit.spawn(role_errors, 4, (cases,), timeout=120)
     assert by_rank == [by_rank[0]] * 4
+    no_group = by_rank[0].pop(2)
+    assert no_group.startswith("SpecError: Mpu(mesh): no group over pp tp was")
+    assert "groups=['pp tp']" in no_group.partition("Fix: ")[2]
     assert by_rank[0] == [
         "SpecError: Mpu(mesh): DeepSpeed needs a model_parallel group, and the mesh has neither an "
         "axis for it nor one of size 1.\n"
@@ -305,9 +308,6 @@ def test_invalid_roles_are_errors_of_the_constructor() -> None:
         "  The mesh is Layout(dp=2, cp=2, tp=1).\n"
         "  Its ranks would train apart, because DeepSpeed reduces no gradient over it.\n"
         "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",
-        "SpecError: mesh.group('pp', 'tp'): the mesh has no group over pp tp.\n"
-        "  It has groups over (pp), (dp), (tp); a getter never creates one.\n"
-        "  Fix: build_mesh({'pp': 2, 'dp': 1, 'tp': 2}, groups=['pp tp']).",
         "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"
         "  The axes are dp, tp.\n"
         "  Fix: use one of dp, tp.",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.arrays import Seconds
 from ...core.grid.layout import Layout
-from ...core.report.verification import Seconds
 from ...core.text import format_sizes
 from .collectives import busbw_factor, gigabytes_per_second
 from .targets import Target

@@ -37,8 +37,8 @@ class Spacing:
     """The size of a cell and the space around it.
 
     Attributes:
-        width: of a cell.
-        height: of a cell.
+        width: the width of a cell.
+        height: the height of a cell.
         gap: between cells.
         pad: between a box and its cells.
         head: above the cells of a box, for its title.
@@ -58,8 +58,8 @@ class CellStyle:
     """The measures of a cell. A font of size 0 means that the text is omitted.
 
     Attributes:
-        width: of a cell.
-        height: of a cell.
+        width: the width of a cell.
+        height: the height of a cell.
         top: from the upper edge to the first band.
         band: height of a band.
         inset: from the left and right edge to a band.
@@ -68,7 +68,7 @@ class CellStyle:
         title: font size of a node's title.
         pad: between a box and its cells.
         gap: between cells.
-        radius: of the corners of a box.
+        radius: the radius of the corners of a box.
     """
 
     width: int

@@ -157,35 +157,35 @@ class Difference:
         }
 
 
-def format_diff(found: Difference, *, width: int = 80, ascii: bool = False) -> str:
+def format_diff(difference: Difference, *, width: int = 80, ascii: bool = False) -> str:
     """Return a difference as text.
 
     Args:
-        found: the difference.
+        difference: the difference.
         width: the maximum line width in columns, at least 40; a number is never cut.
         ascii: whether to draw with ASCII characters only.
 
     Returns:
         Lines without a final newline.
     """
-    before, after = found.before.sizes, found.after.sizes
+    before, after = difference.before.sizes, difference.after.sizes
     rows = [
         [axis, str(before.get(axis, "-")), str(after.get(axis, "-")), summarize_ranks(ranks)]
-        for axis, ranks in found.groups.items()
+        for axis, ranks in difference.groups.items()
     ]
     header = ["axis", "before", "after", "whose group changes"]
-    heads = [("before", headline(found.before)), ("after", headline(found.after))]
+    heads = [("before", headline(difference.before)), ("after", headline(difference.after))]
     drawn = format_table(header, rows, width=width, ascii=ascii)
-    facts = [*_rank_facts(found), *_move_facts(found.moves)]
+    facts = [*_rank_facts(difference), *_move_facts(difference.moves)]
     return "\n\n".join([format_items(heads, width=width), drawn, format_items(facts, width=width)])
 
 
 def _changed_group_ranks(before: Layout, after: Layout, axis: str) -> Ints:
     """Return the ranks whose group over an axis changes, and the ranks of only one layout."""
-    stay, most = _num_staying(before, after)
+    stay, largest = _num_staying(before, after)
     one, other = (layout.strides(axis) if axis in layout.axes else () for layout in (before, after))
     first = stay if one == other else 0  # the groups change for all ranks, or for none
-    return np.arange(first, most, dtype=np.int64)
+    return np.arange(first, largest, dtype=np.int64)
 
 
 def _changed_data_ranks(before: Layout, after: Layout, batch: BatchPlan | None) -> Ints:
@@ -205,35 +205,35 @@ def _changed_data_ranks(before: Layout, after: Layout, batch: BatchPlan | None) 
 
 def _num_staying(before: Layout, after: Layout) -> tuple[int, int]:
     """Return the number of ranks in both layouts, and in the larger one."""
-    least, most = sorted((before.num_ranks, after.num_ranks))
-    return least, most
+    least, largest = sorted((before.num_ranks, after.num_ranks))
+    return least, largest
 
 
-def _rank_facts(found: Difference) -> Iterator[tuple[str, str]]:
+def _rank_facts(difference: Difference) -> Iterator[tuple[str, str]]:
     """Yield the facts about staying ranks and their samples."""
-    stay, most = _num_staying(found.before, found.after)
-    if most > stay:
-        verb = "leave" if found.before.num_ranks == most else "join"
-        yield "ranks", f"{stay} stay, {most - stay} {verb}: {format_range(stay, most - 1)}"
-    sizes = [str(layout.sizes.get("dp", 1)) for layout in (found.before, found.after)]
+    stay, largest = _num_staying(difference.before, difference.after)
+    if largest > stay:
+        verb = "leave" if difference.before.num_ranks == largest else "join"
+        yield "ranks", f"{stay} stay, {largest - stay} {verb}: {format_range(stay, largest - 1)}"
+    sizes = [str(layout.sizes.get("dp", 1)) for layout in (difference.before, difference.after)]
     yield (
         "data",
-        f"dp {' -> '.join(sizes)}; {summarize_ranks(found.data)} own other samples of a step",
+        f"dp {' -> '.join(sizes)}; {summarize_ranks(difference.data)} own other samples of a step",
     )
 
 
-def _move_facts(moved: Moves) -> Iterator[tuple[str, str]]:
+def _move_facts(moves: Moves) -> Iterator[tuple[str, str]]:
     """Yield the facts about the weights to move."""
     rule = f"weights are cut by {' and '.join(WEIGHT_AXES)}, all other axes hold copies"
-    cut = f"{count_noun(moved.parts_before, 'part')} -> {count_noun(moved.parts_after, 'part')}"
+    cut = f"{count_noun(moves.parts_before, 'part')} -> {count_noun(moves.parts_after, 'part')}"
     yield "weights", f"{cut} ({rule})"
-    for share, ranks in moved.held.items():
+    for share, ranks in moves.held.items():
         what = {0: "none", 1: "all"}.get(share, str(share))  # type: ignore[call-overload]
         yield "", f"{summarize_ranks(ranks)} hold{'s' * (len(ranks) == 1)} {what} of what they need"
-    yield "to fetch", _format_models(moved.total)
-    if moved.lost:
-        gone = f"{count_noun(moved.lost, 'part')} of {moved.parts_before}"
-        yield "lost", f"{gone} {'is' if moved.lost == 1 else 'are'} on no rank that stays"
+    yield "to fetch", _format_models(moves.total)
+    if moves.lost:
+        gone = f"{count_noun(moves.lost, 'part')} of {moves.parts_before}"
+        yield "lost", f"{gone} {'is' if moves.lost == 1 else 'are'} on no rank that stays"
 
 
 def _format_models(total: Fraction) -> str:

@@ -41,18 +41,16 @@ def describe_disagreement(
         for name, (request, _) in zip(names, groups, strict=True)
     ]
     lines[MAX_REQUESTS:] = [f"and {len(lines) - MAX_REQUESTS} more."] * (len(lines) > MAX_REQUESTS)
-    absent = [f"Not there: {name_ranks(missing)}."] * bool(missing)
-    sliced = fields == ["ranks"] and groups[0][0].get("call") == "Mesh.from_device_mesh"
-    whole = "hand in the whole DeviceMesh on every rank, and no slice of it."
-    return [*lines, *absent], whole if sliced else _suggest_fix(fields)
+    absent = [f"Missing: {name_ranks(missing)}."] * bool(missing)
+    return [*lines, *absent], _suggest_fix(fields)
 
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:
     """Return the different requests with their ranks; most ranks first, then by first rank."""
-    found: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    ranks_of: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for rank in sorted(requests):
-        found.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[1][0]))
+        ranks_of.setdefault(tuple(sorted(requests[rank].items())), []).append(rank)
+    ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1][0]))
     return [(requests[ranks[0]], ranks) for _, ranks in ordered]
 
 
@@ -68,9 +66,9 @@ def _format_request(request: Request, fields: Sequence[str]) -> str:
     return ", ".join(sizes + [f"{n}={request.get(n, 'none')}" for n in fields if n != "sizes"])
 
 
-def _format_hosts(ranks: Sequence[int], where: Mapping[int, str]) -> str:
+def _format_hosts(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
     """Return the hosts and processes of the first ranks."""
-    known = [where[rank] for rank in ranks[:MAX_HOSTS] if rank in where]
+    known = [hosts[rank] for rank in ranks[:MAX_HOSTS] if rank in hosts]
     more = [f"and {len(ranks) - MAX_HOSTS} more"] * (len(ranks) > MAX_HOSTS)
     return f" ({'; '.join(known + more)})" if known else ""
 
@@ -80,13 +78,15 @@ def _suggest_fix(fields: Sequence[str]) -> str:
     if "call" in fields:
         return "make the same calls in the same order on every rank."
     if "job" in fields:
-        return "give every job a MASTER_PORT (or init_method) of its own."
+        return "give every job its own MASTER_PORT (or init_method)."
     if "open" in fields:
-        return "close the same views on every rank, and take new ones from the same mesh."
+        return "close the same views on every rank, and create new ones from the same mesh."
     if "external" in fields:
         return "pass groups over the same axes on every rank."
     if "history" in fields:
-        return "make the same groups in the same order on every rank, before this call too."
+        return "create the same groups in the same order on every rank, also before this call."
+    if fields == ["ranks"]:
+        return "pass equal ranks on every rank; of a DeviceMesh, the whole mesh and not a slice."
     if fields == ["seed"]:
         return "pass the same seed on every rank, or seed='shared', which rank 0 draws for all."
     versions = [name for name in fields if name in ("meshkit", "torch")]

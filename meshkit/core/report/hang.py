@@ -1,8 +1,8 @@
 """The error of a collective that failed or hangs, from the status of each rank.
 
 Ranks of one group begin the same collectives in the same order. A rank that has begun fewer than
-its peers is behind: they wait for it. That rank may itself wait in another group. The first suspect
-is behind and in no collective, or does not answer at all.
+its peers is behind, and they wait for it. The rank behind may wait in another group. The first
+suspect is behind and in no collective, or does not answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ..errors import CollectiveError
 from ..grid.layout import Layout
-from ..text import format_ranks
+from ..text import format_ranks, plural
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -66,16 +66,16 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
         >>> lagging_ranks(Layout(dp=2, sp=2), statuses)
         {2: Lag(axes='dp', begun=7, most=8)}
     """
-    found: dict[int, Lag] = {}
-    for axes in dict.fromkeys(name for one in statuses.values() for name in one.begun):
+    lags: dict[int, Lag] = {}
+    for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
         for row in layout.groups(*axes.split()).tolist():
             begun = {r: statuses[r].begun[axes] for r in row if axes in _begun(statuses, r)}
             most = max(begun.values(), default=0)
             for rank, count in begun.items():
-                before = found.get(rank, Lag(axes, 0, 0))
+                before = lags.get(rank, Lag(axes, 0, 0))
                 if most - count > before.most - before.begun:
-                    found[rank] = Lag(axes, count, most)
-    return dict(sorted(found.items()))
+                    lags[rank] = Lag(axes, count, most)
+    return dict(sorted(lags.items()))
 
 
 def hang_error(
@@ -104,13 +104,12 @@ def hang_error(
         for rank in order
     ]
     lines += _format_others(statuses, late)
-    looks = (
-        f"look at rank{'' if len(first) == 1 else 's'} {format_ranks(first)} first" if first else ""
-    )
+    ranks = f"{plural('rank', len(first))} {format_ranks(first)} first"
+    target = ranks if first else "the logs of all ranks"
     return CollectiveError(
-        f"{summary}",
+        summary,
         *_shorten(lines),
-        fix=f"{looks or 'look at the logs of all ranks'}; then {REBUILD_ADVICE}.",
+        fix=f"look at {target}; then {REBUILD_ADVICE}.",
         missing_ranks=tuple(silent),
         behind=tuple(late),
     )
@@ -133,8 +132,8 @@ def _format_others(statuses: Mapping[int, RankStatus], late: Iterable[int]) -> l
     for rank in sorted(statuses.keys() - set(late)):
         alike.setdefault(str(statuses[rank]), []).append(rank)
     return [
-        f"Rank{'' if len(r) == 1 else 's'} {format_ranks(r)}: {status}."
-        for status, r in alike.items()
+        f"{plural('Rank', len(ranks))} {format_ranks(ranks)}: {status}."
+        for status, ranks in alike.items()
     ]
 
 
@@ -157,7 +156,7 @@ def _first_suspects(
 
 def _awaited_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> set[int]:
     """Return the ranks of all groups in which a rank is in a collective."""
-    names = {rank: one.operation.partition(" over ")[2] for rank, one in statuses.items()}
+    names = {rank: status.operation.partition(" over ")[2] for rank, status in statuses.items()}
     known = {rank: axes for rank, axes in names.items() if axes in statuses[rank].begun}
     return {int(p) for rank, axes in known.items() for p in layout.peers(rank, *axes.split())}
 

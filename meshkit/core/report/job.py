@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ..arrays import Ints
+from ..call import Call
 from ..data.batch import BatchPlan
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
-from ..errors import SpecError
+from ..errors import SpecError, format_error
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
 from ..text import count_noun, format_sizes, summarize
@@ -53,7 +54,7 @@ class JobReport:
         groups_per_rank: process groups of one rank, the default group included.
         groups: process groups in all, the default group included.
         batch: the batch plan, or None.
-        warnings: likely causes of slowness, each with its fix.
+        warnings: likely causes of slow communication. Each quotes ``build_mesh`` in its fix.
         placement: the reasons for the order of ranks; None without placement.
     """
 
@@ -117,16 +118,16 @@ class JobReport:
             "groups_per_rank": self.groups_per_rank,
             "groups": self.groups,
             "batch": self.batch and batch_dict(self.batch),
-            "warnings": [str(warning) for warning in self.warnings],
+            "warnings": [*map(format_warning, self.warnings)],
             "placement": self.placement and placement_dict(self.placement),
         }
 
 
 def placement_dict(placement: Placement) -> dict[str, object]:
     """Return a placement in JSON types. Cost: O(num_ranks)."""
-    said = {name: getattr(placement, name) for name in ("reason", "runner_up")}
+    texts = {name: getattr(placement, name) for name in ("reason", "runner_up")}
     costs = {"cost": dict(placement.cost), "before": dict(placement.before)}
-    return {**said, **costs, "ranks": [int(rank) for rank in placement.layout.ranks]}
+    return {**texts, **costs, "ranks": [int(rank) for rank in placement.layout.ranks]}
 
 
 def batch_dict(batch: BatchPlan) -> dict[str, object]:
@@ -140,15 +141,15 @@ def _axis_rows(layout: Layout, crossing: Mapping[str, Crossing]) -> Iterator[Axi
     first = int(layout.ranks[0])
     for axis, size in layout.sizes.items():
         stride //= size
-        found = crossing.get(axis)
+        on_nodes = crossing.get(axis)
         yield AxisRow(
             axis,
             size,
             stride,
             layout.num_ranks // size,
             tuple(layout.peers(first, axis).tolist()),
-            None if found is None else found.crossing_groups,
-            None if found is None else found.most,
+            None if on_nodes is None else on_nodes.crossing_groups,
+            None if on_nodes is None else on_nodes.most,
         )
 
 
@@ -157,31 +158,36 @@ def _warnings(
 ) -> Iterator[SpecError]:
     """Yield a warning with a fix if tp crosses nodes, as it communicates in every layer."""
     if "tp" in crossing and crossing["tp"].crosses:
-        why = "tp talks in every layer, and must sit on the nearest wires."
-        yield SpecError(f"{crossing['tp']}.", why, fix=suggest_fix(layout, topology, "tp"))
+        reason = "tp communicates in every layer, so it needs the fastest links."
+        fix = suggest_fix(layout, topology, "tp")
+        warning = SpecError(f"{crossing['tp']}.", reason, fix=fix)
+        yield warning.quote(Call("build_mesh", kwargs=layout.sizes))
+
+
+def format_warning(warning: SpecError) -> str:
+    """Return the text of a warning, whose fix quotes the call but whose first line does not."""
+    return format_error(warning.summary, *warning.evidence, fix=warning.fix_text)
 
 
 HEADER = ("axis", "size", "stride", "groups", "first group")
 
 
-def format_job(overview: JobReport, *, width: int = 80, ascii: bool = False) -> str:
+def format_job(report: JobReport, *, width: int = 80, ascii: bool = False) -> str:
     """Return the report of a job as text.
 
     Args:
-        overview: the report.
+        report: the report.
         width: the maximum line width in columns, at least 40; a number is never cut.
         ascii: whether to draw with ASCII characters only.
 
     Returns:
         Lines without a final newline.
     """
-    placed = overview.topology is not None
-    header = [*HEADER, *["crosses nodes"] * placed]
-    axes = format_table(
-        header, [_axis_cells(row) for row in overview.axes], width=width, ascii=ascii
-    )
-    parts = [headline(overview.layout, overview.topology), axes, _draw_grid(overview, width, ascii)]
-    return "\n\n".join([*parts, format_items(_facts(overview), width=width)])
+    has_nodes = report.topology is not None
+    header = [*HEADER, *["crosses nodes"] * has_nodes]
+    axes = format_table(header, [_axis_cells(row) for row in report.axes], width=width, ascii=ascii)
+    parts = [headline(report.layout, report.topology), axes, _draw_grid(report, width, ascii)]
+    return "\n\n".join([*parts, format_items(_facts(report), width=width)])
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
@@ -191,8 +197,8 @@ def headline(layout: Layout, topology: Topology | None = None) -> str:
         >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
         ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
     """
-    where = count_noun(layout.num_ranks, "rank") if topology is None else topology
-    return f"{format_sizes(layout.sizes)}: {where}"
+    ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
+    return f"{format_sizes(layout.sizes)}: {ranks}"
 
 
 def _axis_cells(row: AxisRow) -> list[str]:
@@ -201,17 +207,17 @@ def _axis_cells(row: AxisRow) -> list[str]:
     return [row.axis, *numbers, summarize(row.first_group), *crosses]
 
 
-def _draw_grid(overview: JobReport, width: int, ascii: bool) -> str:
-    layout, nodes = overview.layout, overview.nodes
+def _draw_grid(report: JobReport, width: int, ascii: bool) -> str:
+    layout, nodes = report.layout, report.nodes
     if nodes is None:
         return layout.draw(width=width).partition("\n")[2]  # the sizes stand above
     return draw_node_boxes(layout.axes, layout.grid, nodes, width=width, ascii=ascii)
 
 
-def _facts(overview: JobReport) -> list[tuple[str, str]]:
+def _facts(report: JobReport) -> list[tuple[str, str]]:
     """Return groups, batch and warnings, with their names."""
-    mine = f"{overview.groups_per_rank} on each rank, the default group included"
-    facts = [("groups", f"{mine}; {overview.groups} in all")]
-    facts += [("batch", str(overview.batch))] if overview.batch else []
-    facts += [("placed", str(overview.placement))] if overview.placement else []
-    return facts + [("warning", str(warning)) for warning in overview.warnings]
+    per_rank = f"{report.groups_per_rank} on each rank, the default group included"
+    facts = [("groups", f"{per_rank}; {report.groups} in all")]
+    facts += [("batch", str(report.batch))] if report.batch else []
+    facts += [("placed", str(report.placement))] if report.placement else []
+    return facts + [("warning", format_warning(warning)) for warning in report.warnings]

@@ -72,10 +72,10 @@ class RankReport:
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]
         tokens = self.tokens and [[part[0], part[-1]] for part in self.tokens]
-        more = {"axes": axes, "samples": samples, "tokens": tokens}
-        said = {**vars(self), "coordinate": dict(self.coordinate), **more}
-        del said["micro_batch"]
-        return said
+        lists = {"axes": axes, "samples": samples, "tokens": tokens}
+        report = {**vars(self), "coordinate": dict(self.coordinate), **lists}
+        del report["micro_batch"]
+        return report
 
 
 def rank_reports(
@@ -104,17 +104,17 @@ def rank_reports(
         [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
     """
     for rank in ranks:
-        here = layout.coordinate(rank)
+        coordinate = layout.coordinate(rank)
         node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
         yield RankReport(
             rank,
-            here,
+            coordinate,
             node,
             slot,
-            tuple(_axis_report(layout, rank, axis, here[axis], seed) for axis in layout.axes),
-            None if batch is None else _first_samples(batch, here["dp"]),
+            tuple(_axis_report(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
+            None if batch is None else _first_samples(batch, coordinate["dp"]),
             None if batch is None else batch.micro_batch,
-            None if sequence is None else sequence.ranges(sequence_part(layout, here)),
+            None if sequence is None else sequence.ranges(sequence_part(layout, coordinate)),
             None if seed is None else stream_seed(seed),
         )
 
@@ -157,8 +157,8 @@ def format_rank_table(
     """
     ranks = layout.grid.ravel()
     unknown = ["-"] * len(ranks)
-    place = [unknown, unknown] if topology is None else _node_columns(topology, ranks)
-    columns = [_to_strings(ranks), *place, *map(_to_strings, layout.coordinates(ranks).T)]
+    nodes = [unknown, unknown] if topology is None else _node_columns(topology, ranks)
+    columns = [_to_strings(ranks), *nodes, *map(_to_strings, layout.coordinates(ranks).T)]
     header = ["rank", "node", "slot", *layout.axes]
     return format_table(header, [*zip(*columns, strict=True)], width=width, ascii=ascii)
 
@@ -176,12 +176,12 @@ def _to_strings(numbers: Ints) -> list[str]:
 
 
 def format_rank(
-    about: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
+    report: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
 ) -> str:
     """Return the report of one rank as text.
 
     Args:
-        about: the report.
+        report: the report.
         layout: the layout of the mesh.
         job: the layout and its nodes as text, for the first line.
         width: the maximum line width in columns, at least 40; a number is never cut.
@@ -190,12 +190,12 @@ def format_rank(
     Returns:
         Lines without a final newline.
     """
-    seeded = about.seed is not None
-    header = ["axis", "index", "before", "after", "group", *["seed"] * seeded]
-    rows = [_axis_cells(axis, layout.sizes[axis.axis]) for axis in about.axes]
+    has_seed = report.seed is not None
+    header = ["axis", "index", "before", "after", "group", *["seed"] * has_seed]
+    rows = [_axis_cells(axis, layout.sizes[axis.axis]) for axis in report.axes]
     drawn = format_table(header, rows, width=width, ascii=ascii)
-    facts = format_items(list(_facts(about, layout)), width=width)
-    return "\n\n".join([f"rank {about.rank} of {job}", facts, drawn])
+    facts = format_items(list(_facts(report, layout)), width=width)
+    return "\n\n".join([f"rank {report.rank} of {job}", facts, drawn])
 
 
 def _node_and_slot(topology: Topology, rank: int) -> tuple[int, int]:
@@ -211,35 +211,35 @@ def _first_samples(batch: BatchPlan, data_index: int) -> range:
 
 
 def _axis_report(layout: Layout, rank: int, axis: str, index: int, seed: int | None) -> AxisReport:
-    alone = layout.sizes[axis] == 1
+    is_alone = layout.sizes[axis] == 1
     return AxisReport(
         axis,
         index,
         tuple(layout.peers(rank, axis).tolist()),
-        None if alone else layout.neighbor(rank, axis, -1),
-        None if alone else layout.neighbor(rank, axis, 1),
+        None if is_alone else layout.neighbor(rank, axis, -1),
+        None if is_alone else layout.neighbor(rank, axis, 1),
         None if seed is None else stream_seed(seed, **{axis: index}),
     )
 
 
 def _axis_cells(axis: AxisReport, size: int) -> list[str]:
-    near = ["-" if rank is None else str(rank) for rank in (axis.before, axis.after)]
+    neighbors = ["-" if rank is None else str(rank) for rank in (axis.before, axis.after)]
     seed = [] if axis.seed is None else [str(axis.seed)]
-    return [axis.axis, f"{axis.index} of {size}", *near, summarize(axis.peers), *seed]
+    return [axis.axis, f"{axis.index} of {size}", *neighbors, summarize(axis.peers), *seed]
 
 
-def _facts(about: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
+def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
     """Yield the facts about a rank that no axis has, with their names."""
-    yield "coordinate", format_sizes(about.coordinate)
-    if about.node is not None:
-        yield "node", f"{about.node}, slot {about.slot}"
-    if about.samples is not None:
-        size = about.micro_batch or 0
-        steps = summarize(about.samples, lambda first: format_range(first, first + size - 1))
-        yield "samples", f"{steps} in step 0, a run for each micro batch"
-    if about.tokens is not None:
+    yield "coordinate", format_sizes(report.coordinate)
+    if report.node is not None:
+        yield "node", f"{report.node}, slot {report.slot}"
+    if report.samples is not None:
+        size = report.micro_batch or 0
+        steps = summarize(report.samples, lambda first: format_range(first, first + size - 1))
+        yield "samples", f"{steps} in step 0, a range for each micro batch"
+    if report.tokens is not None:
         over = " ".join(sequence_axes(layout)) or "no axis"
-        held = ", ".join(f"{part[0]}-{part[-1]}" for part in about.tokens)
-        yield "tokens", f"{held} of each sequence, which is cut over {over}"
-    if about.seed is not None:
-        yield "seed", f"{about.seed} on all ranks; by axis below"
+        positions = ", ".join(f"{part[0]}-{part[-1]}" for part in report.tokens)
+        yield "tokens", f"{positions} of each sequence, which is cut over {over}"
+    if report.seed is not None:
+        yield "seed", f"{report.seed} on all ranks; by axis below"

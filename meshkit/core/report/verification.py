@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import Seconds
 from ..draw.table import format_rows, format_table
 from ..grid.group_plan import Axes
 from ..grid.layout import Layout
 from ..text import count_noun, format_ranks, format_sizes
-
-Seconds = NDArray[np.float64]
 
 HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
 
@@ -60,7 +58,7 @@ class Verification:
     @property
     def slowest_group(self) -> GroupTiming | None:
         """The slowest group of all; None in a mesh of one rank."""
-        return max(self.groups, key=lambda one: one.slowest_seconds, default=None)
+        return max(self.groups, key=lambda group: group.slowest_seconds, default=None)
 
     def __str__(self) -> str:
         rows = [
@@ -98,14 +96,14 @@ def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) ->
         >>> result.slowest_rank, result.waited, result.groups[0].slowest_seconds
         (1, 0.4, 0.5)
     """
-    place = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
+    position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
     waits = np.zeros_like(seconds)
     groups = []
     for column, axes in enumerate(keys):
         rows = layout.groups(*axes)
-        at = np.vectorize(place.__getitem__)(rows)  # (num_groups, group_size)
-        took = seconds[at, column]
-        waits[at, column] = took.max(axis=1, keepdims=True) - took
+        positions = np.vectorize(position.__getitem__)(rows)  # (num_groups, group_size)
+        took = seconds[positions, column]
+        waits[positions, column] = took.max(axis=1, keepdims=True) - took
         groups.append(_group_timing(axes, rows.tolist(), took.max(axis=1)))
     if not keys:
         return Verification((), None, 0.0, "")
@@ -133,9 +131,9 @@ class CheckReport:
         launcher: the launcher that started the ranks.
         device: the device type.
         backend: the backend of the groups.
-        found: the timings of the groups.
-        built: seconds for joining the job and building the mesh.
-        checked: seconds for all checks.
+        verification: the timings of the groups.
+        built: seconds to join the job and build the mesh.
+        checked: seconds of all checks.
     """
 
     rank: int
@@ -143,7 +141,7 @@ class CheckReport:
     launcher: str
     device: str
     backend: str
-    found: Verification
+    verification: Verification
     built: float
     checked: float
 
@@ -152,49 +150,49 @@ class CheckReport:
 
         Example:
             >>> timing = GroupTiming(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
-            >>> found = Verification((timing,), 1, 0.0001, "dp=1 tp=0")
-            >>> about = 0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo"
-            >>> print(CheckReport(*about, found, 0.5, 0.25).as_text())
+            >>> verification = Verification((timing,), 1, 0.0001, "dp=1 tp=0")
+            >>> job = 0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo"
+            >>> print(CheckReport(*job, verification, 0.5, 0.25).as_text())
             dp=2 tp=1: 2 ranks, launcher spawn, device cpu, backend gloo; joined and built in 0.50 s
-            OK  dp  1 group of 2   2 members met in 0.400 ms, at most 0.500 ms on ranks 0-1
-            OK  tp  2 groups of 1  nothing to meet
+            OK  dp  1 group of 2   2 members took 0.400 ms, at most 0.500 ms on ranks 0-1
+            OK  tp  2 groups of 1  nothing to check
             OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
         """
-        found, total = self.found, math.prod(self.sizes.values())
+        verification, total = self.verification, math.prod(self.sizes.values())
         head = (
             f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "
         )
         head += f"device {self.device}, backend {self.backend}; "
         head += f"joined and built in {self.built:.2f} s"
         rows = [
-            (" ".join(one.axes), one.num_groups, one.group_size, _format_timing(one))
-            for one in found.groups
+            (" ".join(group.axes), group.num_groups, group.group_size, _format_timing(group))
+            for group in verification.groups
         ]
-        rows += [(a, total, 1, "nothing to meet") for a, size in self.sizes.items() if size == 1]
+        rows += [(a, total, 1, "nothing to check") for a, size in self.sizes.items() if size == 1]
         cells = [
             ("OK", name, f"{count_noun(n, 'group')} of {size}", text)
             for name, n, size, text in rows
         ]
         lines = format_rows(cells)
-        groups = sum(one.num_groups for one in found.groups)
-        last = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
-        if found.slowest_rank is not None:
-            slowest = f"rank {found.slowest_rank} ({found.coordinate})"
-            last += f"; {slowest} came last, by {found.waited * 1e3:.3f} ms"
-        return "\n".join([head, *lines, last])
+        groups = sum(group.num_groups for group in verification.groups)
+        summary = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
+        if verification.slowest_rank is not None:
+            slowest = f"rank {verification.slowest_rank} ({verification.coordinate})"
+            summary += f"; {slowest} came last, by {verification.waited * 1e3:.3f} ms"
+        return "\n".join([head, *lines, summary])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report in JSON types; times are in seconds."""
-        said = asdict(self)
-        del said["rank"], said["found"]
-        found = asdict(self.found)
-        for one in found["groups"]:
-            one["members"] = one["num_groups"] * one["group_size"]
-        return {"ok": True, **said, **found}
+        report = asdict(self)
+        verification = report.pop("verification")
+        del report["rank"]
+        for group in verification["groups"]:
+            group["members"] = group["num_groups"] * group["group_size"]
+        return {"ok": True, **report, **verification}
 
 
-def _format_timing(one: GroupTiming) -> str:
+def _format_timing(group: GroupTiming) -> str:
     """Return the timing of the groups over some axes as text."""
-    members = count_noun(one.num_groups * one.group_size, "member")
-    took = f"{one.seconds * 1e3:.3f} ms, at most {one.slowest_seconds * 1e3:.3f} ms"
-    return f"{members} met in {took} on ranks {format_ranks(sorted(one.slowest))}"
+    members = count_noun(group.num_groups * group.group_size, "member")
+    took = f"{group.seconds * 1e3:.3f} ms, at most {group.slowest_seconds * 1e3:.3f} ms"
+    return f"{members} took {took} on ranks {format_ranks(sorted(group.slowest))}"

@@ -139,7 +139,6 @@ def suggest_fix(
         topology: the node of each rank.
         axis: the axis that should not cross.
         level: the level whose domains the axis should not cross.
-            only.
 
     Returns:
         The parts of a fix; none if the axis does not cross.

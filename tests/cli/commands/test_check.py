@@ -30,7 +30,7 @@ from meshkit.launch.launchers.detect import detect
 from meshkit.launch.launchers.table import LAUNCHERS
 from meshkit.live.guard import verify as verify_module
 from tests.cli.processes import ended
-from tests.core.report.test_check_report import REPORT
+from tests.core.report.example_reports import REPORT
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
@@ -73,7 +73,7 @@ def test_eight_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "dp=2", "sp=2", "tp=2", "pp=1", "-n", "8", *CPU]) == 0
     out, error = capsys.readouterr()
     assert error == ""
-    ms, four = r"\d+\.\d{3} ms", r"8 members met in \d+\.\d{3} ms, at most \d+\.\d{3} ms on ranks"
+    ms, four = r"\d+\.\d{3} ms", r"8 members took \d+\.\d{3} ms, at most \d+\.\d{3} ms on ranks"
     patterns = [
         r"pp=1 dp=2 sp=2 tp=2: 8 ranks, launcher spawn, device cpu, backend gloo; "
         r"joined and built in \d+\.\d\d s",
@@ -82,7 +82,7 @@ def test_eight_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
         rf"OK  sp        4 groups of 2  {four} \d, \d",
         rf"OK  tp        4 groups of 2  {four} \d-\d",
         rf"OK  dp sp     2 groups of 4  {four} \d, \d, \d, \d",
-        r"OK  pp        8 groups of 1  nothing to meet",
+        r"OK  pp        8 groups of 1  nothing to check",
         r"OK: 15 groups checked in \d+\.\d\d s; "
         rf"rank \d \(pp=0 dp=\d sp=\d tp=\d\) came last, by {ms}",
     ]
@@ -113,8 +113,8 @@ def test_under_torchrun_rank_0_prints_for_all() -> None:
 def test_one_rank_by_itself_has_nothing_to_meet(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "dp=-1", "tp=1", "-n", "1", *CPU]) == 0
     _, dp, tp, last = capsys.readouterr().out.splitlines()
-    assert dp == "OK  dp  1 group of 1  nothing to meet"
-    assert tp == "OK  tp  1 group of 1  nothing to meet"
+    assert dp == "OK  dp  1 group of 1  nothing to check"
+    assert tp == "OK  tp  1 group of 1  nothing to check"
     assert re.fullmatch(r"OK: 0 groups checked in \d\.\d\d s", last)
 
 
@@ -327,7 +327,7 @@ def test_what_is_no_size(text: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_time_gather(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Namespace(rank=3, world_size=4, launcher="slurm", device=None, backend="gloo")
-    made = nullcontext(Namespace(verify=lambda timeout: REPORT.found, layout=Layout(dp=4)))
+    made = nullcontext(Namespace(verify=lambda timeout: REPORT.verification, layout=Layout(dp=4)))
     clock = iter([10.0, 11.25, 11.75])
     monkeypatch.setattr(check, "time", Namespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr("meshkit.launch.job.init", lambda device, timeout: world)

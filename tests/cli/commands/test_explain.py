@@ -24,7 +24,7 @@ def test_one_rank(answer: Answers) -> None:
         "\n"
         "coordinate  dp=2 sp=1 tp=0\n"
         "node        1, slot 1\n"
-        "samples     8-11, 24-27, 40-43, 56-59 in step 0, a run for each micro batch\n"
+        "samples     8-11, 24-27, 40-43, 56-59 in step 0, a range for each micro batch\n"
         "tokens      4096-8191 of each sequence, which is cut over sp\n"
         "seed        4232173327378486640 on all ranks; by axis below\n"
         "\n"

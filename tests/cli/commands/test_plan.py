@@ -69,7 +69,7 @@ dp       2       1       4  0, 1         no
 
 groups   3 on each rank, the default group included; 7 in all
 warning  tp crosses nodes: 2 of 2 groups span 2 nodes.
-           tp talks in every layer, and must sit on the nearest wires.
+           tp communicates in every layer, so it needs the fastest links.
            Fix: meshkit plan tp=4 dp=2 --order 'dp tp' --nodes 2.
 """
 

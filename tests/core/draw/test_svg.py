@@ -347,6 +347,6 @@ def test_nodes_that_are_no_integers() -> None:
     with pytest.raises(CoordinateError) as error:
         svg(Layout(dp=2), np.array([0.5, 1]))  # type: ignore[arg-type]
     assert str(error.value) == (
-        "draw_svg(('dp',), grid, [0.5, 1.0]): nodes are float64, not integers."
+        "draw_svg(('dp',), [0, 1], [0.5, 1.0]): nodes are float64, not integers."
         "\n  Fix: nodes.astype(int)."
     )

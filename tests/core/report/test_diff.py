@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshkit import BatchPlan, Layout
-from meshkit.core.report.diff import Difference, format_diff
+from meshkit.core.report.diff import Difference, format_diff, num_weight_parts, weight_moves
 
 SIZE = st.integers(1, 4)
 GRIDS = st.builds(lambda dp, sp, tp: Layout(dp=dp, sp=sp, tp=tp), SIZE, SIZE, SIZE)
@@ -111,3 +113,61 @@ def test_it_fits(width: int) -> None:
 def test_a_hundred_thousand_ranks_are_few_lines() -> None:
     found = Difference.of(Layout(pp=10, dp=1250, tp=8), Layout(pp=10, dp=625, sp=2, tp=8))
     assert len(format_diff(found).splitlines()) < 40
+
+
+SIZE = st.integers(1, 4)
+UNITS = 12  # every size up to 4 divides it
+
+
+def make_layout(pp: int, dp: int, tp: int) -> Layout:
+    return Layout(pp=pp, dp=dp, tp=tp)
+
+
+def holds(layout: Layout, rank: int) -> set[tuple[int, int]]:
+    """Return the 1 / 144 parts of the weights that a rank holds."""
+    if rank not in layout:
+        return set()
+    coordinate = layout.coordinate(rank)
+    rows, columns = (
+        [u for u in range(UNITS) if u * layout.sizes[axis] // UNITS == coordinate[axis]]
+        for axis in ("pp", "tp")
+    )
+    return {(row, column) for row in rows for column in columns}
+
+
+@given(st.builds(make_layout, SIZE, SIZE, SIZE), st.builds(make_layout, SIZE, SIZE, SIZE))
+def test_moves_equal_intervals_counted_one_by_one(before: Layout, after: Layout) -> None:
+    moves = weight_moves(before, after)
+    total = 0
+    for rank in range(after.num_ranks):
+        needs = holds(after, rank)
+        has = needs & holds(before, rank)
+        total += len(needs - has)
+        shares = [share for share, ranks in moves.held.items() if rank in ranks]
+        assert shares == [Fraction(len(has), len(needs))]
+    assert moves.total == Fraction(total, UNITS**2)
+    stay = range(min(before.num_ranks, after.num_ranks))
+    left = {part for rank in stay for part in holds(before, rank)}
+    assert moves.lost * UNITS**2 == (UNITS**2 - len(left)) * num_weight_parts(before)
+    assert list(moves.held) == sorted(moves.held)
+
+
+def test_the_shares_in_the_docstring_of_the_module() -> None:
+    held = weight_moves(Layout(tp=2), Layout(tp=3)).held
+    assert {str(share): ranks.tolist() for share, ranks in held.items()} == {
+        "0": [2],
+        "1/2": [1],
+        "1": [0],
+    }
+
+
+def test_a_grid_without_pp_and_tp_is_one_part() -> None:
+    moves = weight_moves(Layout(dp=4, sp=2), Layout(ep=8))
+    assert (moves.parts_before, moves.parts_after, moves.total, moves.lost) == (1, 1, 0, 0)
+    assert {share: len(ranks) for share, ranks in moves.held.items()} == {Fraction(1): 8}
+
+
+def test_ranks_that_join_hold_nothing() -> None:
+    moves = weight_moves(Layout(dp=1, tp=2), Layout(dp=2, tp=2))
+    assert moves.held[Fraction(0)].tolist() == [2, 3]
+    assert moves.total == 1

@@ -1,4 +1,4 @@
-"""Who asked for what, word for word."""
+"""The text of a disagreement: the requests, the ranks, the fix."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from meshkit.core.report.disagreement import (
 )
 
 MESH = "ranks disagree about the mesh; no process group was created."
-USUAL = {"call": "build_mesh", "sizes": "dp=4 sp=2 tp=1", "timeout": "default"}
+REQUEST = {"call": "build_mesh", "sizes": "dp=4 sp=2 tp=1", "timeout": "default"}
 
 
-def told(
+def lines_of(
     odd: Mapping[int, Mapping[str, str]], missing: list[int] | None = None, ranks: int = 8
 ) -> list[str]:
-    requests = {rank: {**USUAL, **odd.get(rank, {})} for rank in range(ranks)}
+    requests = {rank: {**REQUEST, **odd.get(rank, {})} for rank in range(ranks)}
     requests = {rank: one for rank, one in requests.items() if rank not in (missing or [])}
     where = {rank: f"host {'ab'[rank % 2]}, pid {300 + rank}" for rank in requests}
     evidence, fix = describe_disagreement(requests, where, missing or [])
@@ -29,7 +29,7 @@ def told(
 
 
 def test_one_rank_with_other_sizes() -> None:
-    assert told({4: {"sizes": "dp=2 sp=4 tp=1"}}) == [
+    assert lines_of({4: {"sizes": "dp=2 sp=4 tp=1"}}) == [
         "ranks disagree about the mesh; no process group was created.",
         "  ranks 0-3 and 5-7:  dp=4 sp=2 tp=1",
         "  rank 4 (host a, pid 304):  dp=2 sp=4 tp=1",
@@ -38,7 +38,7 @@ def test_one_rank_with_other_sizes() -> None:
 
 
 def test_another_field_is_named_beside_the_sizes() -> None:
-    assert told({1: {"timeout": "30 s"}, 2: {"timeout": "60 s"}}) == [
+    assert lines_of({1: {"timeout": "30 s"}, 2: {"timeout": "60 s"}}) == [
         MESH,
         "  ranks 0, 3-7:  dp=4 sp=2 tp=1, timeout=default".replace("0, 3", "0 and 3"),
         "  rank 1 (host b, pid 301):  dp=4 sp=2 tp=1, timeout=30 s",
@@ -49,35 +49,35 @@ def test_another_field_is_named_beside_the_sizes() -> None:
 
 def test_a_large_minority_is_shown_by_its_first() -> None:
     odd = {rank: {"sizes": "dp=8"} for rank in range(2, 8)}
-    lines = told(odd)
+    lines = lines_of(odd)
     assert lines[1] == "  ranks 2-7:  dp=8"
     assert lines[2] == "  ranks 0-1 (host a, pid 300; host b, pid 301):  dp=4 sp=2 tp=1"
     odd = {rank: {"sizes": "dp=8"} for rank in range(9, 16)}
-    assert told(odd, ranks=16)[2].startswith("  ranks 9-15 (host b, pid 309; ")
-    assert told(odd, ranks=16)[2].endswith("; and 3 more):  dp=8")
+    assert lines_of(odd, ranks=16)[2].startswith("  ranks 9-15 (host b, pid 309; ")
+    assert lines_of(odd, ranks=16)[2].endswith("; and 3 more):  dp=8")
 
 
 def test_who_is_not_there_is_told_too() -> None:
-    assert told({1: {"sizes": "dp=8"}}, missing=[3, 5])[-2] == "  Not there: ranks 3 and 5."
+    assert lines_of({1: {"sizes": "dp=8"}}, missing=[3, 5])[-2] == "  Missing: ranks 3 and 5."
 
 
 def test_very_many_requests_are_cut_short() -> None:
-    lines = told({rank: {"sizes": f"dp={rank}"} for rank in range(20)}, ranks=20)
+    lines = lines_of({rank: {"sizes": f"dp={rank}"} for rank in range(20)}, ranks=20)
     assert len(lines) == 1 + 8 + 1 + 1
     assert lines[-2] == "  and 12 more."
 
 
 def test_each_kind_of_difference_has_its_fix() -> None:
-    assert told({0: {"call": "mesh.agree"}})[-1] == (
+    assert lines_of({0: {"call": "mesh.agree"}})[-1] == (
         "  Fix: make the same calls in the same order on every rank."
     )
-    assert told({0: {"torch": "2.6.0", "meshkit": "0.2"}})[-1] == (
+    assert lines_of({0: {"torch": "2.6.0", "meshkit": "0.2"}})[-1] == (
         "  Fix: install one version of torch and meshkit on every rank."
     )
-    assert told({0: {"history": "7 groups"}})[-1] == (
-        "  Fix: make the same groups in the same order on every rank, before this call too."
+    assert lines_of({0: {"history": "7 groups"}})[-1] == (
+        "  Fix: create the same groups in the same order on every rank, also before this call."
     )
-    assert told({0: {"timeout": "1 s", "sizes": "dp=8"}})[-1] == (
+    assert lines_of({0: {"timeout": "1 s", "sizes": "dp=8"}})[-1] == (
         "  Fix: pass equal sizes and timeout on every rank."
     )
 

@@ -55,7 +55,7 @@ def test_the_group_in_which_a_rank_is_furthest_behind_counts() -> None:
     assert lagging_ranks(LAYOUT, places()) == {}
 
 
-def told(found: dict[int, RankStatus], silent: dict[int, str]) -> meshkit.CollectiveError:
+def hang(found: dict[int, RankStatus], silent: dict[int, str]) -> meshkit.CollectiveError:
     error = "all_reduce over sp failed on rank 3: RuntimeError: timed out."
     return hang_error(error, LAYOUT, found, silent, name)
 
@@ -67,9 +67,9 @@ def test_word_for_word() -> None:
     at[0] = RankStatus(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
     for rank in (1, 3):
         at[rank] = RankStatus(rank, at[rank].begun, "all_reduce over sp", "train.py:18 (step)")
-    error = told(at, {})
+    error = hang(at, {})
     assert str(error) == (
-        "mesh.guard(timeout=60): all_reduce over sp failed on rank 3: RuntimeError: timed out.\n"
+        "all_reduce over sp failed on rank 3: RuntimeError: timed out.\n"
         "  Behind: rank 2 (dp=1 sp=0) has begun 7 of 8 collectives over dp; "
         "in no collective, train.py:3 (load_batch).\n"
         "  Behind: rank 0 (dp=0 sp=0) has begun 7 of 8 collectives over sp; "
@@ -84,7 +84,7 @@ def test_word_for_word() -> None:
 def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
     at = places(dp_0=7)
     del at[2]
-    error = told(at, {2: "host b, pid 311; it has ended"})
+    error = hang(at, {2: "host b, pid 311; it has ended"})
     assert "  Silent: rank 2 (dp=1 sp=0): host b, pid 311; it has ended.\n" in str(error)
     assert error.missing_ranks == (2,)
     assert str(error).splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
@@ -94,22 +94,22 @@ def test_a_silent_rank_for_which_nobody_waits_is_not_looked_at_first() -> None:
     """0 waits for 2 over dp; 1 and 3 have left the guard in peace."""
     at = places(dp_2=7)
     at[0] = RankStatus(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
-    text = str(told({0: at[0], 2: at[2]}, {1: "it has ended", 3: "it has ended"}))
+    text = str(hang({0: at[0], 2: at[2]}, {1: "it has ended", 3: "it has ended"}))
     assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
-    text = str(told({0: at[0]}, {1: "it has ended", 2: "it has ended", 3: "it has ended"}))
+    text = str(hang({0: at[0]}, {1: "it has ended", 2: "it has ended", 3: "it has ended"}))
     assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
 
 
 def test_a_rank_that_left_with_an_error_is_looked_at_before_all_others() -> None:
     at = places(dp_0=7)
     at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
-    text = str(told(at, {2: "no answer"}))
+    text = str(hang(at, {2: "no answer"}))
     assert "  Rank 1: left with ValueError: bad sample 17.\n" in text
     assert text.splitlines()[-1].startswith("  Fix: look at rank 1 first; ")
 
 
 def test_nobody_is_behind() -> None:
-    text = str(told(places(), {}))
+    text = str(hang(places(), {}))
     assert "  Ranks 0-3: in no collective, no line is known.\n" in text
     assert "  Fix: look at the logs of all ranks; then mesh.close(), meshkit.shutdown()" in text
 

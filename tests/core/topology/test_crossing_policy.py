@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit import Layout, Topology, UnknownAxisError
-from meshkit.core.call import Call
+from meshkit.core.errors import Change, Fix, SpecError
 from meshkit.core.topology.crossing import crossings
 from meshkit.core.topology.crossing_policy import (
     CrossingVerdict,
@@ -19,12 +19,15 @@ from meshkit.core.topology.crossing_policy import (
 from meshkit.core.topology.placement import placed
 from meshkit.testing import layouts
 
-CALL = Call("build_mesh", kwargs={"dp": 2, "tp": 4})
 LAYOUT = Layout(dp=2, tp=4)
 CYCLIC = Topology.of_hosts(["a", "b"] * 4)
 
 
-def test_tp_is_warned_of_where_nothing_is_said() -> None:
+def fix_text(fix: Fix) -> str:
+    return SpecError("", fix=fix).fix_text
+
+
+def test_the_default_is_a_warning_for_tp() -> None:
     assert check_policies(LAYOUT, None) == {"tp": "warn"}
     assert check_policies(LAYOUT, {"dp": "error"}) == {"dp": "error", "tp": "warn"}
     assert check_policies(LAYOUT, {"tp": "allow"}) == {}
@@ -33,7 +36,7 @@ def test_tp_is_warned_of_where_nothing_is_said() -> None:
     assert both == {"dp": "warn", "tp": "error"}
 
 
-def test_an_axis_that_is_not_there() -> None:
+def test_an_unknown_axis() -> None:
     with pytest.raises(UnknownAxisError):
         check_policies(LAYOUT, {"tq": "error"})
 
@@ -43,50 +46,56 @@ def test_an_axis_that_is_not_there() -> None:
     [
         (
             CYCLIC,
-            "start the ranks in blocks, node by node (srun --distribution=block); or place=True.",
+            "start the ranks in blocks, node by node (srun --distribution=block), or place=True.",
         ),
         (Topology.even(8, nodes=4), "dp=4, tp=2, as a node holds 2 ranks."),
     ],
 )
-def test_the_fix_is_one_that_helps(topology: Topology, fix: str) -> None:
-    said = check_crossings(LAYOUT, topology, {"tp": "error"}).error
-    assert said.splitlines()[-1] == (f"  Fix: {fix} Or crossing={{'tp': 'allow'}}, if it is meant.")
-
-
-def test_several_axes_are_told_together() -> None:
-    said = check_crossings(LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}).error
-    assert said.splitlines()[0] == "build_mesh(dp=2, tp=4): dp, tp cross nodes."
-    assert said.splitlines()[-1] == (
-        "  Fix: dp: dp=1, tp=8, as a node holds 1 rank. tp: dp=8, tp=1, as a node holds 1 rank. "
-        "Or crossing={'dp': 'allow', 'tp': 'allow'}, if it is meant."
+def test_the_error_has_a_fix_and_the_policy_that_allows_it(topology: Topology, fix: str) -> None:
+    error = check_crossings(LAYOUT, topology, {"tp": "error"}).error
+    assert error is not None
+    assert str(error).splitlines()[-1] == (
+        f"  Fix: {fix} Or crossing={{'tp': 'allow'}}, if crossing is meant."
     )
 
 
-def test_each_policy_has_its_own_words() -> None:
-    found = check_crossings(LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "warn"})
-    assert found.error.splitlines()[:2] == [
-        "build_mesh(dp=2, tp=4): dp crosses nodes.",
+def test_one_error_names_several_axes() -> None:
+    error = check_crossings(LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "error"}).error
+    assert error is not None
+    assert error.summary == "dp, tp cross nodes."
+    assert str(error).splitlines()[-1] == (
+        "  Fix: dp: dp=1, tp=8, as a node holds 1 rank. tp: dp=8, tp=1, as a node holds 1 rank. "
+        "Or crossing={'dp': 'allow', 'tp': 'allow'}, if crossing is meant."
+    )
+
+
+def test_error_and_warning_have_their_own_evidence() -> None:
+    verdict = check_crossings(LAYOUT, Topology.even(8, nodes=8), {"dp": "error", "tp": "warn"})
+    assert str(verdict.error).splitlines()[:2] == [
+        "dp crosses nodes.",
         "  dp crosses nodes: 4 of 4 groups span 2 nodes; ranks 0, 4 are on node 0, node 4.",
     ]
-    assert found.warning.splitlines()[1] == (
+    assert str(verdict.warning).splitlines()[1] == (
         "  tp crosses nodes: 2 of 2 groups span 4 nodes; "
         "ranks 0-3 are on node 0, node 1, node 2, node 3."
     )
 
 
 @given(layouts(max_ranks=24), st.data())
-def test_what_is_said_is_what_crosses(layout: Layout, data: st.DataObject) -> None:
+def test_the_evidence_names_exactly_the_axes_that_cross(
+    layout: Layout, data: st.DataObject
+) -> None:
     hosts = data.draw(st.lists(st.sampled_from("abc"), min_size=24, max_size=24))
     topology = Topology.of_hosts([*hosts, *["d"] * (max(layout.ranks) + 1)])
     policies = {axis: data.draw(st.sampled_from(["error", "warn"])) for axis in layout.axes}
-    found = check_crossings(layout, topology, policies)
-    crossing = {axis for axis, one in crossings(layout, topology).items() if one.crosses}
-    for policy, said in (("error", found.error), ("warn", found.warning)):
-        named = {line.split()[0] for line in said.splitlines() if " crosses nodes: " in line}
+    verdict = check_crossings(layout, topology, policies)
+    crossing = {axis for axis, item in crossings(layout, topology).items() if item.crosses}
+    for policy, error in (("error", verdict.error), ("warn", verdict.warning)):
+        named = {line.split()[0] for line in str(error).splitlines() if " crosses nodes: " in line}
         assert named == {axis for axis in crossing if policies[axis] == policy}
 
 
-def test_nothing_is_computed_where_nothing_is_watched() -> None:
+def test_axes_without_a_policy_may_cross() -> None:
     assert check_crossings(LAYOUT, CYCLIC, {}) == CrossingVerdict()
     assert check_crossings(Layout(dp=8, tp=1), CYCLIC, {"tp": "error"}) == CrossingVerdict()
 
@@ -99,7 +108,7 @@ BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
     ("layout", "topology", "text"),
     [
         (Layout(dp=2, tp=4), Topology.even(8, nodes=2), ""),
-        (Layout(dp=2, tp=4), Topology.of_hosts(["a", "b"] * 4), f"{BLOCKS}; or place=True."),
+        (Layout(dp=2, tp=4), Topology.of_hosts(["a", "b"] * 4), f"{BLOCKS}, or place=True."),
         (Layout(tp=4, dp=2), Topology.even(8, nodes=2), "order='dp tp'."),
         (Layout(tp=4, dp=2), Topology.of_sizes([4, 4]), "order='dp tp'."),
         (Layout(dp=1, tp=8), Topology.even(8, nodes=2), "dp=2, tp=4, as a node holds 4 ranks."),
@@ -135,28 +144,27 @@ BLOCKS = "start the ranks in blocks, node by node (srun --distribution=block)"
         ),
     ],
 )
-def test_advised(layout: Layout, topology: Topology, text: str) -> None:
-    assert suggest_fix(layout, topology, "tp") == text
+def test_suggested_fixes(layout: Layout, topology: Topology, text: str) -> None:
+    assert fix_text(suggest_fix(layout, topology, "tp")) == text
 
 
-def test_advised_for_racks() -> None:
+def test_suggested_fixes_for_racks() -> None:
     names = sorted(f"node{i}" for i in range(16))
     topology = Topology.of_hosts([name for name in names for _ in range(2)])
     topology = topology.with_level("rack", [int(name[4:]) // 4 for name in names])
-    assert (
-        suggest_fix(Layout(dp=4, tp=8), topology, "tp", level="rack") == f"{BLOCKS}; or place=True."
-    )
-    text = "dp=4, tp=8, place=True, as a rack holds 8 ranks."
-    assert suggest_fix(Layout(dp=2, tp=16), topology, "tp", level="rack") == text
+    fix = suggest_fix(Layout(dp=4, tp=8), topology, "tp", level="rack")
+    assert fix_text(fix) == f"{BLOCKS}, or place=True."
+    fix = suggest_fix(Layout(dp=2, tp=16), topology, "tp", level="rack")
+    assert fix_text(fix) == "dp=4, tp=8, place=True, as a rack holds 8 ranks."
 
 
-def test_a_fix_for_an_axis_that_is_not_there() -> None:
+def test_a_fix_for_an_unknown_axis() -> None:
     with pytest.raises(UnknownAxisError):
         suggest_fix(Layout(dp=8), Topology.even(8, nodes=2), "tp")
 
 
 @st.composite
-def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
+def cases(draw: st.DrawFn) -> tuple[Layout, Topology]:
     sizes = draw(st.permutations([draw(st.integers(1, 4)), draw(st.integers(1, 4)), 2]))
     axes = draw(st.permutations(["dp", "sp", "tp"]))
     layout = Layout(**dict(zip(axes, sizes, strict=True)))
@@ -166,33 +174,29 @@ def grounds(draw: st.DrawFn) -> tuple[Layout, Topology]:
 
 
 @law
-@given(grounds(), st.sampled_from(["dp", "sp", "tp"]), st.booleans())
-def test_what_is_advised_works(ground: tuple[Layout, Topology], axis: str, written: bool) -> None:
-    layout, topology = ground
-    Call("build_mesh", kwargs=layout.sizes) if written else None
-    text = suggest_fix(layout, topology, axis)
-    assert (text != "") == crossings(layout, topology)[axis].crosses
-    for way in filter(None, text.removesuffix(".").split("; or ")):
-        if way == BLOCKS:
-            blocks = Topology.of_sizes(topology.sizes)
-            assert not crossings(layout, blocks)[axis].crosses
-            continue
-        said = way if written else f"build_mesh({way.partition(', as ')[0]})"
-        asked = {**layout.sizes, **eval(said, {"build_mesh": dict})}
-        place, order = asked.pop("place", False), asked.pop("order", " ".join(layout.axes)).split()
-        fixed = Layout(**{name: asked[name] for name in order})
+@given(cases(), st.sampled_from(["dp", "sp", "tp"]))
+def test_each_suggested_fix_works(case: tuple[Layout, Topology], axis: str) -> None:
+    layout, topology = case
+    fix = suggest_fix(layout, topology, axis)
+    assert bool(fix) == crossings(layout, topology)[axis].crosses
+    if BLOCKS in fix:
+        assert not crossings(layout, Topology.of_sizes(topology.sizes))[axis].crosses
+    for change in (part for part in fix if isinstance(part, Change)):
+        sizes = {**layout.sizes, **change.arguments}
+        place, order = sizes.pop("place", False), sizes.pop("order", " ".join(layout.axes))
+        fixed = Layout(**{name: sizes[name] for name in str(order).split()})
         assert fixed.num_ranks == layout.num_ranks
-        found = placed(fixed, topology).layout if place else fixed
-        assert not crossings(found, topology)[axis].crosses
+        result = placed(fixed, topology).layout if place else fixed
+        assert not crossings(result, topology)[axis].crosses
 
 
 @law
-@given(grounds(), st.sampled_from(["dp", "sp", "tp"]))
-def test_a_size_is_cut_where_nothing_else_keeps_it(
-    ground: tuple[Layout, Topology], axis: str
+@given(cases(), st.sampled_from(["dp", "sp", "tp"]))
+def test_a_size_is_reduced_only_if_nothing_else_helps(
+    case: tuple[Layout, Topology], axis: str
 ) -> None:
-    layout, topology = ground
-    text = suggest_fix(layout, topology, axis)
+    layout, topology = case
+    text = fix_text(suggest_fix(layout, topology, axis))
     outer = [name for name in layout.axes if name != axis]
     inner = Layout(**{name: layout.sizes[name] for name in (*outer, axis)})
     divides = all(held % layout.sizes[axis] == 0 for held in topology.sizes.tolist())

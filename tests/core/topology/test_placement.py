@@ -280,7 +280,7 @@ def test_refused() -> None:
     topology = Topology.even(8, nodes=2)
     with pytest.raises(CoordinateError):
         placed(Layout(dp=9), topology)
-    with pytest.raises(SpecError, match=r"placed\(traffic={'dp': -1}\): the traffic of dp is -1"):
+    with pytest.raises(SpecError, match=r"^placed\(.*\): the traffic of dp is -1"):
         placed(Layout(dp=8), topology, {"dp": -1})
     with pytest.raises(UnknownAxisError, match="there is no axis 'tp'"):
         placed(Layout(dp=8), topology, {"tp": 1})

@@ -252,7 +252,7 @@ def test_a_rank_with_another_request_is_named_on_all_ranks(odd: int) -> None:
 def test_disagreeing_and_missing_ranks_are_both_named() -> None:
     outcomes = run_requests(dist.HashStore(), [MINE, OTHER, MINE], wait=0.5)
     assert {type(error) for error in outcomes} == {meshkit.DisagreementError}
-    assert "  Not there: ranks 3-7." in str(outcomes[0]).splitlines()
+    assert "  Missing: ranks 3-7." in str(outcomes[0]).splitlines()
 
 
 def test_the_failure_of_a_rank_is_quoted_at_once() -> None:
