@@ -91,8 +91,8 @@ def test_the_errors_shown_are_the_errors_raised() -> None:
 
 
 def test_the_disagreement_shown_is_the_one_raised() -> None:
-    mine, other = {"sizes": "dp=4 sp=2 tp=1"}, {"sizes": "dp=2 sp=4 tp=1"}
-    requests = {rank: other if rank == 4 else mine for rank in range(8)}
+    request, other = {"sizes": "dp=4 sp=2 tp=1"}, {"sizes": "dp=2 sp=4 tp=1"}
+    requests = {rank: other if rank == 4 else request for rank in range(8)}
     evidence, fix = describe_disagreement(requests, {4: "host b, pid 311"}, [])
     text = format_error(CONFLICT, *evidence, fix=fix)
     assert f"DisagreementError: {text}" in README

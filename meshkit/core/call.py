@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
@@ -190,26 +189,3 @@ def public(
         return generate if is_generator else call  # type: ignore[return-value]
 
     return decorate
-
-
-def current_call() -> Call | None:
-    """Return the outermost public call in progress on this thread's stack, or None.
-
-    It quotes an error that is reported to other processes before it leaves the public function.
-
-    Example:
-        >>> @public("half")
-        ... def half(number):
-        ...     return str(current_call())
-        >>> half(3), current_call()
-        ('half(3)', None)
-    """
-    outermost: Call | None = None
-    frame = sys._getframe()
-    this_file = frame.f_code.co_filename
-    while frame.f_back is not None:
-        frame = frame.f_back
-        code, variables = frame.f_code, frame.f_locals
-        if code.co_filename == this_file and code.co_name in ("call", "generate"):
-            outermost = variables["quote"](variables["args"], variables["kwargs"])
-    return outermost

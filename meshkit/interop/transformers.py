@@ -17,13 +17,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.call import public
-from ..core.errors import Change, MeshkitError, SpecError
+from ..core.call import Call, public
+from ..core.errors import Change, SpecError
 from ..core.grid.layout import Layout
 from ..core.text import article
 from ..launch.current_job import require_job
 from ..live.mesh import Mesh
-from ..live.setup.failure import announce_failure
+from ..live.setup.failure import announcing_failure
 from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:
@@ -74,12 +74,10 @@ def distribute(
     """
     mesh_class = _device_mesh_class()
     world = require_job().world
-    try:
+    keywords = {"data": None if data == "fsdp" else data, **options}
+    with announcing_failure(world, Call("distribute", (model, mesh), keywords, ("model", "mesh"))):
         sizes = _sizes(model, mesh.layout, data, world.world_size)
         config = _config(sizes, options)
-    except MeshkitError as error:
-        announce_failure(world, error)
-        raise
     with ExitStack() as stack:
         view = stack.enter_context(mesh.view(sizes, order=" ".join(sizes)))
         dense = view.device_mesh(" ".join(AXES))

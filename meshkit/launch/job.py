@@ -12,7 +12,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from ..core.call import current_call, drop_none, public
+from ..core.call import drop_none, public
 from ..core.errors import LaunchError, format_error
 from ..core.version import VERSION
 from .agreement.commit import commit
@@ -136,9 +136,8 @@ def identify(
     """
     world = detect_world(os.environ, arguments or {})
     if variable := allocation_without_srun(world):
-        call = f"{current_call()}: " if current_call() else ""
         text = format_error(
-            f"{call}this is a single process in an allocation of several tasks: {variable}.",
+            f"this is a single process in an allocation of several tasks: {variable}.",
             "No srun has started it: SLURM_STEP_ID of a step is missing.",
             fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
         )

@@ -19,8 +19,8 @@ from ..core.data.batch import BatchPlan
 from ..core.data.epoch import SampleOrder
 from ..core.data.random_streams import compute_seed, select_coordinate
 from ..core.data.sequence import Order
+from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
-from ..core.grid.position import group_rank
 from ..core.report.verification import Verification
 from ..core.text import format_sizes
 from ..launch.current_job import Job

@@ -312,8 +312,8 @@ def test_an_invalid_request_raises_on_every_rank_before_a_group_is_made(joined: 
     )
     assert all("\n  Fix: " in text for _, text, _ in results[0])
     assert [text for _, text, _ in results[0]][-6:] == [
-        "build_mesh(dp=2, ranks=[5, 6]): ranks must be some of the world's.\n"
-        f"  They run from 0 to 5; {SIX}.\n"
+        "build_mesh(dp=2, ranks=[5, 6]): rank 6 is outside the world.\n"
+        f"  The world has 6 ranks, numbered from 0; {SIX}.\n"
         "  Fix: ranks=range(6), or a part of it.",
         "build_mesh(dp=2, ranks=[1, 1]): ranks contains a rank twice.\n"
         "  Fix: distinct ranks of this world, such as ranks=range(4).",

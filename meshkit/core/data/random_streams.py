@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from ..call import public
 from ..errors import Change, CoordinateError, SpecError
 from ..grid.axis_names import resolve_axes
+from ..grid.group_rank import check_member
 from ..grid.layout import Layout
-from ..grid.position import check_member
 from ..text import article
 from ..validate import check_integer, parse_integer
 

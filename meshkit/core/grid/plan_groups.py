@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..arrays import Ints
 from ..errors import CALL, Change, SpecError
+from ..text import count_noun
 from .factor import ordered_sizes
 from .group_plan import GroupPlan
 from .hybrid import check_no_plain_sizes, hybrid_layout
@@ -98,8 +99,8 @@ def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "
     """
     if highest >= world_size:
         raise SpecError(
-            "ranks must be some of the world's.",
-            f"They run from 0 to {world_size - 1}; {evidence}.",
+            f"rank {highest} is outside the world.",
+            f"The world has {count_noun(world_size, 'rank')}, numbered from 0; {evidence}.",
             fix=fix or f"ranks=range({world_size}), or a part of it.",
             world_size=world_size,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...core.call import current_call
 from ...core.errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
 from ...core.report.disagreement import describe_disagreement, group_equal_requests
 from ...core.text import format_ranks, format_sizes, plural
@@ -81,11 +80,10 @@ def failure_report(summary: str, rank: int, error: BaseException) -> Disagreemen
         error: its error.
     """
     if isinstance(error, MeshkitError):
-        call = error.call or current_call()
-        if call is not None:  # the call of the failed rank, not of the rank that raises the report
-            error.quote(call)
+        # the call of the failed rank, not of the rank that raises the report
+        call = "this call" if error.call is None else str(error.call)
         reason, fix = error.headline, error.fix_text
-        evidence = tuple(line.replace(CALL, str(call or "this call")) for line in error.evidence)
+        evidence = tuple(line.replace(CALL, call) for line in error.evidence)
     else:
         reason, *rest = str(error).splitlines() or [""]
         evidence, fix = tuple(line.strip() for line in rest), ""

@@ -13,7 +13,7 @@ from ...core.data.epoch import SampleOrder
 from ...core.data.sequence import Order, plan_sequence
 from ...core.errors import BatchError
 from ...core.grid.axis_names import resolve_axes
-from ...core.grid.position import group_rank
+from ...core.grid.group_rank import group_rank
 from ...core.text import article, format_sizes
 from ..groups.mesh_groups import MeshGroups
 from .check_batch import check_batches

@@ -10,7 +10,7 @@ from ...core.call import Call, public
 from ...core.errors import MeshkitError
 from ...core.grid.axis_names import check_axes_exist
 from ...core.grid.group_plan import GroupPlan, missing_group_error
-from ...core.grid.position import check_member
+from ...core.grid.group_rank import check_member
 from ...core.text import format_sizes
 from .registry import NO_GROUPS, GroupRegistry, Groups
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
+from ...core.errors import MeshkitError
 from ...launch.torch_internals import connects_at_creation
 from ..groups.create import create_groups
 from ..groups.destroy import destroy_groups
@@ -49,7 +50,23 @@ def _create(
     warning: RuntimeWarning | None,
     connect_timeout: timedelta,
 ) -> Groups:
-    """Create the missing groups on this rank, and check the external ones."""
+    """Create the missing groups on this rank, and check the external ones.
+
+    An error quotes the call, for the ranks to which it is reported.
+    """
+    try:
+        return _create_missing(proposal, round_id, warning, connect_timeout)
+    except MeshkitError as error:
+        error.quote(proposal.built_by)
+        raise
+
+
+def _create_missing(
+    proposal: MeshProposal,
+    round_id: int,
+    warning: RuntimeWarning | None,
+    connect_timeout: timedelta,
+) -> Groups:
     if warning is not None:
         raise warning
     job, registry = proposal.job, proposal.registry

@@ -103,7 +103,7 @@ def splits(total: int, parts: int) -> list[tuple[int, ...]]:
     if parts == 1:
         return [(total,)]
     heads = {0, min(1, total), total // 2, total}
-    return [(head, *rest) for head in heads for rest in splits(total - head, parts - 1)]
+    return [(head, *tail) for head in heads for tail in splits(total - head, parts - 1)]
 
 
 def last_coordinate(logs: tuple[int, ...]) -> dict[str, int]:

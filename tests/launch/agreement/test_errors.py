@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from meshkit.core.call import Call, public
-from meshkit.core.errors import CALL, Change, DisagreementError, SpecError
+from meshkit.core.call import Call
+from meshkit.core.errors import CALL, Change, SpecError
 from meshkit.launch.agreement.errors import failure_report, first_few
 from meshkit.launch.store.process import ProcessIdentity
 
 PROCESS = ProcessIdentity.current()
 
 
-@public("build_mesh")
-def report_from_within(dp: int) -> DisagreementError:
-    """Report an error that has not left the public function yet."""
-    error = SpecError(f"{CALL} needs 3 ranks.", "evidence", fix=("start 3, or ", Change(dp=None)))
-    return failure_report("ranks disagree.", 2, error)
+def needs_3_ranks() -> SpecError:
+    return SpecError(f"{CALL} needs 3 ranks.", "evidence", fix=("start 3, or ", Change(dp=None)))
 
 
-def test_an_error_is_quoted_before_it_leaves_the_public_function() -> None:
-    report = report_from_within(dp=3)
+def test_the_report_quotes_the_call_of_the_failed_rank() -> None:
+    call = Call("build_mesh", kwargs={"dp": 3})
+    report = failure_report("ranks disagree.", 2, needs_3_ranks().quote(call))
     assert str(report) == (
         "ranks disagree.\n"
         f"  rank 2 ({PROCESS}) gave up: SpecError: build_mesh(dp=3) needs 3 ranks.\n"
@@ -26,6 +24,11 @@ def test_an_error_is_quoted_before_it_leaves_the_public_function() -> None:
         "  Fix: start 3, or build_mesh()"
     )
     assert report.requests == {2: "SpecError: build_mesh(dp=3) needs 3 ranks."}
+
+
+def test_a_report_without_a_call_is_a_sentence() -> None:
+    report = failure_report("ranks disagree.", 2, needs_3_ranks())
+    assert report.requests == {2: "SpecError: this call needs 3 ranks."}
 
 
 def test_the_call_of_the_failed_rank_stays_when_another_rank_raises() -> None:

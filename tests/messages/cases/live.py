@@ -12,6 +12,7 @@ CASES = unique(
     ("build_mesh with an unknown axis", lambda: build_mesh(dp_size=1)),
     ("build_mesh with a group over an unknown axis", lambda: build_mesh(dp=1, groups=["dp ttp"])),
     ("build_mesh with ranks beside within", lambda: build_mesh(within={"tp": 1}, ranks=[0])),
+    ("build_mesh with a rank outside the world", lambda: build_mesh(dp=1, ranks=[5])),
     (
         "build_mesh with an unknown crossing policy",
         lambda: build_mesh(dp=1, tp=1, crossing={"tp": "no"}),

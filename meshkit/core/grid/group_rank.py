@@ -1,0 +1,47 @@
+"""Return the rank of a member within its group, and check that a rank is a member."""
+
+from __future__ import annotations
+
+from ..errors import CoordinateError
+from ..text import count_noun
+from .axis_names import check_axes_exist
+from .layout import Layout
+
+
+def check_member(layout: Layout, rank: int) -> None:
+    """Check that a rank is in a layout.
+
+    Raises:
+        CoordinateError: if it is not.
+    """
+    if rank not in layout:
+        raise CoordinateError(
+            f"rank {rank} is not in {layout!r}.",
+            f"It has {count_noun(layout.num_ranks, 'rank')}; mesh.inside is False on this rank.",
+            fix="call this only if mesh.inside is True.",
+            index=rank,
+            size=layout.num_ranks,
+        )
+
+
+def group_rank(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
+    """Return the rank within its group over the axes, as ``dist.get_group_rank`` does.
+
+    It is the row-major index of the coordinate along the axes as listed, the last one fastest.
+    Without axes it is the position in the whole layout.
+
+    Raises:
+        UnknownAxisError: for an axis that the layout does not have.
+        CoordinateError: if the rank is not in the layout.
+
+    Cost: O(axes).
+
+    Example:
+        >>> group_rank(Layout(dp=4, sp=2), 5, ("dp",)), group_rank(Layout(dp=4, sp=2), 5, ())
+        (2, 5)
+    """
+    check_axes_exist(axes, layout.axes)
+    index, coordinate, sizes = 0, layout.coordinate(rank), layout.sizes
+    for axis in axes or layout.axes:
+        index = index * sizes[axis] + coordinate[axis]
+    return index
