@@ -64,7 +64,7 @@ def find_topology(proposal: MeshProposal) -> Topology:
 
 
 def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | None:
-    """Check which axes cross nodes against their policy.
+    """Check which of the watched axes cross nodes against their policy.
 
     Collective over the world if an axis must not cross, else local.
 
@@ -85,11 +85,10 @@ def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | No
         RuntimeWarning: on rank 0.
     """
     job, layout, policies = proposal.job, proposal.plan.layout, proposal.options.crossing
-    watched = {axis for axis in policies if layout.sizes[axis] > 1}
-    is_strict = any(policies[axis] == "error" for axis in watched)
+    is_strict = any(policies[axis] == "error" for axis in proposal.watched_axes)
     if job.store is None and is_strict:
         raise _no_store_error((Change(crossing=None), "."))
-    if job.store is None or not watched:
+    if job.store is None:
         return None
     verdict, fatal = CrossingVerdict(), None
     if job.world.rank == 0:

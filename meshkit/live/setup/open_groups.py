@@ -33,7 +33,7 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
     """
     job = proposal.job
     round_id = job.agree(proposal.before_creation())
-    warning = check_crossing(proposal, round_id)
+    warning = check_crossing(proposal, round_id) if proposal.watched_axes else None
     groups = job.commit(
         proposal.after_creation(),
         partial(_create, proposal, round_id, warning),

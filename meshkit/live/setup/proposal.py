@@ -70,6 +70,12 @@ class MeshProposal:
             fields["external"] = registry.external_axes
         return fields
 
+    @property
+    def watched_axes(self) -> set[str]:
+        """The axes with a policy for crossing nodes and more than one rank."""
+        sizes = self.plan.layout.sizes
+        return {axis for axis in self.options.crossing if sizes[axis] > 1}
+
     def before_creation(self) -> Proposal:
         """Return the proposal on which ranks agree before a group is created."""
         describe = partial(describe_coordinate, self.plan.layout)
