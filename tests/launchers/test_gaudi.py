@@ -34,7 +34,8 @@ def test_under_torchrun(tmp_path: Path) -> None:
 
 def test_under_mpirun(tmp_path: Path) -> None:
     require_programs("openmpi-bin", "mpirun.openmpi")
-    mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np", "2", *PYTHON]
+    mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    mpirun += ["-np", "2", *PYTHON]
     more = {**PATH, "HABANA_VISIBLE_MODULES": "4,7", "MASTER_ADDR": "127.0.0.1"}
     sizes = {"dp": 1, "sp": 2}
     records = run_job(mpirun, tmp_path / "out", sizes, **more, MASTER_PORT="29617")

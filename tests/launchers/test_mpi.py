@@ -12,7 +12,7 @@ import pytest
 from tests.launchers.checks import PYTHON, check_records, clean_environ, require_programs, run_job
 
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
-OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-np"]
+OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np"]
 MPICH = ["mpiexec.mpich", "-n"]
 LAUNCHERS = [
     pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi"),
