@@ -8,8 +8,7 @@ from dataclasses import replace
 from ..core.arrays import Ints
 from ..core.call import Call, public
 from ..core.grid.factor import merge_sizes
-from ..core.grid.group_plan import GroupPlan
-from ..core.grid.plan_groups import plan_groups
+from ..core.grid.group_plan import GroupPlan, plan_groups
 from ..core.topology.crossing_policy import check_policies
 from ..core.topology.placement import placed
 from ..core.topology.topology import Topology

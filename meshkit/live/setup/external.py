@@ -11,9 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...core.call import Call, Verbatim
 from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist, check_names, parse_axes
-from ...core.grid.group_plan import GroupPlan
+from ...core.grid.group_plan import GroupPlan, check_in_world
 from ...core.grid.layout import Layout
-from ...core.grid.plan_groups import check_in_world
 from ...core.grid.strides import Strides
 from ...core.text import article
 from ...launch.current_job import Job, require_job

@@ -8,8 +8,7 @@ from datetime import timedelta
 
 from ...core.call import Call
 from ...core.grid.factor import merge_sizes
-from ...core.grid.group_plan import Axes, GroupPlan
-from ...core.grid.plan_groups import plan_view
+from ...core.grid.group_plan import Axes, GroupPlan, plan_view
 from ...launch.current_job import Job
 from ...launch.timeouts import Time, parse_timeout
 from ..groups.create import check_orders
