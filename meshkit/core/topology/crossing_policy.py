@@ -40,7 +40,7 @@ class CrossingVerdict:
 def check_policies(
     layout: Layout, crossing: object, *, within: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the policy of each axis that has one other than ``"allow"``.
+    """Return the policy of each axis longer than 1 that has one other than ``"allow"``.
 
     Args:
         layout: the grid.
@@ -57,14 +57,16 @@ def check_policies(
     if not isinstance(policies, Mapping):
         line = f"crossing is {crossing!r}, {article(type(crossing).__name__)}."
         raise SpecError(line, fix=("for example ", Change(crossing={"tp": "error"}), "."))
-    check_axes_exist(policies, layout.axes)
+    if policies:
+        check_axes_exist(policies, layout.axes)
     for axis, policy in policies.items():
         if policy not in POLICIES:
             fix = (Change(crossing={**policies, axis: "error"}), ", or 'warn', or 'allow'.")
             raise SpecError(f"crossing of {axis} is {policy!r}.", fix=fix)
     policy_of = {**DEFAULT_POLICIES, **dict.fromkeys(within, "warn"), **policies}
-    chosen = ((axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes)
-    return {axis: policy for axis, policy in chosen if policy != "allow"}
+    chosen = [(axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes]
+    sizes = layout.sizes
+    return {axis: policy for axis, policy in chosen if policy != "allow" and sizes[axis] > 1}
 
 
 def check_crossings(

@@ -7,7 +7,7 @@ and the default group, are used again.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -76,8 +76,7 @@ def create_groups(
         MeshkitError: if torch created another group than requested.
     """
     creator = _Creator.read(rank, options, connect_timeout)
-    plan_keys = {axes: plan.group_key(axes) for axes in plan.axis_sets}
-    requests = _list_requests(plan, plan_keys, options, creator.backend)
+    requests = _list_requests(plan, options, creator.backend)
     groups: dict[Axes, dist.ProcessGroup | None] = {}
     missing: list[_GroupRequest] = []
     for request in requests:
@@ -90,7 +89,7 @@ def create_groups(
     groups |= {request.axes: new[request.key] for request in missing}
     key_of = {request.axes: request.key for request in requests}
     used: dict[GroupKey, tuple[Axes, ...]] = {}
-    for axes, plan_key in plan_keys.items():
+    for axes, plan_key in plan.keys.items():
         used[key_of[plan_key]] = (*used.get(key_of[plan_key], ()), axes)
     return Groups({axes: group for axes, group in groups.items() if group is not None}, used, new)
 
@@ -114,14 +113,13 @@ class _GroupRequest:
     key: GroupKey
 
 
-def _list_requests(
-    plan: GroupPlan, plan_keys: Mapping[Axes, Axes], options: GroupOptions, backend: str
-) -> list[_GroupRequest]:
+def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[_GroupRequest]:
     """Return one request for each set of groups in the plan, in the order of creation."""
     default, requests = default_timeout(backend), []
     for step in plan.steps:
-        axes = plan_keys[step.axes]
-        timeout, description = options.timeouts[axes], f"meshkit {' '.join(step.axes) or 'mesh'}"
+        axes, timeouts = plan.keys[step.axes], options.timeouts
+        timeout = timeouts.by_key.get(axes, timeouts.default)
+        description = f"meshkit {' '.join(step.axes) or 'mesh'}"
         key = plan.layout.strides(*step.axes), backend, timeout or default
         requests.append(_GroupRequest(axes, description, step.members, timeout, key))
     return requests

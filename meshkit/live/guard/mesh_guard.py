@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 
@@ -13,7 +14,7 @@ from ...launch.current_job import Job
 from ...launch.timeouts import Time, parse_timeout
 from ...launch.torch_internals import timeout_of
 from ..groups.mesh_groups import MeshGroups
-from ..setup.proposal import coordinate_formatter
+from ..setup.proposal import describe_coordinate
 from .barrier import barrier
 from .guard import guard_collectives
 from .roll_call import GuardContext, GuardState
@@ -29,7 +30,7 @@ def wait_at_barrier(
     limit = parse_timeout("timeout", timeout) or timeout_of(group)
     device_ids = [device.index] if device is not None and device.index is not None else None
     participants = _participants(mesh, job, axes)
-    barrier(participants, group, limit, device_ids, coordinate_formatter(mesh.plan.layout))
+    barrier(participants, group, limit, device_ids, partial(describe_coordinate, mesh.plan.layout))
 
 
 def guard_mesh(

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import torch.distributed as dist
 
@@ -30,7 +31,7 @@ from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
 from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
-from ..setup.proposal import coordinate_formatter
+from ..setup.proposal import describe_coordinate
 
 ANSWER_TIME = 3.0  # seconds for the answers, beside two polls of the watching threads
 MIN_POLL = 0.5  # seconds between two polls of the store, at least
@@ -277,4 +278,4 @@ def _error(
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     layout = context.layout
-    return hang_error(summary, layout, statuses, silent, coordinate_formatter(layout))
+    return hang_error(summary, layout, statuses, silent, partial(describe_coordinate, layout))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...launch.agreement.consensus import Proposal
 from ...launch.current_job import Job
 from ..groups.mesh_groups import MeshGroups
-from .proposal import coordinate_formatter
+from .proposal import describe_coordinate
 
 
 def agree_on_value(mesh: MeshGroups, job: Job, name: str, value: object) -> None:
@@ -27,7 +29,7 @@ def agree_on_value(mesh: MeshGroups, job: Job, name: str, value: object) -> None
     """
     mesh.check_usable()
     conflict = f"ranks disagree about {name}."
-    describe = coordinate_formatter(mesh.plan.layout)
+    describe = partial(describe_coordinate, mesh.plan.layout)
     proposal = Proposal("mesh.agree", {name: repr(value)}, conflict, describe_rank=describe)
     agree_in_mesh(proposal, mesh, job)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...launch.agreement.consensus import Proposal
 from ...launch.current_job import Job
 from ..groups.destroy import abort_groups, destroy_groups, is_destroyed_collectively
 from ..groups.mesh_groups import MeshGroups
 from .agree import agree_in_mesh
-from .proposal import coordinate_formatter
+from .proposal import describe_coordinate
 
 CONFLICT = "ranks disagree about the end of a mesh."
 
@@ -46,6 +48,6 @@ def _agree_to_close(mesh: MeshGroups, job: Job) -> None:
     layout = mesh.plan.layout
     if layout.num_ranks > 1 and mesh.rank in layout:
         fields = {"mesh": f"{mesh.built_by}, number {mesh.round_id}"}
-        describe = coordinate_formatter(layout)
+        describe = partial(describe_coordinate, layout)
         proposal = Proposal("mesh.close", fields, CONFLICT, describe_rank=describe)
         agree_in_mesh(proposal, mesh, job)

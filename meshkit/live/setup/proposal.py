@@ -1,29 +1,36 @@
-"""MeshProposal: the mesh that a rank proposes, and the values that all ranks compare."""
+"""MeshProposal: the mesh that a rank proposes, or its report that it has none to propose."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from ...core.arrays import Ints
 from ...core.call import Call, format_value
+from ...core.errors import MeshkitError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.text import format_sizes
 from ...core.topology.topology import Topology
 from ...core.version import VERSION
 from ...launch.agreement.consensus import Proposal
-from ...launch.current_job import Job
+from ...launch.current_job import Job, current_job
+from ...launch.launchers.world import World
+from ...launch.rendezvous.rendezvous import announce_init_failure
+from ...launch.store.deadline import Deadline
 from ...launch.timeouts import format_timeout
 from ..groups.options import GroupOptions
 from ..groups.registry import GroupRegistry
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."
 FAILURE = "a rank could not create its groups of the mesh; all are closed again."
+STORE_TIMEOUT = 5.0  # seconds that a rank that fails may take to reach the store
 
 
 @dataclass(frozen=True)
@@ -46,9 +53,8 @@ class MeshProposal:
     built_by: Call
     extended_by: Call | None = None
 
-    @property
-    def fields(self) -> dict[str, str]:
-        """The values that must be equal on every rank, by name."""
+    def before_creation(self) -> Proposal:
+        """Return the proposal on which ranks agree before a group is created."""
         plan, options, registry = self.plan, self.options, self.registry
         place, ranks = options.place, plan.layout.ranks
         fields = {
@@ -68,27 +74,19 @@ class MeshProposal:
             fields["open"] = registry.describe_views()
         if registry.external_axes:
             fields["external"] = registry.external_axes
-        return fields
-
-    def before_creation(self) -> Proposal:
-        """Return the proposal on which ranks agree before a group is created."""
-        describe = coordinate_formatter(self.plan.layout)
-        return Proposal(self.built_by.name, self.fields, CONFLICT, describe_rank=describe)
+        describe = partial(describe_coordinate, plan.layout)
+        return Proposal(self.built_by.name, fields, CONFLICT, describe_rank=describe)
 
     def after_creation(self) -> Proposal:
         """Return the proposal on which ranks agree when all groups are created."""
-        describe = coordinate_formatter(self.plan.layout)
+        describe = partial(describe_coordinate, self.plan.layout)
         stage = "the end of "
         return Proposal(self.built_by.name, {}, FAILURE, describe_rank=describe, stage=stage)
 
 
-def coordinate_formatter(layout: Layout) -> Callable[[int], str]:
-    """Return a function that returns the coordinate of a rank as text."""
-
-    def describe(rank: int) -> str:
-        return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
-
-    return describe
+def describe_coordinate(layout: Layout, rank: int) -> str:
+    """Return the coordinate of a rank as text."""
+    return format_sizes(layout.coordinate(rank)) if rank in layout else "outside"
 
 
 def _describe_place(place: Topology) -> str:
@@ -100,3 +98,35 @@ def _describe_place(place: Topology) -> str:
 def _describe_ranks(ranks: Ints) -> str:
     """Return the ranks by position as text, with a digest, as long lists are shortened."""
     return f"{format_value(ranks)} ({hashlib.sha256(ranks.tobytes()).hexdigest()[:8]})"
+
+
+@contextmanager
+def announcing_failure(world: World, call: Call) -> Iterator[None]:
+    """Report a MeshkitError that leaves the block to the other ranks.
+
+    Args:
+        world: this process.
+        call: the public call, which the other ranks quote.
+    """
+    try:
+        yield
+    except MeshkitError as error:
+        announce_failure(world, error.quote(call))
+        raise
+
+
+def announce_failure(world: World, error: MeshkitError) -> None:
+    """Report an error of this rank, in the round that the other ranks enter.
+
+    Local. It takes about 10 s at most.
+
+    Args:
+        world: this process.
+        error: the error, which the caller raises.
+    """
+    job = current_job()
+    proposal = Proposal("build_mesh", {}, CONFLICT)
+    if job is None:
+        announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
+    else:
+        job.announce_failure(proposal, error)

@@ -14,8 +14,7 @@ from ...launch.timeouts import Time, parse_timeout
 from ..groups.create import check_orders
 from ..groups.mesh_groups import MeshGroups
 from ..groups.options import GroupOptions, GroupTimeouts
-from .failure import announcing_failure
-from .proposal import MeshProposal
+from .proposal import MeshProposal, announcing_failure
 
 
 def propose_view(
