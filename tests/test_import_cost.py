@@ -11,7 +11,7 @@ from pathlib import Path
 import meshkit
 
 ROOT = Path(meshkit.__file__).parent
-MAX_MODULES = 120  # of meshkit, packages included, for build_mesh; 111 when this was written
+MAX_MODULES = 80  # of meshkit, packages included, for build_mesh; 74 when this was written
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,9 @@ def test_pure_names_work_if_torch_cannot_be_imported() -> None:
     blocked = "import sys; sys.modules['torch'] = None\nimport meshkit\n"
     done = run(f"{blocked}print(repr(meshkit.factor_world(64, tp=8)))")
     assert done.stdout == "Layout(dp=8, tp=8)\n"
-    assert "import of torch halted" in run(f"{blocked}meshkit.build_mesh").stderr
+    assert run(f"{blocked}meshkit.build_mesh").stderr.splitlines()[-1].startswith(
+        ("ModuleNotFoundError: import of torch halted", "ModuleNotFoundError: No module named 'torch")
+    )
 
 
 def test_the_strategies_do_not_load_torch() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ..core.arrays import Ints
 from ..core.call import Call, public
-from ..core.grid.factor import merge_sizes
 from ..core.grid.group_plan import GroupPlan, plan_groups
+from ..core.grid.sizes import merge_sizes
 from ..core.topology.crossing_policy import check_policies
 from ..core.topology.topology import Topology
 from ..launch.current_job import current_job

@@ -7,7 +7,6 @@ from itertools import accumulate
 
 from ..call import Call, public
 from ..errors import CALL, Change, Fix, SpecError, join_fixes
-from ..text import article
 from ..validate import parse_integer
 from .hybrid import check_no_plain_sizes, hybrid_layout
 from .layout import Layout
@@ -64,24 +63,6 @@ def factor_world(
         return hybrid_layout(num_ranks, within, across, order)
     ordered = ordered_sizes(sizes, order)
     return Layout(ranks=None, **infer_sizes(ordered, num_ranks, f"world_size = {num_ranks}"))
-
-
-def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the sizes given as a mapping, for example from a config, with those given by keyword.
-
-    Raises:
-        SpecError: if ``sizes`` is not a mapping, or an axis is given twice.
-    """
-    if sizes is not None and not isinstance(sizes, Mapping):
-        raise SpecError(
-            f"sizes is {article(type(sizes).__name__)}.",
-            fix='axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
-        )
-    mapping: Mapping[str, object] = sizes or {}
-    repeated = sorted(mapping.keys() & axes.keys())
-    if repeated:
-        raise SpecError(f"{CALL} gives {repeated[0]} twice.", fix=f"give {repeated[0]} once.")
-    return {**mapping, **axes}
 
 
 @public("split_world")

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 
 from ..arrays import Ints
 from ..call import Call, public
-from ..draw.grid_text import draw_positions
 from ..validate import (
     check_coordinate_complete,
     check_index,
@@ -28,7 +27,6 @@ from ..validate import (
     parse_integer,
 )
 from .axis_names import check_axes_exist
-from .pattern import rearrange_grid
 from .rank_order import RankOrder, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes
 from .strides import (
@@ -57,6 +55,7 @@ class Layout:
         shape: the axis sizes, the outermost first.
         num_ranks: the number of ranks: the product of the sizes.
         rank_order: the rank at each position, and the position of each rank.
+        ranks: the rank at each position, in row-major order: a range, or a read-only int64 array.
 
     Raises:
         SpecError: if a name or a size is invalid, or ``ranks`` does not fit.
@@ -69,11 +68,12 @@ class Layout:
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
 
-    __slots__ = ("_axis_strides", "axes", "num_ranks", "rank_order", "shape")
+    __slots__ = ("_axis_strides", "axes", "num_ranks", "rank_order", "ranks", "shape")
 
     axes: tuple[str, ...]
     num_ranks: int
     rank_order: RankOrder
+    ranks: range | Ints
     shape: tuple[int, ...]
     _axis_strides: AxisStrides
 
@@ -101,11 +101,6 @@ class Layout:
     def sizes(self) -> dict[str, int]:
         """The sizes by axis name, the outermost first; a new dict each time."""
         return {axis: size for axis, size, _ in self._axis_strides}
-
-    @property
-    def ranks(self) -> range | Ints:
-        """The rank at each position, in row-major order: a range, or a read-only int64 array."""
-        return self.rank_order.ranks
 
     @property
     def grid(self) -> Ints:
@@ -288,6 +283,8 @@ class Layout:
             >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
             [[0, 1], [2, 3], [4, 5], [6, 7]]
         """
+        from .pattern import rearrange_grid
+
         return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
     @public("layout.view")
@@ -342,6 +339,8 @@ class Layout:
 
         See :mod:`meshkit.core.draw.grid_text`.
         """
+        from ..draw.grid_text import draw_positions
+
         position = None if mark is None else self.rank_order.find(mark)
         return draw_positions(self.axes, self.shape, self.rank_order.at, mark=position, width=width)
 
@@ -363,11 +362,13 @@ def _set(layout: Layout, sizes: Mapping[str, int], rank_order: RankOrder | None)
     """Set the attributes of a new layout, which is immutable from then on."""
     shape = tuple(sizes.values())
     num_ranks = math.prod(shape)
+    rank_order = RankOrder(range(num_ranks)) if rank_order is None else rank_order
     attributes = {
         "axes": tuple(sizes),
         "shape": shape,
         "num_ranks": num_ranks,
-        "rank_order": RankOrder(range(num_ranks)) if rank_order is None else rank_order,
+        "rank_order": rank_order,
+        "ranks": rank_order.ranks,
         "_axis_strides": axis_strides(sizes, num_ranks),
     }
     for name, value in attributes.items():

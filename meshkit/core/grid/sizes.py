@@ -118,6 +118,24 @@ def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
         raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
 
 
+def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the sizes given as a mapping, for example from a config, with those given by keyword.
+
+    Raises:
+        SpecError: if ``sizes`` is not a mapping, or an axis is given twice.
+    """
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise SpecError(
+            f"sizes is {article(type(sizes).__name__)}.",
+            fix='axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
+        )
+    mapping: Mapping[str, object] = sizes or {}
+    repeated = sorted(mapping.keys() & axes.keys())
+    if repeated:
+        raise SpecError(f"{CALL} gives {repeated[0]} twice.", fix=f"give {repeated[0]} once.")
+    return {**mapping, **axes}
+
+
 def ordered_sizes(sizes: Mapping[str, object], order: str | Iterable[str] | None) -> dict[str, int]:
     """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred.
 

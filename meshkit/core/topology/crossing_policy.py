@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,10 @@ from ..errors import Change, Fix, SpecError, join_fixes
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import article, count_noun, format_ranks
-from .crossing import Crossing, crossings
-from .placement import placed
 from .topology import NODE, Topology
+
+if TYPE_CHECKING:
+    from .crossing import Crossing
 
 POLICIES = ("error", "warn", "allow")
 DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
@@ -84,6 +86,8 @@ def check_crossings(
     watched = [axis for axis, size in layout.sizes.items() if size > 1 and axis in policies]
     if not watched:
         return CrossingVerdict()
+    from .crossing import crossings
+
     by_axis = crossings(layout, topology)
     crossing = [by_axis[axis] for axis in watched if by_axis[axis].crosses]
     errors = [item for item in crossing if policies[item.axis] == "error"]
@@ -185,6 +189,8 @@ def _reorderings(layout: Layout, topology: Topology, axis: str, level: str) -> I
     inner = _innermost(layout, axis)
     order: Changes = {"order": " ".join(inner.axes)}
     place: Changes = {"place": True}
+    from .placement import placed
+
     tried = ((order, inner), (place, placed(layout, topology).layout))
     working = [changes for changes, new in tried if not _crosses(new, topology, axis, level)]
     yield from working
@@ -222,6 +228,8 @@ def _innermost(layout: Layout, axis: str) -> Layout:
 
 
 def _crosses(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
+    from .crossing import crossings
+
     return crossings(layout, topology, level=level)[axis].crosses
 
 

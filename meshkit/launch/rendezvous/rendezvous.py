@@ -11,7 +11,6 @@ from ..agreement.consensus import Participants, Proposal, agree, announce_failur
 from ..launchers.world import World
 from ..store.client import address, store_lost_error
 from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline
-from ..store.duplicate_rank import duplicate_rank_error
 from ..store.keys import generation_store
 from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over
 from ..store.torchrun_attempt import is_past
@@ -96,6 +95,8 @@ def _enter_generation(
         try:
             generation = acquire_rank(base, world.rank)
         except RankTakenError as taken:
+            from ..store.duplicate_rank import duplicate_rank_error
+
             raise duplicate_rank_error(world, base, taken) from None
         if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
             return enter()

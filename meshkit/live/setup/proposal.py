@@ -53,8 +53,9 @@ class MeshProposal:
     built_by: Call
     extended_by: Call | None = None
 
-    def before_creation(self) -> Proposal:
-        """Return the proposal on which ranks agree before a group is created."""
+    @property
+    def fields(self) -> dict[str, str]:
+        """The values that must be equal on every rank, by name."""
         plan, options, registry = self.plan, self.options, self.registry
         place, ranks = options.place, plan.layout.ranks
         fields = {
@@ -74,8 +75,12 @@ class MeshProposal:
             fields["open"] = registry.describe_views()
         if registry.external_axes:
             fields["external"] = registry.external_axes
-        describe = partial(describe_coordinate, plan.layout)
-        return Proposal(self.built_by.name, fields, CONFLICT, describe_rank=describe)
+        return fields
+
+    def before_creation(self) -> Proposal:
+        """Return the proposal on which ranks agree before a group is created."""
+        describe = partial(describe_coordinate, self.plan.layout)
+        return Proposal(self.built_by.name, self.fields, CONFLICT, describe_rank=describe)
 
     def after_creation(self) -> Proposal:
         """Return the proposal on which ranks agree when all groups are created."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ...core.call import Call
-from ...core.grid.factor import merge_sizes
 from ...core.grid.group_plan import Axes, GroupPlan, plan_view
+from ...core.grid.sizes import merge_sizes
 from ...launch.current_job import Job
 from ...launch.timeouts import Time, parse_timeout
 from ..groups.create import check_orders
