@@ -62,16 +62,8 @@ def test_pure_names_work_if_torch_cannot_be_imported() -> None:
     blocked = "import sys; sys.modules['torch'] = None\nimport meshkit\n"
     done = run(f"{blocked}print(repr(meshkit.factor_world(64, tp=8)))")
     assert done.stdout == "Layout(dp=8, tp=8)\n"
-    assert (
-        run(f"{blocked}meshkit.build_mesh")
-        .stderr.splitlines()[-1]
-        .startswith(
-            (
-                "ModuleNotFoundError: import of torch halted",
-                "ModuleNotFoundError: No module named 'torch",
-            )
-        )
-    )
+    last = run(f"{blocked}meshkit.build_mesh").stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError") and "torch" in last
 
 
 def test_the_strategies_do_not_load_torch() -> None:
