@@ -14,6 +14,7 @@ constant, 1 is proportional to the ranks.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,10 +27,9 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.agreement.consensus import ALL, Participants, Proposal, agree
-from meshkit.launch.store import client as stores
+from meshkit.launch.store import deadline as stores
 from meshkit.launch.store.deadline import Deadline, run_with_deadline
 from meshkit.launch.store.keys import DECISION, generation_store
-from meshkit.launch.store.round_counter import RoundCounter
 
 from .agreement import count_store_calls
 from .harness import Goal, Row, single
@@ -98,7 +98,7 @@ def check_in(ranks: int) -> tuple[float, int, set[int]]:
         numbers = {
             agree(
                 proposal,
-                Participants.of(generation, replace(world, rank=rank), RoundCounter()),
+                Participants.of(generation, replace(world, rank=rank), Counter()),
                 Deadline.after(WAIT),
             )
             for rank in range(ranks)

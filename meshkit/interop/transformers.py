@@ -23,7 +23,7 @@ from ..core.grid.layout import Layout
 from ..core.text import article
 from ..launch.current_job import require_job
 from ..live.mesh import Mesh
-from ..live.setup.failure import announcing_failure
+from ..live.setup.proposal import announcing_failure
 from .axis_names import check_data, rename_axes
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +16,6 @@ from .agreement.consensus import Participants, Proposal, agree, announce_failure
 from .default_group import default_group, store_from_group, world_from_group
 from .launchers.world import World
 from .store.deadline import Deadline
-from .store.round_counter import RoundCounter
 from .timeouts import ARRIVAL
 from .torch_internals import timeout_of
 
@@ -37,7 +37,7 @@ class Job:
         default_timeout: how long a collective of the default group may take, outside any guard.
         seed: the last seed of ``init``, as a number; None if it was given none.
         leave: destroys the group at the end of a spawned rank; None if someone else created it.
-        counter: counts this rank's agreement rounds; None counts them in the store.
+        counter: the number of this rank's agreement rounds by prefix; None counts in the store.
     """
 
     world: World
@@ -48,7 +48,7 @@ class Job:
     default_timeout: timedelta | None
     seed: int | None = None
     leave: Callable[[], None] | None = None
-    counter: RoundCounter | None = None
+    counter: Counter[str] | None = None
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""
@@ -117,9 +117,9 @@ _JOBS: WeakKeyDictionary[dist.ProcessGroup, Job] = WeakKeyDictionary()
 
 def current_job() -> Job | None:
     """Return the job of the default group; None if there is no default group. Local."""
-    if not dist.is_initialized():
+    group = dist.group.WORLD
+    if group is None:
         return None
-    group = default_group()
     if group not in _JOBS:
         time = timeout_of(group)  # read once: a guard lowers it for a while
         world, store = world_from_group(group), store_from_group(group)

@@ -30,7 +30,6 @@ from .launchers.detect import (
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .rendezvous.rendezvous import rendezvous
-from .repeated_init import check_same_job
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
 from .store.deadline import Deadline
 from .timeouts import ARRIVAL, Time, format_timeout, parse_timeout
@@ -100,6 +99,8 @@ def init(
     if job is None:
         world = identify(ranks, init_method)
         return join(world, backend, device, limit, wait, parsed_seed).world
+    from .repeated_init import check_same_job
+
     arguments = drop_none(**ranks, backend=backend, device=device)
     job = check_same_job(job, arguments, limit, wait)
     set_current_job(job)

@@ -13,8 +13,7 @@ from ..core.validate import parse_integer
 from .agreement.broadcast import broadcast_from_rank_0
 from .agreement.claims import Claimant
 from .agreement.consensus import Participants
-from .store.client import STORE_GRACE, store_call
-from .store.deadline import Deadline
+from .store.deadline import STORE_GRACE, Deadline, store_call
 from .store.process import ProcessIdentity
 
 SHARED = "shared"

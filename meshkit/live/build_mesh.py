@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from ..core.arrays import Ints
 from ..core.call import Call, public
-from ..core.grid.factor import merge_sizes
-from ..core.grid.group_plan import GroupPlan
-from ..core.grid.plan_groups import plan_groups
+from ..core.grid.group_plan import GroupPlan, plan_groups
+from ..core.grid.sizes import merge_sizes
 from ..core.topology.crossing_policy import check_policies
-from ..core.topology.placement import placed
 from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
@@ -21,9 +19,7 @@ from .groups.create import check_orders
 from .groups.options import GroupOptions, GroupTimeouts
 from .groups.registry import GroupRegistry
 from .mesh import Mesh, open_mesh
-from .setup.failure import announcing_failure
-from .setup.hosts import check_place, find_topology
-from .setup.proposal import MeshProposal
+from .setup.proposal import MeshProposal, announcing_failure
 
 
 @public("build_mesh")
@@ -116,7 +112,7 @@ def build_mesh(
     world = identify() if job is None else job.world
     with announcing_failure(world, call):
         plan = plan_groups(
-            merge_sizes(sizes, axes),
+            axes if sizes is None else merge_sizes(sizes, axes),
             world.world_size,
             world.size_evidence,
             order=order,
@@ -132,6 +128,8 @@ def build_mesh(
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies = check_policies(plan.layout, crossing, within=on_one_node)
         if place is not False:
+            from .setup.hosts import check_place
+
             check_place(place, world)
     job = job or join(world, backend, None, timeouts.default, wait)
     timeouts = replace(timeouts, default=timeouts.default or job.timeout)
@@ -146,6 +144,9 @@ def _place(proposal: MeshProposal) -> MeshProposal:
 
     Collective over the world if the nodes must be found.
     """
+    from ..core.topology.placement import placed
+    from .setup.hosts import find_topology
+
     topology = find_topology(proposal)
     with announcing_failure(proposal.job.world, proposal.built_by):
         layout = placed(proposal.plan.layout, topology).layout

@@ -6,43 +6,39 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.data import IterableDataset
 
 from ..core.arrays import Ints
 from ..core.call import public
-from ..core.data.batch import BatchPlan
-from ..core.data.epoch import SampleOrder
-from ..core.data.random_streams import compute_seed, select_coordinate
-from ..core.data.sequence import Order
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
-from ..core.report.verification import Verification
 from ..core.text import format_sizes
 from ..launch.current_job import Job
 from ..launch.timeouts import Time
-from .data.mesh_data import compare_batches, plan_rank_batch, sample, shard_sequence, weigh_tokens
-from .data.rank_batch import RankBatch
-from .data.rng import RandomStreams, base_seed
-from .data.sampler import MicroBatchSampler
-from .data.sequence import DEFAULT_AXES, SequenceShard
-from .data.stream import MicroBatchStream
-from .groups.device_mesh import device_mesh
 from .groups.mesh_groups import MeshGroups
 from .groups.options import GroupOptions
-from .groups.report import GroupsReport, report_groups
-from .guard.mesh_guard import guard_mesh, verify_mesh, wait_at_barrier
-from .guard.roll_call import GuardState
-from .setup.agree import agree_on_value
 from .setup.close import close_mesh
-from .setup.external import propose_from_device_mesh, propose_from_groups
 from .setup.open_groups import open_groups
 from .setup.proposal import MeshProposal
-from .setup.view import propose_view
+
+# Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.utils.data import IterableDataset
+
+    from ..core.data.batch import BatchPlan
+    from ..core.data.sequence import Order
+    from ..core.report.verification import Verification
+    from .data.rank_batch import RankBatch
+    from .data.rng import RandomStreams
+    from .data.sampler import MicroBatchSampler
+    from .data.sequence import SequenceShard
+    from .data.stream import MicroBatchStream
+    from .groups.report import GroupsReport
+    from .guard.roll_call import GuardState
 
 Sample = TypeVar("Sample")
 
@@ -58,18 +54,14 @@ class Mesh:
         job: the job in which it was built, with the arrival timeout of this mesh.
         options: the options of its groups.
         groups: the groups of this rank, with the plan and the registry of the mesh.
-        guard_state: the state of its roll calls.
     """
 
-    def __init__(
-        self, job: Job, options: GroupOptions, groups: MeshGroups, guard_state: GuardState
-    ) -> None:
+    def __init__(self, job: Job, options: GroupOptions, groups: MeshGroups) -> None:
         self._layout = groups.plan.layout
         self._rank = groups.rank
         self._job = job
         self._options = options
         self._groups = groups
-        self._guard_state = guard_state
 
     # -------------------------------------------------------------------- the grid
 
@@ -204,6 +196,8 @@ class Mesh:
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
         """
+        from .groups.device_mesh import device_mesh
+
         return device_mesh(self.layout, self.rank, self.group, self._device.type, pattern)
 
     @public("mesh.groups_report")
@@ -218,6 +212,8 @@ class Mesh:
         Example:
             ``print(mesh.groups_report())``
         """
+        from .groups.report import report_groups
+
         return report_groups(self._groups)
 
     @classmethod
@@ -244,6 +240,8 @@ class Mesh:
             DisagreementError: if ranks pass different layouts or axes.
             RankTimeoutError: if ranks did not arrive in time.
         """
+        from .setup.external import propose_from_groups
+
         return open_mesh(propose_from_groups(layout, groups))
 
     @classmethod
@@ -258,6 +256,8 @@ class Mesh:
             SpecError: if the DeviceMesh has no names, or the members of a group are not in the
                 order of its ranks; and the errors of :meth:`from_groups`.
         """
+        from .setup.external import propose_from_device_mesh
+
         return open_mesh(propose_from_device_mesh(device_mesh))
 
     @public("mesh.view")
@@ -297,6 +297,8 @@ class Mesh:
         Example:
             ``hsdp = mesh.view(replicate=2, shard=-1, tp=2)``
         """
+        from .setup.view import propose_view
+
         request = sizes, axes, order, groups, timeout, arrival_timeout
         return open_mesh(propose_view(self._groups, self._job, self._options, *request))
 
@@ -332,6 +334,8 @@ class Mesh:
             BatchError: if they do not divide, with the nearest batches that do.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
         """
+        from .data.mesh_data import plan_rank_batch
+
         return plan_rank_batch(
             self._groups,
             data,
@@ -365,6 +369,8 @@ class Mesh:
                 group was not requested.
             UnknownAxisError: if the mesh does not have an axis.
         """
+        from .data.mesh_data import weigh_tokens
+
         return weigh_tokens(self._groups, counts, axes, self._device)
 
     @overload
@@ -440,6 +446,9 @@ class Mesh:
         Example:
             ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
         """
+        from ..core.data.epoch import SampleOrder
+        from .data.mesh_data import sample
+
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
     @public("mesh.check_batch", by_name=("batch",))
@@ -470,6 +479,8 @@ class Mesh:
         Example:
             ``mesh.check_batch(next(iter(loader)))``
         """
+        from .data.mesh_data import compare_batches
+
         compare_batches(self._groups, batch, data, self._device)
 
     @public("mesh.sequence")
@@ -477,7 +488,7 @@ class Mesh:
         self,
         length: int,
         *,
-        axes: str | tuple[str, ...] = DEFAULT_AXES,
+        axes: str | tuple[str, ...] = ("sp",),
         order: Order = "contiguous",
         pad: bool = False,
     ) -> SequenceShard:
@@ -505,6 +516,8 @@ class Mesh:
         Example:
             ``mesh.sequence(4096, order="zigzag").take(tokens)``
         """
+        from .data.mesh_data import shard_sequence
+
         return shard_sequence(self._groups, length, axes, order, pad, self._device)
 
     @public("mesh.seed")
@@ -532,6 +545,9 @@ class Mesh:
         Example:
             ``torch.manual_seed(mesh.seed(vary=("dp", "tp")))``
         """
+        from ..core.data.random_streams import compute_seed, select_coordinate
+        from .data.rng import base_seed
+
         number = base_seed(self._job.seed) if base is None else base
         return compute_seed(number, "", select_coordinate(self.layout, self.rank, vary))
 
@@ -542,6 +558,8 @@ class Mesh:
         Example:
             ``with mesh.rng("dropout", vary=("dp", "tp")): y = layer(x)``
         """
+        from .data.rng import RandomStreams, base_seed
+
         base = partial(base_seed, self._job.seed)  # no method of the mesh: avoids a cycle
         return RandomStreams(self.layout, self.rank, self._device.type, base)
 
@@ -565,6 +583,8 @@ class Mesh:
                 cannot be used then.
             CollectiveError: if the barrier broke earlier because a rank died.
         """
+        from .guard.mesh_guard import wait_at_barrier
+
         wait_at_barrier(self._groups, self._job, axes, timeout)
 
     @public("mesh.guard")
@@ -590,6 +610,8 @@ class Mesh:
         Example:
             ``with mesh.guard(timeout=60): train_step()``
         """
+        from .guard.mesh_guard import guard_mesh
+
         return guard_mesh(self._groups, self._job, self._guard_state, timeout)
 
     @public("mesh.verify")
@@ -613,6 +635,8 @@ class Mesh:
             MeshkitError: if a group holds other ranks than the layout.
             CoordinateError: on a rank outside the mesh.
         """
+        from .guard.mesh_guard import verify_mesh
+
         return verify_mesh(self._groups, self._job, self._guard_state, timeout, self._device)
 
     @public("mesh.agree")
@@ -632,6 +656,8 @@ class Mesh:
             RankTimeoutError: if ranks did not arrive within the mesh's ``arrival_timeout``.
             CoordinateError: on a rank outside the mesh.
         """
+        from .setup.agree import agree_on_value
+
         agree_on_value(self._groups, self._job, what, value)
 
     @public("mesh.close")
@@ -671,6 +697,13 @@ class Mesh:
     def __str__(self) -> str:
         return self.layout.draw(mark=self.rank)
 
+    @cached_property
+    def _guard_state(self) -> GuardState:
+        """The state of the roll calls of this mesh."""
+        from .guard.roll_call import GuardState
+
+        return GuardState()
+
     @property
     def _device(self) -> torch.device:
         """The device of tensors in a collective."""
@@ -690,4 +723,4 @@ def open_mesh(proposal: MeshProposal) -> Mesh:
         SpecError: if an axis crosses nodes against its policy; the same on every rank.
         RankTimeoutError: if ranks are missing. The groups created so far are destroyed.
     """
-    return Mesh(proposal.job, proposal.options, open_groups(proposal), GuardState())
+    return Mesh(proposal.job, proposal.options, open_groups(proposal))

@@ -45,7 +45,7 @@ def count_calls(joined: bool) -> Calls:
 
 @pytest.mark.parametrize(
     ("joined", "functions", "files"),
-    [(True, 105, 37), (False, 166, 50)],  # lower them whenever the path gets shorter
+    [(True, 77, 25), (False, 140, 41)],  # lower them whenever the path gets shorter
 )
 def test_build_mesh_runs_few_functions_in_few_files(
     joined: bool, functions: int, files: int

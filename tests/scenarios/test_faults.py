@@ -26,7 +26,7 @@ import meshkit
 from meshkit.launch import job
 from meshkit.launch.agreement.commit import MIN_TIMEOUT, REPORT_GRACE
 from meshkit.launch.current_job import Job
-from meshkit.launch.store.client import STORE_GRACE
+from meshkit.launch.store.deadline import STORE_GRACE
 from meshkit.live.groups import create
 from meshkit.live.guard import guard, roll_call
 from meshkit.testing.faults import Played, Strike, play

@@ -18,9 +18,8 @@ from ...bench.results.run import BenchmarkRun, num_barriers, plan_cases
 from ...bench.results.table import results_table
 from ...bench.results.targets import DEFAULT_ALONE, Target, default_targets, parse_targets
 from ...core.errors import SpawnError, SpecError, format_error
-from ...core.grid.factor import ordered_sizes
 from ...core.grid.layout import Layout
-from ...core.grid.sizes import infer_sizes
+from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...launch.launchers.detect import detect
 from .. import terminal
 from ..command import Command, Result, to_ascii

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.call import drop_none
-from ...core.grid.factor import ordered_sizes
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
-from ...core.grid.sizes import infer_sizes
+from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...core.report.verification import CheckReport
 from ..command import Command, Result
 from ..local_ranks import ENDING, choose_shared_device, spawn_ranks, torch_errors

@@ -7,9 +7,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from ...core.errors import Change, SpecError
-from ...core.grid.factor import ordered_sizes
 from ...core.grid.layout import Layout
-from ...core.grid.sizes import infer_sizes
+from ...core.grid.sizes import infer_sizes, ordered_sizes
 from .numbers import INTEGER, read_count
 
 MAX_RANKS = 2**21  # a command takes more than a few seconds for larger grids

@@ -7,12 +7,10 @@ from itertools import accumulate
 
 from ..call import Call, public
 from ..errors import CALL, Change, Fix, SpecError, join_fixes
-from ..text import article
 from ..validate import parse_integer
 from .hybrid import check_no_plain_sizes, hybrid_layout
 from .layout import Layout
-from .order import order_axes
-from .sizes import check_num_ranks, check_one_inferred, check_sizes, infer_sizes, parse_sizes
+from .sizes import check_num_ranks, check_one_inferred, infer_sizes, ordered_sizes, parse_sizes
 
 
 @public("factor_world")
@@ -65,35 +63,6 @@ def factor_world(
         return hybrid_layout(num_ranks, within, across, order)
     ordered = ordered_sizes(sizes, order)
     return Layout(ranks=None, **infer_sizes(ordered, num_ranks, f"world_size = {num_ranks}"))
-
-
-def ordered_sizes(sizes: Mapping[str, object], order: str | Iterable[str] | None) -> dict[str, int]:
-    """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred.
-
-    Raises:
-        SpecError: as :func:`factor_world`, for every fault that does not depend on the world size.
-    """
-    inferable = "dp" in sizes or order is not None
-    checked = check_sizes(sizes, inferable=inferable) if sizes else {}  # no sizes: dp alone
-    return order_axes(checked, order)
-
-
-def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the sizes given as a mapping, for example from a config, with those given by keyword.
-
-    Raises:
-        SpecError: if ``sizes`` is not a mapping, or an axis is given twice.
-    """
-    if sizes is not None and not isinstance(sizes, Mapping):
-        raise SpecError(
-            f"sizes is {article(type(sizes).__name__)}.",
-            fix='axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
-        )
-    mapping: Mapping[str, object] = sizes or {}
-    repeated = sorted(mapping.keys() & axes.keys())
-    if repeated:
-        raise SpecError(f"{CALL} gives {repeated[0]} twice.", fix=f"give {repeated[0]} once.")
-    return {**mapping, **axes}
 
 
 @public("split_world")

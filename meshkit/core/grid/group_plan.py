@@ -13,19 +13,24 @@ other, and computes nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..arrays import Ints
 from ..call import Call
-from ..errors import Change, SpecError
+from ..errors import CALL, Change, SpecError
+from ..text import count_noun
 from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
+from .rank_order import RankOrder
+from .sizes import check_sizes, infer_sizes, ordered_sizes, view_sizes
 
 AVERAGED = ("dp", "cp", "sp")  # gradients are averaged over those of these that are present
 
 Axes = tuple[str, ...]
+Order = str | Iterable[str] | None
+GroupNames = str | Sequence[str | Iterable[str]] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +61,15 @@ class GroupPlan:
     axis_sets: tuple[Axes, ...]
     requested: tuple[Axes, ...] = ()
 
+    @cached_property
+    def keys(self) -> dict[Axes, Axes]:
+        """The key of each axis set: the axes longer than 1. Equal keys mean equal groups."""
+        shape = dict(zip(self.layout.axes, self.layout.shape, strict=True))
+        return {
+            axes: tuple([axis for axis in axes or self.layout.axes if shape[axis] > 1])
+            for axes in self.axis_sets
+        }
+
     @classmethod
     def of(cls, layout: Layout, groups: str | Sequence[str | Iterable[str]] = ()) -> GroupPlan:
         """Return the plan for a layout.
@@ -76,7 +90,7 @@ class GroupPlan:
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
-        requested = _parse_groups([groups] if isinstance(groups, str) else groups)
+        requested = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
         for axes in requested:
             check_axes_exist(axes, layout.axes)
         averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
@@ -104,9 +118,98 @@ class GroupPlan:
         Cost: O(ranks) for each step.
         """
         first: dict[Axes, Axes] = {}
-        for axes in self.axis_sets:
-            first.setdefault(self.group_key(axes), axes)
+        for axes, key in self.keys.items():
+            first.setdefault(key, axes)
         return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
+
+
+def plan_groups(
+    sizes: Mapping[str, object],
+    world_size: int,
+    evidence: str,
+    *,
+    order: Order = None,
+    groups: GroupNames = None,
+    ranks: Sequence[int] | Ints | None = None,
+    within: Mapping[str, int] | None = None,
+    across: Mapping[str, int] | None = None,
+) -> GroupPlan:
+    """Return the layout and the groups of a mesh. Pure.
+
+    Args:
+        sizes: axis name to size.
+        world_size: the number of ranks of the world.
+        evidence: the source of that number, for errors: ``"WORLD_SIZE = 6 (torchrun)"``.
+        order: axis names from the outside in; None is the standard order.
+        groups: groups beyond the default ones.
+        ranks: the ranks of the mesh by position; None means the whole world.
+        within: axis to its size on one node, instead of ``sizes``.
+        across: axis to its size over nodes.
+
+    Raises:
+        SpecError: if names, sizes, order, ranks or groups are invalid or do not fit.
+        UnknownAxisError: if ``groups`` names an axis that the mesh does not have.
+    """
+    if within is not None or across is not None:
+        from .hybrid import check_no_plain_sizes, hybrid_layout
+
+        check_no_plain_sizes(sizes, across)
+        if ranks is not None:
+            fix = (Change(ranks=None), ", or axes by size beside ranks.")
+            raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
+        layout = hybrid_layout(world_size, within, across, order)
+    elif ranks is None:
+        inferred = infer_sizes(ordered_sizes(sizes, order), world_size, evidence)
+        layout = Layout.of(inferred)
+    else:
+        ordered, positions = ordered_sizes(sizes, order), RankOrder.of(ranks, None)
+        check_in_world(int(positions.array().max()), world_size, evidence)
+        held = f"ranks has {len(positions)}"
+        inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", can_start=False)
+        layout = Layout.of(inferred, positions)
+    return GroupPlan.of(layout, () if groups is None else groups)
+
+
+def plan_view(
+    layout: Layout, sizes: Mapping[str, object], order: Order, groups: GroupNames
+) -> GroupPlan:
+    """Return the plan of a view: the same ranks in the same order, with other axes. Pure.
+
+    Args:
+        layout: the layout of the mesh.
+        sizes: axis name to size, the outermost axis first; one may be -1.
+        order: axis names from the outside in; None keeps the order of ``sizes``.
+        groups: groups beyond the default ones.
+
+    Raises:
+        SpecError: if sizes, order or groups are invalid or do not fit.
+        UnknownAxisError: if ``groups`` names an axis that the view does not have.
+    """
+    ordered = view_sizes(check_sizes(sizes), order)
+    evidence = f"{layout!r} has {layout.num_ranks} ranks"
+    inferred = infer_sizes(ordered, layout.num_ranks, evidence, owner="the mesh", can_start=False)
+    return GroupPlan.of(layout.of(inferred, layout.rank_order), groups or ())
+
+
+def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "") -> None:
+    """Raise if a rank is outside the world.
+
+    Args:
+        highest: the highest rank.
+        world_size: the number of ranks of the world.
+        evidence: the source of that number, for the error.
+        fix: the fix; empty proposes ``ranks=``.
+
+    Raises:
+        SpecError: with the ranks of the world.
+    """
+    if highest >= world_size:
+        raise SpecError(
+            f"rank {highest} is outside the world.",
+            f"The world has {count_noun(world_size, 'rank')}, numbered from 0; {evidence}.",
+            fix=fix or f"ranks=range({world_size}), or a part of it.",
+            world_size=world_size,
+        )
 
 
 def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:

@@ -21,8 +21,7 @@ from ..text import article
 from ..validate import parse_integer
 from .axis_names import check_names
 from .layout import Layout
-from .order import order_axes
-from .sizes import infer_sizes
+from .sizes import infer_sizes, order_axes
 from .strides import permuted_positions
 
 

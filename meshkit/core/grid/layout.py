@@ -12,14 +12,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arrays import Ints
 from ..call import Call, public
-from ..draw.grid_text import draw_positions
 from ..validate import (
     check_coordinate_complete,
     check_index,
@@ -28,10 +27,10 @@ from ..validate import (
     parse_integer,
 )
 from .axis_names import check_axes_exist
-from .pattern import rearrange_grid
 from .rank_order import RankOrder, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes
 from .strides import (
+    AxisStrides,
     Strides,
     axis_strides,
     coalesce,
@@ -51,6 +50,13 @@ class Layout:
             its position. A range takes no memory, any other order one array.
         **sizes: axis name to size, the outermost axis first; the last axis varies fastest.
 
+    Attributes:
+        axes: the axis names, the outermost first.
+        shape: the axis sizes, the outermost first.
+        num_ranks: the number of ranks: the product of the sizes.
+        rank_order: the rank at each position, and the position of each rank.
+        ranks: the rank at each position, in row-major order: a range, or a read-only int64 array.
+
     Raises:
         SpecError: if a name or a size is invalid, or ``ranks`` does not fit.
 
@@ -62,29 +68,34 @@ class Layout:
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
 
-    __slots__ = ("_axes", "_axis_strides", "_rank_order")
+    __slots__ = ("_axis_strides", "axes", "num_ranks", "rank_order", "ranks", "shape")
+
+    axes: tuple[str, ...]
+    num_ranks: int
+    rank_order: RankOrder
+    ranks: range | Ints
+    shape: tuple[int, ...]
+    _axis_strides: AxisStrides
 
     @public("Layout")
     def __init__(self, /, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
         checked = check_sizes(sizes)
         check_complete(checked)
         num_ranks = math.prod(checked.values())
-        self._axes = tuple(checked)
-        self._axis_strides = axis_strides(checked, num_ranks)
-        if ranks is None:
-            self._rank_order = RankOrder(range(num_ranks))
-        else:
-            self._rank_order = RankOrder.of(ranks, num_ranks)
+        _set(self, checked, None if ranks is None else RankOrder.of(ranks, num_ranks))
 
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axis names, the outermost first."""
-        return self._axes
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], rank_order: RankOrder | None = None) -> Layout:
+        """Return the layout of sizes that are checked already; with no order, rank = position."""
+        layout = cls.__new__(cls)
+        _set(layout, sizes, rank_order)
+        return layout
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The axis sizes, the outermost first."""
-        return tuple(size for _, size, _ in self._axis_strides)
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Layout is immutable; {name} cannot be set.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Layout.of, (self.sizes, self.rank_order)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -92,19 +103,9 @@ class Layout:
         return {axis: size for axis, size, _ in self._axis_strides}
 
     @property
-    def num_ranks(self) -> int:
-        """The number of ranks: the product of the sizes."""
-        return len(self._rank_order)
-
-    @property
-    def ranks(self) -> range | Ints:
-        """The rank at each position, in row-major order: a range, or a read-only int64 array."""
-        return self._rank_order.ranks
-
-    @property
     def grid(self) -> Ints:
         """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks)."""
-        grid = self._rank_order.array().reshape(self.shape)
+        grid = self.rank_order.array().reshape(self.shape)
         grid.flags.writeable = False
         return grid
 
@@ -143,12 +144,12 @@ class Layout:
             CoordinateError: for an index outside its axis, or an axis left out.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        check_axes_exist(coordinate, self._axes)
-        check_coordinate_complete(coordinate, self._axes)
+        check_axes_exist(coordinate, self.axes)
+        check_coordinate_complete(coordinate, self.axes)
         position = 0
         for axis, size, stride in self._axis_strides:
             position += check_index(axis, coordinate[axis], size) * stride
-        return self._rank_order.at(position)
+        return self.rank_order.at(position)
 
     @public("layout.coordinates")
     def coordinates(self, ranks: ArrayLike) -> Ints:
@@ -164,9 +165,9 @@ class Layout:
             CoordinateError: if a rank is not in the layout.
         """
         array = check_integers("ranks", ranks)
-        positions = self._rank_order.find_all(array)
+        positions = self.rank_order.find_all(array)
         if (outside := positions < 0).any():
-            raise unknown_rank_error(int(array[outside].flat[0]), self, self._rank_order)
+            raise unknown_rank_error(int(array[outside].flat[0]), self, self.rank_order)
         return indices(positions, self._axis_strides)
 
     @public("layout.groups")
@@ -184,11 +185,12 @@ class Layout:
             UnknownAxisError: for an axis that the layout does not have.
         """
         self._check_axes(axes)
-        inner = axes or self._axes
-        outer = [axis for axis in self._axes if axis not in inner]
-        dims = [self._axes.index(axis) for axis in (*outer, *inner)]
+        inner = axes or self.axes
+        outer = [axis for axis in self.axes if axis not in inner]
+        dims = [self.axes.index(axis) for axis in (*outer, *inner)]
         group_size = math.prod([self.shape[dim] for dim in dims[len(outer) :]])
-        groups: Ints = self.grid.transpose(dims).reshape(-1, group_size)
+        grid = self.rank_order.array().reshape(self.shape)
+        groups: Ints = grid.transpose(dims).reshape(-1, group_size)
         return groups
 
     @public("layout.peers")
@@ -208,8 +210,8 @@ class Layout:
         """
         self._check_axes(axes)
         position = self._position(rank)
-        steps = select(self._axis_strides, axes or self._axes)
-        return self._rank_order.take(group_start(position, steps) + offsets(steps))
+        steps = select(self._axis_strides, axes or self.axes)
+        return self.rank_order.take(group_start(position, steps) + offsets(steps))
 
     @public("layout.strides")
     def strides(self, *axes: str) -> Strides:
@@ -227,7 +229,7 @@ class Layout:
             (((8, 2),), ((8, 2),))
         """
         self._check_axes(axes)
-        return coalesce(select(self._axis_strides, axes or self._axes))
+        return coalesce(select(self._axis_strides, axes or self.axes))
 
     @public("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
@@ -244,11 +246,11 @@ class Layout:
             UnknownAxisError: for an axis that the layout does not have.
         """
         self._check_axes((axis,))
-        _, size, stride = self._axis_strides[self._axes.index(axis)]
+        _, size, stride = self._axis_strides[self.axes.index(axis)]
         position = self._position(rank)
         steps = shift if type(shift) is int else check_integer("shift", shift)
         target = shift_position(position, size, stride, steps, wrap=wrap)
-        return None if target is None else self._rank_order.at(target)
+        return None if target is None else self.rank_order.at(target)
 
     @public("layout.ring")
     def ring(self, rank: int, axis: str) -> Ints:
@@ -281,6 +283,8 @@ class Layout:
             >>> Layout(dp=2, sp=2, tp=2).rearrange("dp sp tp -> (dp sp) tp").tolist()
             [[0, 1], [2, 3], [4, 5], [6, 7]]
         """
+        from .pattern import rearrange_grid
+
         return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
     @public("layout.view")
@@ -302,22 +306,22 @@ class Layout:
         complete = infer_sizes(
             checked, self.num_ranks, evidence, owner="the layout", can_start=False
         )
-        return Layout(ranks=self.ranks, **complete)
+        return Layout.of(complete, self.rank_order)
 
     def __contains__(self, rank: object) -> bool:
         number = parse_integer(rank)
-        return number is not None and number in self._rank_order
+        return number is not None and number in self.rank_order
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):
             return NotImplemented
-        return self._axis_strides == other._axis_strides and self._rank_order == other._rank_order
+        return self._axis_strides == other._axis_strides and self.rank_order == other.rank_order
 
     def __hash__(self) -> int:
-        return hash((self._axis_strides, self._rank_order))
+        return hash((self._axis_strides, self.rank_order))
 
     def __repr__(self) -> str:
-        ranks = {} if self._rank_order.is_identity else {"ranks": self.ranks}
+        ranks = {} if self.rank_order.is_identity else {"ranks": self.ranks}
         return str(Call("Layout", kwargs={**self.sizes, **ranks}))
 
     def __str__(self) -> str:
@@ -335,18 +339,37 @@ class Layout:
 
         See :mod:`meshkit.core.draw.grid_text`.
         """
-        position = None if mark is None else self._rank_order.find(mark)
-        return draw_positions(
-            self.axes, self.shape, self._rank_order.at, mark=position, width=width
-        )
+        from ..draw.grid_text import draw_positions
+
+        position = None if mark is None else self.rank_order.find(mark)
+        return draw_positions(self.axes, self.shape, self.rank_order.at, mark=position, width=width)
 
     def _check_axes(self, axes: tuple[str, ...]) -> None:
-        if len(axes) != 1 or axes[0] not in self._axes:  # one axis is the usual case
-            check_axes_exist(axes, self._axes)
+        if len(axes) == 1 and axes[0] in self.axes:  # the usual case
+            return
+        if any(axis not in self.axes or axes.count(axis) > 1 for axis in axes):
+            check_axes_exist(axes, self.axes)
 
     def _position(self, rank: int) -> int:
         number = rank if type(rank) is int else check_integer("rank", rank)
-        position = self._rank_order.find(number)
+        position = self.rank_order.find(number)
         if position is None:
-            raise unknown_rank_error(number, self, self._rank_order)
+            raise unknown_rank_error(number, self, self.rank_order)
         return position
+
+
+def _set(layout: Layout, sizes: Mapping[str, int], rank_order: RankOrder | None) -> None:
+    """Set the attributes of a new layout, which is immutable from then on."""
+    shape = tuple(sizes.values())
+    num_ranks = math.prod(shape)
+    rank_order = RankOrder(range(num_ranks)) if rank_order is None else rank_order
+    attributes = {
+        "axes": tuple(sizes),
+        "shape": shape,
+        "num_ranks": num_ranks,
+        "rank_order": rank_order,
+        "ranks": rank_order.ranks,
+        "_axis_strides": axis_strides(sizes, num_ranks),
+    }
+    for name, value in attributes.items():
+        object.__setattr__(layout, name, value)

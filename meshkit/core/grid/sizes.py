@@ -1,22 +1,23 @@
-"""Sizes of axes: check what users write, and infer the size that is -1.
+"""Sizes of axes: check what users write, put the axes in order, and infer the size that is -1.
 
 ::
 
-    sizes dp=-1 sp=2 tp=4, 64 ranks     dp = 64 / (2 * 4) = 8
+    sizes tp=4 sp=2, 64 ranks     dp=-1 sp=2 tp=4     dp = 64 / (2 * 4) = 8
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..call import Call
 from ..errors import CALL, Change, Fix, SpecError, join_fixes
-from ..text import article, count_noun
+from ..text import article, count_noun, format_sizes
 from ..validate import parse_integer
-from .axis_names import check_names
+from .axis_names import STANDARD, check_names, closest_axis, parse_axes
 
 MAX_RANKS = 2**63 - 1  # the largest int64
+STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
 
 def check_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
@@ -30,7 +31,8 @@ def check_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict
         SpecError: for an illegal name, a bool, a float, a str, zero, and a negative number other
             than -1.
     """
-    check_names(sizes, inferable=inferable)
+    if not sizes or not sizes.keys() <= STANDARD_AXES:
+        check_names(sizes, inferable=inferable)
     return parse_sizes(sizes, inferable=inferable)
 
 
@@ -40,7 +42,12 @@ def parse_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict
     Raises:
         SpecError: for a size that is neither 1 or more nor -1.
     """
-    return {name: _parse_size(name, sizes, inferable=inferable) for name in sizes}
+    return {
+        name: size
+        if type(size) is int and size >= 1  # the usual case
+        else _parse_size(name, sizes, inferable=inferable)
+        for name, size in sizes.items()
+    }
 
 
 def _parse_size(name: str, sizes: Mapping[str, object], *, inferable: bool) -> int:
@@ -111,6 +118,146 @@ def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
         raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
 
 
+def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the sizes given as a mapping, for example from a config, with those given by keyword.
+
+    Raises:
+        SpecError: if ``sizes`` is not a mapping, or an axis is given twice.
+    """
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise SpecError(
+            f"sizes is {article(type(sizes).__name__)}.",
+            fix='axes by keyword, such as dp=4, sp=2, or as a dict: {"dp": 4, "sp": 2}.',
+        )
+    mapping: Mapping[str, object] = sizes or {}
+    repeated = sorted(mapping.keys() & axes.keys())
+    if repeated:
+        raise SpecError(f"{CALL} gives {repeated[0]} twice.", fix=f"give {repeated[0]} once.")
+    return {**mapping, **axes}
+
+
+def ordered_sizes(sizes: Mapping[str, object], order: str | Iterable[str] | None) -> dict[str, int]:
+    """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred.
+
+    Raises:
+        SpecError: for every fault that does not depend on the number of ranks.
+    """
+    inferable = "dp" in sizes or order is not None
+    checked = check_sizes(sizes, inferable=inferable) if sizes else {}  # no sizes: dp alone
+    return order_axes(checked, order)
+
+
+def order_axes(
+    sizes: Mapping[str, int], order: str | Iterable[str] | None, *, can_add_dp: bool = True
+) -> dict[str, int]:
+    """Return the sizes with dp, the outermost axis first.
+
+    Args:
+        sizes: as :func:`check_sizes` returns them.
+        order: each axis name once, the outermost first; None is the standard order.
+        can_add_dp: whether ``dp`` may be missing from ``sizes`` although ``order`` names it.
+
+    Returns:
+        Axis name to size. ``dp`` without a size is -1, unless ``order`` leaves it out too.
+
+    Raises:
+        SpecError: if an axis has no standard position and ``order`` is not given.
+        SpecError: if ``order`` and the sizes do not name the same axes.
+
+    Example:
+        >>> order_axes({"tp": 2, "pp": 4}, None), order_axes({"tp": 2}, "tp dp")
+        ({'pp': 4, 'dp': -1, 'tp': 2}, {'tp': 2, 'dp': -1})
+    """
+    if order is None:
+        if not sizes.keys() <= STANDARD_AXES:
+            raise _no_position_error(sizes)
+        names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
+    else:
+        names = _parse_order(order)
+        _check_order(sizes, names, can_add_dp=can_add_dp)
+    ordered = {name: sizes.get(name, -1) for name in names}
+    if [*ordered.values()].count(-1) > 1:
+        check_one_inferred(ordered)
+    return ordered
+
+
+def view_sizes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
+    """Return the sizes of a view, the outermost axis first: as written, or in ``order``.
+
+    Args:
+        sizes: as :func:`check_sizes` returns them.
+        order: as in :func:`order_axes`.
+
+    Raises:
+        SpecError: if standard axes are not in the standard order and ``order`` is not given: two
+            views of one job would then nest differently, which is rarely intended.
+    """
+    if order is not None:
+        return order_axes(sizes, order, can_add_dp=False)
+    written = [name for name in sizes if name in STANDARD]
+    standard = sorted(written, key=STANDARD.index)
+    if written != standard:
+        remaining = iter(standard)
+        names = [next(remaining) if name in STANDARD else name for name in sizes]
+        reordered = format_sizes({name: sizes[name] for name in names}, ", ")
+        raise SpecError(
+            f"{' '.join(written)} is not the standard order, {' '.join(standard)}.",
+            "A view keeps the order in which its axes are written, the outermost first.",
+            fix=(f"{reordered}; or ", Change(order=" ".join(sizes)), ", if it is intended."),
+            sizes=dict(sizes),
+        )
+    return dict(sizes)
+
+
+def _parse_order(order: object) -> tuple[str, ...]:
+    if isinstance(order, Iterable):
+        return parse_axes(order)
+    fix = ("for example ", Change(order="dp tp"), ".")
+    raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
+
+
+def _no_position_error(sizes: Mapping[str, int]) -> SpecError:
+    """Return the error for the first axis without a position in the standard order."""
+    name = next(name for name in sizes if name not in STANDARD)
+    suggestion = closest_axis(name, STANDARD)
+    dp = () if -1 in sizes.values() else ("dp",)
+    order = " ".join(dict.fromkeys((*dp, *sizes)))
+    hint = f"did you mean {suggestion}? Or " if suggestion else ""
+    return SpecError(
+        f"the axis {name} has no standard position.",
+        f"The standard order is {' '.join(STANDARD)}, the outermost axis first.",
+        fix=(f"{hint}give its position: ", Change(order=order), "."),
+        sizes=dict(sizes),
+        axis=name,
+        axes=STANDARD,
+        suggestion=suggestion,
+    )
+
+
+def _check_order(sizes: Mapping[str, int], names: tuple[str, ...], *, can_add_dp: bool) -> None:
+    """Check that the order names each axis once.
+
+    Raises:
+        SpecError: with all differences and an order that fits.
+    """
+    if names:
+        check_names(names)
+    unsized = [n for n in names if n not in sizes and n != "dp"]
+    missing = [n for n in sizes if n not in names]
+    repeated = sorted({n for n in names if names.count(n) > 1})
+    if names and not (unsized or missing or repeated):
+        return
+    evidence = [] if names else ["order names no axis."]
+    evidence += [f"{n} is in order but has no size." for n in unsized]
+    evidence += [f"{n} has a size but is not in order." for n in missing]
+    evidence += [f"{n} appears twice in order." for n in repeated]
+    complete = "dp" in sizes or -1 in sizes.values() or not can_add_dp
+    dp = [] if complete else ["dp"]  # with dp, any number of ranks fits
+    valid = " ".join(dict.fromkeys(dp + [n for n in names if n not in unsized] + missing))
+    fix = (Change(order=valid), ".")
+    raise SpecError("order does not match the sizes.", *evidence, fix=fix, sizes=dict(sizes))
+
+
 def infer_sizes(
     sizes: Mapping[str, int],
     num_ranks: int,
@@ -136,7 +283,8 @@ def infer_sizes(
         >>> infer_sizes({"dp": -1, "sp": 2, "tp": 4}, 64, "")
         {'dp': 8, 'sp': 2, 'tp': 4}
     """
-    check_one_inferred(sizes)
+    if [*sizes.values()].count(-1) > 1:
+        check_one_inferred(sizes)
     known = math.prod(size for size in sizes.values() if size != -1)
     unknown = next((name for name, size in sizes.items() if size == -1), None)
     if unknown is not None and num_ranks % known == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,10 @@ from ..errors import Change, Fix, SpecError, join_fixes
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import article, count_noun, format_ranks
-from .crossing import Crossing, crossings
-from .placement import placed
 from .topology import NODE, Topology
+
+if TYPE_CHECKING:
+    from .crossing import Crossing
 
 POLICIES = ("error", "warn", "allow")
 DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
@@ -40,7 +42,7 @@ class CrossingVerdict:
 def check_policies(
     layout: Layout, crossing: object, *, within: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the policy of each axis that has one other than ``"allow"``.
+    """Return the policy of each axis longer than 1 that has one other than ``"allow"``.
 
     Args:
         layout: the grid.
@@ -57,14 +59,16 @@ def check_policies(
     if not isinstance(policies, Mapping):
         line = f"crossing is {crossing!r}, {article(type(crossing).__name__)}."
         raise SpecError(line, fix=("for example ", Change(crossing={"tp": "error"}), "."))
-    check_axes_exist(policies, layout.axes)
+    if policies:
+        check_axes_exist(policies, layout.axes)
     for axis, policy in policies.items():
         if policy not in POLICIES:
             fix = (Change(crossing={**policies, axis: "error"}), ", or 'warn', or 'allow'.")
             raise SpecError(f"crossing of {axis} is {policy!r}.", fix=fix)
     policy_of = {**DEFAULT_POLICIES, **dict.fromkeys(within, "warn"), **policies}
-    chosen = ((axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes)
-    return {axis: policy for axis, policy in chosen if policy != "allow"}
+    chosen = [(axis, str(policy_of.get(axis, "allow"))) for axis in layout.axes]
+    sizes = layout.sizes
+    return {axis: policy for axis, policy in chosen if policy != "allow" and sizes[axis] > 1}
 
 
 def check_crossings(
@@ -82,6 +86,8 @@ def check_crossings(
     watched = [axis for axis, size in layout.sizes.items() if size > 1 and axis in policies]
     if not watched:
         return CrossingVerdict()
+    from .crossing import crossings
+
     by_axis = crossings(layout, topology)
     crossing = [by_axis[axis] for axis in watched if by_axis[axis].crosses]
     errors = [item for item in crossing if policies[item.axis] == "error"]
@@ -182,6 +188,8 @@ def _reorderings(layout: Layout, topology: Topology, axis: str, level: str) -> I
     inner = _innermost(layout, axis)
     order: Changes = {"order": " ".join(inner.axes)}
     place: Changes = {"place": True}
+    from .placement import placed
+
     tried = ((order, inner), (place, placed(layout, topology).layout))
     working = [changes for changes, new in tried if not _crosses(new, topology, axis, level)]
     yield from working
@@ -219,6 +227,8 @@ def _innermost(layout: Layout, axis: str) -> Layout:
 
 
 def _crosses(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
+    from .crossing import crossings
+
     return crossings(layout, topology, level=level)[axis].crosses
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...core.errors import RankTimeoutError
-from ..store.client import STORE_GRACE, store_call, store_wait
-from ..store.deadline import Deadline
+from ..store.deadline import STORE_GRACE, Deadline, store_call, store_wait
 from .consensus import Participants
 
 

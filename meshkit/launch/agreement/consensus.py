@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch.distributed as dist
@@ -32,11 +32,18 @@ from ...core.text import plural
 from ..launchers.world import World
 from ..store import keys
 from ..store.check_in import CheckIn, read_check_ins
-from ..store.client import STORE_GRACE, hosted_by_rank_0, store_call, store_wait
-from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
+from ..store.client import hosted_by_rank_0
+from ..store.deadline import (
+    STORE_GRACE,
+    Deadline,
+    DeadlineExceededError,
+    run_with_deadline,
+    store_call,
+    store_wait,
+)
 from ..store.error_json import error_from_json, error_to_json
+from ..store.process import ProcessIdentity
 from ..store.rank_lease import last_seen
-from ..store.round_counter import RoundCounter
 from .claims import Claim, conflicting_claim
 from .errors import disagreement_error, failure_report, first_few, missing_ranks_error
 
@@ -85,18 +92,19 @@ class Participants:
         world: this process.
         ranks: the ranks that take part, this one among them.
         prefix: key prefix of the rounds, if only a part of the world takes part.
-        counter: counts this rank's rounds; None counts them in the store.
+        counter: the number of this rank's rounds by prefix; None counts them in the store, as the
+            store of a default group that someone else created may have served an earlier group.
     """
 
     store: dist.Store
     world: World
     ranks: Sequence[int]
     prefix: str = ""
-    counter: RoundCounter | None = None
+    counter: Counter[str] | None = None
 
     @classmethod
     def of(
-        cls, store: dist.Store, world: World, counter: RoundCounter | None = None
+        cls, store: dist.Store, world: World, counter: Counter[str] | None = None
     ) -> Participants:
         """Return all ranks of a world."""
         return cls(store, world, range(world.world_size), counter=counter)
@@ -106,10 +114,15 @@ class Participants:
 
         Every rank counts its rounds, whatever they are about. Ranks that make different calls
         therefore enter the same round and see the difference.
+
+        Cost: no store operation if ranks count locally, else one.
         """
-        counter = self.counter or RoundCounter(self.store)
-        round_id = counter.next_round(self.world.rank, self.prefix)
-        return round_id, keys.round_store(self.store, round_id, self.prefix)
+        if self.counter is None:
+            round_id = int(self.store.add(keys.rounds_key(self.world.rank, self.prefix), 1))
+        else:
+            self.counter[self.prefix] += 1
+            round_id = self.counter[self.prefix]
+        return round_id, dist.PrefixStore(keys.ROUND.format(self.prefix, round_id), self.store)
 
 
 def agree(proposal: Proposal, participants: Participants, deadline: Deadline) -> int:
@@ -139,7 +152,11 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
 
     def take_part() -> tuple[int, str]:
         round_id, store = participants.next_round()
-        return round_id, Round(proposal, participants, deadline, store).decide()
+        check_in = CheckIn(ProcessIdentity.current(), proposal.request)
+        decision = Round(proposal, participants, deadline, store, check_in).decide()
+        if decision != ALL:
+            _leave_last(store, world, store.add(keys.COUNT, 0))
+        return round_id, decision
 
     world = participants.world
     round_id, decision = store_call(world, deadline.left + STORE_GRACE, take_part)
@@ -184,32 +201,24 @@ class Round:
         participants: the ranks and their store.
         deadline: the end of the wait.
         store: the store of this round.
+        check_in: the process and the request of this rank.
     """
 
     proposal: Proposal
     participants: Participants
     deadline: Deadline
     store: dist.Store
-
-    @cached_property
-    def check_in(self) -> CheckIn:
-        """The check-in of this rank."""
-        return CheckIn.current(self.proposal.request)
+    check_in: CheckIn
 
     def decide(self) -> str:
         """Check in, wait, and return the decision."""
-        decision = self._decide()
-        if decision != ALL:
-            _leave_last(self.store, self.participants.world, self.store.add(keys.COUNT, 0))
-        return decision
-
-    def _decide(self) -> str:
         conflict = self._post_conflict()
         if "dissent" in conflict and self._is_decided_for_all():  # the others' job runs already
             dissent = _dissenting(conflict)
             return error_to_json(disagreement_error(self.proposal.conflict_summary, dissent, []))
         # The conflict is posted first: a rank that sees this check-in also sees the conflict.
-        self.check_in.post(self.store, self.participants.world.rank)
+        rank = self.participants.world.rank
+        self.store.set(keys.CHECK_IN.format(rank), self.check_in.to_json())
         if self._all_arrived():
             decision = self._judge() if self.store.check([keys.CONFLICT]) else ALL
             return str(self.store.compare_set(keys.DECISION, "", decision).decode())
@@ -220,17 +229,21 @@ class Round:
     def _post_conflict(self) -> dict[str, Any]:
         """Post this rank's conflict, if there is one, and return it. The first one posted wins."""
         proposal, rank = self.proposal, self.participants.world.rank
-        clash = conflicting_claim(self.store, rank, proposal.claims)
-        digest = hashlib.sha256(json.dumps(proposal.request, sort_keys=True).encode()).hexdigest()
-        own = [digest, rank, self.check_in.to_json()]
+        clash = conflicting_claim(self.store, rank, proposal.claims) if proposal.claims else None
+        request, host = (
+            json.dumps(self.check_in.request, sort_keys=True),
+            self.check_in.process.host,
+        )
+        digest = hashlib.sha256(request.encode()).hexdigest()
+        own = [digest, rank, self.check_in.to_json(), host]
         first = json.loads(self.store.compare_set(keys.REQUEST, "", json.dumps(own)))
-        if CheckIn.from_json(first[2]).process.host != self.check_in.process.host:
+        if first[3] != host:
             self.store.set(keys.SEVERAL_HOSTS, "")
         conflict: dict[str, Any] = {}
         if clash is not None:
             conflict = {"claim": error_to_json(clash)}
         elif first[0] != digest:
-            conflict = {"dissent": [first[1:], own[1:]]}
+            conflict = {"dissent": [first[1:3], own[1:3]]}
         elif proposal.failure is not None:
             conflict = {"failure": error_to_json(proposal.failure)}
         if conflict:
@@ -251,7 +264,7 @@ class Round:
         ranks = self.participants.ranks
         if self.store.has_extended_api():  # type: ignore[attr-defined]
             return bool(self.store.add(keys.COUNT, 1) >= len(ranks))
-        return bool(self.store.check([keys.check_in_key(rank) for rank in ranks]))
+        return bool(self.store.check([keys.CHECK_IN.format(rank) for rank in ranks]))
 
     def _decide_at_deadline(self) -> None:
         """Write the decision, as the first rank whose deadline has expired; others wait for it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core.errors import CALL, DisagreementError, MeshkitError, RankTimeoutError
-from ...core.report.disagreement import describe_disagreement, group_equal_requests
 from ...core.text import format_ranks, format_sizes, plural
 from ..store.check_in import CheckIn
 from ..store.process import ProcessIdentity
@@ -23,6 +22,8 @@ def disagreement_error(
         check_ins: the ranks that arrived.
         missing: the ranks that did not.
     """
+    from ...core.report.disagreement import describe_disagreement, group_equal_requests
+
     requests = {rank: check_in.request for rank, check_in in check_ins.items()}
     processes = {rank: str(check_in.process) for rank, check_in in check_ins.items()}
     evidence, fix = describe_disagreement(requests, processes, missing)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError, RankTimeoutError
 from ..agreement.consensus import Participants, Proposal, agree, announce_failure
 from ..launchers.world import World
-from ..store.client import STORE_GRACE, address, store_lost_error
-from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
-from ..store.duplicate_rank import duplicate_rank_error
+from ..store.client import address, store_lost_error
+from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline
 from ..store.keys import generation_store
 from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over
-from ..store.round_counter import RoundCounter
 from ..store.torchrun_attempt import is_past
 from .mpi import MPI_LAUNCHERS, address_by_mpi
 from .open_store import PROBE_INTERVAL, open_store
@@ -95,11 +95,13 @@ def _enter_generation(
         try:
             generation = acquire_rank(base, world.rank)
         except RankTakenError as taken:
+            from ..store.duplicate_rank import duplicate_rank_error
+
             raise duplicate_rank_error(world, base, taken) from None
         if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
             return enter()
         store = generation_store(base, generation)
-        return Participants.of(store, world, RoundCounter()), generation
+        return Participants.of(store, world, Counter()), generation
 
     try:
         return run_with_deadline(deadline.left + STORE_GRACE, enter)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .keys import SEVERAL_HOSTS, check_in_key
+from .keys import CHECK_IN, SEVERAL_HOSTS
 from .process import ProcessIdentity
 
 
@@ -37,7 +37,7 @@ class CheckIn:
 
     def post(self, store: dist.Store, rank: int) -> None:
         """Write this check-in to the store of a round. Cost: one store operation."""
-        store.set(check_in_key(rank), self.to_json())
+        store.set(CHECK_IN.format(rank), self.to_json())
 
 
 def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn]:
@@ -50,7 +50,7 @@ def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn
         ranks: the ranks to look for.
     """
     arrived = _arrived(store, list(ranks))
-    keys = [check_in_key(rank) for rank in arrived]
+    keys = [CHECK_IN.format(rank) for rank in arrived]
     extended: Any = store  # mypy does not know the extended API
     at_once = keys and extended.has_extended_api()
     texts = extended.multi_get(keys) if at_once else [store.get(key) for key in keys]
@@ -74,7 +74,7 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
 
 def _arrived(store: dist.Store, ranks: list[int]) -> list[int]:
     """Return the ranks that have checked in, by bisection: one check covers many keys."""
-    if not ranks or store.check([check_in_key(rank) for rank in ranks]):
+    if not ranks or store.check([CHECK_IN.format(rank) for rank in ranks]):
         return ranks
     if len(ranks) == 1:
         return []

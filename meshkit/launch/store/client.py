@@ -1,56 +1,12 @@
-"""Calls to the store of a job that end in time, whatever has become of its host."""
+"""The host of a job's store: its address, the process that it ends with, and its loss."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import TypeVar
 from urllib.parse import urlparse
 
-import torch.distributed as dist
-
-from ...core.errors import MeshkitError, RankTimeoutError
+from ...core.errors import RankTimeoutError
 from ..launchers.world import World
-from .deadline import Deadline, DeadlineExceededError, run_with_deadline
-
-Result = TypeVar("Result")
-
-# Seconds to wait for a store beyond a deadline: a FileStore rounds up to a second, one rank reads
-# all check-ins for a second, and rank 0, which may host the store, stays a second longer.
-STORE_GRACE = 4.0
-MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
-
-
-def store_call(world: World, seconds: float, work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``, which calls the store, in bounded time.
-
-    Raises:
-        RankTimeoutError: if the store is gone, or does not answer within so many seconds.
-    """
-    try:
-        return run_with_deadline(seconds, work)
-    except MeshkitError:
-        raise
-    except RuntimeError as error:  # of any store; DistStoreError for an unreadable file
-        raise store_lost_error(world) from error
-    except DeadlineExceededError:
-        raise store_lost_error(world, silent=True) from None
-
-
-def store_wait(store: dist.Store, keys: Sequence[str], deadline: Deadline) -> bool:
-    """Wait until all keys exist; return False if they do not at the deadline.
-
-    Raises:
-        DistNetworkError: if the host of the store is gone.
-    """
-    try:
-        store.wait([*keys], timedelta(seconds=max(deadline.left, MIN_WAIT)))
-    except dist.DistNetworkError:
-        raise
-    except (dist.DistStoreError, RuntimeError):  # timed out; a FileStore raises RuntimeError
-        return False
-    return True
 
 
 def address(world: World) -> tuple[str | None, int | None]:

@@ -1,4 +1,4 @@
-"""Deadlines, and a wait for work that torch cannot interrupt.
+"""Deadlines, and calls to the store of a job that end in time.
 
 A store whose host is stopped, or whose network is cut, does not answer. A torch client then waits
 forever, whatever its timeout. Calls to a store therefore run in a thread of their own, and the
@@ -8,7 +8,7 @@ caller waits for the thread until a deadline.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,11 +16,22 @@ from functools import partial
 from threading import Thread
 from typing import TypeVar
 
+import torch.distributed as dist
+
+from ...core.errors import MeshkitError
+from ..launchers.world import World
+from .client import store_lost_error
+
 Result = TypeVar("Result")
 
 # Extra seconds: a process resumed after SIGSTOP sees an expired deadline before its thread delivers
 # the result.
 RESUME_GRACE = 0.2
+
+# Seconds to wait for a store beyond a deadline: a FileStore rounds up to a second, one rank reads
+# all check-ins for a second, and rank 0, which may host the store, stays a second longer.
+STORE_GRACE = 4.0
+MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
 
 
 class DeadlineExceededError(Exception):
@@ -101,6 +112,37 @@ def run_with_deadline(
         return outcome.result()
     finally:
         del outcome  # an error holds the frames it came through, and they must not hold it
+
+
+def store_call(world: World, seconds: float, work: Callable[[], Result]) -> Result:
+    """Return the result of ``work``, which calls the store, in bounded time.
+
+    Raises:
+        RankTimeoutError: if the store is gone, or does not answer within so many seconds.
+    """
+    try:
+        return run_with_deadline(seconds, work)
+    except MeshkitError:
+        raise
+    except RuntimeError as error:  # of any store; DistStoreError for an unreadable file
+        raise store_lost_error(world) from error
+    except DeadlineExceededError:
+        raise store_lost_error(world, silent=True) from None
+
+
+def store_wait(store: dist.Store, keys: Sequence[str], deadline: Deadline) -> bool:
+    """Wait until all keys exist; return False if they do not at the deadline.
+
+    Raises:
+        DistNetworkError: if the host of the store is gone.
+    """
+    try:
+        store.wait([*keys], timedelta(seconds=max(deadline.left, MIN_WAIT)))
+    except dist.DistNetworkError:
+        raise
+    except (dist.DistStoreError, RuntimeError):  # timed out; a FileStore raises RuntimeError
+        return False
+    return True
 
 
 def _pass_late_result(late: Callable[[Result], None] | None, outcome: Future[Result]) -> None:

@@ -35,11 +35,8 @@ OVER = "over"
 ATTEMPT = "attempt"
 ENDED = "ended"
 PAST = "past"
-
-
-def check_in_key(rank: int) -> str:
-    """Return the key of a rank's check-in, in the store of a round."""
-    return f"check_in/{rank}"
+CHECK_IN = "check_in/{}"  # rank, in the store of a round
+ROUND = "{}round/{}"  # prefix and number of a round, in the store of a generation
 
 
 def claim_key(name: str) -> str:
@@ -80,7 +77,7 @@ def round_store(store: dist.Store, round_id: int, prefix: str = "") -> dist.Stor
         round_id: the number of the round, from 1.
         prefix: key prefix of the rounds of a part of the world.
     """
-    return dist.PrefixStore(f"{prefix}round/{round_id}", store)
+    return dist.PrefixStore(ROUND.format(prefix, round_id), store)
 
 
 def join_round(base: dist.Store, generation: int) -> dist.Store:

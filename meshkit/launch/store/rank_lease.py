@@ -131,7 +131,7 @@ def _is_abandoned(base: dist.Store, generation: int) -> bool:
     store = keys.join_round(base, generation)
     if not store.check([keys.REQUEST]) or store.check([keys.DECISION]):
         return False
-    _, rank, _ = json.loads(store.get(keys.REQUEST))
+    rank = json.loads(store.get(keys.REQUEST))[1]
     first = LeaseHolder.from_json(base.get(keys.lease_key(rank)))
     has_exited = first.generation == generation and first.runs() is False
     if has_exited:
@@ -181,7 +181,7 @@ def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
         lines = {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
     else:  # a default group that someone else created: its first round knows
         first = keys.round_store(store, 1)
-        by_rank = {r: keys.check_in_key(r) for r in ranks[:MAX_SEEN]}
+        by_rank = {r: keys.CHECK_IN.format(r) for r in ranks[:MAX_SEEN]}
         texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
         lines = {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
     return [f"{r} on {line}" for r, line in lines.items()]

@@ -7,11 +7,11 @@ and the default group, are used again.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch.distributed as dist
@@ -76,8 +76,7 @@ def create_groups(
         MeshkitError: if torch created another group than requested.
     """
     creator = _Creator.read(rank, options, connect_timeout)
-    plan_keys = {axes: plan.group_key(axes) for axes in plan.axis_sets}
-    requests = _list_requests(plan, plan_keys, options, creator.backend)
+    requests = _list_requests(plan, options, creator.backend)
     groups: dict[Axes, dist.ProcessGroup | None] = {}
     missing: list[_GroupRequest] = []
     for request in requests:
@@ -90,7 +89,7 @@ def create_groups(
     groups |= {request.axes: new[request.key] for request in missing}
     key_of = {request.axes: request.key for request in requests}
     used: dict[GroupKey, tuple[Axes, ...]] = {}
-    for axes, plan_key in plan_keys.items():
+    for axes, plan_key in plan.keys.items():
         used[key_of[plan_key]] = (*used.get(key_of[plan_key], ()), axes)
     return Groups({axes: group for axes, group in groups.items() if group is not None}, used, new)
 
@@ -114,14 +113,13 @@ class _GroupRequest:
     key: GroupKey
 
 
-def _list_requests(
-    plan: GroupPlan, plan_keys: Mapping[Axes, Axes], options: GroupOptions, backend: str
-) -> list[_GroupRequest]:
+def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[_GroupRequest]:
     """Return one request for each set of groups in the plan, in the order of creation."""
     default, requests = default_timeout(backend), []
     for step in plan.steps:
-        axes = plan_keys[step.axes]
-        timeout, description = options.timeouts[axes], f"meshkit {' '.join(step.axes) or 'mesh'}"
+        axes, timeouts = plan.keys[step.axes], options.timeouts
+        timeout = timeouts.by_key.get(axes, timeouts.default)
+        description = f"meshkit {' '.join(step.axes) or 'mesh'}"
         key = plan.layout.strides(*step.axes), backend, timeout or default
         requests.append(_GroupRequest(axes, description, step.members, timeout, key))
     return requests
@@ -192,12 +190,13 @@ class _Creator:
 
         The group is added to ``created`` as soon as it exists.
         """
-        if self._is_split(request.members):
+        way = self._way(request.members)
+        if way == "split":
             return self._split(request, created)
         timeout = self.connect_timeout or request.timeout
         backend, description = self.options.backend, request.description
         new = partial(dist.new_group, timeout=timeout, backend=backend, group_desc=description)
-        if self._is_local(request.members):
+        if way == "local":
             created.append(new([self.rank], use_local_synchronization=True))
             if self.rank not in request.members:  # created all the same, for one history of groups
                 destroy_groups([created.pop()])
@@ -217,18 +216,18 @@ class _Creator:
             set_timeout(created[-1], request.timeout)
         return created[-1]
 
-    def _is_split(self, members: Ints) -> bool:
-        """Return whether one call splits all these groups. It sorts the ranks of each."""
-        return self.can_split and bool((members[:, 1:] > members[:, :-1]).all())
+    def _way(self, members: Ints) -> Literal["split", "local", "each"]:
+        """Return how groups are created: one call splits all, each rank creates its own, or each.
 
-    def _is_local(self, members: Ints) -> bool:
-        """Return whether each rank creates its group of one rank by itself."""
-        return members.shape[1] == 1 and not self.includes_all
+        A split sorts the ranks of each group. A rank creates a group of one rank by itself.
+        """
+        if self.can_split and (members[:, 1:] > members[:, :-1]).all():
+            return "split"
+        return "local" if members.shape[1] == 1 and not self.includes_all else "each"
 
     def _num_names(self, request: _GroupRequest) -> int:
         """Return how many groups torch counts for a request; torch names groups by that count."""
-        by_itself = self._is_split(request.members) or self._is_local(request.members)
-        return 0 if by_itself else len(request.members)
+        return len(request.members) if self._way(request.members) == "each" else 0
 
     def _pass_over(self, others: Ints, new: Callable[[list[int]], object]) -> None:
         """Let torch count groups of other ranks, as it names groups by their number."""

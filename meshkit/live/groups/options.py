@@ -56,9 +56,6 @@ class GroupTimeouts:
                 by_key[key] = max(limit, by_key.get(key, limit))
         return cls(default, by_key)
 
-    def __getitem__(self, key: Axes) -> timedelta | None:
-        return self.by_key.get(key, self.default)
-
     def __str__(self) -> str:
         by_axes = [
             f"{' '.join(key)} {format_timeout(limit)}" for key, limit in sorted(self.by_key.items())

@@ -21,8 +21,12 @@ from ...core.text import format_ranks
 from ...launch.agreement.consensus import Participants
 from ...launch.agreement.errors import missing_ranks_error
 from ...launch.store.check_in import CheckIn, read_check_ins
-from ...launch.store.client import STORE_GRACE, store_call
-from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ...launch.store.deadline import (
+    STORE_GRACE,
+    DeadlineExceededError,
+    run_with_deadline,
+    store_call,
+)
 from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
 from .current import in_collective
 

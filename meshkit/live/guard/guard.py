@@ -28,8 +28,7 @@ import torch.distributed as dist
 
 from ...core.call import Call, Verbatim, drop_none
 from ...core.errors import CollectiveError, MeshkitError
-from ...launch.store.client import store_call
-from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
 from ...launch.torch_internals import has_connect_timeout, set_timeout, timeout_of
 from ..groups.destroy import abort_groups
 from .current import CollectiveTracker, tracking

@@ -11,19 +11,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...core.call import Call, Verbatim
 from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist, check_names, parse_axes
-from ...core.grid.group_plan import GroupPlan
+from ...core.grid.group_plan import GroupPlan, check_in_world
 from ...core.grid.layout import Layout
-from ...core.grid.plan_groups import check_in_world
 from ...core.grid.strides import Strides
 from ...core.text import article
 from ...launch.current_job import Job, require_job
-from ...launch.store.client import store_call
+from ...launch.store.deadline import store_call
 from ..groups.create import check_orders
 from ..groups.device_mesh import check_members
 from ..groups.options import GroupOptions, GroupTimeouts
 from ..groups.registry import GroupRegistry
-from .failure import announcing_failure
-from .proposal import MeshProposal
+from .proposal import MeshProposal, announcing_failure
 
 ExternalGroups = Mapping[str | tuple[str, ...], object]
 

@@ -23,8 +23,7 @@ from ...launch.agreement.consensus import Participants, Proposal
 from ...launch.current_job import Job
 from ...launch.launchers.world import World
 from ...launch.store.check_in import read_hosts
-from ...launch.store.client import STORE_GRACE, store_call
-from ...launch.store.deadline import Deadline
+from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
 from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.keys import round_store
 from .proposal import MeshProposal
@@ -85,7 +84,7 @@ def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | No
         RuntimeWarning: on rank 0.
     """
     job, layout, policies = proposal.job, proposal.plan.layout, proposal.options.crossing
-    is_strict = any(policies[axis] == "error" for axis in proposal.watched_axes)
+    is_strict = "error" in policies.values()
     if job.store is None and is_strict:
         raise _no_store_error((Change(crossing=None), "."))
     if job.store is None:

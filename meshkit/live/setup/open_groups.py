@@ -11,8 +11,6 @@ from ..groups.create import create_groups
 from ..groups.destroy import destroy_groups
 from ..groups.mesh_groups import MeshGroups
 from ..groups.registry import Groups
-from .external import check_same_groups
-from .hosts import check_crossing
 from .proposal import MeshProposal
 
 
@@ -33,7 +31,11 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
     """
     job = proposal.job
     round_id = job.agree(proposal.before_creation())
-    warning = check_crossing(proposal, round_id) if proposal.watched_axes else None
+    warning = None
+    if proposal.options.crossing:
+        from .hosts import check_crossing
+
+        warning = check_crossing(proposal, round_id)
     groups = job.commit(
         proposal.after_creation(),
         partial(_create, proposal, round_id, warning),
@@ -74,6 +76,8 @@ def _create_missing(
         proposal.plan, job.world.rank, proposal.options, registry, connect_timeout
     )
     if registry.external_groups:
+        from .external import check_same_groups
+
         try:
             check_same_groups(job, round_id, registry.external_groups)
         except BaseException:

@@ -1,8 +1,10 @@
-"""MeshProposal: the mesh that a rank proposes, and the values that all ranks compare."""
+"""MeshProposal: the mesh that a rank proposes, or its report that it has none to propose."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,19 +13,24 @@ import torch.distributed as dist
 
 from ...core.arrays import Ints
 from ...core.call import Call, format_value
+from ...core.errors import MeshkitError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.text import format_sizes
 from ...core.topology.topology import Topology
 from ...core.version import VERSION
 from ...launch.agreement.consensus import Proposal
-from ...launch.current_job import Job
+from ...launch.current_job import Job, current_job
+from ...launch.launchers.world import World
+from ...launch.rendezvous.rendezvous import announce_init_failure
+from ...launch.store.deadline import Deadline
 from ...launch.timeouts import format_timeout
 from ..groups.options import GroupOptions
 from ..groups.registry import GroupRegistry
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."
 FAILURE = "a rank could not create its groups of the mesh; all are closed again."
+STORE_TIMEOUT = 5.0  # seconds that a rank that fails may take to reach the store
 
 
 @dataclass(frozen=True)
@@ -70,12 +77,6 @@ class MeshProposal:
             fields["external"] = registry.external_axes
         return fields
 
-    @property
-    def watched_axes(self) -> set[str]:
-        """The axes with a policy for crossing nodes and more than one rank."""
-        sizes = self.plan.layout.sizes
-        return {axis for axis in self.options.crossing if sizes[axis] > 1}
-
     def before_creation(self) -> Proposal:
         """Return the proposal on which ranks agree before a group is created."""
         describe = partial(describe_coordinate, self.plan.layout)
@@ -102,3 +103,35 @@ def _describe_place(place: Topology) -> str:
 def _describe_ranks(ranks: Ints) -> str:
     """Return the ranks by position as text, with a digest, as long lists are shortened."""
     return f"{format_value(ranks)} ({hashlib.sha256(ranks.tobytes()).hexdigest()[:8]})"
+
+
+@contextmanager
+def announcing_failure(world: World, call: Call) -> Iterator[None]:
+    """Report a MeshkitError that leaves the block to the other ranks.
+
+    Args:
+        world: this process.
+        call: the public call, which the other ranks quote.
+    """
+    try:
+        yield
+    except MeshkitError as error:
+        announce_failure(world, error.quote(call))
+        raise
+
+
+def announce_failure(world: World, error: MeshkitError) -> None:
+    """Report an error of this rank, in the round that the other ranks enter.
+
+    Local. It takes about 10 s at most.
+
+    Args:
+        world: this process.
+        error: the error, which the caller raises.
+    """
+    job = current_job()
+    proposal = Proposal("build_mesh", {}, CONFLICT)
+    if job is None:
+        announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
+    else:
+        job.announce_failure(proposal, error)

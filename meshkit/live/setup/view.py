@@ -7,16 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ...core.call import Call
-from ...core.grid.factor import merge_sizes
-from ...core.grid.group_plan import Axes, GroupPlan
-from ...core.grid.plan_groups import plan_view
+from ...core.grid.group_plan import Axes, GroupPlan, plan_view
+from ...core.grid.sizes import merge_sizes
 from ...launch.current_job import Job
 from ...launch.timeouts import Time, parse_timeout
 from ..groups.create import check_orders
 from ..groups.mesh_groups import MeshGroups
 from ..groups.options import GroupOptions, GroupTimeouts
-from .failure import announcing_failure
-from .proposal import MeshProposal
+from .proposal import MeshProposal, announcing_failure
 
 
 def propose_view(

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from meshkit import SpecError
 from meshkit.core.call import Call
-from meshkit.core.grid.order import order_axes
-from meshkit.core.grid.sizes import check_complete, check_one_inferred, check_sizes, infer_sizes
+from meshkit.core.grid.sizes import (
+    check_complete,
+    check_one_inferred,
+    check_sizes,
+    infer_sizes,
+    order_axes,
+)
 
 
 @pytest.mark.parametrize("size", [1, 7, -1, 2**62, np.int64(4), np.uint8(4)])

@@ -18,7 +18,7 @@ from meshkit.core.call import Call
 from meshkit.core.errors import CALL, Change
 from meshkit.launch.agreement.consensus import Participants, Proposal, agree, announce_failure
 from meshkit.launch.launchers.world import World
-from meshkit.launch.store import client
+from meshkit.launch.store import deadline as deadlines
 from meshkit.launch.store.check_in import read_hosts
 from meshkit.launch.store.deadline import Deadline
 from meshkit.launch.store.keys import round_store
@@ -299,7 +299,7 @@ def test_a_file_store_keeps_no_counter_and_all_hosts_are_known(
     """Each rank opens the file by itself."""
     host = threading.local()
     monkeypatch.setattr(socket, "gethostname", lambda: getattr(host, "name", "a"))
-    monkeypatch.setattr(client, "run_with_deadline", lambda _, work: work())
+    monkeypatch.setattr(deadlines, "run_with_deadline", lambda _, work: work())
     outcomes: dict[int, object] = {}
 
     def start(rank: int) -> None:

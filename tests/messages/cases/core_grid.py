@@ -10,10 +10,9 @@ from meshkit import (
     split_world,
 )
 from meshkit.core.grid.axis_names import resolve_axes
-from meshkit.core.grid.factor import merge_sizes
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.core.grid.order import view_sizes
 from meshkit.core.grid.pattern import parse_axis_pattern
+from meshkit.core.grid.sizes import merge_sizes, view_sizes
 from tests.messages.snapshot import unique
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)

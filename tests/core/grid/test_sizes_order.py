@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshkit import SpecError
 from meshkit.core.grid.axis_names import STANDARD
-from meshkit.core.grid.order import order_axes, view_sizes
+from meshkit.core.grid.sizes import order_axes, view_sizes
 
 
 @pytest.mark.parametrize(
