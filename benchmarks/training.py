@@ -116,7 +116,7 @@ class TorchTrainer:
         self.begin = self.mesh.get_local_rank("sp") * self.length
         model = _GPT(args, self.mesh)
         # at tp=1 the example keeps its embeddings and its head as bare parameters
-        names = {"bytes": "bytes.weight", "places": "places.weight", "head": "head.weight"}
+        names = {"bytes": "bytes.weight", "positions": "places.weight", "head": "head.weight"}
         weights = {name.removeprefix("module."): w for name, w in ours.model.state_dict().items()}
         model.load_state_dict({names.get(name, name): w for name, w in weights.items()})
         self.model = DistributedDataParallel(model)

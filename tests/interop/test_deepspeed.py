@@ -297,7 +297,7 @@ def test_invalid_roles_are_errors_of_the_constructor() -> None:
     by_rank = meshkit.spawn(role_errors, 4, (cases,), timeout=120)
     assert by_rank == [by_rank[0]] * 4
     no_group = by_rank[0].pop(2)
-    assert no_group.startswith("SpecError: Mpu(mesh): no group over pp tp was")
+    assert no_group.startswith("SpecError: Mpu(mesh): the mesh has no group over pp tp")
     assert "groups=['pp tp']" in no_group.partition("Fix: ")[2]
     assert by_rank[0] == [
         "SpecError: Mpu(mesh): DeepSpeed needs a model_parallel group, and the mesh has neither an "

@@ -12,6 +12,7 @@ from tests.messages.all_cases import CASES
 from tests.messages.snapshot import error_of
 
 # The text quotes einops, so it is not in the snapshot.
+IMMUTABLE = lambda: setattr(Layout(dp=4), "axes", ())  # noqa: E731
 REFUSED_BY_EINOPS = lambda: Layout(dp=4, sp=2).rearrange("dp -> dp")  # noqa: E731
 CORE = Path(meshkit.__file__).parent / "core"
 
@@ -20,6 +21,7 @@ def raises(file: Path) -> dict[tuple[str, int], str]:
     """Return the position and the source of each ``raise`` of a new error, by each of its lines."""
     source = file.read_text()
     nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Raise) and n.exc]
+    nodes = [n for n in nodes if "AttributeError" not in ast.unparse(n)]  # none of ours
     return {
         (str(file), line): f"{file.relative_to(CORE)}:{node.lineno} {ast.unparse(node)[:60]}"
         for node in nodes

@@ -227,7 +227,7 @@ def test_ranks_that_request_different_views_raise() -> None:
         assert outcomes[3][1].splitlines()[1:] == [
             "  ranks 0 and 2-3:  z=4, open=views 0 (dp=2 sp=2), 1 (x=2 y=2) of mesh 3",
             outcomes[3][1].splitlines()[2],
-            "  Fix: close the same views on every rank, and take new ones from the same mesh.",
+            "  Fix: close the same views on every rank, and create new ones from the same mesh.",
         ]
         assert outcomes[3][1].splitlines()[2].startswith("  rank 1 (")
         assert outcomes[3][1].splitlines()[2].endswith("z=4, open=views 0 (dp=2 sp=2) of mesh 3")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
+import torch.distributed as dist
+
 from ...core.errors import MeshkitError
 from ...launch.torch_internals import connects_at_creation
 from ..groups.create import create_groups
@@ -56,31 +58,22 @@ def _create(
 
     An error quotes the call, for the ranks to which it is reported.
     """
-    try:
-        return _create_missing(proposal, round_id, warning, connect_timeout)
-    except MeshkitError as error:
-        error.quote(proposal.built_by)
-        raise
-
-
-def _create_missing(
-    proposal: MeshProposal,
-    round_id: int,
-    warning: RuntimeWarning | None,
-    connect_timeout: timedelta,
-) -> Groups:
     if warning is not None:
         raise warning
     job, registry = proposal.job, proposal.registry
-    groups = create_groups(
-        proposal.plan, job.world.rank, proposal.options, registry, connect_timeout
-    )
-    if registry.external_groups:
-        from .external import check_same_groups
+    created: tuple[dist.ProcessGroup, ...] = ()
+    try:
+        groups = create_groups(
+            proposal.plan, job.world.rank, proposal.options, registry, connect_timeout
+        )
+        created = groups.created
+        if registry.external_groups:
+            from .external import check_same_groups
 
-        try:
             check_same_groups(job, round_id, registry.external_groups)
-        except BaseException:
-            destroy_groups(groups.created)
-            raise
+    except BaseException as error:
+        destroy_groups(created)
+        if isinstance(error, MeshkitError):
+            error.quote(proposal.built_by)
+        raise
     return groups

@@ -183,7 +183,7 @@ def test_two_jobs_named_by_their_launcher_disagree(tmp_path: Path) -> None:
     (text,) = texts
     lines = text.splitlines()
     assert sorted(line.rpartition("  ")[2] for line in lines[1:3]) == ["job=7.0", "job=7.1"]
-    assert lines[3] == "  Fix: give every job a MASTER_PORT (or init_method) of its own."
+    assert lines[3] == "  Fix: give every job its own MASTER_PORT (or init_method)."
 
 
 def test_a_rank_of_a_larger_job_is_named(tmp_path: Path) -> None:
