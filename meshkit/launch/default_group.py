@@ -13,12 +13,7 @@ from ..core.errors import LaunchError
 from .device.device import accelerator
 from .launchers.detect import detect
 from .launchers.world import World
-from .torch_internals import (
-    bound_device,
-    has_connect_timeout,
-    set_timeout,
-    store_of,
-)
+from .torch_internals import bound_device, has_connect_timeout, set_timeout, store_of
 
 
 def default_group() -> dist.ProcessGroup:

@@ -656,7 +656,7 @@ class Mesh:
             RankTimeoutError: if ranks did not arrive within the mesh's ``arrival_timeout``.
             CoordinateError: on a rank outside the mesh.
         """
-        from .setup.agree import agree_on_value
+        from .setup.agree_on_value import agree_on_value
 
         agree_on_value(self._groups, self._job, what, value)
 

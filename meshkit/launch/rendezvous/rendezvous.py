@@ -95,7 +95,7 @@ def _enter_generation(
         try:
             generation = acquire_rank(base, world.rank)
         except RankTakenError as taken:
-            from ..store.duplicate_rank import duplicate_rank_error
+            from ..store.duplicate_rank_error import duplicate_rank_error
 
             raise duplicate_rank_error(world, base, taken) from None
         if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank

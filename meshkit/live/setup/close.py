@@ -8,7 +8,7 @@ from ...launch.agreement.consensus import Proposal
 from ...launch.current_job import Job
 from ..groups.destroy import abort_groups, destroy_groups, is_destroyed_collectively
 from ..groups.mesh_groups import MeshGroups
-from .agree import agree_in_mesh
+from .agree_on_value import agree_in_mesh
 from .proposal import describe_coordinate
 
 CONFLICT = "ranks disagree about the end of a mesh."

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.agreement.consensus import Round
-from meshkit.launch.store import duplicate_rank
+from meshkit.launch.store import duplicate_rank_error
 from meshkit.launch.store.deadline import Deadline
 from meshkit.testing.faults import Played, Strike, play
 
@@ -84,7 +84,7 @@ def joins(
         sleep = followed_by(lambda: mark(strike, "posts"), Deadline.sleep)
         patch.setattr(Deadline, "sleep", sleep)
         if "1.posts" in after.values():  # the last process has to come while the others wait
-            patch.setattr(duplicate_rank, "ARRIVAL_GRACE", 4.0)
+            patch.setattr(duplicate_rank_error, "ARRIVAL_GRACE", 4.0)
         mark(strike, "up")
         wait_for(strike, *(f"{process}.up" for process in range(len(ranks))))
         wait_for(strike, *([after[me]] if me in after else []))
