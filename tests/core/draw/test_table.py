@@ -103,3 +103,10 @@ def test_runs_are_shortened() -> None:
     )
     assert summarize_ranks(np.array([3])) == "1 rank: 3"
     assert summarize_ranks(np.arange(0), "sample") == "0 samples"
+
+
+def test_a_table_that_is_a_few_columns_too_wide_is_reduced() -> None:
+    rows = [["1", "some words that can be wrapped"]]
+    full = max(map(len, format_table(["n", "words"], rows, width=200).splitlines()))
+    for width in (full - 1, full - 2, full - 3):
+        assert max(map(len, format_table(["n", "words"], rows, width=width).splitlines())) <= width
