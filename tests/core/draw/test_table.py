@@ -106,7 +106,7 @@ def test_runs_are_shortened() -> None:
 
 
 def test_a_table_that_is_a_few_columns_too_wide_is_reduced() -> None:
-    rows = [["1", "some words that can be wrapped"]]
+    rows = [["1", "some words that can be wrapped into lines, as there are so many"]]
     full = max(map(len, format_table(["n", "words"], rows, width=200).splitlines()))
     for width in (full - 1, full - 2, full - 3):
         assert max(map(len, format_table(["n", "words"], rows, width=width).splitlines())) <= width
