@@ -1,8 +1,8 @@
-"""All uses of torch's private API for process groups.
+"""All uses of torch's private API, and how it differs between torch versions.
 
-They read and set the timeout of a group, read its store and its number of collectives, advance
-torch's group counter, and clear DTensor's cache. If newer versions of torch have a public name,
-that name is used first.
+The functions read and set the timeout of a group, read its store and its number of collectives,
+advance torch's group counter, and clear DTensor's cache. If newer versions of torch have a public
+name, that name is used first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
 
-# From torch 2.13 on. Below, gloo keeps the timeout under which it connected for its collectives.
+# Before torch 2.13, the connect timeout of a gloo group is also that of its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     """Return how long a collective of the group may take; None if torch does not expose it. Local.
 
-    Without it, the groups of a mesh would lose the timeout of the job.
+    The groups of a mesh take this timeout from the default group; else they would get torch's.
     """
     try:
         timeout = group._get_backend(_device(group)).options._timeout
@@ -54,7 +54,7 @@ def connects_at_creation(backend: str) -> bool:
 
 
 def has_connect_timeout(backend: str) -> bool:
-    """Return whether creation can have another timeout than the collectives."""
+    """Return whether a group can connect under one timeout and run collectives under another."""
     return connects_at_creation(backend) and CAN_SET_TIMEOUT
 
 
@@ -128,7 +128,8 @@ def advance_group_counter(groups: int) -> bool:
         groups: the number of groups to count.
 
     Returns:
-        False, with nothing done, if this torch does more than count.
+        False, with nothing done, if creating a group in this torch has other effects than the
+        count.
     """
     state, world = getattr(dist.distributed_c10d, "_world", None), dist.group.WORLD
     has_barrier = os.environ.get("TORCH_DIST_INIT_BARRIER") == "1"
@@ -142,8 +143,8 @@ def advance_group_counter(groups: int) -> bool:
 def clear_dtensor_cache() -> None:
     """Clear DTensor's cache, which may hold destroyed groups. Local; a no-op without DTensor.
 
-    The cache has equal DeviceMeshes as keys, without their groups. A later mesh over the same ranks
-    would get the groups of an earlier one, and fail.
+    The key of the cache ignores the groups, so equal DeviceMeshes share an entry. A later mesh over
+    the same ranks would get the groups of an earlier one, and fail.
     """
     if "torch.distributed.tensor" in sys.modules:
         from torch.distributed.tensor import debug

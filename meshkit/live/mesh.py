@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ..core.arrays import Ints
 from ..core.call import public
+from ..core.grid.axis_names import DEFAULT_DATA_AXES
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
 from ..core.text import format_sizes
@@ -311,7 +312,7 @@ class Mesh:
         global_batch: int | None = None,
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
-        data: str | tuple[str, ...] = ("dp",),
+        data: str | tuple[str, ...] = DEFAULT_DATA_AXES,
         round: str | None = None,
         uneven: bool = False,
     ) -> RankBatch:
@@ -452,7 +453,9 @@ class Mesh:
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
     @public("mesh.check_batch", by_name=("batch",))
-    def check_batch(self, batch: object, *, data: str | tuple[str, ...] = ("dp",)) -> None:
+    def check_batch(
+        self, batch: object, *, data: str | tuple[str, ...] = DEFAULT_DATA_AXES
+    ) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
         Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no

@@ -28,7 +28,8 @@ def run(args: Namespace) -> Result:
             None), ``top`` and ``json``.
 
     Returns:
-        The best layouts, the terms that decide and the excluded ones; not ok if none fits.
+        The best layouts with the terms of their time, and the reasons that exclude others; not ok
+        if none fits.
 
     Raises:
         SpecError: if a file cannot be read, or a value is invalid.

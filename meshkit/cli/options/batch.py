@@ -14,7 +14,8 @@ from .numbers import read_count
 HELP = {
     "global_batch": "samples of one step",
     "micro_batch": "samples of one forward and backward pass of a rank",
-    "accumulation_steps": "micro batches of one optimizer step; two of the three give the third",
+    "accumulation_steps": "micro batches of one optimizer step; "
+    "give two of --global-batch, --micro-batch, --accumulation-steps",
 }
 
 
@@ -46,7 +47,7 @@ def read_batch(layout: Layout, args: Namespace) -> BatchPlan | None:
 
 
 def _batch_fix(error: BatchError, given: dict[str, object]) -> Fix:
-    """Return the nearest batches that divide, or "" if the error has no such batch."""
+    """Return a fix with the nearest batches that divide; "" if the error lists none."""
     ways: list[Fix] = [Change(global_batch=n) for n in (error.below, error.above) if n]
     if ways and error.micro_batches and len(given) == 2:
         other = next(name for name in ("micro_batch", "accumulation_steps") if name in given)

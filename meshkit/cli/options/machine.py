@@ -17,7 +17,9 @@ EXAMPLE = "meshkit bench dp=2 -n 2 --sizes 1K:1M --json"
 
 
 def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
-    """Return the machine, and a text for each figure of a file that is assumed, not measured.
+    """Return the machine, and one line of text for each figure that is assumed.
+
+    A figure is assumed if the file of figures lacks it.
 
     Args:
         args: ``links``, the name of a machine or a file of figures, or None; ``memory``, GB of a
@@ -37,7 +39,7 @@ def read_option_file(option: str, path: str, fix: str) -> dict[str, object]:
     """Return the JSON object in the file of an option.
 
     Raises:
-        SpecError: if there is none, with the fix.
+        SpecError: if the file cannot be read, with the fix.
     """
     try:
         return read_json_object(path)
@@ -50,7 +52,7 @@ def _read_figures(path: str) -> dict[str, object]:
     """Return the figures of a file, which may be the output of ``meshkit bench --json``.
 
     Raises:
-        SpecError: if there are none, or those of a failed run.
+        SpecError: if the file cannot be read, a figure is invalid, or the run failed.
     """
     content = read_option_file("links", path, f"{', '.join(MACHINES)}, or a JSON file.")
     is_bench = bool({"fits", "results"} & content.keys())
@@ -64,7 +66,7 @@ def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
     """Return the figures of a benchmark run.
 
     Raises:
-        SpecError: if it was interrupted, had wrong elements, or measured no line.
+        SpecError: if it was interrupted, had wrong elements, or has no fit of a collective.
     """
     bounds = run.get("out_of_bounds")
     if run.get("interrupted") or run.get("ok") is not True:
@@ -77,7 +79,7 @@ def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
     if not isinstance(links, dict) or not links:
         names = "all_reduce, all_gather or reduce_scatter"
         fix = f"a run with at least two sizes, for example {EXAMPLE}."
-        raise SpecError(f"the file of --links has no line of {names}.", fix=fix)
+        raise SpecError(f"the file of --links has no fit (latency, bandwidth) of {names}.", fix=fix)
     source = f"{links.get('source')}; the others: {MACHINES[DEFAULT_MACHINE].source}"
     return {**links, "source": source}
 

@@ -39,7 +39,7 @@ def read_integer(text: str, least: int | None = None) -> int:
     """
     if INTEGER.fullmatch(text) and (least is None or int(text) >= least):
         return int(text)
-    if re.fullmatch("[0-9]+", text) and len(text) > DIGITS:
+    if re.fullmatch("-?[0-9]+", text) and len(text.lstrip("-")) > DIGITS:
         raise ArgumentTypeError(f"{text!r} has more than {DIGITS} digits")
     limit = "" if least is None else f" of {least} or more"
     raise ArgumentTypeError(f"{text!r} is not a whole number{limit}")
@@ -59,7 +59,7 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 
 def read_seconds(text: str) -> float:
-    """Read a time in seconds, at least a millisecond.
+    """Read a time in seconds, from 0.001 to 1e9.
 
     Raises:
         ArgumentTypeError: if the text is not such a time.
@@ -69,8 +69,8 @@ def read_seconds(text: str) -> float:
         2.5
     """
     number = _read_float(text)
-    if not 0.001 <= number <= 1e9:  # false for nan
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
+    if not 0.001 <= number <= 1e9:  # nan fails every comparison, so it is rejected
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0.001 to 1e9")
     return number
 
 
@@ -85,8 +85,8 @@ def read_gigabytes(text: str) -> float:
         80.0
     """
     number = _read_float(text)
-    if not 0 < number < 1e6:  # false for nan
-        raise ArgumentTypeError(f"{text!r} is not a number of GB above zero")
+    if not 0 < number < 1e6:  # nan fails every comparison, so it is rejected
+        raise ArgumentTypeError(f"{text!r} is not a number of GB above 0 and below a million")
     return number
 
 

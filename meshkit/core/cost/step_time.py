@@ -1,14 +1,15 @@
 """Predicted time of one optimizer step: an alpha-beta model with contention, to rank layouts.
 
-A collective takes ``steps x latency + max over links of bytes / bandwidth``, if each rank sends
-those bytes (alpha-beta; Thakur, Rabenseifner and Gropp, 2005). Nodes hold consecutive ranks, and
-axes nest ``pp dp ep cp sp tp``. In a group of g ranks, k share a node. A ring leaves the node once
-in k hops, so 1/k of its bytes cross nodes. In an all-to-all (g - k) / (g - 1) of them do.
+A collective takes ``steps x latency + max over links of bytes / bandwidth``, where bytes are those
+that each rank sends over the link (alpha-beta; Thakur, Rabenseifner and Gropp, 2005). Nodes hold
+consecutive ranks, and axes nest ``pp dp ep cp sp tp``. In a group of g ranks, k share a node. A
+ring leaves the node once in k hops, so 1/k of its bytes cross nodes. In an all-to-all
+(g - k) / (g - 1) of them do.
 
 For a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.14509, 2310.01889)::
 
     compute  2 (active weights + seq x heads x head_dim) t operations forward, twice that backward
-    weights  12 bytes each from and to memory: read twice, their gradients added to in fp32
+    weights  12 bytes of memory traffic a weight: 2 reads of 2, and 4 + 4 to add its fp32 gradient
     tp       4 all-gathers or reduce-scatters of t x hidden a layer and pass
     sp       4 all-to-alls a layer and pass: q, k, v, output
     cp       a ring of k and v: once forward, twice backward
@@ -18,9 +19,9 @@ For a micro batch of t tokens on a rank (arXiv 2104.04473, 2205.05198, 2309.1450
     dp       8 bytes a weight with ddp, 6 with zero1, once a step; with fsdp 8, every micro batch
 
 The passes are forward, backward, and forward again with recomputation. The rows above the bubble
-are on the critical path. Communication over dp overlaps with one micro batch, with fsdp with all of
-them. The row dp is the remainder. A step takes at least as long as the busiest link needs for all
-its bytes, and ``links`` is the time that this bound adds.
+are on the critical path. Communication over dp hides behind one micro batch, and with fsdp behind
+all of them. The row dp is the time that does not hide. A step takes at least as long as the busiest
+link needs for all its bytes, and ``links`` is the time that this bound adds.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ class Traffic(NamedTuple):
 def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> GroupLocality:
     """Return the size of a group over some axes, and the number of its ranks that share a node.
 
-    If groups straddle nodes unevenly, no two ranks count as sharing a node: the slowest group
-    decides.
+    If groups straddle nodes unevenly, the group with the fewest neighbors on its node decides, so k
+    counts as 1.
 
     Args:
         job: the job, which has world / nodes ranks on a node.
@@ -122,7 +123,7 @@ def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> Grou
         *axes: the axes of the group, in any order.
 
     Returns:
-        Both numbers, as long as ``config``.
+        Both numbers, in the shape of ``config``.
     """
     size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
     node_size = job.world // job.nodes
@@ -146,7 +147,7 @@ def traffic_of(
         group: the size of the group, and the number of its ranks that share a node.
         amount: all bytes that a rank sends.
         steps: the number of sequential messages.
-        ring: whether the messages go to the next rank, or to all other ranks.
+        ring: True if messages go to the next rank, False if they go to all others.
     """
     size, shared = group
     share = 1 / shared if ring else (size - shared) / np.maximum(size - 1, 1)
@@ -175,10 +176,11 @@ def step_terms(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> d
     Args:
         model: the sizes of the model.
         job: the job.
-        config: one way to run it that fits, or many.
+        config: one or many ways to run it, all of which fit in memory.
 
     Returns:
-        compute, weights, tp, sp, cp, ep, pp, bubble, dp and links, each as long as ``config``.
+        compute, weights, tp, sp, cp, ep, pp, bubble, dp and links, each in the shape of
+            ``config``.
 
     Cost: O(ways to run).
     """
@@ -238,7 +240,7 @@ def _critical_traffic(
 
 
 def _gradient_traffic(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> Traffic:
-    """Return the traffic of one step that keeps the copies of the weights equal."""
+    """Return the traffic of the row dp in one step: gradients and weights."""
     is_fsdp = np.asarray(config.shard) == FSDP
     rounds = np.where(is_fsdp, config.num_micro_batches(job.global_batch), 1)
     weight_bytes = np.where(np.asarray(config.shard) == ZERO1, 6, 8) * rounds

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays import Ints
 from ..errors import SpecError
+from ..text import plural
 from ..validate import parse_integer
 
 
@@ -28,7 +29,10 @@ class Level:
 
 
 def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
-    """Return a number for each label, in order of appearance, and a name for each number.
+    """Assign numbers to the labels in order of first appearance.
+
+    Returns:
+        The number of each label, and a name for each number.
 
     Example:
         >>> numbers, names = number_labels("rack", ["east", "west", "east"])
@@ -50,13 +54,13 @@ def check_nested(level: Level, inner_levels: tuple[Level, ...]) -> None:
     """Check that a level splits no domain of the levels inside it.
 
     Raises:
-        SpecError: if it does; the text names the first such domain.
+        SpecError: if it splits one; the error names the first.
     """
     for inner in inner_levels:
         parts = np.unique(np.stack([inner.of_node, level.of_node]), axis=1)[0]
         split = np.flatnonzero(np.bincount(parts) > 1)
         if len(split):
             name = inner.names[split[0]]
-            line = f"{name} would be in several domains."
+            line = f"the level {level.name!r} would split {name} into several {plural(level.name)}."
             fix = f"one domain for all nodes of {name}; add levels from the inside out."
             raise SpecError(line, fix=fix)

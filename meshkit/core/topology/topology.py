@@ -101,7 +101,8 @@ class Topology:
             sizes: the number of ranks on each node.
 
         Raises:
-            SpecError: if there are no sizes, or one is not an int of 1 or more.
+            SpecError: if there are no sizes, one is not an int of 1 or more, or int64 cannot
+                number the ranks.
 
         Cost: O(nodes).
 
@@ -120,16 +121,16 @@ class Topology:
 
     @classmethod
     def of_hosts(cls, hosts: Iterable[Hashable]) -> Topology:
-        """Return the nodes of ranks by the names of their hosts.
+        """Return the topology in which ranks of equal host share a node.
 
         Args:
             hosts: the host of each rank, in the order of ranks. Equal hosts are one node. They may
                 alternate, as with Slurm's ``--distribution=cyclic``.
 
         Raises:
-            SpecError: if there are no hosts.
+            SpecError: if there are no hosts, or ``hosts`` is a str.
 
-        Cost: O(ranks); O(nodes) in memory.
+        Cost: O(ranks); O(nodes) in memory if each node holds consecutive ranks, else O(ranks).
 
         Example:
             >>> print(Topology.of_hosts(["node1", "node10", "node1", "node10"]))
@@ -138,8 +139,9 @@ class Topology:
         by_rank, names = number_labels(NODE, () if isinstance(hosts, str) else hosts)
         if not names:
             fix = "for example Topology.of_hosts(['a', 'a', 'b', 'b']), the host of each rank."
-            line = f"Topology.of_hosts({hosts!r}): hosts is not a list of hosts."
-            raise SpecError(line, fix=fix)
+            is_str = isinstance(hosts, str)
+            reason = "hosts is not a list of hosts" if is_str else "there are no hosts"
+            raise SpecError(f"Topology.of_hosts({hosts!r}): {reason}.", fix=fix)
         consecutive = bool((np.diff(by_rank) >= 0).all())
         return cls(np.bincount(by_rank), names, (), None if consecutive else by_rank)
 
@@ -153,8 +155,8 @@ class Topology:
                 domain.
 
         Raises:
-            SpecError: if the number of domains is not that of nodes, the name is already used, or
-                the new level would split a domain of the level inside it.
+            SpecError: if there is not one domain for each node, the name is already used, or the
+                new level would split a domain of the level inside it.
 
         Cost: O(nodes).
 
@@ -292,10 +294,12 @@ def _positive(name: str, value: object) -> int:
     """Return a number of ranks, nodes or racks as a plain int.
 
     Raises:
-        SpecError: if it is not an int of 1 or more.
+        SpecError: if it is not an int from 1 to 2**63 - 2.
     """
     number = parse_integer(value)
     if number is not None and 1 <= number <= MAX_RANK:
         return number
     text = str(number) if number is not None else f"{value!r}, {article(type(value).__name__)}"
-    raise SpecError(f"{name} is {text}.", fix=f"an int of 1 or more for {name}.")
+    is_large = number is not None and number > MAX_RANK
+    limits = "from 1 to 2**63 - 2" if is_large else "of 1 or more"
+    raise SpecError(f"{name} is {text}.", fix=f"an int {limits} for {name}.")

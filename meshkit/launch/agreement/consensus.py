@@ -13,7 +13,7 @@ Each rank posts its claims before it checks in. A conflict of claims or requests
 decision when all ranks have checked in, or at the deadline.
 
 Cost: 5 store operations per rank, one more per claim, and one more if the default group is not
-meshkit's. The rank that writes another decision than "all" reads all check-ins.
+meshkit's. A rank that decides anything but "all" reads all check-ins.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from .errors import disagreement_error, failure_report, first_few, missing_ranks
 
 ALL = "all"  # the decision when every rank has checked in with the same request
 HOST_GRACE = 1.0  # seconds that rank 0, which may host the store, stays so that others can read
-FAILURE_GRACE = 5.0  # the same after its own failure, when other ranks may still be starting
+# seconds that rank 0 stays after its own call failed; other ranks may still be starting
+FAILURE_GRACE = 5.0
 DECISION_TIME = 1.0  # seconds in which one rank reads all check-ins
 
 
@@ -61,9 +62,10 @@ class Proposal:
         operation: the public function that proposes, for example ``"build_mesh"``.
         fields: the values to compare, by name.
         conflict_summary: first line of the error if ranks disagree or one of them failed.
-        claims: values that must match on every rank that sets them, or be unique to one rank.
+        claims: values that are compared only among the ranks that set them, or that only one rank
+            may have.
         describe_rank: returns the coordinate of a rank as text, for errors; None leaves it out.
-        stage: the part of the call, for example ``"the end of "``; empty for its beginning.
+        stage: prefix of the call in errors: ``"the end of "``; empty at the start of the call.
         expected_hosts: returns the hosts of the job, as far as the launcher lists them.
         failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
     """
@@ -144,10 +146,13 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
         DisagreementError: if ranks request different things, or one of them failed; the same on
             every rank.
         MeshkitError: the error of conflicting claims, the same on every rank.
-        RankTimeoutError: if ranks did not check in, the same on every rank that did. All raise it
-            at the deadline, plus up to a second by which a FileStore rounds, plus up to a second in
-            which one rank reads all check-ins. Rank 0 raises it up to a second later, so that all
-            can read. If the store does not answer, ranks raise it 4 s after the deadline.
+        RankTimeoutError: if ranks did not check in, the same on every rank that did; or if the
+            store is lost. Ranks raise it at most so long after the deadline:
+
+            * 1 s to read the check-ins;
+            * 1 s more if a FileStore rounds;
+            * 1 s more on rank 0, which stays so that others can read;
+            * 4 s in all if the store is silent.
     """
 
     def take_part() -> tuple[int, str]:
@@ -213,7 +218,8 @@ class Round:
     def decide(self) -> str:
         """Check in, wait, and return the decision."""
         conflict = self._post_conflict()
-        if "dissent" in conflict and self._is_decided_for_all():  # the others' job runs already
+        # If the decision is "all", the other ranks have agreed without this one.
+        if "dissent" in conflict and self._is_decided_for_all():
             dissent = _dissenting(conflict)
             return error_to_json(disagreement_error(self.proposal.conflict_summary, dissent, []))
         # The conflict is posted first: a rank that sees this check-in also sees the conflict.
@@ -258,8 +264,8 @@ class Round:
     def _all_arrived(self) -> bool:
         """Return whether this rank, which has checked in, is the last. Cost: one store operation.
 
-        A FileStore re-reads the whole file on every operation, so check for the keys instead of
-        keeping a counter.
+        A store with the extended API counts check-ins. A FileStore re-reads its file on every
+        operation, so there this function looks for the keys.
         """
         ranks = self.participants.ranks
         if self.store.has_extended_api():  # type: ignore[attr-defined]

@@ -3,6 +3,10 @@
 A store whose host is stopped, or whose network is cut, does not answer. A torch client then waits
 forever, whatever its timeout. Calls to a store therefore run in a thread of their own, and the
 caller waits for the thread until a deadline.
+
+``store_call`` runs such calls and raises :class:`RankTimeoutError` if the store is lost.
+``store_wait`` waits for keys until a deadline. ``run_with_deadline`` runs any work in bounded time,
+for callers that handle a lost store themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Answer a mesh's questions about data: this rank's samples, tokens and their weights."""
+"""Decide which ranks of a mesh share a sample: the data index of each rank.
+
+Ranks of equal index along the data axes share samples. The functions here give this rank its batch
+plan, its sampler, its tokens of a sequence, and the weights of its micro batches.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from ...core.data.batch import BatchPlan
 from ...core.data.epoch import SampleOrder
 from ...core.data.sequence import Order, plan_sequence
 from ...core.errors import BatchError
-from ...core.grid.axis_names import resolve_axes
+from ...core.grid.axis_names import DEFAULT_DATA_AXES, resolve_axes
 from ...core.grid.group_rank import group_rank
 from ...core.text import article, format_sizes
 from ..groups.mesh_groups import MeshGroups
@@ -105,7 +109,7 @@ def _check_plan(mesh: MeshGroups, plan: BatchPlan | RankBatch) -> int:
         line = f"the plan is {article(type(plan).__name__)}."
         raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")
     layout = mesh.plan.layout
-    axes = plan.axes if isinstance(plan, RankBatch) else ("dp",)
+    axes = plan.axes if isinstance(plan, RankBatch) else DEFAULT_DATA_AXES
     resolve_axes("data", axes, layout.axes)
     size, index = layout.size(*axes) if axes else 1, _data_index(mesh, axes) or 0
     if plan.dp != size or (isinstance(plan, RankBatch) and plan.data_index != index):

@@ -190,5 +190,6 @@ def test_a_timeout_that_is_none_is_misuse(text: str) -> None:
     done = run("--timeout", text)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"meshkit doctor: error: argument --timeout: '{text}' is not a number of seconds above zero"
+        f"meshkit doctor: error: argument --timeout: '{text}' is not a number of seconds "
+        "from 0.001 to 1e9"
     )

@@ -145,8 +145,8 @@ def test_a_bench_without_lines_is_refused(
 ) -> None:
     path = benched(folder, links=links)
     reported = (
-        f"{line(folder, path)}: the file of --links has no line of all_reduce, all_gather or "
-        "reduce_scatter.\n"
+        f"{line(folder, path)}: the file of --links has no fit (latency, bandwidth) of "
+        "all_reduce, all_gather or reduce_scatter.\n"
         "  Fix: a run with at least two sizes, for example meshkit bench dp=2 -n 2 --sizes 1K:1M "
         "--json.\n"
     )
@@ -226,7 +226,7 @@ def test_results_without_lines_name_no_internal_call(
     (folder / "bench.json").write_text('{"ok": true, "results": []}')
     model = ["--model", str(folder / "llama-8b.json"), "--links", str(folder / "bench.json")]
     assert (
-        "the file of --links has no line of all_reduce"
+        "the file of --links has no fit (latency, bandwidth) of all_reduce"
         in run(capsys, *ASKED, *model)[2].splitlines()[0]
     )
 
@@ -313,14 +313,17 @@ def test_a_model_that_is_none_is_misuse(folder: Path, capsys: pytest.CaptureFixt
     )
 
 
+NOT_GB = "is not a number of GB above 0 and below a million"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "last"),
     [
         ("--world", "0", "argument --world: '0' is not a whole number of 1 or more"),
         ("--seq", "8k", "argument --seq: '8k' is not a whole number of 1 or more"),
-        ("--memory", "-1", "argument --memory: '-1' is not a number of GB above zero"),
-        ("--memory", "nan", "argument --memory: 'nan' is not a number of GB above zero"),
-        ("--memory", "80GB", "argument --memory: '80GB' is not a number of GB above zero"),
+        ("--memory", "-1", f"argument --memory: '-1' {NOT_GB}"),
+        ("--memory", "nan", f"argument --memory: 'nan' {NOT_GB}"),
+        ("--memory", "80GB", f"argument --memory: '80GB' {NOT_GB}"),
     ],
 )
 def test_an_option_that_cannot_be(

@@ -128,7 +128,7 @@ the switch s0 is above itself.
             "SwitchName=s0 Nodes=n1",
             [],
             """\
-hosts is not a list of hosts.
+there are no hosts.
   Fix: for example Topology.of_hosts(['a', 'a', 'b', 'b']), the host of each rank.""",
         ),
     ],
