@@ -1,7 +1,5 @@
 """Scale: the cost of a plan and of agreement for more ranks than this machine has.
 
-Every rank computes the plan, and walks through all groups to create its own.
-
 All ranks check in at one real TCPStore, by the code of ``build_mesh``. One process checks in for
 all ranks, one after the other. A rank that would wait for the decision asks once whether it exists,
 so the store serves as many operations as in the job. The figure leaves out the processes of a real

@@ -2,10 +2,8 @@
 
 Both sides train the same model from the same weights on the same samples, in one job of 8 ranks:
 some steps of meshkit's, some of torch's, in turns. All ranks begin a turn together, and its time is
-that of the slowest rank. Both sides must report the same losses.
-
-Torch's side is a ``DeviceMesh``, DDP over all ranks, and Ulysses over sp by torch's differentiable
-all-to-all: its own context parallel attention does not run on a CPU.
+that of the slowest rank. Both sides must report the same losses. Torch's side is a ``DeviceMesh``,
+DDP over all ranks, and Ulysses over sp by torch's differentiable all-to-all.
 """
 
 from __future__ import annotations

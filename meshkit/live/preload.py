@@ -7,5 +7,12 @@ from ..launch.spawn.start_method import preload
 
 def preload_mesh() -> None:
     """Let spawned ranks start with the modules of a mesh imported. Local; imports nothing here."""
-    modules = ("build_mesh", "data.mesh_data", "guard.mesh_guard", "setup.external", "setup.view")
-    preload(*[f"{__package__}.{module}" for module in modules])
+    modules = (
+        "build_mesh",
+        "data.mesh_data",
+        "guard.mesh_guard",
+        "setup.external",
+        "setup.hosts",
+        "setup.view",
+    )
+    preload(*[f"{__package__}.{module}" for module in modules], "meshkit.core.topology.crossing")

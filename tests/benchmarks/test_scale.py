@@ -7,7 +7,7 @@ import pytest
 from benchmarks import scale
 from benchmarks.harness import single
 from benchmarks.scale import check_in, growth_row, no_waiting, plan_of, scale_rows
-from meshkit.launch.store import client as stores
+from meshkit.launch.store import deadline as stores
 from meshkit.launch.store.deadline import run_with_deadline
 
 

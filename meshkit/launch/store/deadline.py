@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from threading import Thread
-from typing import TypeVar
-
-import torch.distributed as dist
+from typing import TYPE_CHECKING, TypeVar
 
 from ...core.errors import MeshkitError
 from ..launchers.world import World
 from .client import store_lost_error
+
+if TYPE_CHECKING:  # meshkit doctor waits with a deadline where torch cannot be imported
+    import torch.distributed as dist
 
 Result = TypeVar("Result")
 
@@ -140,6 +141,8 @@ def store_wait(store: dist.Store, keys: Sequence[str], deadline: Deadline) -> bo
     Raises:
         DistNetworkError: if the host of the store is gone.
     """
+    import torch.distributed as dist
+
     try:
         store.wait([*keys], timedelta(seconds=max(deadline.left, MIN_WAIT)))
     except dist.DistNetworkError:

@@ -29,7 +29,7 @@ def limits(timeout: Any, layout: meshkit.Layout = LAYOUT) -> GroupTimeouts:
 
 
 def seconds(found: GroupTimeouts, *axes: str) -> float:
-    limit = found[axes]
+    limit = found.by_key.get(axes, found.default)
     assert limit is not None
     return limit.total_seconds()
 
