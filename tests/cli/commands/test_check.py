@@ -166,7 +166,7 @@ def test_a_rank_with_other_sizes(
     first, *rest = fails(one_differs, monkeypatch, capsys).splitlines()
     assert re.match(r"meshkit check dp=2 .*: rank \d of 4 failed first", first)
     assert rest[0].startswith("  DisagreementError: ")
-    assert rest[0].endswith(": ranks disagree about the mesh; no process group was created.")
+    assert rest[0].endswith("ranks disagree about the mesh; no process group was created.")
     assert [line.split(" (")[0] for line in rest[1:3]] == [
         "  ranks 0-1 and 3:  dp=2 sp=2",
         "  rank 2",
@@ -223,7 +223,7 @@ def test_ranks_started_by_hand_that_ask_for_different_meshes() -> None:
     for _, _, error in (zero, one):
         assert "Traceback" not in error
         assert (
-            ": ranks disagree about the mesh; no process group was created.\n"
+            "ranks disagree about the mesh; no process group was created.\n"
             "  rank 0:  dp=2\n  rank 1 (host " in error
         )
         assert error.splitlines()[-1].startswith("  Fix: ")
