@@ -151,3 +151,9 @@ def test_an_allocation_of_several_tasks_is_the_source(tasks: str) -> None:
 @pytest.mark.parametrize("tasks", ["1", "01", "0", "", "x", "\u0662"])
 def test_an_allocation_of_one_task_is_not_mentioned(tasks: str) -> None:
     assert meshkit.detect({"SLURM_NTASKS": tasks}).sources["world_size"] == "no launcher"
+
+
+def test_a_rank_equal_to_the_world_size_is_an_error() -> None:
+    assert meshkit.detect({}, rank=1, world_size=2).rank == 1
+    with pytest.raises(meshkit.LaunchError, match="there is no rank 2 of 2"):
+        meshkit.detect({}, rank=2, world_size=2)
