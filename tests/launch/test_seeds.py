@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.seeds import parse_seed
 
 HOST = socket.gethostname()
 
@@ -102,3 +103,10 @@ def test_a_later_seed_that_differs_is_reported_on_the_second_rank() -> None:
     (text,) = (text for text in texts if text != "accepted")
     assert "seed=5" in text
     assert "seed=6" in text
+
+
+def test_a_seed_fits_into_32_bits() -> None:
+    assert parse_seed(2**32 - 1) == 2**32 - 1
+    for seed in (2**32, -1):
+        with pytest.raises(meshkit.SpecError, match="seed is"):
+            parse_seed(seed)
