@@ -13,7 +13,7 @@ from pathlib import Path
 
 FORBIDDEN = re.compile(r"(?:What|Who|Whose|Of|Where|That)\b", re.IGNORECASE)
 START = re.compile(r"(?:^|[.!?;]\s+|:\s+(?=[A-Z]))(\w[^.!?]{0,60})")
-ENTRY = re.compile(r"^\*{0,2}\w[\w, *]*(?:\([^)]*\))?: +")  # "name: " of an Args or Raises entry
+ENTRY = re.compile(r"^\*{0,2}\w+(?:, \*{0,2}\w+)*(?: ?\([^)]*\))?: +")  # "name: " of Args or Raises
 NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

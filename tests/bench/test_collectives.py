@@ -1,4 +1,4 @@
-"""What must come out of each collective, by other means; and what a backend lacks."""
+"""The result of each collective, computed by other means, and unsupported operations."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ def prose() -> Any:
     [
         ("Return the ranks of a group.", 0),
         ("What a rank asks for.", 1),
+        ("What to do if an axis crosses nodes: error or warning.", 1),
         ("Return the ranks. Of these, the first leads. Where it is, others are.", 2),
         ("Return whatever offers that.", 0),
         ("Return x.\n\n    Args:\n        x: what it is. That is none.", 2),

@@ -1,4 +1,4 @@
-"""What commands that start ranks here have in common: errors in words, and who computes where."""
+"""Commands that start local ranks share their errors and their choice of a device."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def draw(shape: Shape, dtype: torch.dtype, scale: float) -> tuple[Tensor, Tensor
 
 
 def both_ways(attend: Callable[[Tensor], Tensor], qkv: Tensor, grad: Tensor) -> list[Tensor]:
-    """What attention returns, and the gradient of its input."""
+    """Return the output of attention, and the gradient of its input."""
     qkv = qkv.clone().requires_grad_()
     mixed = attend(qkv)
     mixed.backward(grad)

@@ -82,7 +82,7 @@ def all_of(folder: str, parts: list[tuple[int, int]], steps: int) -> list[object
 
 @pytest.fixture(scope="module")
 def spawned(folder: Path) -> list[list[Any]]:
-    """What each rank says of ``LIVES``, of one life alone, and of a checkpoint of its own."""
+    """Return the losses of ``LIVES``, of one life alone, and of a checkpoint of its own."""
     return meshkit.spawn(all_of, 4, (str(folder), LIVES, STEPS), timeout=120)
 
 
@@ -155,7 +155,7 @@ def test_a_checkpoint_is_whole_whenever_its_writer_dies(
 
 
 def until(seconds: float, seen: Callable[[], Any]) -> Any:
-    """What is seen, once it is something; within so many seconds."""
+    """Return the first result that is true, within the given seconds."""
     deadline = time.monotonic() + seconds
     while not (results := seen()):
         assert time.monotonic() < deadline, seen

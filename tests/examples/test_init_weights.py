@@ -22,14 +22,14 @@ def draw_rows(rows: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, list[dict[str, Any]]]:
-    """What all ranks of each mesh of eight have drawn."""
+    """Return the weights that all ranks of each mesh of eight have drawn."""
     by_rank = meshkit.spawn(draw_rows, 8, (MESHES,), timeout=100)
     return {mesh: [one[mesh] for one in by_rank] for mesh in MESHES}
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    """What one process draws by itself."""
+    """Return the weights that one process draws."""
     return meshkit.spawn(draw_rows, 1, (["--tp=1"],), timeout=60)[0]["--tp=1"]
 
 

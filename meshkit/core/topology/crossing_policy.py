@@ -1,4 +1,4 @@
-"""What to do if an axis crosses nodes: error, warning or nothing; and which changes prevent it."""
+"""Policies for axes that cross nodes (error, warn, allow), and the changes that prevent it."""
 
 from __future__ import annotations
 

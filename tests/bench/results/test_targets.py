@@ -1,4 +1,4 @@
-"""What is measured over: each axis, each two, all, and two at once."""
+"""Targets of a benchmark: each axis, each two, all, and two at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank holds: counted again weight by weight and tensor by tensor, and as published."""
+"""The memory of a rank, counted again weight by weight and tensor by tensor, and as published."""
 
 from __future__ import annotations
 

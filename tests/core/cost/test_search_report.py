@@ -1,4 +1,4 @@
-"""What a search found, as text, to the letter."""
+"""The result of a search as text, character by character."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of the grid changes, against groups and samples compared one by one."""
+"""The diff of two grids agrees with their groups and samples, compared one by one."""
 
 from __future__ import annotations
 

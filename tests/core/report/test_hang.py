@@ -1,4 +1,4 @@
-"""Who is behind, out of what ranks say; and the error that tells it."""
+"""The ranks that are behind, from the statuses of all ranks, and the error that names them."""
 
 from __future__ import annotations
 

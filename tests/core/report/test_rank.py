@@ -1,4 +1,4 @@
-"""What is said of one rank, against the layout and the plans it comes from."""
+"""The report of one rank agrees with the layout and the plans."""
 
 from __future__ import annotations
 

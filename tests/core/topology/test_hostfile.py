@@ -1,4 +1,4 @@
-"""Where ranks sit, as a file says."""
+"""Host files give the nodes of ranks."""
 
 from __future__ import annotations
 

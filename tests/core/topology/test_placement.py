@@ -48,7 +48,7 @@ def dealings(left: list[int], full: Sequence[int], symmetric: bool) -> Iterator[
 
 
 def busiest(grids: np.ndarray, count: int, sent: Sequence[float]) -> np.ndarray:
-    """What leaves the busiest domain in each of many grids (many, *shape), one domain at a time."""
+    """Return the traffic out of the busiest domain for grids (many, *shape), one domain at a time."""
     found = np.zeros(len(grids))
     for domain in range(count):
         inside = grids == domain
@@ -72,7 +72,7 @@ def traffics(axes: int) -> list[tuple[int, ...]]:
 
 
 def compared(sizes: list[int]) -> Iterator[tuple[float, float]]:
-    """What placing costs and what brute force does, on every shape and several traffics."""
+    """Return the cost of placing and of brute force, on every shape and several traffics."""
     hosts = np.repeat(np.arange(len(sizes)), sizes)
     topology = Topology.of_hosts(np.random.default_rng(0).permutation(hosts).tolist())
     for shape in shapes(sum(sizes)):

@@ -1,4 +1,4 @@
-"""Where ranks sit: the same places however they were said. Refusals are in test_messages.py too."""
+"""Topologies are equal however their nodes are given. tests/messages has the errors."""
 
 from __future__ import annotations
 
