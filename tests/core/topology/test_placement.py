@@ -48,7 +48,7 @@ def dealings(left: list[int], full: Sequence[int], symmetric: bool) -> Iterator[
 
 
 def busiest(grids: np.ndarray, count: int, sent: Sequence[float]) -> np.ndarray:
-    """Return the traffic out of the busiest domain for grids (many, *shape), one domain at a time."""
+    """Return the traffic out of the busiest domain for grids (many, *shape), by brute force."""
     found = np.zeros(len(grids))
     for domain in range(count):
         inside = grids == domain
