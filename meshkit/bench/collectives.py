@@ -45,12 +45,6 @@ def input_pattern(rank: int, group_size: int, items: int, start: int = 0) -> Ten
 
     In a group of up to 2,156 ranks, the numbers repeat every 31 ranks and every 251 positions. In
     larger groups they repeat sooner, so that a sum is exact in float32.
-
-    Args:
-        rank: the rank.
-        group_size: ranks in its group.
-        items: how many numbers.
-        start: position of the first number.
     """
     ranks, positions = num_distinct(group_size)
     return (positions * (rank % ranks) + torch.arange(start, start + items) % positions).float()
@@ -223,11 +217,7 @@ def run_calls(calls: Sequence[PreparedCall]) -> None:
 
 
 def unsupported_reason(error: RuntimeError) -> str:
-    """Return the first line of an error that says that the backend has no such operation.
-
-    Raises:
-        RuntimeError: the same error, if it has another reason.
-    """
+    """Return the first line of an error that says that the backend has no such operation."""
     line = str(error).partition("\n")[0]
     if isinstance(error, NotImplementedError) or "support" in line or "implement" in line:
         return line

@@ -19,9 +19,6 @@ class Interruption:
     """Whether the user has pressed Ctrl-C. A context manager for the main thread: it holds SIGINT.
 
     A second signal, more than a second after the first, raises KeyboardInterrupt as usual.
-
-    Args:
-        file: path whose existence is the flag for all processes on this machine, or None.
     """
 
     def __init__(self, file: str | None = None) -> None:

@@ -19,16 +19,7 @@ COLUMNS = 3
 
 
 def check_plot(path: str) -> None:
-    """Check that the picture can be drawn, before anything is measured. Local; leaves no file.
-
-    Args:
-        path: the file to write.
-
-    Raises:
-        SpecError: if the name does not end in .png, or the file cannot be written; with the problem
-            of matplotlib, if there is one.
-        MeshkitError: if matplotlib is not installed or does not work, with a command to type.
-    """
+    """Check that the picture can be drawn, before anything is measured. Local; leaves no file."""
     file, library = _file_problem(path), _library_problem()
     problems = [problem for problem in (file, library) if problem is not None]
     if problems:
@@ -77,15 +68,7 @@ def _library_problem() -> Problem | None:
 
 
 def plot(run: BenchmarkRun, path: str) -> None:
-    """Draw busbw against bytes, with a panel per operation and a line per target and mode.
-
-    Args:
-        run: the results.
-        path: the file, which is replaced.
-
-    Raises:
-        OSError: if the file cannot be written.
-    """
+    """Draw busbw against bytes, with a panel per operation and a line per target and mode."""
     from matplotlib.figure import Figure
 
     shown = [row for row in run.measurements if row.busbw is not None]

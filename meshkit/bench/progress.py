@@ -16,16 +16,7 @@ INTERVAL = 10.0  # seconds between lines
 
 
 class Progress:
-    """Writer of progress lines, on one rank.
-
-    Args:
-        layout: the grid.
-        cases: all cases, in order.
-        max_alone: groups that are measured alone at most; None means all.
-        calls: most calls of one pass, warm-up included.
-        stream: output; None, as Python has for a closed stderr, writes nothing.
-        clock: seconds; replaced in tests.
-    """
+    """Writer of progress lines, on one rank."""
 
     def __init__(
         self,

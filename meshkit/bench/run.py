@@ -68,17 +68,6 @@ def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
 
     After the job is joined, a Ctrl-C ends the run between two measurements, on all ranks. Rank 0
     writes its progress to stderr.
-
-    Args:
-        request: the benchmark.
-        layout: the grid of ``request.axes``.
-
-    Returns:
-        This rank, and the results, which are the same on every rank.
-
-    Raises:
-        DisagreementError: if requests differ between ranks, before the first measurement.
-        MeshkitError: as ``init``, ``build_mesh`` and ``mesh.guard``.
     """
     targets, options = request.targets, request.options
     groups = [axes for target in targets for axes in target.groups if len(axes) > 1]
@@ -116,10 +105,6 @@ def agree_on_hosts(request: Request) -> list[str]:
     """Return the host name of each rank, after all ranks have made the same request. Collective.
 
     ``build_mesh`` has compared the mesh itself.
-
-    Raises:
-        DisagreementError: the same on every rank, with the request of each.
-        RankTimeoutError: if ranks do not arrive.
     """
     matter = Proposal("meshkit bench", request.fields, DISAGREEMENT)
     return gather_hosts(

@@ -21,15 +21,6 @@ def time_calls(
     """Return the seconds of each call on this rank. Collective as the call is.
 
     The calls follow each other directly. The warm-up calls bring the ranks of a group into step.
-
-    Args:
-        call: begins a collective and waits for it.
-        warm_up: number of calls before the timed ones, 0 or more.
-        calls: number of timed calls.
-        device: device of the tensors.
-
-    Returns:
-        ``calls`` times in seconds.
     """
     for _ in range(warm_up):
         call()

@@ -64,11 +64,7 @@ class SweepOptions:
     max_alone: int | None = None
 
     def num_calls(self, slowest: float) -> NumCalls:
-        """Return the warm-up and timed calls that fit into a quarter of the timeout.
-
-        Args:
-            slowest: seconds of one call.
-        """
+        """Return the warm-up and timed calls that fit into a quarter of the timeout."""
         limit = int(SHARE * self.timeout / max(slowest, 1e-9))
         return min(self.warm_up, limit), max(MIN_CALLS, min(self.iters, limit))
 
@@ -97,11 +93,6 @@ class Sweep:
         """Measure all cases, or those before a Ctrl-C. Collective over the mesh.
 
         Every rank gets the same measurements.
-
-        Raises:
-            CollectiveError: if a collective fails or exceeds the timeout, with the lagging ranks
-                and the case.
-            MeshkitError: if the arrays do not fit into memory.
 
         Cost:
             Five small collectives over the mesh per case at most, and one more per group that is
@@ -181,11 +172,7 @@ class Sweep:
         return seconds
 
     def _barrier(self) -> None:
-        """Wait for all ranks.
-
-        Raises:
-            StopSweep: on every rank, if one of them was interrupted.
-        """
+        """Wait for all ranks."""
         synchronize(self.device)
         if self._all_gather([float(self.stop())]).any():
             raise StopSweep
@@ -198,11 +185,7 @@ class Sweep:
 
 @contextmanager
 def _memory_errors(case: Case, rank: int) -> Iterator[None]:
-    """Report arrays that do not fit into memory, with a smaller size.
-
-    Raises:
-        MeshkitError: in place of the allocator's own error.
-    """
+    """Report arrays that do not fit into memory, with a smaller size."""
     try:
         yield
     except RuntimeError as error:

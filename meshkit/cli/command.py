@@ -45,10 +45,6 @@ class Command:
 def to_ascii(text: str, also: str = "") -> str:
     r"""Return a text with all characters escaped that a terminal might not show.
 
-    Args:
-        text: any text.
-        also: characters outside of ASCII that this terminal can show; they are kept.
-
     Example:
         >>> print(to_ascii("h\u00f4te"))
         h\xf4te

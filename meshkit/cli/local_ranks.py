@@ -15,23 +15,14 @@ Result = TypeVar("Result")
 
 
 def choose_shared_device(device: str | None) -> str | None:
-    """Return the device of ranks on one machine: the cpu if it has fewer accelerators than ranks.
-
-    Args:
-        device: the requested device, which is returned unchanged; None chooses.
-    """
+    """Return the device of local ranks: the cpu if there are fewer accelerators than ranks."""
     from ..launch.launchers.detect import detect
 
     return "cpu" if device is None and _has_too_few(detect().world_size) else device
 
 
 def uses_cpu(device: str | None, ranks: int) -> bool:
-    """Return whether ranks on this machine compute on its cpu.
-
-    Args:
-        device: the requested device; None takes the accelerator if there are enough.
-        ranks: the number of ranks.
-    """
+    """Return whether ranks on this machine compute on its cpu."""
     from ..launch.device.device import accelerator
 
     if device is not None:
@@ -51,14 +42,7 @@ def _has_too_few(ranks: int) -> bool:
 
 @contextmanager
 def torch_errors(task: str) -> Iterator[None]:
-    """Raise a LaunchError in place of a RuntimeError of torch.
-
-    Args:
-        task: the task that failed, for the summary.
-
-    Raises:
-        LaunchError: if torch raises in the body.
-    """
+    """Raise a LaunchError in place of a RuntimeError of torch."""
     try:
         yield
     except MeshkitError:
@@ -78,19 +62,7 @@ def spawn_ranks(
     timeout: float,
     smaller: str = "",
 ) -> list[Result]:
-    """Run a function on ``n`` ranks that are started here, and return their results.
-
-    Args:
-        function: the function.
-        n: the number of ranks.
-        args: its arguments.
-        device: the requested device, for the fix.
-        timeout: seconds after which all ranks are killed.
-        smaller: an option that needs less of the machine, for the fix.
-
-    Raises:
-        SpawnError: with the error of the rank that failed first, without its traceback.
-    """
+    """Run a function on ``n`` ranks that are started here, and return their results."""
     from ..launch.spawn.spawn import spawn
     from ..live.preload import preload_mesh
 
@@ -104,14 +76,7 @@ def spawn_ranks(
 def describe_failure(
     n: int, error: SpawnError, device: str | None, smaller: str = ""
 ) -> SpawnError:
-    """Return an error with the summary, evidence and fix of the rank that failed first.
-
-    Args:
-        n: the number of ranks.
-        error: the error of ``spawn``.
-        device: the requested device.
-        smaller: as for :func:`spawn_ranks`.
-    """
+    """Return an error with the summary, evidence and fix of the rank that failed first."""
     cause = error.__cause__
     first = next((rank for rank, other in error.errors.items() if other is cause), 0)
     others = sorted(error.errors.keys() - {first})

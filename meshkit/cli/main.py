@@ -61,17 +61,7 @@ def _disable_color(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: the words after ``meshkit``; None takes ``sys.argv[1:]``.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        SystemExit: with 2 if the command line is invalid, with 0 for ``--help`` and ``--version``.
-    """
+    """Run one command."""
     is_open = open_stream("stdout")
     open_stream("stderr")
     args = _parse(sys.argv[1:] if arguments is None else arguments, is_open=is_open)
@@ -98,11 +88,7 @@ def _quote(error: MeshkitError | ImportError, args: argparse.Namespace) -> Meshk
 
 
 def _parse(arguments: Sequence[str], *, is_open: bool) -> argparse.Namespace:
-    """Parse the command line.
-
-    Raises:
-        SystemExit: as :func:`main`; with 1 if the help cannot be written.
-    """
+    """Parse the command line."""
     first = arguments[0] if arguments else None
     try:
         return create_parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)

@@ -31,9 +31,6 @@ def open_stream(name: str) -> bool:
 
     Python sets a stream to None that was closed at its start. Text for stderr would then go to
     stdout, and the next opened file or socket would get the number of the stream.
-
-    Args:
-        name: ``"stdout"`` or ``"stderr"``.
     """
     if getattr(sys, name) is not None:
         return True
@@ -44,12 +41,7 @@ def open_stream(name: str) -> bool:
 
 
 def write_stream(text: str, name: str) -> bool:
-    """Write to a stream and flush it. Return False, and close the stream, if that fails.
-
-    Args:
-        text: the text to write; "" only flushes.
-        name: as for :func:`open_stream`.
-    """
+    """Write to a stream and flush it. Return False, and close the stream, if that fails."""
     stream = getattr(sys, name)
     try:
         stream.write(text)

@@ -20,10 +20,6 @@ def format_value(value: object, name: str = "...") -> str:
 
     A function or a class is quoted by its name.
 
-    Args:
-        value: the argument.
-        name: its parameter, which stands for an object with a long or an opaque repr.
-
     Example:
         >>> format_value(list(range(100))), format_value(object(), "dataset")
         ('[0, 1, ..., 99]', 'dataset')
@@ -79,12 +75,6 @@ class Verbatim(str):
 class Call:
     """A function name and its arguments.
 
-    Args:
-        name: the function as it is called, for example ``"build_mesh"``.
-        args: positional arguments. A mapping among them holds sizes.
-        kwargs: keyword arguments in the order written; those that are None are not shown.
-        parameters: names of the positional parameters, if known.
-
     Example:
         >>> call = Call("build_mesh", kwargs={"dp": 4, "sp": 2, "tp": 1})
         >>> print(call)
@@ -133,11 +123,6 @@ def public(
 
     The outermost public function wins: its call is the one that the user wrote. A generator keeps
     the call of an error that was raised in the body of its ``with`` statement.
-
-    Args:
-        name: the function as users call it, for example ``"mesh.batch"``.
-        by_name: the parameters that are quoted by name and not by value, for example a batch,
-            which is long and differs between ranks.
 
     Cost: no work but one more Python call until an error is raised.
 

@@ -58,10 +58,6 @@ def format_sizes(sizes: Mapping[str, object], between: str = " ") -> str:
 def summarize(values: Sequence[Value], text_of: Callable[[Value], str] = str) -> str:
     """Return up to 6 values in full; of more, the first three, the last one and their number.
 
-    Args:
-        values: any number of values. Only those in the text are read.
-        text_of: returns the text of one value.
-
     Example:
         >>> summarize(range(4)), summarize(range(0, 64, 2))
         ('0, 1, 2, 3', '0, 2, 4, ..., 62 (32)')

@@ -58,16 +58,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def check_integer(name: str, value: object, *, axis: str | None = None) -> int:
-    """Return an integer as a plain int.
-
-    Args:
-        name: the name of the argument, for errors.
-        value: the argument.
-        axis: the axis, if the value is an index along it.
-
-    Raises:
-        CoordinateError: for a bool, a float, a str and everything else that is not an integer.
-    """
+    """Return an integer as a plain int."""
     number = parse_integer(value)
     if number is None:
         kind = article(type(value).__name__)
@@ -78,11 +69,7 @@ def check_integer(name: str, value: object, *, axis: str | None = None) -> int:
 
 
 def check_index(axis: str, value: object, size: int) -> int:
-    """Return an index along an axis as a plain int.
-
-    Raises:
-        CoordinateError: if it is not from 0 to ``size - 1``.
-    """
+    """Return an index along an axis as a plain int."""
     index = value if type(value) is int else check_integer(axis, value, axis=axis)
     if not 0 <= index < size:
         raise CoordinateError(
@@ -97,11 +84,7 @@ def check_index(axis: str, value: object, size: int) -> int:
 
 
 def check_integers(name: str, values: ArrayLike) -> Ints:
-    """Return the values as an int64 array of their shape.
-
-    Raises:
-        CoordinateError: for an array of anything but integers.
-    """
+    """Return the values as an int64 array of their shape."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
         line = f"{name} are {array.dtype}, not integers."
@@ -110,11 +93,7 @@ def check_integers(name: str, values: ArrayLike) -> Ints:
 
 
 def check_coordinate_complete(coordinate: Collection[str], axes: tuple[str, ...]) -> None:
-    """Check that a coordinate names every axis.
-
-    Raises:
-        CoordinateError: with the axes that are left out.
-    """
+    """Check that a coordinate names every axis."""
     missing = [axis for axis in axes if axis not in coordinate]
     if missing:
         fix = (Change(**dict.fromkeys(missing, 0)), ".")
@@ -123,11 +102,7 @@ def check_coordinate_complete(coordinate: Collection[str], axes: tuple[str, ...]
 
 
 def check_divides(num_ranks: int, num_nodes: int) -> None:
-    """Check that ranks divide evenly over nodes.
-
-    Raises:
-        SpecError: if they do not; the fix is the call with the nearest valid numbers of nodes.
-    """
+    """Check that ranks divide evenly over nodes."""
     if num_ranks % num_nodes == 0:
         return
     valid = divisors(num_ranks)

@@ -136,11 +136,7 @@ def _axes_by_role(mesh: Mesh, chosen: dict[str, Axes]) -> dict[str, tuple[str, .
 
 
 def _check_all_axes_used(mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
-    """Check that every axis of several ranks has a role.
-
-    Raises:
-        SpecError: for the first one that has none.
-    """
+    """Check that every axis of several ranks has a role."""
     used = {axis for axes in roles.values() for axis in axes}
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in used:
@@ -155,11 +151,7 @@ def _check_all_axes_used(mesh: Mesh, roles: dict[str, tuple[str, ...]]) -> None:
 
 
 def _axis_of_size_one(mesh: Mesh, role: str) -> tuple[str, ...]:
-    """Return an axis of size 1. Its group holds only this rank.
-
-    Raises:
-        SpecError: if the mesh has none.
-    """
+    """Return an axis of size 1. Its group holds only this rank."""
     axis = next((axis for axis, size in mesh.layout.sizes.items() if size == 1), None)
     if axis is None:
         raise SpecError(

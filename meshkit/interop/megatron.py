@@ -201,11 +201,7 @@ def process_groups(
 
 
 def _check_axes_known(name: str, mesh: Mesh, fields: dict[str, str]) -> None:
-    """Check that some group of the fields spans each axis of several ranks.
-
-    Raises:
-        SpecError: for the first axis that none spans.
-    """
+    """Check that some group of the fields spans each axis of several ranks."""
     known = set(" ".join(fields.values()).split())
     for axis, size in mesh.layout.sizes.items():
         if size > 1 and axis not in known:
@@ -218,11 +214,7 @@ def _check_axes_known(name: str, mesh: Mesh, fields: dict[str, str]) -> None:
 
 
 def _check_same_stages(dense: Layout, experts: Layout) -> None:
-    """Check that dense layers and experts have the same stages. Equal on every rank.
-
-    Raises:
-        SpecError: if they differ.
-    """
+    """Check that dense layers and experts have the same stages. Equal on every rank."""
     dense_pipeline, expert_pipeline = (
         _pipeline(layout, dense.ranks[0]) for layout in (dense, experts)
     )
@@ -248,11 +240,7 @@ def _present_axes(layout: Layout, axes: str) -> list[str]:
 
 
 def _group(mesh: Mesh, axes: str) -> ProcessGroup:
-    """Return the group over those of the axes that the mesh has; over none, a group of one rank.
-
-    Raises:
-        SpecError: if the mesh has none of the axes, and none of size 1.
-    """
+    """Return the group over those of the axes that the mesh has; over none, a group of one rank."""
     present = _present_axes(mesh.layout, axes)
     if present:
         return mesh.group(*present)
@@ -290,11 +278,7 @@ def _embedding_groups(
 
 
 def _ends_group(dense: Mesh, ends_mesh: Mesh) -> ProcessGroup | None:
-    """Return the group of the first and last stage; None on the stages between them.
-
-    Raises:
-        SpecError: if the mesh of the ends does not belong to the dense layers.
-    """
+    """Return the group of the first and last stage; None on the stages between them."""
     expected = ends(dense.layout).groups("pp").tolist()
     if sorted(ends_mesh.layout.groups("pp").tolist()) != sorted(expected):
         raise SpecError(

@@ -87,11 +87,7 @@ def distribute(
 
 
 def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is missing
-    """Return the class of Transformers that wraps a DeviceMesh.
-
-    Raises:
-        ImportError: if it is missing.
-    """
+    """Return the class of Transformers that wraps a DeviceMesh."""
     try:
         from transformers.distributed.utils import TransformersDeviceMesh
     except ImportError as error:
@@ -101,11 +97,7 @@ def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is m
 
 
 def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
-    """Return the sizes of the view, the outermost first.
-
-    Raises:
-        SpecError: if the axes, the ranks or the model are not valid for Transformers.
-    """
+    """Return the sizes of the view, the outermost first."""
     check_data(data, ("fsdp", "dp_replicate"))
     sizes = rename_axes(layout, "Transformers", AXES, data)
     if layout.num_ranks != world:
@@ -124,11 +116,7 @@ def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, in
 
 
 def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig:
-    """Return the config of Transformers for the sizes.
-
-    Raises:
-        SpecError: if Transformers rejects it, or for experts, which need other groups.
-    """
+    """Return the config of Transformers for the sizes."""
     from transformers.distributed import DistributedConfig
 
     try:

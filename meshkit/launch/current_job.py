@@ -53,12 +53,7 @@ class Job:
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""
     ) -> Participants | None:
-        """Return ranks at the store; None if there is no store. Local.
-
-        Args:
-            ranks: the ranks, this one among them; None is the world.
-            prefix: key prefix of their rounds, if they are only a part of the world.
-        """
+        """Return ranks at the store; None if there is no store. Local."""
         if self.store is None:
             return None
         ranks = range(self.world.world_size) if ranks is None else ranks
@@ -71,11 +66,6 @@ class Job:
 
         Collective over the ranks. Returns 0 at once if there is no store. Raises as
         :func:`~meshkit.launch.agreement.consensus.agree`.
-
-        Args:
-            proposal: the request of this rank.
-            ranks: the ranks, this one among them; None is the world.
-            prefix: key prefix of their rounds, if they are only a part of the world.
         """
         participants = self.participants(ranks, prefix)
         if participants is None:
@@ -101,10 +91,6 @@ class Job:
         """Report to the other ranks, in their next round, that this rank's own call failed. Local.
 
         Nothing happens if there is no store.
-
-        Args:
-            proposal: the request that the other ranks compare.
-            error: the error of this rank, which the caller raises.
         """
         participants = self.participants()
         if participants is not None:
@@ -128,11 +114,7 @@ def current_job() -> Job | None:
 
 
 def require_job() -> Job:
-    """Return the job of the default group. Local.
-
-    Raises:
-        LaunchError: if there is no default group.
-    """
+    """Return the job of the default group. Local."""
     default_group()
     return cast(Job, current_job())
 

@@ -17,11 +17,7 @@ from .torch_internals import bound_device, has_connect_timeout, set_timeout, sto
 
 
 def default_group() -> dist.ProcessGroup:
-    """Return torch's default group.
-
-    Raises:
-        LaunchError: if there is none.
-    """
+    """Return torch's default group."""
     group = dist.group.WORLD
     if group is None:
         raise LaunchError("There is no default process group.", fix="meshkit.init().")
@@ -34,17 +30,7 @@ def create_default_group(
     timeout: timedelta | None,
     connect_timeout: timedelta,
 ) -> None:
-    """Create torch's default group. Collective. nccl is bound to the device, to split groups.
-
-    Args:
-        world: this process, with device and backend.
-        store: the store, under a prefix of its own.
-        timeout: how long a collective may take; None is the backend's default.
-        connect_timeout: how long the group may take to connect.
-
-    Raises:
-        LaunchError: if torch cannot create the group, or MPI counts other ranks.
-    """
+    """Create torch's default group. Collective. nccl is bound to the device, to split groups."""
     connects_first = has_connect_timeout(str(world.backend))
     options: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
     if world.backend == "mpi":  # MPI knows rank and size

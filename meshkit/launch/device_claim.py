@@ -12,11 +12,7 @@ from .launchers.world import World
 
 
 def device_claim(world: World) -> tuple[Claim, ...]:
-    """Return the claim on this rank's device, or none if the backend lets ranks share it.
-
-    Args:
-        world: this process, with device and backend.
-    """
+    """Return the claim on this rank's device, or none if the backend lets ranks share it."""
     device = world.device or torch.device("cpu")
     kind = backend_for(str(world.backend), device.type)
     uuid = device_uuid(device) if device.type != "cpu" else None

@@ -20,17 +20,7 @@ def check_same_job(
     timeout: timedelta | None,
     arrival_timeout: timedelta | None,
 ) -> Job:
-    """Return the job, with the timeouts of this call if someone else created the group.
-
-    Args:
-        job: the current job.
-        arguments: the fields of :class:`World` that this call gives.
-        timeout: the timeout of this call, or None.
-        arrival_timeout: the arrival timeout of this call, or None.
-
-    Raises:
-        LaunchError: if the call contradicts the job.
-    """
+    """Return the job, with the timeouts of this call if someone else created the group."""
     current = {name: getattr(job.world, name) for name in arguments}
     if job.generation:  # else no mesh of meshkit has used its timeouts yet
         times = {"timeout": timeout, "arrival_timeout": arrival_timeout}

@@ -22,11 +22,7 @@ Seed = int | str | None
 
 
 def parse_seed(seed: object) -> Seed:
-    """Return the seed as a plain int or ``"shared"``; None stays None.
-
-    Raises:
-        SpecError: if it is something else, or not from 0 to 2**32 - 1, numpy's range.
-    """
+    """Return the seed as a plain int or ``"shared"``; None stays None."""
     if seed is None or (isinstance(seed, str) and seed == SHARED):
         return seed
     number = parse_integer(seed)
@@ -43,16 +39,6 @@ def compare_seed(participants: Participants | None, seed: Seed) -> int:
     """Compare the seed of a later ``init`` with that of the first rank that called it.
 
     Local: no rank waits for another. Cost: two store operations.
-
-    Args:
-        participants: all ranks at the store; None if there is no store.
-        seed: the seed of this rank.
-
-    Returns:
-        How many times this rank has called it, from 1; 0 if there is no store.
-
-    Raises:
-        DisagreementError: if the seeds differ, on the rank that is not the first.
     """
     if participants is None:
         return 0
@@ -79,17 +65,7 @@ def compare_seed(participants: Participants | None, seed: Seed) -> int:
 def draw_seed(
     participants: Participants | None, seed: int | str, call_id: int, deadline: Deadline
 ) -> int:
-    """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it.
-
-    Args:
-        participants: all ranks at the store; None if there is no store.
-        seed: an int, or ``"shared"``.
-        call_id: the number of this call, the same on all ranks.
-        deadline: the end of the wait for rank 0.
-
-    Raises:
-        RankTimeoutError: if rank 0 did not draw in time.
-    """
+    """Return the seed as a number; rank 0 draws ``"shared"``, and the other ranks wait for it."""
     if isinstance(seed, int):
         return seed
     if participants is None:

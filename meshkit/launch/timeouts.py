@@ -15,15 +15,7 @@ ARRIVAL = timedelta(seconds=300)  # default time that ranks wait for each other
 
 
 def parse_timeout(name: str, value: Time | None) -> timedelta | None:
-    """Return a timeout as a timedelta; None stays None.
-
-    Args:
-        name: the name of the argument.
-        value: seconds, or a timedelta.
-
-    Raises:
-        SpecError: if it is not a finite number of seconds, or below 1 ms.
-    """
+    """Return a timeout as a timedelta; None stays None."""
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value

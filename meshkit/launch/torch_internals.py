@@ -33,12 +33,7 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 
 
 def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
-    """Set the timeout of later collectives of the group. Local; only if ``CAN_SET_TIMEOUT``.
-
-    Args:
-        group: a process group.
-        timeout: the maximum time of a collective; None is the backend's default.
-    """
+    """Set the timeout of later collectives of the group. Local; only if ``CAN_SET_TIMEOUT``."""
     group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
 
 
@@ -83,11 +78,7 @@ def store_of(group: dist.ProcessGroup) -> dist.Store | None:
 
 
 def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
-    """Return the device to which a group is bound; None if it is not. Local.
-
-    Args:
-        group: a process group; None is the default group.
-    """
+    """Return the device to which a group is bound; None if it is not. Local."""
     device = getattr(dist.group.WORLD if group is None else group, "bound_device_id", None)
     return device if isinstance(device, torch.device) else None
 
@@ -97,9 +88,6 @@ def takes_part_in_split(backend: str | None) -> bool:
 
     Every rank takes part in such a split, also for groups of other ranks. It happens if the default
     group is bound to a device and the new group has its backend.
-
-    Args:
-        backend: the backend of the new group; None is that of the default group.
     """
     world = dist.group.WORLD
     if world is None or bound_device() is None:
@@ -111,9 +99,6 @@ def can_split(backend: str | None) -> bool:
     """Return whether ``dist.split_group`` can split new groups from the default group. Local.
 
     nccl can, if its default group is bound to a device. torch then sorts the ranks of each group.
-
-    Args:
-        backend: the backend of the new groups; None is that of the default group.
     """
     return takes_part_in_split(backend) and dist.get_backend(dist.group.WORLD) == "nccl"
 
@@ -123,13 +108,6 @@ def advance_group_counter(groups: int) -> bool:
 
     torch names groups by their number, so every rank must count every group. ``new_group`` takes
     0.1 ms for each group of other ranks, and a large mesh has a thousand of them.
-
-    Args:
-        groups: the number of groups to count.
-
-    Returns:
-        False, with nothing done, if creating a group in this torch has other effects than the
-        count.
     """
     state, world = getattr(dist.distributed_c10d, "_world", None), dist.group.WORLD
     has_barrier = os.environ.get("TORCH_DIST_INIT_BARRIER") == "1"

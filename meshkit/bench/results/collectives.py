@@ -70,10 +70,6 @@ OPERATIONS = {
 def busbw_factor(operation: str, num_ranks: int) -> float:
     """Return the factor from algbw to busbw. Pure.
 
-    Args:
-        operation: one of ``OPERATIONS``.
-        num_ranks: n, 1 or more; with one rank no link is used and the factor is 0.
-
     Example:
         >>> [busbw_factor(name, 8) for name in ("all_reduce", "all_gather", "send_recv")]
         [1.75, 0.875, 1.0]

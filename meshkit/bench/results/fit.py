@@ -53,13 +53,6 @@ class Fit:
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """Return alpha and beta of the line with the least squares of relative residuals. Pure.
 
-    Args:
-        sizes: in bytes, two different ones or more.
-        seconds: the time of each size, above zero.
-
-    Returns:
-        Seconds, and seconds per byte; neither is below zero.
-
     Example:
         >>> alpha, beta = fit_line([1000, 3000], [3e-3, 5e-3])
         >>> round(alpha, 9), round(beta, 12)

@@ -55,11 +55,6 @@ class Locality:
 def locality(layout: Layout, hosts: Mapping[int, str], *axes: str) -> Locality:
     """Return the locality of the groups over some axes. Pure.
 
-    Args:
-        layout: the grid.
-        hosts: rank to its host name.
-        *axes: the axes of the groups.
-
     Cost:
         O(ranks).
 

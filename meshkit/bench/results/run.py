@@ -94,11 +94,6 @@ def modes(layout: Layout, target: Target) -> tuple[str, ...]:
 def total_passes(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
     """Return the passes of a run, each with all groups at once or one group alone. Pure.
 
-    Args:
-        layout: the grid.
-        cases: all cases of the run.
-        max_alone: groups that are measured alone at most; None means all.
-
     Example:
         >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
         >>> [total_passes(layout, [Case("broadcast", over_tp, 64)], n) for n in (16, None)]
@@ -121,11 +116,6 @@ def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -
         per pass    the barrier and MIN_CALLS calls; more are made only if all of them fit
                     into a quarter of the timeout
         per mode    1: the exchange of its times
-
-    Args:
-        layout: the grid.
-        cases: all cases of the run.
-        max_alone: as for :func:`total_passes`.
 
     Example:
         >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))

@@ -35,16 +35,7 @@ Row = tuple[Measurement, list[str]]  # and its cells
 
 
 def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) -> str:
-    """Return the whole run as text. Pure.
-
-    Args:
-        run: the results.
-        width: columns to fit into; 80 are used at least, and more columns show more figures.
-        ascii: whether to draw with ASCII characters only.
-
-    Returns:
-        Lines without a final newline, and without blanks at their ends.
-    """
+    """Return the whole run as text. Pure."""
     width = max(width, 80)
     lines = [*_wrapped(_setup(run), width), *_tables(run, width, ascii=ascii), ""]
     for slow in slowest(run.measurements):

@@ -89,15 +89,6 @@ def parse_targets(
 ) -> tuple[Target, ...]:
     """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure.
 
-    Args:
-        layout: the grid.
-        names: ``"dp"``, ``"dp sp"``, ``"dp+sp"`` or ``"world"``.
-
-    Raises:
-        UnknownAxisError: if the layout does not have an axis.
-        SpecError: if a name has no axes, an axis twice, or more than two groups at once, or if its
-            groups have one rank.
-
     Example:
         >>> parse_targets(Layout(dp=2, sp=2), ["dp+sp"])[0].span
         ('dp', 'sp')
@@ -127,12 +118,6 @@ def _parse_target(layout: Layout, name: str) -> Target:
 
 def num_passes(layout: Layout, target: Target, mode: str, max_alone: int | None) -> int:
     """Return the passes of a mode: one, or one for each group that is measured alone. Pure.
-
-    Args:
-        layout: the grid.
-        target: the groups.
-        mode: how they are measured.
-        max_alone: groups that are measured alone at most; None means all.
 
     Example:
         >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))

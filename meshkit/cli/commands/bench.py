@@ -44,23 +44,7 @@ if TYPE_CHECKING:
 
 
 def run(args: Namespace) -> Result:
-    """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective.
-
-    Args:
-        args: ``words``, ``n``, ``order``, ``device`` and ``timeout`` of the mesh; ``bytes``,
-            ``ops``, ``axes``, ``iters``, ``warm_up``, ``alone``, ``plot`` and ``json``.
-
-    Returns:
-        The results; no text on ranks other than 0. Not ok if an element was wrong.
-
-    Raises:
-        SpecError: if sizes, order and ranks do not fit together, or a picture cannot be written,
-            before a rank is started.
-        UnknownAxisError: if an axis in ``axes`` does not exist.
-        LaunchError: if this rank cannot join.
-        RankTimeoutError: if ranks do not arrive; as CollectiveError, if a collective fails.
-        SpawnError: any of these, if the ranks were started here.
-    """
+    """Measure a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
     sizes = read_axis_sizes(args.words)
     layout = _layout(sizes, args)
     targets = _targets(layout, args.axes)
@@ -106,12 +90,7 @@ def _layout(sizes: Mapping[str, int], args: Namespace) -> Layout:
 
 
 def _targets(layout: Layout, names: Sequence[str] | None) -> tuple[Target, ...]:
-    """Return the requested targets, or the default ones.
-
-    Raises:
-        SpecError: if no group has two ranks, or a target has one.
-        UnknownAxisError: if an axis does not exist.
-    """
+    """Return the requested targets, or the default ones."""
     if names is not None:
         return parse_targets(layout, names)
     if not (targets := default_targets(layout)):
@@ -144,12 +123,7 @@ def _measure_under_launcher(request: Request, layout: Layout) -> tuple[int, Benc
 
 
 def _measure_locally(n: int, request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
-    """Return the results of ``n`` ranks started here. Ctrl-C ends all after the current case.
-
-    Raises:
-        SpawnError: with the error of the rank that failed first, without its traceback.
-        KeyboardInterrupt: if Ctrl-C came before the ranks could handle it.
-    """
+    """Return the results of ``n`` ranks started here. Ctrl-C ends all after the current case."""
     from ...bench.interrupt import Interruption
 
     cases = plan_cases(layout, request.operations, request.targets, request.sizes)

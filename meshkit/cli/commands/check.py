@@ -22,24 +22,7 @@ STAGES = 3  # that may take --timeout each: joining, building, one collective
 
 
 def run(args: Namespace) -> Result:
-    """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective.
-
-    Args:
-        args: ``words``, sizes such as ``dp=4``; ``n``, the number of ranks to start, or None;
-            ``order``, ``groups``, ``device``, ``timeout`` and ``json``.
-
-    Returns:
-        The report; no text on ranks other than 0.
-
-    Raises:
-        SpecError: if sizes, order and ranks do not fit together, before a rank is started.
-        UnknownAxisError: if an axis in ``groups`` does not exist.
-        LaunchError: if this rank cannot join.
-        DisagreementError: if ranks request different meshes.
-        RankTimeoutError: if ranks do not arrive in time; as CollectiveError, if a collective fails.
-        MeshkitError: if a group has other ranks than the mesh says.
-        SpawnError: any of these, if the ranks were started here.
-    """
+    """Check a mesh of ``n`` ranks started here, or of this rank and its peers. Collective."""
     sizes = read_axis_sizes(args.words)
     nested = ordered_sizes(sizes, args.order)
     request = {**sizes, **drop_none(order=args.order, groups=args.groups)}
@@ -57,13 +40,7 @@ def run(args: Namespace) -> Result:
 
 
 def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
-    """Join the job, build the mesh, check its groups, and close it. Collective.
-
-    Args:
-        request: the arguments of ``build_mesh``.
-        device: the device; None takes the accelerator, else the cpu.
-        timeout: seconds that ranks wait for each other, and that one collective may take.
-    """
+    """Join the job, build the mesh, check its groups, and close it. Collective."""
     from ...launch.job import init
     from ...live.build_mesh import build_mesh
 

@@ -20,16 +20,7 @@ from ..options.numbers import read_count
 
 
 def run(args: Namespace) -> Result:
-    """Compare two grids. Pure: no torch, no processes.
-
-    Args:
-        args: ``before`` and ``after``, each with its sizes in one word; ``world``, for a grid with
-            a size of -1; the options of a batch.
-
-    Raises:
-        SpecError: as :func:`meshkit.cli.commands.plan.run`, for either grid.
-        BatchError: if the batch does not divide over dp of the first grid.
-    """
+    """Compare two grids. Pure: no torch, no processes."""
     with _quoting(args, "before"):
         before = _read_grid(args.before, args)
     with _quoting(args, "after"):

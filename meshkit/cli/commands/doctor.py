@@ -16,11 +16,7 @@ DEADLINE = 6.0  # equals launch/doctor/network.DEADLINE, whose import would slow
 
 
 def run(args: Namespace) -> Result:
-    """Check the environment. Local; imports torch, joins nothing.
-
-    Args:
-        args: ``json`` and ``timeout``, the limit of one name lookup in seconds.
-    """
+    """Check the environment. Local; imports torch, joins nothing."""
     from ...launch.doctor.checkup import checkup
 
     findings = checkup(deadline=args.timeout)

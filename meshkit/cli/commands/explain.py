@@ -24,18 +24,7 @@ MAX_NUMBERS = 10**7  # numbers in JSON, which takes some seconds
 
 
 def run(args: Namespace) -> Result:
-    """Report the requested rank, or all. Pure: no torch, no processes.
-
-    Args:
-        args: ``words``, a rank and sizes; the options of a grid, of nodes and of a batch; ``seq``,
-            ``seed`` and ``all``.
-
-    Raises:
-        SpecError: as :func:`meshkit.cli.commands.plan.run`; if no rank is given, or one together
-            with ``--all``.
-        CoordinateError: if the rank does not exist.
-        BatchError: if the batch does not divide.
-    """
+    """Report the requested rank, or all. Pure: no torch, no processes."""
     rank, words = _split_rank(args)
     layout = read_layout(words, args)
     _check_rank(layout, rank)
@@ -58,11 +47,7 @@ def run(args: Namespace) -> Result:
 
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
-    """Return the rank, or None for all ranks, and the words of the sizes.
-
-    Raises:
-        SpecError: if there is no rank, or one together with ``--all``.
-    """
+    """Return the rank, or None for all ranks, and the words of the sizes."""
     first, *rest = args.words
     has_rank = bool(INTEGER.fullmatch(first)) and first[0] != "-"
     if args.all and has_rank:
@@ -79,11 +64,7 @@ def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
 
 
 def _check_rank(layout: Layout, rank: int | None) -> None:
-    """Refuse a rank that the layout does not have.
-
-    Raises:
-        CoordinateError: with the ranks that exist.
-    """
+    """Refuse a rank that the layout does not have."""
     ranks = layout.num_ranks
     if rank is not None and rank >= ranks:
         raise CoordinateError(
@@ -96,11 +77,7 @@ def _check_rank(layout: Layout, rank: int | None) -> None:
 
 
 def _check_numbers(layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
-    """Refuse JSON, which lists all peers and samples, with too many numbers.
-
-    Raises:
-        SpecError: with their number.
-    """
+    """Refuse JSON, which lists all peers and samples, with too many numbers."""
     samples = 0 if batch is None else batch.global_batch // batch.dp
     numbers = ranks * (sum(layout.shape) + samples)
     if numbers > MAX_NUMBERS:
@@ -110,11 +87,7 @@ def _check_numbers(layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
 
 
 def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
-    """Return the plan of a sequence that is split over cp and sp, or None without a length.
-
-    Raises:
-        SpecError: if the length does not divide.
-    """
+    """Return the plan of a sequence that is split over cp and sp, or None without a length."""
     if length is None:
         return None
     try:

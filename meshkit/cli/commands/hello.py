@@ -45,20 +45,7 @@ class Greeting:
 
 
 def run(args: Namespace) -> Result:
-    """Greet from ``n`` processes started here, or from this rank of its launcher. Collective.
-
-    Args:
-        args: ``n``, the number of processes to start, or None; ``device``, ``timeout`` and
-            ``json``.
-
-    Returns:
-        The greetings of all ranks; no text on ranks other than 0.
-
-    Raises:
-        LaunchError: if a rank cannot join, or the all-reduce fails.
-        RankTimeoutError: if ranks do not arrive in time.
-        SpawnError: if one of the processes started here fails.
-    """
+    """Greet from ``n`` processes started here, or from this rank of its launcher. Collective."""
     if args.n is not None:
         request = args.device, args.timeout
         limit = args.timeout + ENDING
@@ -77,16 +64,7 @@ def run(args: Namespace) -> Result:
 
 
 def greet(device: str | None, timeout: float) -> Greeting:
-    """Join the job, check one all-reduce, and return the report of this rank. Collective.
-
-    Args:
-        device: the device; None takes the accelerator, else the cpu.
-        timeout: seconds that ranks wait for each other, and that the all-reduce may take.
-
-    Raises:
-        LaunchError: if this process cannot join, or the all-reduce fails.
-        RankTimeoutError: if ranks do not arrive.
-    """
+    """Join the job, check one all-reduce, and return the report of this rank. Collective."""
     from ...launch.job import init
 
     with torch_errors("joining the job"):
@@ -107,12 +85,7 @@ def greet(device: str | None, timeout: float) -> Greeting:
 
 
 def greet_on_shared_device(device: str | None, timeout: float) -> Greeting:
-    """Greet from one of several ranks on this machine: on the cpu if there are too few devices.
-
-    Args:
-        device: as for :func:`greet`.
-        timeout: as for :func:`greet`.
-    """
+    """Greet from one of several ranks on this machine: on the cpu if there are too few devices."""
     return greet(choose_shared_device(device), timeout)
 
 

@@ -26,17 +26,7 @@ from ..options.nodes import add_nodes, read_topology
 
 
 def run(args: Namespace) -> Result:
-    """Report the job that the options describe. Pure: no torch, no processes.
-
-    Args:
-        args: ``words``, sizes such as ``dp=4``; the options of a grid, of nodes and of a batch;
-            ``groups``, ``place`` and ``svg``.
-
-    Raises:
-        SpecError: if names, sizes, order, world and nodes do not fit together.
-        UnknownAxisError: if an axis in ``groups`` does not exist.
-        BatchError: if the batch does not divide.
-    """
+    """Report the job that the options describe. Pure: no torch, no processes."""
     report = _report(args)
     draw_into(args.svg, report.layout, report.nodes)
     if args.json:
@@ -64,11 +54,7 @@ def _quote_warnings(report: JobReport, line: CommandLine) -> Iterator[SpecError]
 
 
 def _place(layout: Layout, topology: Topology | None) -> Placement:
-    """Return the layout with ranks placed on their nodes.
-
-    Raises:
-        SpecError: if there are no nodes.
-    """
+    """Return the layout with ranks placed on their nodes."""
     if topology is None:
         nodes = next((n for n in divisors(layout.num_ranks) if n > 1), 1)
         fix = ("for example ", Change(nodes=nodes), ", or --hosts FILE.")
@@ -83,17 +69,7 @@ def add_svg(parser: ArgumentParser) -> None:
 
 
 def draw_into(path: str | None, layout: Layout, nodes: Ints | None) -> None:
-    """Draw a layout into a file, which is replaced.
-
-    Args:
-        path: the path as typed; None draws nothing.
-        layout: the layout.
-        nodes: as for :func:`meshkit.core.draw.svg.draw_svg`.
-
-    Raises:
-        SpecError: if the file cannot be written; if there are too many ranks, before the file is
-            changed.
-    """
+    """Draw a layout into a file, which is replaced."""
     if path is None:
         return
     if layout.num_ranks > MAX_RANKS:

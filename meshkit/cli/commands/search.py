@@ -21,19 +21,7 @@ TOP = 10  # layouts that are shown by default
 
 
 def run(args: Namespace) -> Result:
-    """Rank the layouts that fit. Local, without torch; at most a second for 16,384 ranks.
-
-    Args:
-        args: ``world``, ``nodes``, ``model``, ``global_batch``, ``seq``, ``links``, ``memory`` (or
-            None), ``top`` and ``json``.
-
-    Returns:
-        The best layouts with the terms of their time, and the reasons that exclude others; not ok
-        if none fits.
-
-    Raises:
-        SpecError: if a file cannot be read, or a value is invalid.
-    """
+    """Rank the layouts that fit. Local, without torch; at most a second for 16,384 ranks."""
     model = ModelShape.of(read_option_file("model", args.model, "the config.json of a model."))
     machine, assumed = read_machine(args)
     numbers = args.world, args.nodes, args.global_batch, args.seq

@@ -27,11 +27,7 @@ def add_batch(parser: ArgumentParser) -> None:
 
 
 def read_batch(layout: Layout, args: Namespace) -> BatchPlan | None:
-    """Return the batch plan over dp, or None if none of the options was given.
-
-    Raises:
-        BatchError: if the batch does not divide, or there is no axis dp.
-    """
+    """Return the batch plan over dp, or None if none of the options was given."""
     given = drop_none(**{name: getattr(args, name) for name in HELP})
     if not given:
         return None

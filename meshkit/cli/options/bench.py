@@ -17,9 +17,6 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # powers of two, as nccl-tests reads
 def read_size(text: str) -> int:
     """Read a number of bytes, with K, M or G for 2^10, 2^20 and 2^30.
 
-    Raises:
-        ArgumentTypeError: if the text is not such a number.
-
     Example:
         >>> read_size("64K"), read_size("100")
         (65536, 100)
@@ -46,9 +43,6 @@ def format_size(number: int) -> str:
 def read_sizes(text: str) -> tuple[int, ...]:
     """Read the sizes of a sweep: one size, or the least and the most with a factor between.
 
-    Raises:
-        ArgumentTypeError: if the text is not a range of sizes.
-
     Example:
         >>> read_sizes("1K:64K"), read_sizes("1M"), read_sizes("1K:4K:2")
         ((1024, 4096, 16384, 65536), (1048576,), (1024, 2048, 4096))
@@ -72,9 +66,6 @@ def check_sizes(text: str) -> str:
 def read_operations(text: str) -> tuple[str, ...]:
     """Read operations that are separated by commas.
 
-    Raises:
-        ArgumentTypeError: if an operation does not exist.
-
     Example:
         >>> read_operations("broadcast,all_reduce")
         ('broadcast', 'all_reduce')
@@ -88,9 +79,6 @@ def read_operations(text: str) -> tuple[str, ...]:
 
 def read_max_alone(text: str) -> int | None:
     """Read the number of groups that are measured alone at most; None for all.
-
-    Raises:
-        ArgumentTypeError: if the text is neither a number nor ``all``.
 
     Example:
         >>> read_max_alone("16"), read_max_alone("all")

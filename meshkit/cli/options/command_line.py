@@ -126,13 +126,7 @@ def _nearest_nodes(nodes: str, ranks: int) -> str:
 
 
 def command_line(args: Namespace, *words: Word, one_word: bool = False) -> CommandLine:
-    """Return the command as typed, without the options that have their default value.
-
-    Args:
-        args: the parsed options.
-        *words: the positional words; without them ``args.words`` is taken, if there is one.
-        one_word: as in :class:`CommandLine`.
-    """
+    """Return the command as typed, without the options that have their default value."""
     defaults = vars(args).get("defaults", {})
     options: dict[str, object] = {}
     for name in OPTIONS:

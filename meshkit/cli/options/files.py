@@ -8,15 +8,7 @@ MAX_BYTES = 2**26  # about four million lines of hosts
 
 
 def read_text(path: str) -> str:
-    """Read the text of a file or a pipe.
-
-    Args:
-        path: the path as typed.
-
-    Raises:
-        ValueError: with the reason, if the file does not exist, is not UTF-8 text, or is larger
-            than 64 MiB.
-    """
+    """Read the text of a file or a pipe."""
     if not path:
         raise ValueError("the file name is empty")
     try:
@@ -32,14 +24,7 @@ def read_text(path: str) -> str:
 
 
 def read_json_object(path: str) -> dict[str, object]:
-    """Read the JSON object in a file.
-
-    Args:
-        path: the path as typed.
-
-    Raises:
-        ValueError: with the reason as a sentence, if there is no JSON object.
-    """
+    """Read the JSON object in a file."""
     try:
         value = json.loads(read_text(path))
     except RecursionError as error:

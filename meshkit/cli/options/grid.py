@@ -36,12 +36,6 @@ def add_groups(parser: ArgumentParser) -> None:
 def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
     """Read sizes such as ``dp=4``.
 
-    Args:
-        words: the words as typed.
-
-    Raises:
-        SpecError: if a word is not a size, or an axis is given twice.
-
     Example:
         >>> read_axis_sizes(["dp=4", "tp=-1"])
         {'dp': 4, 'tp': -1}
@@ -62,12 +56,7 @@ def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
 
 
 def read_layout(words: Sequence[str], args: Namespace) -> Layout:
-    """Return the layout of sizes; ``args`` has ``order`` and ``world``, either may be None.
-
-    Raises:
-        SpecError: as :func:`meshkit.factor_world`; if a size cannot be inferred without
-            ``--world``; if there are more than 2,097,152 ranks.
-    """
+    """Return the layout of sizes; ``args`` has ``order`` and ``world``, either may be None."""
     sizes = read_axis_sizes(words)
     nested = ordered_sizes(sizes, args.order)
     known = math.prod(size for size in nested.values() if size != -1)

@@ -20,13 +20,6 @@ def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
     """Return the machine, and one line of text for each figure that is assumed.
 
     A figure is assumed if the file of figures lacks it.
-
-    Args:
-        args: ``links``, the name of a machine or a file of figures, or None; ``memory``, GB of a
-            device, or None.
-
-    Raises:
-        SpecError: if the file cannot be read, or its figures are invalid.
     """
     name = args.links or DEFAULT_MACHINE
     measured = {} if name in MACHINES else _read_figures(name)
@@ -36,11 +29,7 @@ def read_machine(args: Namespace) -> tuple[Machine, tuple[str, ...]]:
 
 
 def read_option_file(option: str, path: str, fix: str) -> dict[str, object]:
-    """Return the JSON object in the file of an option.
-
-    Raises:
-        SpecError: if the file cannot be read, with the fix.
-    """
+    """Return the JSON object in the file of an option."""
     try:
         return read_json_object(path)
     except ValueError as error:
@@ -49,11 +38,7 @@ def read_option_file(option: str, path: str, fix: str) -> dict[str, object]:
 
 
 def _read_figures(path: str) -> dict[str, object]:
-    """Return the figures of a file, which may be the output of ``meshkit bench --json``.
-
-    Raises:
-        SpecError: if the file cannot be read, a figure is invalid, or the run failed.
-    """
+    """Return the figures of a file, which may be the output of ``meshkit bench --json``."""
     content = read_option_file("links", path, f"{', '.join(MACHINES)}, or a JSON file.")
     is_bench = bool({"fits", "results"} & content.keys())
     figures = _figures_of_run(content) if is_bench else content
@@ -63,11 +48,7 @@ def _read_figures(path: str) -> dict[str, object]:
 
 
 def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
-    """Return the figures of a benchmark run.
-
-    Raises:
-        SpecError: if it was interrupted, had wrong elements, or has no fit of a collective.
-    """
+    """Return the figures of a benchmark run."""
     bounds = run.get("out_of_bounds")
     if run.get("interrupted") or run.get("ok") is not True:
         end = "was interrupted" if run.get("interrupted") else "failed"
@@ -85,11 +66,7 @@ def _figures_of_run(run: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_figure(name: str, value: object) -> None:
-    """Refuse an unknown figure, or one outside its range.
-
-    Raises:
-        SpecError: with the names of the figures, or the range.
-    """
+    """Refuse an unknown figure, or one outside its range."""
     names = [field.name for field in fields(Machine)]
     if name not in names:
         fix = f"one of {', '.join(names)}; or the output of meshkit bench --json."

@@ -18,17 +18,7 @@ SPARE = 4  # times the minimum that a fix leaves free
 
 
 def check_memory(text: str, ranks: int, *, n: int | None, sizes: Mapping[str, int]) -> None:
-    """Refuse ranks that this machine cannot hold, by themselves or with their arrays.
-
-    Args:
-        text: the sizes of the arrays as typed.
-        ranks: the number of ranks on this machine, on any device.
-        n: the number of ranks to start here, or None.
-        sizes: axis name to size; one may be -1.
-
-    Raises:
-        SpecError: with the ranks, or the sizes, that fit.
-    """
+    """Refuse ranks that this machine cannot hold, by themselves or with their arrays."""
     arrays, available = read_sizes(text), memory()
     needed = ranks * (MIN_ARRAYS * arrays[-1] + RANK_BYTES)
     if available is None or needed <= available:

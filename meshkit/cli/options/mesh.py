@@ -32,14 +32,7 @@ def add_ranks(parser: ArgumentParser) -> None:
 
 
 def check_launched(sizes: Mapping[str, int]) -> None:
-    """Refuse a mesh of several ranks in a single process without a launcher.
-
-    Args:
-        sizes: axis name to size; one may be -1.
-
-    Raises:
-        SpecError: with the command that starts the ranks.
-    """
+    """Refuse a mesh of several ranks in a single process without a launcher."""
     needed = math.prod(size for size in sizes.values() if size != -1)
     if needed > 1 and detect().launcher == "single":
         fix = (Change(n=needed), ", which starts them; or run it under a launcher.")

@@ -25,17 +25,7 @@ def add_nodes(parser: ArgumentParser) -> None:
 
 
 def read_topology(layout: Layout, args: Namespace) -> Topology | None:
-    """Return the nodes of a layout, or None if neither option was given.
-
-    Args:
-        layout: the layout.
-        args: ``nodes``, one number of equal nodes or the ranks of each; ``hosts``, a file for
-            :func:`meshkit.core.topology.hostfile.parse_hostfile`.
-
-    Raises:
-        SpecError: if the nodes do not hold exactly the ranks of the layout, or the file cannot be
-            read.
-    """
+    """Return the nodes of a layout, or None if neither option was given."""
     if args.hosts is not None:
         return _read_hosts(args.hosts, layout.num_ranks)
     if args.nodes is None:

@@ -13,9 +13,6 @@ INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS}}}")
 def read_count(text: str) -> int:
     """Read a number of ranks, nodes or samples, 1 or more.
 
-    Raises:
-        ArgumentTypeError: if the text is not such a number.
-
     Example:
         >>> read_count("8")
         8
@@ -25,13 +22,6 @@ def read_count(text: str) -> int:
 
 def read_integer(text: str, least: int | None = None) -> int:
     """Read a whole number.
-
-    Args:
-        text: up to 18 digits.
-        least: the smallest valid number; None allows any.
-
-    Raises:
-        ArgumentTypeError: if the text is not such a number.
 
     Example:
         >>> read_integer("-3")
@@ -48,9 +38,6 @@ def read_integer(text: str, least: int | None = None) -> int:
 def read_counts(text: str) -> tuple[int, ...]:
     """Read numbers of 1 or more, separated by commas.
 
-    Raises:
-        ArgumentTypeError: if a part is not such a number.
-
     Example:
         >>> read_counts("7,8")
         (7, 8)
@@ -60,9 +47,6 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 def read_seconds(text: str) -> float:
     """Read a time in seconds, from 0.001 to 1e9.
-
-    Raises:
-        ArgumentTypeError: if the text is not such a time.
 
     Example:
         >>> read_seconds("2.5")
@@ -76,9 +60,6 @@ def read_seconds(text: str) -> float:
 
 def read_gigabytes(text: str) -> float:
     """Read a number of GB above 0 and below a million.
-
-    Raises:
-        ArgumentTypeError: if the text is not such a number.
 
     Example:
         >>> read_gigabytes("80")

@@ -28,9 +28,6 @@ class Machine:
         latency_intra_node: seconds of one step of a collective inside a node.
         latency_inter_node: seconds of one step between nodes.
         source: the origin of the figures.
-
-    Raises:
-        SpecError: if a figure is not a number from 1e-30 to 1e30.
     """
 
     flops: float
@@ -72,10 +69,6 @@ class Machine:
 
     def unmeasured(self, machine: str, measured: Container[str]) -> tuple[str, ...]:
         """Return a line of text for each figure that was not measured.
-
-        Args:
-            machine: the name in :data:`MACHINES` that the figures come from.
-            measured: the names of the measured figures.
 
         Example:
             >>> measured = {"flops", "memory", "memory_bandwidth", "bandwidth_intra_node"}

@@ -101,15 +101,6 @@ def bytes_per_rank(
 ) -> dict[str, Floats]:
     """Return the memory of the rank that needs most, by kind. Pure.
 
-    Args:
-        model: the sizes of the model.
-        config: one way to run it, or many.
-        global_batch: samples in one optimizer step.
-        seq: tokens of a sample.
-
-    Returns:
-        Bytes of weights, gradients, optimizer and activations, each as long as ``config``.
-
     Cost: O(ways to run).
 
     Example:

@@ -74,15 +74,6 @@ class SearchResult:
 def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
     """Return the layouts of a world, ranked by predicted step time. Pure.
 
-    Args:
-        model: the sizes of the model.
-        job: the world, its nodes, the batch, and the machine.
-        top: the number of best layouts to return.
-
-    Returns:
-        The best layouts, each in its fastest configuration, and the excluded ones. If two are
-        equally fast, the one that needs less memory comes first.
-
     Cost: less than a second at 16,384 ranks.
 
     Example:
@@ -111,10 +102,6 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
 
 def world_factorizations(world: int, *, experts: bool) -> Ints:
     """Return all factorizations of a world over the axes: int64 (6, ways).
-
-    Args:
-        world: the number of ranks.
-        experts: whether ep may be larger than 1.
 
     Example:
         >>> world_factorizations(2, experts=False).T.tolist()  # pp dp ep cp sp tp

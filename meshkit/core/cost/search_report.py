@@ -21,15 +21,7 @@ def format_search(
     width: int = 80,
     unmeasured: Sequence[str] = (),
 ) -> str:
-    """Return the result of a search as text.
-
-    Args:
-        result: the result.
-        job: the job that the search was for.
-        title: the model, as text.
-        width: the columns of a line; a longer line continues in the next one.
-        unmeasured: lines about figures that were not measured, if others were.
-    """
+    """Return the result of a search as text."""
     lines = [*_job_lines(job, title), *(f"  {line}" for line in unmeasured)]
     if result.best:
         rows = [_row(number, layout, width) for number, layout in enumerate(result.best, 1)]

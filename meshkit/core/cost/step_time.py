@@ -53,9 +53,6 @@ class TrainingJob:
         global_batch: samples in one optimizer step.
         seq: tokens of a sample.
         machine: the devices and links.
-
-    Raises:
-        SpecError: as :func:`check_job`.
     """
 
     world: int
@@ -71,17 +68,7 @@ class TrainingJob:
 
 
 def check_job(world: object, nodes: object, global_batch: object, seq: object) -> dict[str, int]:
-    """Return the numbers of a :class:`TrainingJob` as plain ints, by name.
-
-    Args:
-        world: the number of ranks.
-        nodes: the number of equal nodes.
-        global_batch: samples in one optimizer step.
-        seq: tokens of a sample.
-
-    Raises:
-        SpecError: if one is not an int in its range, or the ranks do not divide over the nodes.
-    """
+    """Return the numbers of a :class:`TrainingJob` as plain ints, by name."""
     values = dict(zip(LIMITS, (world, nodes, global_batch, seq), strict=True))
     numbers = {name: _check_limit(name, value) for name, value in values.items()}
     check_divides(numbers["world"], numbers["nodes"])
@@ -116,14 +103,6 @@ def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> Grou
 
     If groups straddle nodes unevenly, the group with the fewest neighbors on its node decides, so k
     counts as 1.
-
-    Args:
-        job: the job, which has world / nodes ranks on a node.
-        config: one way to run the job, or many.
-        *axes: the axes of the group, in any order.
-
-    Returns:
-        Both numbers, in the shape of ``config``.
     """
     size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
     node_size = job.world // job.nodes
@@ -140,15 +119,7 @@ def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> Grou
 def traffic_of(
     job: TrainingJob, group: GroupLocality, amount: Floats, steps: Floats, *, ring: bool = True
 ) -> Traffic:
-    """Return the traffic of each rank of a group.
-
-    Args:
-        job: the job, for the latency of its machine.
-        group: the size of the group, and the number of its ranks that share a node.
-        amount: all bytes that a rank sends.
-        steps: the number of sequential messages.
-        ring: True if messages go to the next rank, False if they go to all others.
-    """
+    """Return the traffic of each rank of a group."""
     size, shared = group
     share = 1 / shared if ring else (size - shared) / np.maximum(size - 1, 1)
     crosses = shared < size
@@ -172,15 +143,6 @@ def _busiest_link(machine: Machine, intra_node: Floats, inter_node: Floats) -> F
 
 def step_terms(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> dict[str, Floats]:
     """Return the terms of one optimizer step in seconds; their sum is the step. Pure.
-
-    Args:
-        model: the sizes of the model.
-        job: the job.
-        config: one or many ways to run it, all of which fit in memory.
-
-    Returns:
-        compute, weights, tp, sp, cp, ep, pp, bubble, dp and links, each in the shape of
-            ``config``.
 
     Cost: O(ways to run).
     """

@@ -58,9 +58,6 @@ class ModelShape:
         positions: learned positions, as in GPT-2.
         plain: whether the feed-forward has two matrices and all layers have biases, as in GPT-2.
         tied: whether the head is the embedding.
-
-    Raises:
-        SpecError: if a size is not an int in its range, or sizes do not fit each other.
     """
 
     hidden: int

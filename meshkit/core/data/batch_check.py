@@ -59,10 +59,6 @@ def data_coordinates(layout: Layout, data: Sequence[str]) -> dict[int, str]:
 def digests_conflict(digests: Mapping[int, object], coordinates: Mapping[int, str]) -> bool:
     """Return whether ranks of one data coordinate differ, or two data coordinates are equal.
 
-    Args:
-        digests: rank to the digest of its batch.
-        coordinates: rank to its data coordinate.
-
     Example:
         >>> coordinates = {0: "dp=0", 1: "dp=0", 2: "dp=1"}
         >>> good, different, equal = b"xxy", b"xzy", b"xxx"
@@ -77,13 +73,7 @@ def digests_conflict(digests: Mapping[int, object], coordinates: Mapping[int, st
 def batch_conflict_error(
     layout: Layout, data: Sequence[str], batches: Mapping[int, BatchDigest]
 ) -> BatchError:
-    """Return the error of conflicting batches, the same on every rank.
-
-    Args:
-        layout: the ranks of the mesh.
-        data: the axes that divide the samples.
-        batches: the batch of each rank; they conflict.
-    """
+    """Return the error of conflicting batches, the same on every rank."""
     for rank, batch in batches.items():
         if batch.fault:
             return _unreadable_error(layout, rank, batch.fault)
@@ -111,14 +101,7 @@ def _not_shared_error(
     shares: Mapping[str, list[int]],
     differing: Mapping[str, list[str]],
 ) -> BatchError:
-    """Return the error of the first leaf that differs within a data coordinate.
-
-    Args:
-        layout: the ranks of the mesh.
-        batches: rank to its batch.
-        shares: data coordinate to its ranks.
-        differing: data coordinate to the paths of leaves that differ between its ranks.
-    """
+    """Return the error of the first leaf that differs within a data coordinate."""
     coordinate, paths = next(iter(differing.items()))
     ranks_of: dict[str, list[int]] = {}
     for rank in shares[coordinate]:

@@ -23,17 +23,7 @@ Sizes = Mapping[str, int]
 def solve_batch(
     given: Mapping[str, object], rounding: object = None, uneven: object = False
 ) -> dict[str, int]:
-    """Return all four sizes, and ``asked``, the requested global batch, if it was rounded.
-
-    Args:
-        given: the sizes that the caller passed, by name; they are validated here.
-        rounding: the direction in which to round a global batch that does not divide, ``"down"`` or
-            ``"up"``; None raises instead.
-        uneven: whether some data coordinates may run one micro batch more than others.
-
-    Raises:
-        BatchError: as :meth:`BatchPlan.solve`.
-    """
+    """Return all four sizes, and ``asked``, the requested global batch, if it was rounded."""
     sizes = {name: _parse_size(name, given) for name in given}
     if not isinstance(uneven, bool):
         raise BatchError(f"uneven is {uneven!r}.", fix="uneven=True, or uneven=False.")
@@ -116,12 +106,7 @@ def _missing_sizes_error(sizes: Sizes, missing: list[str]) -> BatchError:
 
 
 def _round(sizes: Sizes, unit: int, rounding: object, exact: bool) -> int:
-    """Return the nearest global batch in the requested direction.
-
-    Raises:
-        BatchError: if no direction was requested, or no batch below exists; with the nearest global
-            batches that work.
-    """
+    """Return the nearest global batch in the requested direction."""
     total = sizes["global_batch"]
     low, high = (unit, unit) if exact else (total // unit * unit, (total // unit + 1) * unit)
     below, above = low if 0 < low < total else None, high if high > total else None

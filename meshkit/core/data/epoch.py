@@ -94,9 +94,6 @@ class Epoch:
         """Return the micro batches of this rank in a step, with dataset indices as samples.
 
         Cost: O(samples of this rank in the step).
-
-        Raises:
-            CoordinateError: if the epoch has no such step.
         """
         index = parse_integer(step)
         if index is None or not 0 <= index < self.steps:
@@ -129,12 +126,7 @@ class Epoch:
 
 
 def validate_epoch(epoch: Epoch) -> Epoch:
-    """Return the epoch with plain ints.
-
-    Raises:
-        BatchError: if there is no sample, or with ``tail="drop"`` no whole step; if the order of
-            samples or the tail is invalid.
-    """
+    """Return the epoch with plain ints."""
     length, seed, number = (parse_integer(n) for n in (epoch.length, epoch.seed, epoch.number))
     if length is None or not 1 <= length <= MAX_LENGTH:
         line = f"the number of samples is {epoch.length!r}."

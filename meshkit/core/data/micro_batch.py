@@ -51,13 +51,6 @@ def micro_batches(
 
     Cost: O(micro_batch) for each.
 
-    Args:
-        total: samples in the step, over all coordinates; the last micro batch may be short.
-        micro_batch: samples in each other micro batch.
-        dp: the number of data coordinates.
-        data_index: the data coordinate.
-        first: the index of the first sample of the step.
-
     Example:
         >>> [(m.samples.tolist(), m.weight) for m in micro_batches(5, 2, 2, 1)]
         [([2, 3], 0.8), ([2, 3], 0.0)]

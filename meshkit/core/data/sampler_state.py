@@ -31,11 +31,7 @@ def epoch_state(epoch: Epoch, steps: int) -> State:
 
 
 def resume_epoch(epoch: Epoch, state: object) -> Epoch:
-    """Return the rest of the epoch of a state, with the data and the plan of ``epoch``.
-
-    Raises:
-        BatchError: if the state is invalid, or of other data.
-    """
+    """Return the rest of the epoch of a state, with the data and the plan of ``epoch``."""
     expected = epoch_state(epoch, 0)
     fields = read_state(state, (*expected,))
     number, consumed = read_position(fields)
@@ -54,11 +50,7 @@ def resume_epoch(epoch: Epoch, state: object) -> Epoch:
 
 
 def read_state(state: object, names: tuple[str, ...]) -> Mapping[str, object]:
-    """Return the state, which has the named fields and the current version.
-
-    Raises:
-        BatchError: if a field is missing, or the state is of another version.
-    """
+    """Return the state, which has the named fields and the current version."""
     if not isinstance(state, Mapping):
         raise _invalid_state(f"It is {article(type(state).__name__)}, not a dict")
     missing = [name for name in names if name not in state]
@@ -70,11 +62,7 @@ def read_state(state: object, names: tuple[str, ...]) -> Mapping[str, object]:
 
 
 def read_position(state: Mapping[str, object]) -> tuple[int, int]:
-    """Return the epoch of a state and the samples consumed in it.
-
-    Raises:
-        BatchError: if one of them is not an int of 0 or more.
-    """
+    """Return the epoch of a state and the samples consumed in it."""
     number, consumed = parse_integer(state["epoch"]), parse_integer(state["consumed"])
     if number is None or number < 0 or consumed is None or consumed < 0:
         fault = f"epoch is {state['epoch']!r}, consumed is {state['consumed']!r}"
@@ -83,11 +71,7 @@ def read_position(state: Mapping[str, object]) -> tuple[int, int]:
 
 
 def parse_count(name: str, value: object, most: int | None = None) -> int:
-    """Return the number of a step or an epoch, or a number of steps, as a plain int.
-
-    Raises:
-        CoordinateError: if it is not an int from 0 to ``most``; None is no limit.
-    """
+    """Return the number of a step or an epoch, or a number of steps, as a plain int."""
     number = parse_integer(value)
     if number is None or number < 0 or (most is not None and number > most):
         known = "0 or more" if most is None else f"from 0 to {most}"

@@ -41,18 +41,6 @@ def shuffle_indices(indices: Ints, length: int, seed: int, epoch: int) -> Ints:
 
     Cost: O(positions), about 0.1 microseconds each for many positions.
 
-    Args:
-        indices: positions in the order, each from 0 to ``length - 1``, in any shape.
-        length: the number of samples.
-        seed: any int.
-        epoch: any int; each epoch has another order.
-
-    Returns:
-        int64 in the shape of ``indices``, each from 0 to ``length - 1``.
-
-    Raises:
-        CoordinateError: if a position is outside the order.
-
     Example:
         >>> shuffle_indices(np.arange(8), 8, seed=0, epoch=0).tolist()
         [1, 4, 0, 2, 3, 7, 6, 5]

@@ -25,11 +25,6 @@ EVEN_CONTRAST = 0.179  # luminance at which black and white text have the same W
 def shade(axis: int, index: int, size: int) -> Rgb:
     """Return the color of an index on an axis.
 
-    Args:
-        axis: the number of the axis among the colored ones. The seventh has the first one's hue.
-        index: from 0, the lightest, to ``size - 1``, the darkest.
-        size: the axis size, 2 or more.
-
     Example:
         >>> [to_hex(shade(0, index, 3)) for index in range(3)]
         ['#b2d5e8', '#0072b2', '#004267']

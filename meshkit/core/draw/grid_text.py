@@ -33,16 +33,6 @@ def draw_grid(
 ) -> str:
     """Return a grid of ranks as text.
 
-    Args:
-        axes: the axis names, the outermost first.
-        grid: the ranks, with one array dim for each axis.
-        mark: a rank to put in brackets, or None.
-        width: columns of text to fit into, at least 40. A rank is never cut.
-
-    Returns:
-        Lines without a final newline. Axes of size 1 appear in the first line only. If the grid
-        has more than 4096 ranks, only its edges are drawn, and the row and column of ``mark``.
-
     Example:
         >>> print(draw_grid(("dp", "sp"), np.arange(6).reshape(3, 2), mark=4))
         dp=3 sp=2
@@ -65,15 +55,7 @@ def draw_positions(
     mark: int | None = None,
     width: int = 80,
 ) -> str:
-    """Return a grid of any size as text; ``rank_at`` is called only for ranks that are drawn.
-
-    Args:
-        axes: the axis names, the outermost first.
-        shape: the axis sizes.
-        rank_at: returns the rank at a position in row-major order.
-        mark: the position to put in brackets, or None.
-        width: columns of text to fit into, at least 40.
-    """
+    """Return a grid of any size as text; ``rank_at`` is called only for ranks that are drawn."""
     width = max(width, MIN_WIDTH)
     sizes = [f"{axis}={size}" for axis, size in zip(axes, shape, strict=True)]
     title = textwrap.wrap(" ".join(_cut(size, width) for size in sizes), width)

@@ -41,9 +41,6 @@ def draw_node_boxes(
         width: columns of text to fit into, at least 40. A rank is never cut.
         ascii: whether to draw with ASCII characters only.
 
-    Returns:
-        Lines without a final newline.
-
     Example:
         >>> grid = np.arange(4).reshape(2, 2)
         >>> print(draw_node_boxes(("dp", "tp"), grid, np.array([0, 0, 1, 1]), ascii=True))

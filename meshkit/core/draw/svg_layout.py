@@ -105,13 +105,7 @@ class CellStyle:
 
 
 def cell_style(axes: Sequence[tuple[str, int]], num_ranks: int, max_rank: int) -> CellStyle:
-    """Return the measures of a cell; with more ranks, cells are smaller and show less text.
-
-    Args:
-        axes: name and size of the axes longer than 1.
-        num_ranks: the number of cells.
-        max_rank: the largest rank.
-    """
+    """Return the measures of a cell; with more ranks, cells are smaller and show less text."""
     bands, digits = len(axes), len(str(max_rank))
     if num_ranks <= MAX_LABELED:
         label = max((len(f"{axis}={size - 1}") for axis, size in axes), default=0)
@@ -178,12 +172,6 @@ def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:
 
 def num_columns(count: int, step: tuple[int, int], ratio: float, inner_size: int) -> int:
     """Return how many elements to put in a row so that all rows together approach a ratio.
-
-    Args:
-        count: the number of elements.
-        step: width and height of one element.
-        ratio: the preferred width to height.
-        inner_size: rows preferably hold a multiple or a divisor of it.
 
     Example:
         >>> num_columns(64, (1, 1), 1.0, 1), num_columns(64, (1, 1), 1.0, 32)

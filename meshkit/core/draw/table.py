@@ -28,15 +28,6 @@ def format_table(
     Columns of numbers are aligned right, all others left. If the table is too wide, the cells of
     the widest text column are wrapped.
 
-    Args:
-        header: the title of each column.
-        rows: the cells, one for each title.
-        width: columns of text to fit into, at least 40. A number is never cut.
-        ascii: whether to draw with ASCII characters only.
-
-    Returns:
-        Lines without a final newline and without trailing spaces.
-
     Example:
         >>> print(format_table(["axis", "size"], [["dp", "4"], ["sp", "2"]], ascii=True))
         axis  size

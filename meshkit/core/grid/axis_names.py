@@ -55,15 +55,6 @@ def parse_axes(names: str | Iterable[str]) -> tuple[str, ...]:
 def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes that an argument names, in the order written; none for an empty value.
 
-    Args:
-        argument: the name of the argument, for errors.
-        value: ``"dp sp"`` or ``("dp", "sp")``.
-        axes: the axes that exist.
-
-    Raises:
-        SpecError: if the value is neither, or names an axis twice.
-        UnknownAxisError: for an axis that does not exist.
-
     Example:
         >>> resolve_axes("data", "dp ep", ("dp", "ep", "tp"))
         ('dp', 'ep')
@@ -81,12 +72,7 @@ def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[s
 
 
 def check_axes_exist(names: Iterable[str], axes: tuple[str, ...]) -> None:
-    """Check that each name is one of the axes, and that none is repeated.
-
-    Raises:
-        UnknownAxisError: for the first unknown name, with the closest axis.
-        SpecError: if a name appears twice.
-    """
+    """Check that each name is one of the axes, and that none is repeated."""
     seen: set[str] = set()
     for name in names:
         if name not in axes:
@@ -126,17 +112,7 @@ def closest_axis(name: object, axes: Collection[str]) -> str | None:
 
 
 def check_names(names: Collection[object], *, inferable: bool = False) -> None:
-    """Check that einops, Python and meshkit's own options accept the names as axes.
-
-    Args:
-        names: the names.
-        inferable: whether a size may be -1. Only the fix of an error depends on it.
-
-    Raises:
-        SpecError: for the first name that is no ASCII identifier, starts or ends with an
-            underscore, or is a Python keyword, ``axis`` or the name of an option.
-        SpecError: if there is no name, or more names than numpy has dimensions.
-    """
+    """Check that einops, Python and meshkit's own options accept the names as axes."""
     for name in names:
         reason = _name_fault(name)
         if reason:

@@ -9,11 +9,7 @@ from .layout import Layout
 
 
 def check_member(layout: Layout, rank: int) -> None:
-    """Check that a rank is in a layout.
-
-    Raises:
-        CoordinateError: if it is not.
-    """
+    """Check that a rank is in a layout."""
     if rank not in layout:
         raise CoordinateError(
             f"rank {rank} is not in {layout!r}.",
@@ -29,10 +25,6 @@ def group_rank(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
 
     It is the row-major index of the coordinate along the axes as listed, the last one fastest.
     Without axes it is the position in the whole layout.
-
-    Raises:
-        UnknownAxisError: for an axis that the layout does not have.
-        CoordinateError: if the rank is not in the layout.
 
     Cost: O(axes).
 

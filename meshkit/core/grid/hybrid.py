@@ -31,12 +31,7 @@ def hybrid_layout(
     across: Mapping[str, int] | None,
     order: str | Iterable[str] | None,
 ) -> Layout:
-    """Return the layout of sizes within and across nodes; see :func:`meshkit.factor_world`.
-
-    Raises:
-        SpecError: if a size is invalid, more than one is open, or the product does not fit.
-        SpecError: if an axis has no standard position and ``order`` is None.
-    """
+    """Return the layout of sizes within and across nodes; see :func:`meshkit.factor_world`."""
     inner, outer = _parse_part("within", within), _parse_part("across", across)
     names = order_axes(dict.fromkeys((*outer, *inner), 1), order)
     if "dp" in names and "dp" not in {*outer, *inner}:
@@ -56,11 +51,7 @@ def hybrid_layout(
 
 
 def check_no_plain_sizes(sizes: Mapping[str, object], across: Mapping[str, int] | None) -> None:
-    """Check that no sizes are given by keyword in addition to those within and across nodes.
-
-    Raises:
-        SpecError: with the call that gives them across nodes.
-    """
+    """Check that no sizes are given by keyword in addition to those within and across nodes."""
     if sizes:
         line = f"{CALL} gives {', '.join(sizes)} in addition to within and across."
         known = across if isinstance(across, Mapping) else {}
@@ -70,11 +61,7 @@ def check_no_plain_sizes(sizes: Mapping[str, object], across: Mapping[str, int] 
 
 
 def _parse_part(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the sizes of one option as plain ints, each 1 or more, or -1.
-
-    Raises:
-        SpecError: if they are no mapping, or a name or a size is invalid.
-    """
+    """Return the sizes of one option as plain ints, each 1 or more, or -1."""
     if sizes is None:
         return {}
     if not isinstance(sizes, Mapping):
@@ -91,11 +78,7 @@ def _parse_part(option: str, sizes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def _check_one_open(parts: Mapping[str, int]) -> None:
-    """Check that at most one size is to be inferred.
-
-    Raises:
-        SpecError: with the names of the open sizes.
-    """
+    """Check that at most one size is to be inferred."""
     unknown = [part for part, size in parts.items() if size == -1]
     if len(unknown) > 1:
         line = f"{CALL} leaves {' and '.join(unknown)} open."

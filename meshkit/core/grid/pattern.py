@@ -21,14 +21,6 @@ PATTERN = re.compile(rf"\s*(?:(?:{PART.pattern})\s*)+")
 def parse_axis_pattern(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Return the axes of each name or bracket of a pattern.
 
-    Args:
-        pattern: axis names, some of them joined by a pair of brackets; each axis at most once.
-        axes: the axes that exist.
-
-    Raises:
-        SpecError: for a pattern that cannot be parsed.
-        UnknownAxisError: for an axis that does not exist.
-
     Example:
         >>> parse_axis_pattern("(dp sp) tp", ("dp", "sp", "tp"))
         (('dp', 'sp'), ('tp',))
@@ -47,12 +39,7 @@ def parse_axis_pattern(pattern: str, axes: tuple[str, ...]) -> tuple[tuple[str, 
 def rearrange_grid(
     grid: Ints, axes: tuple[str, ...], pattern: str, sizes: Mapping[str, int]
 ) -> Ints:
-    """Return the grid, rearranged by einops.
-
-    Raises:
-        SpecError: if einops rejects the pattern, or an axis is in the position of another one.
-            einops would take ``"sp dp -> ..."`` on axes dp, sp as new names for dp and sp.
-    """
+    """Return the grid, rearranged by einops."""
     import einops  # a layout that is never rearranged does not import it
 
     example = f'for example rearrange("{" ".join(axes)} -> ({" ".join(axes)})").'
@@ -72,11 +59,7 @@ def rearrange_grid(
 
 
 def _check_positions(pattern: str, axes: tuple[str, ...]) -> None:
-    """Check that no axis is in the position of another one on the left side.
-
-    Raises:
-        SpecError: with the pattern in the order of the axes.
-    """
+    """Check that no axis is in the position of another one on the left side."""
     left, _, right = pattern.partition("->")
     front, dots, back = left.partition("...")
     pairs = [*zip(TOKEN.findall(front), axes, strict=False)]

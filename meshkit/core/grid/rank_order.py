@@ -26,12 +26,7 @@ MAX_RANK = 2**63 - 2  # the end of a range up to it still fits int64
 
 
 class RankOrder:
-    """The ranks of a grid in row-major order of its positions.
-
-    Args:
-        ranks: distinct ranks. An arithmetic progression is kept as a range, so that equal orders
-            are equal objects however they were written.
-    """
+    """The ranks of a grid in row-major order of its positions."""
 
     def __init__(self, ranks: range | Ints) -> None:
         if isinstance(ranks, range):
@@ -45,15 +40,7 @@ class RankOrder:
 
     @classmethod
     def of(cls, ranks: Sequence[int] | Ints, num_positions: int | None) -> RankOrder:
-        """Return the checked order of ranks that a caller wrote.
-
-        Args:
-            ranks: the ranks, by position.
-            num_positions: the size of the grid; None means the number of ranks.
-
-        Raises:
-            SpecError: if the ranks are not distinct non-negative integers, one for each position.
-        """
+        """Return the checked order of ranks that a caller wrote."""
         ranks = ranks if isinstance(ranks, range) else _parse_ranks(ranks)
         if len(ranks) == 0:
             raise _ranks_error("ranks is empty")
@@ -184,13 +171,7 @@ def _compact(ranks: range | Ints) -> range | Ints:
 
 
 def unknown_rank_error(rank: int, layout: object, order: RankOrder) -> CoordinateError:
-    """Return the error for a rank that is not in a layout.
-
-    Args:
-        rank: the rank.
-        layout: the layout, of which the error shows the ``repr``.
-        order: its ranks.
-    """
+    """Return the error for a rank that is not in a layout."""
     return CoordinateError(
         f"rank {rank} is not in {layout!r}.",
         f"It has {count_noun(len(order), 'rank')}, {order}.",

@@ -21,27 +21,14 @@ STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
 
 def check_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
-    """Return the sizes as plain ints, each 1 or more, or -1, after a check of the names.
-
-    Args:
-        sizes: axis name to size. Integers of numpy count as ints.
-        inferable: whether a size may be -1. Only the fix of an error depends on it.
-
-    Raises:
-        SpecError: for an illegal name, a bool, a float, a str, zero, and a negative number other
-            than -1.
-    """
+    """Return the sizes as plain ints, each 1 or more, or -1, after a check of the names."""
     if not sizes or not sizes.keys() <= STANDARD_AXES:
         check_names(sizes, inferable=inferable)
     return parse_sizes(sizes, inferable=inferable)
 
 
 def parse_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
-    """Return the sizes as plain ints, as :func:`check_sizes` does, for names of any kind.
-
-    Raises:
-        SpecError: for a size that is neither 1 or more nor -1.
-    """
+    """Return the sizes as plain ints, as :func:`check_sizes` does, for names of any kind."""
     return {
         name: size
         if type(size) is int and size >= 1  # the usual case
@@ -74,11 +61,7 @@ def _guess_size(sizes: Mapping[str, object], size: object, *, inferable: bool) -
 
 
 def check_one_inferred(sizes: Mapping[str, int]) -> None:
-    """Check that at most one size is -1: of two, only the product could be inferred.
-
-    Raises:
-        SpecError: with the names of the axes without a size.
-    """
+    """Check that at most one size is -1: of two, only the product could be inferred."""
     unknown = [name for name, size in sizes.items() if size == -1]
     if len(unknown) > 1:
         first, *others = unknown
@@ -92,11 +75,7 @@ def check_one_inferred(sizes: Mapping[str, int]) -> None:
 
 
 def check_complete(sizes: Mapping[str, int]) -> None:
-    """Check that no size is -1, and that int64 can hold the product.
-
-    Raises:
-        SpecError: with the call that infers a size.
-    """
+    """Check that no size is -1, and that int64 can hold the product."""
     if -1 in sizes.values():
         check_one_inferred(sizes)
         unknown = next(name for name, size in sizes.items() if size == -1)
@@ -108,22 +87,14 @@ def check_complete(sizes: Mapping[str, int]) -> None:
 
 
 def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
-    """Check that int64 can hold the number of ranks.
-
-    Raises:
-        SpecError: with the sizes.
-    """
+    """Check that int64 can hold the number of ranks."""
     if num_ranks > MAX_RANKS:
         line = f"{CALL} has more ranks than int64 can hold."
         raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
 
 
 def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the sizes given as a mapping, for example from a config, with those given by keyword.
-
-    Raises:
-        SpecError: if ``sizes`` is not a mapping, or an axis is given twice.
-    """
+    """Return the sizes given as a mapping, such as a config, with those given by keyword."""
     if sizes is not None and not isinstance(sizes, Mapping):
         raise SpecError(
             f"sizes is {article(type(sizes).__name__)}.",
@@ -137,11 +108,7 @@ def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, objec
 
 
 def ordered_sizes(sizes: Mapping[str, object], order: str | Iterable[str] | None) -> dict[str, int]:
-    """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred.
-
-    Raises:
-        SpecError: for every fault that does not depend on the number of ranks.
-    """
+    """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred."""
     inferable = "dp" in sizes or order is not None
     checked = check_sizes(sizes, inferable=inferable) if sizes else {}  # no sizes: dp alone
     return order_axes(checked, order)
@@ -151,18 +118,6 @@ def order_axes(
     sizes: Mapping[str, int], order: str | Iterable[str] | None, *, can_add_dp: bool = True
 ) -> dict[str, int]:
     """Return the sizes with dp, the outermost axis first.
-
-    Args:
-        sizes: as :func:`check_sizes` returns them.
-        order: each axis name once, the outermost first; None is the standard order.
-        can_add_dp: whether ``dp`` may be missing from ``sizes`` although ``order`` names it.
-
-    Returns:
-        Axis name to size. ``dp`` without a size is -1, unless ``order`` leaves it out too.
-
-    Raises:
-        SpecError: if an axis has no standard position and ``order`` is not given.
-        SpecError: if ``order`` and the sizes do not name the same axes.
 
     Example:
         >>> order_axes({"tp": 2, "pp": 4}, None), order_axes({"tp": 2}, "tp dp")
@@ -182,16 +137,7 @@ def order_axes(
 
 
 def view_sizes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
-    """Return the sizes of a view, the outermost axis first: as written, or in ``order``.
-
-    Args:
-        sizes: as :func:`check_sizes` returns them.
-        order: as in :func:`order_axes`.
-
-    Raises:
-        SpecError: if standard axes are not in the standard order and ``order`` is not given: two
-            views of one job would then nest differently, which is rarely intended.
-    """
+    """Return the sizes of a view, the outermost axis first: as written, or in ``order``."""
     if order is not None:
         return order_axes(sizes, order, can_add_dp=False)
     written = [name for name in sizes if name in STANDARD]
@@ -235,11 +181,7 @@ def _no_position_error(sizes: Mapping[str, int]) -> SpecError:
 
 
 def _check_order(sizes: Mapping[str, int], names: tuple[str, ...], *, can_add_dp: bool) -> None:
-    """Check that the order names each axis once.
-
-    Raises:
-        SpecError: with all differences and an order that fits.
-    """
+    """Check that the order names each axis once."""
     if names:
         check_names(names)
     unsized = [n for n in names if n not in sizes and n != "dp"]
@@ -267,17 +209,6 @@ def infer_sizes(
     can_start: bool = True,
 ) -> dict[str, int]:
     """Return the sizes with the -1 replaced, so that their product is ``num_ranks``.
-
-    Args:
-        sizes: the outermost axis first, at most one of them -1.
-        num_ranks: the number of ranks.
-        evidence: the source of that number, for errors: ``"WORLD_SIZE = 6 (torchrun)"``.
-        owner: the noun for that which has these ranks, for errors.
-        can_start: whether more ranks can be started, so that a fix may say so.
-
-    Raises:
-        SpecError: if the product cannot be ``num_ranks``, with the numbers that would work.
-        SpecError: for more than one -1.
 
     Example:
         >>> infer_sizes({"dp": -1, "sp": 2, "tp": 4}, 64, "")

@@ -50,9 +50,6 @@ def select(axes: AxisStrides, names: Iterable[str]) -> Strides:
 def coalesce(steps: Strides) -> Strides:
     """Return the same positions in as few steps as possible.
 
-    Args:
-        steps: size and stride of each axis, the last the fastest.
-
     Example:
         >>> coalesce(((4, 4), (1, 4), (2, 2))), coalesce(((2, 1), (2, 2)))
         (((8, 2),), ((2, 1), (2, 2)))
@@ -122,10 +119,6 @@ def shift_position(position: int, size: int, stride: int, shift: int, *, wrap: b
 
 def permuted_positions(shape: Sequence[int], chain: Sequence[tuple[int, int]]) -> Ints:
     """Return the positions of a grid in the order of a chain of factors, the last one fastest.
-
-    Args:
-        shape: the shape of the grid.
-        chain: the factors of each axis. Their product is the axis size.
 
     Returns:
         int64 (positions,), each position once.

@@ -48,10 +48,6 @@ class Moves:
 def weight_moves(before: Layout, after: Layout) -> Moves:
     """Return the weights to fetch after a change of layout. Cost: O(num_ranks).
 
-    Args:
-        before: the old layout.
-        after: the new layout; ranks keep their numbers, and new ranks hold nothing.
-
     Example:
         >>> moves = weight_moves(Layout(dp=2, tp=2), Layout(dp=4))
         >>> [(str(share), ranks.tolist()) for share, ranks in moves.held.items()], moves.total
@@ -119,12 +115,6 @@ class Difference:
     def of(cls, before: Layout, after: Layout, batch: BatchPlan | None = None) -> Difference:
         """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks).
 
-        Args:
-            before: the old layout.
-            after: the new layout.
-            batch: the old batch plan over dp. Without one, a rank counts as owning other samples
-                if its index along dp or the size of dp changes.
-
         Example:
             >>> diff = Difference.of(Layout(dp=4, sp=2), Layout(dp=2, sp=4))
             >>> {axis: ranks.tolist() for axis, ranks in diff.groups.items()}
@@ -158,16 +148,7 @@ class Difference:
 
 
 def format_diff(difference: Difference, *, width: int = 80, ascii: bool = False) -> str:
-    """Return a difference as text.
-
-    Args:
-        difference: the difference.
-        width: the maximum line width in columns, at least 40; a number is never cut.
-        ascii: whether to draw with ASCII characters only.
-
-    Returns:
-        Lines without a final newline.
-    """
+    """Return a difference as text."""
     before, after = difference.before.sizes, difference.after.sizes
     rows = [
         [axis, str(before.get(axis, "-")), str(after.get(axis, "-")), summarize_ranks(ranks)]

@@ -17,11 +17,6 @@ def describe_disagreement(
 ) -> tuple[list[str], str]:
     """Return the evidence and the fix of the error that every rank raises.
 
-    Args:
-        requests: rank to its request, for the ranks that arrived.
-        processes: rank to its host and process.
-        missing: ranks that did not arrive.
-
     Example:
         >>> common, odd = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
         >>> evidence, fix = describe_disagreement({0: common, 1: common, 2: odd}, {2: "host b"}, [])

@@ -57,10 +57,6 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
 
     Ranks without a status are skipped. Cost: O(ranks x groups).
 
-    Args:
-        layout: the layout of the mesh.
-        statuses: rank to its status.
-
     Example:
         >>> statuses = {rank: RankStatus(rank, {"dp": 7 + (rank != 2)}) for rank in range(4)}
         >>> lagging_ranks(Layout(dp=2, sp=2), statuses)
@@ -85,15 +81,7 @@ def hang_error(
     silent: Mapping[int, str],
     format_coordinate: Callable[[int], str],
 ) -> CollectiveError:
-    """Return the error that all ranks raise.
-
-    Args:
-        summary: one line about the failed collective.
-        layout: the layout of the mesh.
-        statuses: the ranks that answered, with their status.
-        silent: the ranks that did not, with the facts known about each.
-        format_coordinate: returns the coordinate of a rank as text.
-    """
+    """Return the error that all ranks raise."""
     late = lagging_ranks(layout, statuses)
     first = _first_suspects(layout, statuses, late, silent)
     order = sorted([*late, *silent], key=lambda rank: (rank not in first, rank in silent))

@@ -78,15 +78,6 @@ class JobReport:
     ) -> JobReport:
         """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
 
-        Args:
-            plan: the layout, and the groups to create.
-            topology: the nodes of the ranks; None if unknown.
-            batch: the batch plan.
-            placement: the placement of the layout, if it was placed.
-
-        Raises:
-            CoordinateError: if a rank of the layout is not in the topology.
-
         Example:
             >>> report = JobReport.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
             >>> report.groups_per_rank, report.groups
@@ -173,16 +164,7 @@ HEADER = ("axis", "size", "stride", "groups", "first group")
 
 
 def format_job(report: JobReport, *, width: int = 80, ascii: bool = False) -> str:
-    """Return the report of a job as text.
-
-    Args:
-        report: the report.
-        width: the maximum line width in columns, at least 40; a number is never cut.
-        ascii: whether to draw with ASCII characters only.
-
-    Returns:
-        Lines without a final newline.
-    """
+    """Return the report of a job as text."""
     has_nodes = report.topology is not None
     header = [*HEADER, *["crosses nodes"] * has_nodes]
     axes = format_table(header, [_axis_cells(row) for row in report.axes], width=width, ascii=ascii)

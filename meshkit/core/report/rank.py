@@ -88,17 +88,6 @@ def rank_reports(
 ) -> Iterator[RankReport]:
     """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank.
 
-    Args:
-        layout: the layout of the mesh.
-        ranks: the ranks to report.
-        topology: the nodes of the ranks, or None.
-        batch: a batch plan over the axis dp, or None.
-        sequence: a sequence plan over cp and sp, or None.
-        seed: the seed of the job, or None.
-
-    Raises:
-        CoordinateError: if a rank is not in the layout, or not in the topology.
-
     Example:
         >>> [report.coordinate for report in rank_reports(Layout(dp=2, tp=2), [0, 3])]
         [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
@@ -142,12 +131,6 @@ def format_rank_table(
 ) -> str:
     """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks).
 
-    Args:
-        layout: the layout of the mesh.
-        topology: the nodes of the ranks, or None.
-        width: the maximum line width in columns, at least 40; a number is never cut.
-        ascii: whether to draw with ASCII characters only.
-
     Example:
         >>> print(format_rank_table(Layout(dp=2), Topology.even(2, nodes=2), ascii=True))
         rank  node  slot  dp
@@ -178,18 +161,7 @@ def _to_strings(numbers: Ints) -> list[str]:
 def format_rank(
     report: RankReport, layout: Layout, job: str, *, width: int = 80, ascii: bool = False
 ) -> str:
-    """Return the report of one rank as text.
-
-    Args:
-        report: the report.
-        layout: the layout of the mesh.
-        job: the layout and its nodes as text, for the first line.
-        width: the maximum line width in columns, at least 40; a number is never cut.
-        ascii: whether to draw with ASCII characters only.
-
-    Returns:
-        Lines without a final newline.
-    """
+    """Return the report of one rank as text."""
     has_seed = report.seed is not None
     header = ["axis", "index", "before", "after", "group", *["seed"] * has_seed]
     rows = [_axis_cells(axis, layout.sizes[axis.axis]) for axis in report.axes]

@@ -61,12 +61,6 @@ def assignments(
 
         sum over axes cut there: traffic[axis] * product of held / held[axis]
 
-    Args:
-        sizes: the axis sizes.
-        fanouts: the number of domains of each level in one domain of the next outer level, the
-            outermost first. Their product divides that of the sizes.
-        traffic: the amount that a rank sends to the next one along each axis.
-
     Example:
         >>> best = next(assignments((4, 2, 8), (2, 4), (1, 10, 100)))
         >>> best.rows, best.held, best.cost

@@ -42,19 +42,7 @@ class CrossingVerdict:
 def check_policies(
     layout: Layout, crossing: object, *, within: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the policy of each axis longer than 1 that has one other than ``"allow"``.
-
-    Args:
-        layout: the grid.
-        crossing: the policies that the caller passed, or None.
-        within: axes that the caller declared to be on one node. Their default is a warning, as
-            for tp.
-
-    Raises:
-        SpecError: if ``crossing`` is not a mapping of axes to ``"error"``, ``"warn"`` or
-            ``"allow"``.
-        UnknownAxisError: if it names an axis that the layout does not have.
-    """
+    """Return the policy of each axis longer than 1 that has one other than ``"allow"``."""
     policies = {} if crossing is None else crossing
     if not isinstance(policies, Mapping):
         line = f"crossing is {crossing!r}, {article(type(crossing).__name__)}."
@@ -75,11 +63,6 @@ def check_crossings(
     layout: Layout, topology: Topology, policies: Mapping[str, str]
 ) -> CrossingVerdict:
     """Return the error and the warning about axes that cross nodes.
-
-    Args:
-        layout: the grid.
-        topology: the node of each rank.
-        policies: axis to policy. All other axes may cross.
 
     Cost: O(axes * ranks).
     """
@@ -140,20 +123,6 @@ def suggest_fix(
 
     Every change in the text was tried and works.
 
-    Args:
-        layout: the grid.
-        topology: the node of each rank.
-        axis: the axis that should not cross.
-        level: the level whose domains the axis should not cross.
-
-    Returns:
-        The parts of a fix; none if the axis does not cross.
-
-    Raises:
-        UnknownAxisError: if the layout does not have the axis.
-        CoordinateError: if a rank of the layout is not in the topology.
-        SpecError: if the level is unknown.
-
     Cost: a few calls of :func:`~meshkit.core.topology.placement.placed`.
 
     Example:
@@ -205,11 +174,7 @@ def _fits_in_blocks(layout: Layout, topology: Topology, axis: str, level: str) -
 
 
 def _shrink(layout: Layout, axis: str, size: int) -> tuple[Layout, Changes]:
-    """Return a layout of equally many ranks with less of an axis and more of dp (or another axis).
-
-    Returns:
-        The layout and its changes. A new axis is the outermost.
-    """
+    """Return a layout of as many ranks with less of an axis and more of dp (or another axis)."""
     other = next(name for name in ("dp", *layout.axes, "pp") if name != axis)
     names = layout.axes if other in layout.axes else (other, *layout.axes)
     grown = layout.sizes.get(other, 1) * (layout.sizes[axis] // size)

@@ -27,15 +27,6 @@ def parse_hostfile(
 ) -> Topology:
     r"""Return the topology of a text that has a line for each rank, in the order of ranks.
 
-    Args:
-        text: in each line the host, then optionally its rack, row and hall. Empty lines and
-            comments after ``#`` are skipped.
-
-    Raises:
-        SpecError: if there is no line, if lines have different numbers of words or more than four,
-            if a word contains ``=`` as in MPI hostfiles, or if a host is in two racks, a rack in
-            two rows, or a row in two halls.
-
     Cost: O(ranks).
 
     Example:
@@ -57,11 +48,7 @@ def parse_hostfile(
 
 
 def _rows(text: str) -> Iterator[Row]:
-    """Yield the words of each line that has any.
-
-    Raises:
-        SpecError: if a word contains ``=``.
-    """
+    """Yield the words of each line that has any."""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         for word in words:
@@ -75,11 +62,7 @@ def _rows(text: str) -> Iterator[Row]:
 
 
 def _check_columns(rows: Sequence[Row]) -> None:
-    """Check that all lines have equally many words, four at most.
-
-    Raises:
-        SpecError: if they do not.
-    """
+    """Check that all lines have equally many words, four at most."""
     (first, first_words), most = rows[0], len(LEVELS)
     for number, words in rows:
         line = f"line {number} has {count_noun(len(words), 'word')}"
@@ -91,11 +74,7 @@ def _check_columns(rows: Sequence[Row]) -> None:
 
 
 def _parents(rows: Sequence[Row], column: int) -> dict[str, str]:
-    """Return the domain in a column for each domain in the column before.
-
-    Raises:
-        SpecError: if one domain is in two.
-    """
+    """Return the domain in a column for each domain in the column before."""
     parents: dict[str, tuple[int, str]] = {}
     for number, words in rows:
         inner, parent = words[column - 1], words[column]

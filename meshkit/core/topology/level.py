@@ -31,9 +31,6 @@ class Level:
 def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
     """Assign numbers to the labels in order of first appearance.
 
-    Returns:
-        The number of each label, and a name for each number.
-
     Example:
         >>> numbers, names = number_labels("rack", ["east", "west", "east"])
         >>> numbers.tolist(), names, number_labels("rack", [7])[1]
@@ -51,11 +48,7 @@ def name_domains(level: str, labels: Iterable[object]) -> tuple[str, ...]:
 
 
 def check_nested(level: Level, inner_levels: tuple[Level, ...]) -> None:
-    """Check that a level splits no domain of the levels inside it.
-
-    Raises:
-        SpecError: if it splits one; the error names the first.
-    """
+    """Check that a level splits no domain of the levels inside it."""
     for inner in inner_levels:
         parts = np.unique(np.stack([inner.of_node, level.of_node]), axis=1)[0]
         split = np.flatnonzero(np.bincount(parts) > 1)

@@ -291,11 +291,7 @@ class Topology:
 
 
 def _positive(name: str, value: object) -> int:
-    """Return a number of ranks, nodes or racks as a plain int.
-
-    Raises:
-        SpecError: if it is not an int from 1 to 2**63 - 2.
-    """
+    """Return a number of ranks, nodes or racks as a plain int."""
     number = parse_integer(value)
     if number is not None and 1 <= number <= MAX_RANK:
         return number

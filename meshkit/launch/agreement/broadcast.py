@@ -21,17 +21,6 @@ def broadcast_from_rank_0(
     """Return the message of rank 0, on every rank. Collective.
 
     Cost: one store operation on rank 0, two on the others.
-
-    Args:
-        participants: the ranks and their store.
-        key: the key of the message, which was never used before.
-        compute: returns the message; called on rank 0 only.
-        deadline: the end of the wait for rank 0.
-        what: the contents of the message, for the error.
-        fix: the fix of the error.
-
-    Raises:
-        RankTimeoutError: if rank 0 did not send it in time.
     """
     store, world = participants.store, participants.world
     if world.rank == 0:

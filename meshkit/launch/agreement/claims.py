@@ -54,13 +54,7 @@ class Claim:
 def conflicting_claim(
     store: dist.Store, rank: int, claims: tuple[Claim, ...]
 ) -> MeshkitError | None:
-    """Make the claims of this rank; return the error of the first that conflicts, or None.
-
-    Args:
-        store: the store of the round.
-        rank: the rank of this process.
-        claims: its claims.
-    """
+    """Make the claims of this rank; return the error of the first that conflicts, or None."""
     for claim in claims:
         own = Claimant(rank, claim.value, ProcessIdentity.current())
         first = Claimant.from_json(store.compare_set(claim_key(claim.key), "", own.to_json()))

@@ -42,19 +42,6 @@ def commit(
     """Return the result of ``create``, once every rank has created it. Collective.
 
     Cost: 5 store operations per rank.
-
-    Args:
-        proposal: the request of the round that follows creation.
-        participants: the ranks and their store; None if there is no store. Then no rank waits.
-        timeout: how long ranks wait for each other; at least 10 s are used.
-        create: receives the timeout under which a group must connect.
-        undo: destroys the result of ``create`` after another rank has failed.
-        connects: whether creation waits for peers. If not, only the round has a deadline.
-
-    Raises:
-        RankTimeoutError: if ranks died meanwhile, with their numbers, within ``timeout`` plus 8 s.
-        DisagreementError: if another rank could not create it, with the error of that rank.
-        BaseException: the error of ``create``, on the rank that is the reason.
     """
     limit = max(timeout, MIN_TIMEOUT)
     deadline = Deadline.after(limit + REPORT_GRACE)
@@ -85,11 +72,7 @@ def commit(
 def _find_reason(
     proposal: Proposal, participants: Participants, deadline: Deadline, error: RuntimeError
 ) -> None:
-    """Find out why creation failed, unless this rank is the reason.
-
-    Raises:
-        MeshkitError: with the ranks that died, or the rank that failed first.
-    """
+    """Find out why creation failed, unless this rank is the reason."""
     rank = participants.world.rank
     failure = failure_report(proposal.conflict_summary, rank, error)
     try:
@@ -104,12 +87,7 @@ def _find_reason(
 def _run_bounded(
     limit: timedelta, work: Callable[[], Created], undo: Callable[[Created], None]
 ) -> Created:
-    """Return the result of the work, or undo it if it comes too late.
-
-    Raises:
-        RuntimeError: if the work took too long: the store does not answer, or torch below 2.13
-            waits under the group's own timeout.
-    """
+    """Return the result of the work, or undo it if it comes too late."""
     try:
         return run_with_deadline((limit + REPORT_GRACE / 2).total_seconds(), work, late=undo)
     except DeadlineExceededError:

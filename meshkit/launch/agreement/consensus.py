@@ -133,26 +133,6 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
     Collective over the participants.
 
     Cost: 5 store operations per rank.
-
-    Args:
-        proposal: the request of this rank.
-        participants: the ranks and their store.
-        deadline: the end of the wait for the other ranks.
-
-    Returns:
-        The id of the round, the same on every rank.
-
-    Raises:
-        DisagreementError: if ranks request different things, or one of them failed; the same on
-            every rank.
-        MeshkitError: the error of conflicting claims, the same on every rank.
-        RankTimeoutError: if ranks did not check in, the same on every rank that did; or if the
-            store is lost. Ranks raise it at most so long after the deadline:
-
-            * 1 s to read the check-ins;
-            * 1 s more if a FileStore rounds;
-            * 1 s more on rank 0, which stays so that others can read;
-            * 4 s in all if the store is silent.
     """
 
     def take_part() -> tuple[int, str]:
@@ -175,11 +155,6 @@ def announce_failure(proposal: Proposal, participants: Participants, error: Base
 
     Local. Rank 0 waits up to 5 s for the others to read it. Nothing happens if no rank waits, or if
     the store is gone.
-
-    Args:
-        proposal: the request that the other ranks compare.
-        participants: the ranks and their store.
-        error: the error of this rank, which the caller raises.
     """
     rank = participants.world.rank
     report = failure_report(proposal.conflict_summary, rank, error)

@@ -15,13 +15,7 @@ MAX_NAMES = 8  # ranks or hosts that an error names one by one
 def disagreement_error(
     summary: str, check_ins: Mapping[int, CheckIn], missing: Sequence[int]
 ) -> DisagreementError:
-    """Return the error of ranks whose requests differ.
-
-    Args:
-        summary: the first line.
-        check_ins: the ranks that arrived.
-        missing: the ranks that did not.
-    """
+    """Return the error of ranks whose requests differ."""
     from ...core.report.disagreement import describe_disagreement, group_equal_requests
 
     requests = {rank: check_in.request for rank, check_in in check_ins.items()}
@@ -43,16 +37,7 @@ def missing_ranks_error(
     describe_rank: Callable[[int], str] | None,
     *evidence: str,
 ) -> RankTimeoutError:
-    """Return the error that names the ranks that did not arrive.
-
-    Args:
-        stage: the part of the call, for example ``"the end of "``; empty for its beginning.
-        seconds: the timeout.
-        check_ins: the ranks that arrived.
-        missing: the ranks that did not.
-        describe_rank: returns the coordinate of a rank as text; None leaves it out.
-        *evidence: more lines.
-    """
+    """Return the error that names the ranks that did not arrive."""
     names = first_few([f"{r} ({describe_rank(r)})" if describe_rank else str(r) for r in missing])
     hosts = first_few(sorted({check_in.process.host for check_in in check_ins.values()}))
     on_hosts = f" on {plural('host', len(hosts))} {', '.join(hosts)}" if hosts else ""
@@ -73,13 +58,7 @@ def first_few(names: list[str]) -> list[str]:
 
 
 def failure_report(summary: str, rank: int, error: BaseException) -> DisagreementError:
-    """Return the error that the other ranks raise when a rank's own call failed.
-
-    Args:
-        summary: the first line.
-        rank: the rank that failed.
-        error: its error.
-    """
+    """Return the error that the other ranks raise when a rank's own call failed."""
     if isinstance(error, MeshkitError):
         # the call of the failed rank, not of the rank that raises the report
         call = "this call" if error.call is None else str(error.call)

@@ -80,13 +80,6 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
     """Import the modules that make a device known to torch.
 
     Selects this rank's module first. Does nothing for a device without a bridge.
-
-    Args:
-        device_type: the device type, as torch names it.
-        local_rank: the index of this rank on its node; None selects no module.
-
-    Raises:
-        LaunchError: if the bridge cannot be imported, or no module is left for this rank.
     """
     row = accelerator_row(device_type)
     if local_rank is not None:

@@ -20,14 +20,7 @@ def accelerator() -> str | None:
 
 
 def parse_device(requested: str | torch.device | None) -> torch.device:
-    """Return the requested device, possibly without an index.
-
-    Args:
-        requested: a device or its name; None means the accelerator, or the cpu without one.
-
-    Raises:
-        LaunchError: if torch does not know the device.
-    """
+    """Return the requested device, possibly without an index."""
     try:
         if not isinstance(requested, str | torch.device | None):
             raise TypeError(f"a device, or its name, not {requested!r}")
@@ -39,16 +32,7 @@ def parse_device(requested: str | torch.device | None) -> torch.device:
 
 
 def select_device(requested: str | torch.device | None, local_rank: int) -> torch.device:
-    """Return the device of this process and make an accelerator torch's current device.
-
-    Args:
-        requested: a device or its type; None means the accelerator, or the cpu without one.
-            The index defaults to 0 if one device is visible, else to ``local_rank``.
-        local_rank: the index of this rank on its node.
-
-    Raises:
-        LaunchError: if torch does not know the device, or this process does not see it.
-    """
+    """Return the device of this process and make an accelerator torch's current device."""
     # `installed` reads many folders, so it runs only without a request
     kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
     load_bridge(kind, local_rank)  # before torch can read the device
@@ -93,15 +77,7 @@ def device_uuid(device: torch.device) -> str | None:
 
 
 def select_backend(requested: str | None, device: torch.device) -> str:
-    """Return the requested backend, else torch's default for the device, else the table's.
-
-    Args:
-        requested: a backend, or one per device type; None means the default.
-        device: the device of this rank.
-
-    Raises:
-        LaunchError: if this build of torch lacks the backend, or it cannot serve the device.
-    """
+    """Return the requested backend, else torch's default for the device, else the table's."""
     name = _default_backend(device.type) if requested is None else requested
     backend = check_backend(name)
     kind = backend_for(backend, device.type)
@@ -123,11 +99,7 @@ def _default_backend(device_type: str) -> str:
 
 
 def check_backend(name: object) -> str:
-    """Return the name of a backend in lower case: ``"gloo"``, ``"cpu:gloo,cuda:nccl"``.
-
-    Raises:
-        LaunchError: if the name is malformed, or this build of torch lacks the backend.
-    """
+    """Return the name of a backend in lower case: ``"gloo"``, ``"cpu:gloo,cuda:nccl"``."""
     parts = [part.strip() for part in name.lower().split(",")] if isinstance(name, str) else [""]
     pairs = [(kind, backend) for kind, _, backend in (part.rpartition(":") for part in parts)]
     per_device = all(kind.isidentifier() for kind, _ in pairs) and len(dict(pairs)) == len(pairs)

@@ -26,14 +26,6 @@ def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[F
 
     Imports torch and joins no job.
 
-    Args:
-        environ: the variables to read; None means ``os.environ``.
-        deadline: the limit of one lookup, in seconds.
-
-    Returns:
-        The findings in a fixed order. If torch cannot be used, the findings about its devices
-        and backends are missing.
-
     Cost: up to three name lookups, each within ``deadline``.
     """
     env = os.environ if environ is None else environ
@@ -59,11 +51,7 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def check_shared_memory(folder: str = "/dev/shm") -> Finding:
-    """Check the size of this machine's shared memory.
-
-    Args:
-        folder: its mount point.
-    """
+    """Check the size of this machine's shared memory."""
     try:
         stats = os.statvfs(folder)
     except OSError:

@@ -28,14 +28,7 @@ SLOW = 1.0  # seconds; a longer lookup delays every connection noticeably
 def check_interfaces(
     world: World | None, env: Env, *, nccl: bool, deadline: float = DEADLINE
 ) -> list[Finding]:
-    """Check this host's name and its reverse, the master's name, and gloo's and NCCL's interfaces.
-
-    Args:
-        world: the world of this process; None if its launcher's variables are invalid.
-        env: the variables to read.
-        nccl: whether this torch has NCCL.
-        deadline: seconds for each lookup.
-    """
+    """Check the names of this host and of the master, and the interfaces of gloo and NCCL."""
     host = socket.gethostname()
     lookup = look_up_addresses(host, deadline)
     findings = [check_host_name(host, lookup, world, env)]
@@ -52,14 +45,7 @@ def check_interfaces(
 
 
 def check_host_name(host: str, lookup: Lookup, world: World | None, env: Env) -> Finding:
-    """Check that this machine's name has an address that other nodes can reach.
-
-    Args:
-        host: the name.
-        lookup: the lookup of its addresses.
-        world: the world of this process, or None.
-        env: the variables; with GLOO_SOCKET_IFNAME the address of the name is not used.
-    """
+    """Check that this machine's name has an address that other nodes can reach."""
     finding = check_lookup("host name", host, lookup)
     is_reachable = not lookup.values or not is_loopback(lookup.values[0])
     if is_reachable or not _has_several_nodes(world) or env.get("GLOO_SOCKET_IFNAME"):
@@ -71,11 +57,6 @@ def check_host_name(host: str, lookup: Lookup, world: World | None, env: Env) ->
 
 def check_lookup(name: str, host: str, lookup: Lookup) -> Finding:
     """Check that a host name has addresses and that its lookup was fast.
-
-    Args:
-        name: the finding's name.
-        host: the name that was looked up.
-        lookup: the lookup of its addresses.
 
     Example:
         >>> check_lookup("host name", "a", Lookup(("10.0.0.3",), "", 0.001)).found
@@ -93,11 +74,6 @@ def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> F
     """Check that the reverse lookup of an address is fast, whether or not it finds a name.
 
     torch's TCPStore looks up the name of each client that connects, and waits for the result.
-
-    Args:
-        host: this machine's name, for the advice.
-        address: this machine's address.
-        deadline: seconds.
     """
     lookup = look_up_name(address, deadline)
     text = f"{address} is {lookup.values[0]}" if lookup.values else f"{address}: {lookup.error}"
@@ -107,13 +83,7 @@ def check_reverse_name(host: str, address: str, deadline: float = DEADLINE) -> F
 
 
 def check_gloo_interface(env: Env, available: Interfaces, addresses: Sequence[str]) -> Finding:
-    """Check the interfaces in GLOO_SOCKET_IFNAME, else the one with the host name's address.
-
-    Args:
-        env: the variables to read.
-        available: the interfaces of this machine.
-        addresses: the addresses of the host name. gloo uses the first that this machine has.
-    """
+    """Check the interfaces in GLOO_SOCKET_IFNAME, else the one with the host name's address."""
     value = env.get("GLOO_SOCKET_IFNAME", "")
     if len(value) > 1:  # torch ignores a shorter value
         missing = [name for name in value.split(",") if name not in available]
@@ -128,10 +98,6 @@ def check_gloo_interface(env: Env, available: Interfaces, addresses: Sequence[st
 
 def check_nccl_interface(env: Env, available: Interfaces) -> Finding:
     """Check the interfaces that NCCL_SOCKET_IFNAME selects, else report NCCL's own choice.
-
-    Args:
-        env: the variables to read.
-        available: the interfaces of this machine.
 
     Example:
         >>> check_nccl_interface({"NCCL_SOCKET_IFNAME": "^lo"}, {"lo": [], "eth0": []}).found

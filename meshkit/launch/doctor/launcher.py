@@ -15,9 +15,6 @@ ENDPOINT_FIELDS = ("master_addr", "master_port", "init_method")
 def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
     """Return the world of this process and one finding per field, or the launcher's error.
 
-    Args:
-        env: the variables to read.
-
     Example:
         >>> _, findings = check_launcher({"RANK": "3", "WORLD_SIZE": "4"})
         >>> findings[1]

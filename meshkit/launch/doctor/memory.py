@@ -14,14 +14,7 @@ LIMITS = (  # memory limit of a container: cgroup version 2, then 1
 
 
 def memory(limits: Iterable[str] = LIMITS) -> int | None:
-    """Return the bytes of this machine, or of its container if that has fewer. Local.
-
-    Args:
-        limits: files that hold a number of bytes, or a word if there is no limit.
-
-    Returns:
-        None if the system does not report it.
-    """
+    """Return the bytes of this machine, or of its container if that has fewer. Local."""
     sizes = []
     with suppress(OSError, ValueError, AttributeError):  # not on this platform
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

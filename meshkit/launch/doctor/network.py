@@ -39,10 +39,6 @@ class Lookup:
 def lookup(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lookup:
     """Run a query that may block and return its result, or an error after the deadline.
 
-    Args:
-        query: the lookup. An OSError or UnicodeError becomes the error of the result.
-        deadline: seconds; ``run_with_deadline`` adds 0.2 s.
-
     Example:
         >>> lookup(lambda: ["10.0.0.3"]).values
         ('10.0.0.3',)
@@ -62,12 +58,7 @@ def lookup(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lo
 
 
 def look_up_addresses(host: str, deadline: float = DEADLINE) -> Lookup:
-    """Look up the addresses of a host name, each once.
-
-    Args:
-        host: a name, or an address as text.
-        deadline: seconds.
-    """
+    """Look up the addresses of a host name, each once."""
 
     def query() -> list[str]:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -77,12 +68,7 @@ def look_up_addresses(host: str, deadline: float = DEADLINE) -> Lookup:
 
 
 def look_up_name(address: str, deadline: float = DEADLINE) -> Lookup:
-    """Look up the name of an address; the result is the address itself if it has no name.
-
-    Args:
-        address: IPv4 or IPv6, as text.
-        deadline: seconds.
-    """
+    """Look up the name of an address; the result is the address itself if it has no name."""
     return lookup(lambda: [socket.getnameinfo((address, 0), 0)[0]], deadline)
 
 
@@ -120,10 +106,6 @@ def list_interfaces() -> dict[str, tuple[str, ...]]:
 def interface_of(address: str, interfaces: Interfaces) -> str | None:
     """Return the interface that has an address, or None.
 
-    Args:
-        address: IPv4 or IPv6, as text. Every loopback address is on the loopback interface.
-        interfaces: interface to its addresses.
-
     Example:
         >>> interface_of("10.0.0.3", {"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"]})
         'eth0'
@@ -135,12 +117,6 @@ def interface_of(address: str, interfaces: Interfaces) -> str | None:
 
 def match_interfaces(pattern: str, names: Collection[str]) -> list[str]:
     """Return the interfaces that a value of NCCL_SOCKET_IFNAME selects.
-
-    Args:
-        pattern: comma-separated prefixes of names, each optionally with a port. After ``=`` they
-            are full names. A leading ``^`` selects all other interfaces. (Source: NCCL's guide,
-            under NCCL_SOCKET_IFNAME.)
-        names: the interfaces of this machine.
 
     Example:
         >>> names = ["lo", "eth0", "eth1", "docker0"]

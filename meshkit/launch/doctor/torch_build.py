@@ -91,12 +91,7 @@ def _no_devices(torch: ModuleType, env: Env, messages: Sequence[str]) -> Finding
 
 
 def check_backends(torch: ModuleType, device_type: str) -> Finding:
-    """Check that this torch has a backend for the device, and list all backends.
-
-    Args:
-        torch: the module.
-        device_type: the device of the tensors in a collective.
-    """
+    """Check that this torch has a backend for the device, and list all backends."""
     needed = accelerator_row(device_type).backends
     advice = f"install a torch built with {' or '.join(needed)}."
     if not torch.distributed.is_available():

@@ -162,9 +162,6 @@ def _check_others(world: World, others: list[Launcher], env: Env) -> None:
     """Check RANK against the rank that another launcher sets for a job of the same size.
 
     If the sizes differ, one launcher was started inside the other, which is normal.
-
-    Raises:
-        LaunchError: if the ranks differ.
     """
     for row in others:
         rank, size = first_set(row.rank, env), first_set(row.world_size, env)

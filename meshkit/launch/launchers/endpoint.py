@@ -55,11 +55,7 @@ class NodeList:
             return []
 
     def find(self, launcher: str, env: Env) -> Endpoint | None:
-        """Return the endpoint on the first node.
-
-        Raises:
-            LaunchError: if the list is malformed.
-        """
+        """Return the endpoint on the first node."""
         name = first_set(self.hosts, env)
         # The list is sorted, but with this distribution a host file may put rank 0 on any host.
         if name is None or env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary"):

@@ -21,14 +21,6 @@ def world_from_launcher(row: Launcher, env: Env, *, others: list[Launcher]) -> W
     """Return the world that one launcher's variables describe.
 
     Fields without a variable are derived from other variables of the same launcher.
-
-    Args:
-        row: the launcher.
-        env: the variables.
-        others: the launchers that match as well, for the error.
-
-    Raises:
-        LaunchError: if a variable is missing or malformed, or two contradict each other.
     """
     fields = {**_number_fields(row, env, _hint(row, env, others)), **_local_size(row, env)}
     _check(row, fields, env)
@@ -84,11 +76,7 @@ def _local_size(row: Launcher, env: Env) -> Fields:
 
 
 def _check(row: Launcher, fields: Fields, env: Env) -> None:
-    """Check that each index is below its count and that no node is larger than the job.
-
-    Raises:
-        LaunchError: if one is not.
-    """
+    """Check that each index is below its count and that no node is larger than the job."""
     pairs = (
         ("rank", "world_size"),
         ("local_rank", "local_world_size"),

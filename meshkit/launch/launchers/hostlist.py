@@ -29,12 +29,6 @@ def host_names(text: str) -> Iterator[str]:
     same first host.) The start of a range sets the number of digits. Steps such as ``n[0-6:2]``
     are supported. Pure.
 
-    Args:
-        text: ``"rack[1-2]node[3-4],login1"``.
-
-    Raises:
-        ValueError: if the text is malformed, when iteration reaches the fault.
-
     Example:
         >>> list(host_names("rack[1-2]node[3-4],login1"))
         ['rack1node3', 'rack1node4', 'rack2node3', 'rack2node4', 'login1']
@@ -44,11 +38,7 @@ def host_names(text: str) -> Iterator[str]:
 
 
 def first_host(text: str) -> str:
-    """Return the first host of a node list.
-
-    Raises:
-        ValueError: if the list is malformed or empty.
-    """
+    """Return the first host of a node list."""
     name = next(_names(text), None)
     if name is None:
         raise ValueError("no hosts")
@@ -57,15 +47,6 @@ def first_host(text: str) -> str:
 
 def task_counts(text: str) -> list[int]:
     """Return the number of tasks on each node.
-
-    Args:
-        text: ``"2(x3),1"``.
-
-    Returns:
-        One number per node.
-
-    Raises:
-        ValueError: if the list is malformed.
 
     Example:
         >>> task_counts("2(x3),1")
@@ -112,11 +93,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _bounds(part: str) -> tuple[str, str, int]:
-    """Return first, last and step of a range.
-
-    Raises:
-        ValueError: if the range is malformed.
-    """
+    """Return first, last and step of a range."""
     match = _RANGE.fullmatch(part.strip())
     if match is None or match[3] == "0" or int(match[2] or match[1]) < int(match[1]):
         raise ValueError(f"not a range: {part!r}")

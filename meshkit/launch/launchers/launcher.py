@@ -75,12 +75,6 @@ def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool
     """Return whether srun set the variables of an MPI launcher through its PMI.
 
     Their values then equal those of srun's own variables.
-
-    Args:
-        rank: the variables of the rank.
-        world_size: the variables of the number of ranks.
-        env: the environment.
-        own: variables that only the MPI launcher itself sets.
     """
     if "SLURM_STEP_ID" not in env or any(name in env for name in own):
         return False

@@ -180,10 +180,6 @@ def job_name(env: Env, launcher: str) -> str:
     """Return the launcher's name of the job of this process; empty if it sets none.
 
     A heterogeneous Slurm job has no name here: its parts have different names.
-
-    Args:
-        env: the environment.
-        launcher: the name of its row.
     """
     names = next((row.job for row in LAUNCHERS if row.name == launcher), ())
     if "SLURM_HET_SIZE" in env:
@@ -192,12 +188,7 @@ def job_name(env: Env, launcher: str) -> str:
 
 
 def job_hosts(env: Env, launcher: str) -> list[str]:
-    """Return the hosts on which a launcher started the job; empty if it does not list them.
-
-    Args:
-        env: the environment.
-        launcher: the name of its row.
-    """
+    """Return the hosts on which a launcher started the job; empty if it does not list them."""
     sources = next((row.endpoint_sources for row in LAUNCHERS if row.name == launcher), ())
     return next((source.host_names(env) for source in sources if isinstance(source, NodeList)), [])
 
@@ -207,11 +198,6 @@ def contradicting_variables(env: Env, rank: int, world_size: int) -> set[str]:
 
     These mark a launcher that precedes the hand-written row, or hold another rank of a job of
     the same size.
-
-    Args:
-        env: the environment.
-        rank: the value that RANK will have.
-        world_size: the value that WORLD_SIZE will have.
     """
     index = LAUNCHERS.index(HAND_WRITTEN)
     preceding = {name for row in LAUNCHERS[:index] for names in row.markers for name in names}

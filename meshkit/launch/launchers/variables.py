@@ -32,23 +32,7 @@ def read_int(
     optional: bool = False,
     hint: str = "",
 ) -> tuple[int, str] | None:
-    """Return a variable as an int from ``least`` to ``most``, and its name.
-
-    Args:
-        launcher: the launcher to name in an error.
-        names: the variables that may hold the number.
-        env: the environment.
-        least: the smallest valid value.
-        most: the largest valid value; None for no limit.
-        optional: whether the variable may be missing.
-        hint: a line of evidence for the error.
-
-    Returns:
-        None if the variable is optional and not set.
-
-    Raises:
-        LaunchError: if it is missing, empty, not a number or out of range.
-    """
+    """Return a variable as an int from ``least`` to ``most``, and its name."""
     name = first_set(names, env)
     if name is None and optional:
         return None
@@ -70,11 +54,7 @@ def read_int(
 
 
 def read_text(launcher: str, names: Names, env: Env) -> tuple[str, str] | None:
-    """Return a variable without surrounding blanks, and its name; None if it is not set.
-
-    Raises:
-        LaunchError: if it is empty.
-    """
+    """Return a variable without surrounding blanks, and its name; None if it is not set."""
     name = first_set(names, env)
     if name is None:
         return None
@@ -87,21 +67,13 @@ def read_text(launcher: str, names: Names, env: Env) -> tuple[str, str] | None:
 def raise_invalid(
     launcher: str, variables: Mapping[str, str | None], fault: str, *evidence: str, fix: str
 ) -> NoReturn:
-    """Raise the error of a recognised launcher whose variables are invalid.
-
-    Raises:
-        LaunchError: always.
-    """
+    """Raise the error of a recognised launcher whose variables are invalid."""
     line = f"the launcher {launcher} was recognised, but {fault}."
     raise LaunchError(line, *evidence, fix=fix, variables=dict(variables))
 
 
 def raise_conflict(launcher: str, env: Env, first: str, second: str, fault: str) -> NoReturn:
-    """Raise the error of two variables that contradict each other.
-
-    Raises:
-        LaunchError: always, with both variables and their values.
-    """
+    """Raise the error of two variables that contradict each other."""
     values = {name: env.get(name) for name in (first, second)}
     passed = any(name.startswith("argument ") for name in values)
     raise LaunchError(

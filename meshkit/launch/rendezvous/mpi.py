@@ -27,14 +27,6 @@ def address_by_mpi(world: World, deadline: Deadline) -> tuple[World, dist.Store 
 
     Rank 0 holds the port from its choice to its use, by the store that is returned too. The import
     of mpi4py starts MPI, which waits for all ranks without a deadline.
-
-    Args:
-        world: this process.
-        deadline: the end of the wait for rank 0's message.
-
-    Raises:
-        LaunchError: if mpi4py is missing, or was built for another MPI than the launcher's.
-        RankTimeoutError: if rank 0 did not send its message in time.
     """
     mpi = _import_mpi(world)
     holder = _host_store(world, deadline)
@@ -99,12 +91,7 @@ def _import_mpi(world: World) -> ModuleType:
 
 
 def unknown_address_error(world: World, *evidence: str) -> LaunchError:
-    """Return the error of a job whose ranks know no store.
-
-    Args:
-        world: this process.
-        *evidence: more lines.
-    """
+    """Return the error of a job whose ranks know no store."""
     variables = {"MASTER_ADDR": world.master_addr, "MASTER_PORT": world.master_port}
     return LaunchError(
         f"rank {world.rank} of {world.world_size} has no address of the job's store.",

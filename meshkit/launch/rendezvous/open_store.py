@@ -23,17 +23,7 @@ PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does n
 
 
 def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> dist.Store:
-    """Return the store of this job.
-
-    Args:
-        world: this process, and the address of the store.
-        deadline: the end of the wait for the host of the store.
-        keep_file: whether a store file outlives this rank, which may be its last user.
-
-    Raises:
-        LaunchError: if no address is known, or rank 0 cannot host the store there.
-        RankTimeoutError: if the host of the store did not answer in time.
-    """
+    """Return the store of this job."""
     if world.world_size == 1 and world.init_method in (None, "env://"):
         return dist.HashStore()
     if str(world.init_method).startswith("file://"):
@@ -47,11 +37,7 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
 
 
 def _path_of(url: str) -> str:
-    """Return the path of a file store. torch would wait for minutes if it is unusable.
-
-    Raises:
-        LaunchError: if it is unusable.
-    """
+    """Return the path of a file store. torch would wait for minutes if it is unusable."""
     path = Path(url.removeprefix("file://"))
     folder = path.parent
     is_writable = folder.is_dir() and os.access(folder, os.W_OK)

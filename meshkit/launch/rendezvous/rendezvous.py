@@ -25,19 +25,6 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     group are never used again. Each rank counts how often it has joined, so all ranks that join
     together have the same generation without communication. A rank retries if it has reached the
     store of an earlier group, or a start of the job that was given up.
-
-    Args:
-        proposal: the request that must be equal on all ranks.
-        world: this process.
-        deadline: the end of the wait for the other ranks.
-
-    Returns:
-        All ranks at the store, with the address in their world; and the generation.
-
-    Raises:
-        LaunchError: if another process holds the rank, or no address is known.
-        DisagreementError: if ranks request different things.
-        RankTimeoutError: if ranks did not arrive in time, or the store does not answer.
     """
     world, _holder = _with_address(world, deadline)
     while True:
@@ -64,12 +51,6 @@ def announce_init_failure(
 
     Local. Nothing is reported if the store cannot be reached before the deadline. The other ranks
     have a few seconds more to read the report.
-
-    Args:
-        proposal: the request that the other ranks compare.
-        world: this process.
-        deadline: the end of the attempt to reach the store.
-        error: the error of this rank, which the caller raises.
     """
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return
@@ -83,12 +64,7 @@ def announce_init_failure(
 def _enter_generation(
     world: World, deadline: Deadline, *, keep_file: bool = False
 ) -> tuple[Participants, int]:
-    """Return all ranks at the store of this rank's next generation, and its number.
-
-    Raises:
-        LaunchError: if another process holds the rank.
-        RankTimeoutError: if the store does not answer.
-    """
+    """Return all ranks at the store of this rank's next generation, and its number."""
 
     def enter() -> tuple[Participants, int]:
         base = open_store(world, deadline, keep_file=keep_file)

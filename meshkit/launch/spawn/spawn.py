@@ -96,11 +96,7 @@ def spawn(
 
 
 def _pickled(fn: Callable[..., object], args: Sequence[object]) -> bytes:
-    """Return fn and its arguments as bytes.
-
-    Raises:
-        SpecError: if pickle cannot write them.
-    """
+    """Return fn and its arguments as bytes."""
     try:
         return pickle.dumps((fn, tuple(args)))
     except Exception as error:  # a foreign __reduce__ may raise anything

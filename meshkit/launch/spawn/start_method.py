@@ -25,9 +25,6 @@ def preload(*modules: str) -> None:
     """Let the forkserver import more modules before it forks ranks. Local; imports nothing here.
 
     A forkserver that already runs is not affected.
-
-    Args:
-        *modules: full names of modules. A name that is already registered is skipped.
     """
     global _preloaded
     _preloaded = tuple(dict.fromkeys((*_preloaded, *modules)))
@@ -38,12 +35,6 @@ def context_for(fn: Callable[..., object]) -> Context:
 
     No other process can import a function that was typed into a notebook or a prompt. For such a
     function the ranks are forked from this process.
-
-    Args:
-        fn: the function that the processes will run.
-
-    Raises:
-        SpecError: if this process must be forked but uses an accelerator or has joined a job.
     """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
@@ -72,22 +63,13 @@ def inherited_pipe_ends(
     """Return the parent's pipe ends that a forked child must close; none with a forkserver.
 
     A child that keeps its own pipe open would never see the parent close it.
-
-    Args:
-        context: the context of the child.
-        started: the processes started so far, each with the parent's end of its pipe.
-        own_end: the parent's end of the pipe of this child.
     """
     forked = isinstance(context, ForkContext)
     return (own_end, *(pipe for _, pipe in started)) if forked else ()
 
 
 def _check_forkable() -> None:
-    """Check that children forked from this process could use their accelerator and join a job.
-
-    Raises:
-        SpecError: if they could not.
-    """
+    """Check that children forked from this process could use their accelerator and join a job."""
     torch = sys.modules.get("torch")
     devices = [row.device for row in ACCELERATORS]
     used = [name for name in devices if _in_use(getattr(torch, name, None))]

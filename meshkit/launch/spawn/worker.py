@@ -50,13 +50,7 @@ Outcome = Success | Failure
 
 
 def child_environment(rank: int, world_size: int, init_method: str) -> dict[str, str]:
-    """Return the variables of a child: this process' own, with those of its launcher replaced.
-
-    Args:
-        rank: the rank of the child.
-        world_size: the number of ranks.
-        init_method: the rendezvous URL of the job.
-    """
+    """Return the variables of a child: this process' own, with those of its launcher replaced."""
     preceding = LAUNCHERS[: LAUNCHERS.index(SPAWN)]  # these would match before spawn
     hidden = {name for row in preceding for names in row.markers for name in names}
     hidden |= {row.module for row in ACCELERATORS if row.module}  # each rank chooses its own
@@ -74,14 +68,7 @@ def child_environment(rank: int, world_size: int, init_method: str) -> dict[str,
 
 
 def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: Connection) -> None:
-    """Run one rank of a spawned job and send its outcome.
-
-    Args:
-        job: the function and its arguments, pickled.
-        environ: the variables of the rank; those of the forkserver may be out of date.
-        pipe: the connection for the outcome.
-        *inherited: the parent's ends of pipes, which a forked child must close.
-    """
+    """Run one rank of a spawned job and send its outcome."""
     for end in inherited:
         end.close()
     # OpenMP's threads do not survive a fork, so several threads would wait for them forever.
@@ -94,12 +81,7 @@ def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: 
 
 
 def set_up_worker(environ: dict[str, str], threads: str) -> None:
-    """Make this process a rank: set its variables and threads, and end it with its parent.
-
-    Args:
-        environ: the variables of the rank; they replace all others.
-        threads: the number of torch threads, as text.
-    """
+    """Make this process a rank: set its variables and threads, and end it with its parent."""
     threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
     os.environ.clear()
     os.environ.update(environ)

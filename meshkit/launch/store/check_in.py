@@ -44,10 +44,6 @@ def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn
     """Return the check-ins of the ranks that have arrived, by rank.
 
     Cost: one or two store operations for all that arrived, and some 20 for each missing rank.
-
-    Args:
-        store: the store of a round.
-        ranks: the ranks to look for.
     """
     arrived = _arrived(store, list(ranks))
     keys = [CHECK_IN.format(rank) for rank in arrived]
@@ -61,10 +57,6 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
     """Return the host of each rank, in order, once all of them have checked in.
 
     Cost: one store operation if all ranks are on one host, else that of reading all check-ins.
-
-    Args:
-        store: the store of a round.
-        ranks: ranks that have all checked in, this one among them.
     """
     if not store.check([SEVERAL_HOSTS]):
         return [ProcessIdentity.current().host] * len(ranks)

@@ -32,12 +32,7 @@ def hosted_by_agent(world: World) -> bool:
 
 
 def store_lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
-    """Return the error of a store that is gone.
-
-    Args:
-        world: this process.
-        silent: whether the store still exists, but does not answer.
-    """
+    """Return the error of a store that is gone."""
     url = str(world.init_method)
     if url.startswith("file://"):
         evidence, fix = f"It is {url}, which does not answer.", "look at that file system first."

@@ -91,14 +91,6 @@ def run_with_deadline(
 
     Cost: 0.1 ms beside the work itself.
 
-    Args:
-        seconds: the maximum wait.
-        work: the function to run.
-        late: receives the result of work that finishes after the wait has ended.
-
-    Raises:
-        DeadlineExceededError: if the time ran out.
-
     Example:
         >>> run_with_deadline(1, lambda: 6 * 7)
         42
@@ -120,11 +112,7 @@ def run_with_deadline(
 
 
 def store_call(world: World, seconds: float, work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``, which calls the store, in bounded time.
-
-    Raises:
-        RankTimeoutError: if the store is gone, or does not answer within so many seconds.
-    """
+    """Return the result of ``work``, which calls the store, in bounded time."""
     try:
         return run_with_deadline(seconds, work)
     except MeshkitError:
@@ -136,11 +124,7 @@ def store_call(world: World, seconds: float, work: Callable[[], Result]) -> Resu
 
 
 def store_wait(store: dist.Store, keys: Sequence[str], deadline: Deadline) -> bool:
-    """Wait until all keys exist; return False if they do not at the deadline.
-
-    Raises:
-        DistNetworkError: if the host of the store is gone.
-    """
+    """Wait until all keys exist; return False if they do not at the deadline."""
     import torch.distributed as dist
 
     try:

@@ -23,11 +23,6 @@ def duplicate_rank_error(world: World, base: dist.Store, taken: RankTakenError) 
     """Return the error of a rank that another process holds, and post it if its job waits.
 
     Local, 2 s at most. A job that runs already is left alone.
-
-    Args:
-        world: this process.
-        base: the store of an attempt of the job.
-        taken: the process that holds the rank.
     """
     error = _error(world, taken.holder, taken.waits)
     if taken.waits:

@@ -70,13 +70,7 @@ def generation_store(base: dist.Store, generation: int) -> dist.PrefixStore:
 
 
 def round_store(store: dist.Store, round_id: int, prefix: str = "") -> dist.Store:
-    """Return the part of a generation's store that belongs to one agreement round.
-
-    Args:
-        store: the store of a generation.
-        round_id: the number of the round, from 1.
-        prefix: key prefix of the rounds of a part of the world.
-    """
+    """Return the part of a generation's store that belongs to one agreement round."""
     return dist.PrefixStore(ROUND.format(prefix, round_id), store)
 
 

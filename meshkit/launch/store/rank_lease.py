@@ -104,13 +104,6 @@ def acquire_rank(base: dist.Store, rank: int) -> int:
 
     Cost: one store operation, two for a process that joins again, and one to four more to see that
     no exited process is in the way.
-
-    Args:
-        base: the store of an attempt of the job.
-        rank: the rank to take.
-
-    Raises:
-        RankTakenError: if another process holds it and waits, or is known to run.
     """
     key, own = keys.lease_key(rank), LeaseHolder.current()
     text = base.compare_set(key, "", own.to_json())
@@ -151,10 +144,6 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
     """Return the processes that hold these ranks now, as far as known, for errors.
 
     Cost: one or two store operations per rank.
-
-    Args:
-        store: the store of a generation.
-        ranks: the ranks to look for.
     """
     if not isinstance(store, dist.PrefixStore):
         return {}
@@ -168,13 +157,7 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
 
 
 def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
-    """Return the last processes of missing ranks as text; ranks never seen are left out.
-
-    Args:
-        store: the store of a generation.
-        rank: the rank of this process.
-        ranks: the missing ranks, of which the first eight are looked up.
-    """
+    """Return the last processes of missing ranks as text; ranks never seen are left out."""
     holders = read_lease_holders(store, [rank, *ranks[:MAX_SEEN]])
     own = holders.pop(rank, None)
     if own is not None:
@@ -199,11 +182,7 @@ def _ordinal(number: int) -> str:
 
 
 def _end_exited(base: dist.Store, holder: LeaseHolder) -> None:
-    """End the generation of a process that has exited.
-
-    Raises:
-        RankTakenError: if the process waits, or is known to run.
-    """
+    """End the generation of a process that has exited."""
     waits = not keys.join_round(base, holder.generation).check([keys.DECISION])
     runs = holder.runs()
     if runs or (waits and runs is None):

@@ -35,13 +35,6 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
     torchrun a world of another size is another attempt too.
 
     Cost: two store operations.
-
-    Args:
-        world: this process.
-        store: the store that the agent, or rank 0, hosts.
-
-    Raises:
-        LaunchError: if a later attempt has begun at this process' own agent.
     """
     text = os.environ.get(COUNT, "0")
     count = int(text) if text.isdecimal() else 0

@@ -100,11 +100,7 @@ def _data_index(mesh: MeshGroups, axes: tuple[str, ...]) -> int | None:
 
 
 def _check_plan(mesh: MeshGroups, plan: BatchPlan | RankBatch) -> int:
-    """Return this rank's data index in a plan, if the plan fits the mesh.
-
-    Raises:
-        BatchError: if it is no plan, or a plan of another mesh.
-    """
+    """Return this rank's data index in a plan, if the plan fits the mesh."""
     if not isinstance(plan, BatchPlan | RankBatch):
         line = f"the plan is {article(type(plan).__name__)}."
         raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")

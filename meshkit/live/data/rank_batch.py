@@ -181,12 +181,7 @@ def _parse_counts(counts: object) -> torch.Tensor | None:
 
 
 def _invalid_counts_error(valid: bool, num_invalid: int) -> SpecError:
-    """Return the error of a step without weights.
-
-    Args:
-        valid: whether the counts of this rank are valid.
-        num_invalid: the number of ranks with invalid counts.
-    """
+    """Return the error of a step without weights."""
     if not valid:
         line = "counts are whole numbers of 0 or more, one a micro batch."
         return SpecError(line, fix="[int(mask.sum()) for mask in masks].")

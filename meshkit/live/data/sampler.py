@@ -190,11 +190,7 @@ def make_sampler(
 
 
 def _num_samples(dataset: object) -> int:
-    """Return the ``len`` of a dataset, or the number itself.
-
-    Raises:
-        BatchError: if the dataset has no ``len``.
-    """
+    """Return the ``len`` of a dataset, or the number itself."""
     if isinstance(dataset, Sized):  # before the int, since a tensor of one element is both
         return len(dataset)
     number = parse_integer(dataset)

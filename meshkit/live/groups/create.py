@@ -36,11 +36,7 @@ KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # to
 
 
 def check_orders(plan: GroupPlan) -> None:
-    """Raise if torch would sort the members of a group that are not in ascending order.
-
-    Raises:
-        SpecError: on torch below 2.13, as the group rank would not be the coordinate.
-    """
+    """Raise if torch would sort the members of a group that are not in ascending order."""
     for step in () if KEEPS_ORDER else plan.steps:
         if (step.members[:, 1:] < step.members[:, :-1]).any():
             axes = " ".join(step.axes) or "the whole mesh"
@@ -58,23 +54,7 @@ def create_groups(
     registry: GroupRegistry,
     connect_timeout: timedelta,
 ) -> Groups:
-    """Create the missing groups of a plan. Collective over the default group.
-
-    Args:
-        plan: equal on every rank.
-        rank: this rank. A rank outside the layout takes part too.
-        options: equal on every rank.
-        registry: the groups that exist, equal on every rank. It is not changed.
-        connect_timeout: how long a group may take to connect its members, if its backend connects
-            them at creation.
-
-    Returns:
-        This rank's groups. If a creation fails, the groups created before it are destroyed.
-
-    Raises:
-        RuntimeError: torch's own, if a group cannot be created or a peer does not connect.
-        MeshkitError: if torch created another group than requested.
-    """
+    """Create the missing groups of a plan. Collective over the default group."""
     creator = _Creator.read(rank, options, connect_timeout)
     requests = _list_requests(plan, options, creator.backend)
     groups: dict[Axes, dist.ProcessGroup | None] = {}

@@ -24,20 +24,7 @@ GroupOf = Callable[..., dist.ProcessGroup]
 def device_mesh(
     layout: Layout, rank: int, group_of: GroupOf, device_type: str, pattern: str | None
 ) -> DeviceMesh:
-    """Return a DeviceMesh over existing groups. Local; no group is created.
-
-    Args:
-        layout: the grid.
-        rank: this rank.
-        group_of: axes to this rank's group.
-        device_type: ``"cpu"`` or ``"cuda"``.
-        pattern: ``"(dp sp) tp"``: one dimension per word or bracket, named ``dp_sp`` and ``tp``.
-            Axes that are left out are fixed at this rank's coordinate. None means every axis.
-
-    Raises:
-        SpecError: if the pattern is invalid, or a group holds other ranks than the layout.
-        UnknownAxisError: if the layout does not have an axis.
-    """
+    """Return a DeviceMesh over existing groups. Local; no group is created."""
     single = tuple((axis,) for axis in layout.axes)
     parts = single if pattern is None else parse_axis_pattern(pattern, layout.axes)
     names = tuple("_".join(part) for part in parts)
@@ -67,11 +54,7 @@ def check_members(
     *,
     fix: str = "use the groups of this mesh only.",
 ) -> None:
-    """Raise if a group does not hold exactly these ranks in this order.
-
-    Raises:
-        SpecError: with both lists, or if the group has been destroyed.
-    """
+    """Raise if a group does not hold exactly these ranks in this order."""
     axes = " ".join(part) or "the whole mesh"
     try:
         members = dist.get_process_group_ranks(group)

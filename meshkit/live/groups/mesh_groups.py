@@ -18,15 +18,6 @@ from .registry import NO_GROUPS, GroupRegistry, Groups
 class MeshGroups:
     """The groups of one rank in one open mesh. All methods are local.
 
-    Args:
-        plan: the layout and the requested groups.
-        rank: this rank; it may be outside the layout.
-        groups: the groups of this rank.
-        registry: the groups of the mesh and of all its views.
-        round_id: id of the agreement round in which the mesh was built.
-        built_by: the call that built the mesh.
-        extended_by: the call that builds an equal mesh with more groups; None is ``built_by``.
-
     Attributes:
         is_closed: whether the mesh is closed.
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
@@ -99,21 +90,12 @@ class MeshGroups:
         return group
 
     def check_usable(self) -> None:
-        """Raise if the mesh is closed, or if this rank is outside it.
-
-        Raises:
-            MeshkitError: after ``close``, or after ``shutdown``.
-            CoordinateError: on a rank outside the mesh.
-        """
+        """Raise if the mesh is closed, or if this rank is outside it."""
         self.check_open()
         check_member(self.plan.layout, self.rank)
 
     def check_open(self) -> None:
-        """Raise if the mesh is closed, or if the job in which it was built has ended.
-
-        Raises:
-            MeshkitError: after ``close``, or after ``shutdown``.
-        """
+        """Raise if the mesh is closed, or if the job in which it was built has ended."""
         has_job = self.world is not None and self.world() is dist.group.WORLD
         if has_job and not self.is_closed:
             return

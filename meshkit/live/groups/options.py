@@ -31,17 +31,7 @@ class GroupTimeouts:
         timeout: Time | Mapping[str, Time] | None,
         default: timedelta | None = None,
     ) -> GroupTimeouts:
-        """Return the timeouts that a caller requests.
-
-        Args:
-            plan: the groups.
-            timeout: for all groups, or by axes: ``{"tp": 30, "dp sp": 600}``.
-            default: for all other groups, for example the timeout of the job.
-
-        Raises:
-            SpecError: if a timeout is invalid, or a group is not in the plan.
-            UnknownAxisError: if the mesh does not have an axis.
-        """
+        """Return the timeouts that a caller requests."""
         if not isinstance(timeout, Mapping):
             return cls(parse_timeout("timeout", timeout) or default)
         by_key: dict[Axes, timedelta] = {}

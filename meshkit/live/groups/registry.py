@@ -83,13 +83,7 @@ class GroupRegistry:
     round_id: int = 0
 
     def register(self, name: str, groups: Groups, round_id: int) -> int:
-        """Register a view and its groups; return the id of the view.
-
-        Args:
-            name: the sizes of the view as text.
-            groups: the groups of this rank in the view.
-            round_id: id of the agreement round in which the view was built.
-        """
+        """Register a view and its groups; return the id of the view."""
         view_id = self.next_view_id
         if view_id == 0:
             self.round_id = round_id
@@ -113,10 +107,6 @@ class GroupRegistry:
 
         The group is None if this rank is not a member, and for ``"default"``. An external group
         stands for all groups of equal members, whatever their backend and timeout.
-
-        Returns:
-            ``"external"`` or ``"created"`` if the registry has the group, else ``"default"``: it is
-            the default group, or a group that must be created.
         """
         if key[0] in self.external_groups:
             return "external", self.external_groups[key[0]]

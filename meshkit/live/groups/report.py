@@ -70,11 +70,7 @@ class GroupsReport:
 
 
 def report_groups(mesh: MeshGroups) -> GroupsReport:
-    """Return every group of the open views that this rank holds, the largest first. Local.
-
-    Raises:
-        MeshkitError: after ``close``, or after ``shutdown``.
-    """
+    """Return every group of the open views that this rank holds, the largest first. Local."""
     mesh.check_open()
     registry, views = mesh.registry, mesh.registry.open_views
     keys_of: dict[dist.ProcessGroup, list[GroupKey]] = {}

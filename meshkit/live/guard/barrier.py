@@ -41,17 +41,6 @@ def barrier(
     """Wait until every rank of a group has called this. Collective over the group.
 
     Cost: one store operation per rank, beside the group's own barrier.
-
-    Args:
-        participants: the store and the ranks of the group; None if torch exposes no store.
-        group: the process group.
-        limit: the maximum wait; None is the group's own timeout.
-        device_ids: the device that the backend must use, if it needs one.
-        format_coordinate: returns the coordinate of a rank as text.
-
-    Raises:
-        RankTimeoutError: when ranks did not arrive in time, with their coordinates.
-        CollectiveError: when the barrier broke earlier because a rank died, with the dead ranks.
     """
     with in_collective("barrier", group):
         round_store = None
@@ -75,12 +64,7 @@ def barrier(
 
 
 def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
-    """Wait for a collective that was started earlier. A guard reports it as ``"wait over dp"``.
-
-    Args:
-        work: the collective; None if there is nothing to wait for.
-        group: the process group that it runs on.
-    """
+    """Wait for a collective that was started earlier. A guard reports it as ``"wait over dp"``."""
     if work is not None:
         with in_collective("wait", group):
             work.wait()
@@ -144,12 +128,7 @@ def _missing_error(
 
 
 def _unknown_error(ranks: Sequence[int], limit: timedelta) -> RankTimeoutError:
-    """Return the error of a timed-out barrier whose missing ranks are unknown.
-
-    Args:
-        ranks: the ranks of the group, which all checked in; empty if torch exposes no store.
-        limit: the maximum wait.
-    """
+    """Return the error of a timed-out barrier whose missing ranks are unknown."""
     evidence = "torch exposes no store, so the missing ranks are unknown."
     if ranks:
         evidence = f"All ranks of the group have checked in by now: {format_ranks(sorted(ranks))}."

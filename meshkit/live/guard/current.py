@@ -67,12 +67,7 @@ def tracking() -> Iterator[CollectiveTracker]:
 
 @contextmanager
 def in_collective(name: str, group: dist.ProcessGroup) -> Iterator[None]:
-    """Announce a collective to the guards around it. Local.
-
-    Args:
-        name: the name of the function, for example ``"barrier"``.
-        group: the process group that it runs on.
-    """
+    """Announce a collective to the guards around it. Local."""
     tracker = _TRACKER.get()
     if tracker is None:
         yield

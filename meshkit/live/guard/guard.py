@@ -46,16 +46,7 @@ STATUS_TIMEOUT = 1.0  # seconds in which a rank that leaves posts its status
 
 @contextmanager
 def guard_collectives(context: GuardContext, limit: timedelta | None) -> Iterator[None]:
-    """Translate the errors of collectives inside; with a limit, also turn a hang into an error.
-
-    Args:
-        context: the guarded mesh.
-        limit: how long one collective of the mesh's groups may take inside. None keeps the timeout
-            of each group, and starts no thread.
-
-    Raises:
-        CollectiveError: instead of torch's own error, which is the cause.
-    """
+    """Translate the errors of collectives inside; with a limit, also turn a hang into an error."""
     keys, state = context.keys, context.state
     if state.has_left and keys is not None:
         withdraw = partial(withdraw_status, keys, context.rank)

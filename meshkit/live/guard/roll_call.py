@@ -94,13 +94,7 @@ class GuardContext:
 
 
 def post_status(keys: dist.Store, status: RankStatus, call_id: int = 0) -> None:
-    """Post the status of this rank. Cost: one store operation.
-
-    Args:
-        keys: the store prefix of the mesh's roll calls.
-        status: the status of this rank.
-        call_id: the roll call that is answered; 0 for a rank that leaves by itself.
-    """
+    """Post the status of this rank. Cost: one store operation."""
     keys.set(f"place/{status.rank}", json.dumps({**asdict(status), "call": call_id}))
 
 
@@ -134,15 +128,6 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
     twice that if the rank that started the roll call has died. If rank 0 hosts the store, it stays
     until all who answered have read the report, ``answer_time`` seconds more at most. If the store
     is gone, this rank returns the report that it read before, or else its own status only.
-
-    Args:
-        context: the guarded mesh.
-        summary: one line about the failed collective; empty if this rank only suspects a hang. Then
-            there is a report only if a rank is behind or silent.
-        status: the status of this rank.
-
-    Returns:
-        The report; None if there is nothing to report.
     """
     keys, reports = context.keys, context.state.reports
     if keys is None:

@@ -62,15 +62,7 @@ def rank_status(
     current: CurrentCollective | None = None,
     error: str = "",
 ) -> RankStatus:
-    """Return the status of this rank. Local.
-
-    Args:
-        rank: this process.
-        groups: axes to this rank's group, as the group plan names them.
-        frames: the frames of the guarded thread, outermost first.
-        current: the collective of ours that the thread is in; None if it is in none.
-        error: one line about the error with which the rank left the guard; empty if it did not.
-    """
+    """Return the status of this rank. Local."""
     all_counts = {" ".join(key): collective_count(group) for key, group in groups.items() if key}
     counts = {axes: count for axes, count in all_counts.items() if count is not None}
     announced = "" if current is None else f"{current.name} over {_axes_of(current.group, groups)}"

@@ -31,15 +31,6 @@ def verify_groups(
     """Check and time each group. Collective over the layout.
 
     Cost: six collectives of a few bytes per group, and one over all ranks.
-
-    Args:
-        layout: the ranks of the mesh.
-        rank: this process.
-        groups: axes to this rank's group, the group over all axes included.
-        device: the device that tensors of a collective must be on.
-
-    Raises:
-        MeshkitError: on every rank, if a group holds other ranks than the layout.
     """
     keys = [key for key in groups if key]
     matches = [_has_members(layout.peers(rank, *key).tolist(), groups[key], device) for key in keys]

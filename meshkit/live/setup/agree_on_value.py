@@ -14,18 +14,6 @@ def agree_on_value(mesh: MeshGroups, job: Job, name: str, value: object) -> None
     """Compare a value of the caller over the ranks of a mesh. Collective over them.
 
     Cost: 5 store operations per rank.
-
-    Args:
-        mesh: the groups of the mesh.
-        job: the current job, with the arrival timeout of the mesh.
-        name: the name of the value.
-        value: compared by its ``repr``.
-
-    Raises:
-        DisagreementError: the same on every rank, with the value of each.
-        RankTimeoutError: if ranks are missing.
-        CoordinateError: on a rank outside the mesh.
-        MeshkitError: after ``close``, or after ``shutdown``.
     """
     mesh.check_usable()
     conflict = f"ranks disagree about {name}."

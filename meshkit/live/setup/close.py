@@ -19,15 +19,6 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
 
     Local on gloo. Collective over the mesh on NCCL, unless an error has ended the block of the
     mesh: then groups are aborted, as the other ranks may not come.
-
-    Args:
-        mesh: the groups of the mesh.
-        job: the current job, with the arrival timeout of the mesh.
-        failed: whether an error ended the block of the mesh.
-
-    Raises:
-        RankTimeoutError: on NCCL, if ranks are missing. The groups are then aborted.
-        DisagreementError: on NCCL, if a rank makes another call.
     """
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()

@@ -27,17 +27,7 @@ ExternalGroups = Mapping[str | tuple[str, ...], object]
 
 
 def propose_from_groups(layout: object, groups: object) -> MeshProposal:
-    """Return the proposal of a mesh over groups of the user. Local.
-
-    Args:
-        layout: the grid.
-        groups: axes to this rank's group.
-
-    Raises:
-        LaunchError: if there is no default group.
-        SpecError: if an argument or a group is invalid. The other ranks quote the error.
-        UnknownAxisError: if the layout does not have an axis.
-    """
+    """Return the proposal of a mesh over groups of the user. Local."""
     job = require_job()
     shown = dict.fromkeys(groups, Verbatim("...")) if isinstance(groups, Mapping) else groups
     call = Call("Mesh.from_groups", (layout, shown))
@@ -46,15 +36,7 @@ def propose_from_groups(layout: object, groups: object) -> MeshProposal:
 
 
 def propose_from_device_mesh(device_mesh: object) -> MeshProposal:
-    """Return the proposal of a mesh over a DeviceMesh of the user. Local.
-
-    Args:
-        device_mesh: a DeviceMesh with names.
-
-    Raises:
-        LaunchError: if there is no default group.
-        SpecError: if the DeviceMesh or one of its groups is invalid. The other ranks quote it.
-    """
+    """Return the proposal of a mesh over a DeviceMesh of the user. Local."""
     job, call = require_job(), Call("Mesh.from_device_mesh", (Verbatim("device_mesh"),))
     with announcing_failure(job.world, call):
         return _propose(job, *_read_device_mesh(device_mesh), call)
@@ -74,11 +56,7 @@ def _propose(job: Job, layout: Layout, groups: ExternalGroups, call: Call) -> Me
 
 
 def _check_arguments(layout: object, groups: object) -> tuple[Layout, ExternalGroups]:
-    """Return the arguments, if they are a layout and a mapping of axes.
-
-    Raises:
-        SpecError: if they are something else.
-    """
+    """Return the arguments, if they are a layout and a mapping of axes."""
     if isinstance(layout, Layout) and isinstance(groups, Mapping):
         invalid = [key for key in groups if not _is_axes(key)]
         if not invalid:
@@ -99,11 +77,7 @@ def _is_axes(key: object) -> bool:
 
 
 def _read_device_mesh(device_mesh: object) -> tuple[Layout, ExternalGroups]:
-    """Return the grid of a DeviceMesh, and axes to this rank's group; None on a rank outside.
-
-    Raises:
-        SpecError: if it is no DeviceMesh, or its axes have no names.
-    """
+    """Return the grid of a DeviceMesh, and axes to this rank's group; None on a rank outside."""
     if not isinstance(device_mesh, DeviceMesh):
         fix = "a torch.distributed.device_mesh.DeviceMesh."
         raise SpecError(f"the argument is {article(type(device_mesh).__name__)}.", fix=fix)
@@ -128,18 +102,7 @@ def _read_device_mesh(device_mesh: object) -> tuple[Layout, ExternalGroups]:
 def check_external_groups(
     layout: Layout, rank: int, groups: ExternalGroups
 ) -> dict[Strides, dist.ProcessGroup | None]:
-    """Return the user's groups by their members, after a check of each. Local.
-
-    Args:
-        layout: the grid.
-        rank: this rank.
-        groups: axes to this rank's group. On a rank outside the layout, the values are ignored.
-
-    Raises:
-        UnknownAxisError: if the layout does not have an axis.
-        SpecError: if a value is no group; if a group does not hold exactly the ranks of the layout
-            in their order; if two groups have equal members.
-    """
+    """Return the user's groups by their members, after a check of each. Local."""
     by_members: dict[Strides, dist.ProcessGroup | None] = {}
     for names, value in groups.items():
         axes = parse_axes(names)
@@ -178,15 +141,6 @@ def check_same_groups(
     Two groups may have equal members, so torch's names of the groups are compared.
 
     Cost: one store operation per group.
-
-    Args:
-        job: the current job.
-        round_id: id of the agreement round of the mesh.
-        groups: the external groups by their members.
-
-    Raises:
-        SpecError: on a rank whose group differs from the first one that was posted.
-        RankTimeoutError: if the store does not answer.
     """
     if job.store is None:
         return

@@ -30,11 +30,7 @@ from .proposal import MeshProposal
 
 
 def check_place(place: object, world: World) -> None:
-    """Raise if an argument is not a valid placement.
-
-    Raises:
-        SpecError: unless it is a bool, or a topology of as many ranks as the world has.
-    """
+    """Raise if an argument is not a valid placement."""
     if isinstance(place, bool):
         return
     if not isinstance(place, Topology):
@@ -49,11 +45,6 @@ def find_topology(proposal: MeshProposal) -> Topology:
     """Return the hosts of the ranks for placement; the same on every rank.
 
     Collective over the world, unless the caller has given a topology.
-
-    Raises:
-        SpecError: if there is no store to find the hosts.
-        DisagreementError: if a rank proposes another mesh.
-        RankTimeoutError: if ranks are missing.
     """
     if isinstance(proposal.options.place, Topology):
         return proposal.options.place
@@ -66,19 +57,6 @@ def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | No
     """Check which of the watched axes cross nodes against their policy.
 
     Collective over the world if an axis must not cross, else local.
-
-    Args:
-        proposal: the mesh on which the ranks agreed.
-        round_id: id of that agreement round.
-
-    Returns:
-        The warning if Python turns warnings into errors, else None. The caller raises it when
-        the other ranks can quote it.
-
-    Raises:
-        SpecError: if an axis crosses that must not, or there is no store to find the nodes; the
-            same on every rank.
-        RankTimeoutError: if rank 0 or the store does not answer.
 
     Warns:
         RuntimeWarning: on rank 0.
@@ -114,16 +92,6 @@ def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
 
     Cost: 7 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
     one more; or three more if there are several hosts, and one per rank in a file.
-
-    Args:
-        proposal: the request on which ranks agree.
-        job: the current job.
-        fix: the fix if there is no store.
-
-    Raises:
-        SpecError: if torch exposes no store.
-        DisagreementError: if a rank proposes something else.
-        RankTimeoutError: if ranks are missing.
     """
     if job.store is None:
         raise _no_store_error(fix)
@@ -161,9 +129,6 @@ def _read_hosts(job: Job, round_id: int) -> list[str]:
     """Return the host of each rank that took part in a round of the world.
 
     Cost: one store operation; three if there are several hosts, and one per rank in a file.
-
-    Raises:
-        RankTimeoutError: if the store does not answer.
     """
     store = round_store(cast(dist.Store, job.store), round_id)
     ranks = range(job.world.world_size)

@@ -17,20 +17,7 @@ from .proposal import MeshProposal
 
 
 def open_groups(proposal: MeshProposal) -> MeshGroups:
-    """Agree on a mesh and create its groups. Collective over the world.
-
-    Args:
-        proposal: the mesh that this rank proposes.
-
-    Returns:
-        This rank's groups, registered as a view.
-
-    Raises:
-        DisagreementError: if ranks differ; the same on every rank, and no group is created.
-        SpecError: if an axis crosses nodes against its policy; the same on every rank.
-        RankTimeoutError: if ranks are missing. The groups created so far are destroyed.
-        RuntimeWarning: on rank 0, if warnings are errors; the other ranks quote it.
-    """
+    """Agree on a mesh and create its groups. Collective over the world."""
     job = proposal.job
     round_id = job.agree(proposal.before_creation())
     warning = None

@@ -107,12 +107,7 @@ def _describe_ranks(ranks: Ints) -> str:
 
 @contextmanager
 def announcing_failure(world: World, call: Call) -> Iterator[None]:
-    """Report a MeshkitError that leaves the block to the other ranks.
-
-    Args:
-        world: this process.
-        call: the public call, which the other ranks quote.
-    """
+    """Report a MeshkitError that leaves the block to the other ranks."""
     try:
         yield
     except MeshkitError as error:
@@ -124,10 +119,6 @@ def announce_failure(world: World, error: MeshkitError) -> None:
     """Report an error of this rank, in the round that the other ranks enter.
 
     Local. It takes about 10 s at most.
-
-    Args:
-        world: this process.
-        error: the error, which the caller raises.
     """
     job = current_job()
     proposal = Proposal("build_mesh", {}, CONFLICT)

@@ -28,11 +28,7 @@ def propose_view(
     timeout: Time | Mapping[str, Time] | None,
     arrival_timeout: Time | None,
 ) -> MeshProposal:
-    """Return the proposal of a view. Local. See :meth:`meshkit.Mesh.view`.
-
-    Raises:
-        MeshkitError: if the request is invalid or the mesh is closed. The other ranks quote it.
-    """
+    """Return the proposal of a view. Local. See :meth:`meshkit.Mesh.view`."""
     given = {"order": order, "groups": groups, "timeout": timeout}
     keywords = {**axes, **given, "arrival_timeout": arrival_timeout}
     call = Call("mesh.view", () if sizes is None else (sizes,), keywords, ("sizes",))
