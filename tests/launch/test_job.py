@@ -155,6 +155,7 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_missing_rank_0_that_hosts_the_store_is_named() -> None:
     method = tcp_url()
     results = meshkit.spawn(one_never_joins, 3, (1.5, 0, method), timeout=60)

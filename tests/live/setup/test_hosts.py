@@ -241,6 +241,7 @@ def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
     return "", 0.0
 
 
+@pytest.mark.slow
 def test_a_late_rank_0_is_named() -> None:
     """Both jobs mostly wait, so they run at the same time."""
     spawn = partial(meshkit.spawn, delay_rank_0, 4, timeout=120)
