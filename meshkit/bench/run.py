@@ -27,28 +27,16 @@ DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
 @dataclass(frozen=True)
 class Request:
-    """A requested benchmark, equal on every rank.
+    """A requested benchmark, equal on every rank."""
 
-    Attributes:
-        axes: axis name to size, as for ``build_mesh``.
-        order: as for ``build_mesh``.
-        operations: names in ``OPERATIONS``.
-        targets: the groups.
-        sizes: bytes of the total array.
-        options: how to measure.
-        device: device of the tensors; None takes the accelerator, else the cpu.
-        stop_file: path whose existence stands for a Ctrl-C in the process that started the ranks,
-            or None.
-    """
-
-    axes: Mapping[str, int]
+    axes: Mapping[str, int]  # axis name to size, as for ``build_mesh``
     order: str | None
-    operations: tuple[str, ...]
+    operations: tuple[str, ...]  # names in ``OPERATIONS``
     targets: tuple[Target, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # bytes of the total array
     options: SweepOptions
-    device: str | None = None
-    stop_file: str | None = None
+    device: str | None = None  # device of the tensors; None takes the accelerator, else the cpu
+    stop_file: str | None = None  # if it exists, Ctrl-C was pressed where the ranks were started
 
     @property
     def fields(self) -> dict[str, str]:

@@ -23,26 +23,15 @@ MAX_BYTES = 2**40  # of the largest array
 
 @dataclass(frozen=True)
 class Operation:
-    """Properties of one collective.
+    """Properties of one collective."""
 
-    Attributes:
-        ring_passes: how often the array goes round a ring, each time (n - 1) / n of its bytes; 0 if
-            the bytes cross one link once.
-        reduces: whether it sums over the ranks.
-        rooted: whether one rank sends to all others.
-        in_place: whether the output starts as the source, and no other source is read.
-        source_is_part: whether the source is one part, rather than the whole array.
-        output_is_part: whether the output is one part.
-        counts_part: whether the ``count`` of nccl-tests is that of one part.
-    """
-
-    ring_passes: int = 0
-    reduces: bool = False
-    rooted: bool = False
-    in_place: bool = False
-    source_is_part: bool = False
-    output_is_part: bool = False
-    counts_part: bool = False
+    ring_passes: int = 0  # of the array round a ring, (n - 1) / n of its bytes each; 0: no ring
+    reduces: bool = False  # whether it sums over the ranks
+    rooted: bool = False  # whether one rank sends to all others
+    in_place: bool = False  # whether the output starts as the source, and no other source is read
+    source_is_part: bool = False  # whether the source is one part, rather than the whole array
+    output_is_part: bool = False  # whether the output is one part
+    counts_part: bool = False  # whether the ``count`` of nccl-tests is that of one part
 
     def source_items(self, items: int, num_ranks: int) -> int:
         """Return the number of items in the source of one rank."""

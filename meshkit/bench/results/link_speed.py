@@ -40,16 +40,10 @@ RING = ("all_reduce", "all_gather", "reduce_scatter")
 
 @dataclass(frozen=True)
 class Locality:
-    """Whether groups stay on one node.
+    """Whether groups stay on one node."""
 
-    Attributes:
-        level: ``"inside"`` if each group is on one node, else ``"across"``.
-        ranks_per_link: ranks of a group over the messages of its ring that leave a node, in the
-            group that sends the most of them; inside a node all its ranks.
-    """
-
-    level: str
-    ranks_per_link: float
+    level: str  # ``"inside"`` if each group is on one node, else ``"across"``
+    ranks_per_link: float  # ranks of a group over the most messages of a ring that leave a node
 
 
 def locality(layout: Layout, hosts: Mapping[int, str], *axes: str) -> Locality:

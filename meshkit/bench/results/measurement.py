@@ -42,21 +42,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call, over many calls.
-
-    Attributes:
-        calls: number of calls.
-        least: time of the fastest call.
-        spread: the median and the quartiles.
-        p99: the least time that 99 of 100 calls do not exceed; the slowest call below 100 calls.
-        most: time of the slowest call.
-    """
+    """Seconds per call, over many calls."""
 
     calls: int
-    least: float
+    least: float  # of the fastest call
     spread: Spread
-    p99: float
-    most: float
+    p99: float  # not exceeded by 99 of 100 calls; the slowest of fewer calls
+    most: float  # of the slowest call
 
     @property
     def median(self) -> float:
@@ -78,17 +70,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Case:
-    """An operation, its groups and the size of its array.
+    """An operation, its groups and the size of its array."""
 
-    Attributes:
-        op: one of ``OPERATIONS``.
-        target: the groups.
-        bytes: size of the total array; of each of the two if two axes run at once.
-    """
-
-    op: str
+    op: str  # one of ``OPERATIONS``
     target: Target
-    bytes: int
+    bytes: int  # size of the total array; of each of the two if two axes run at once
 
     def __str__(self) -> str:
         return f"{self.op} over {self.target.name}, {self.bytes} bytes"
@@ -96,17 +82,11 @@ class Case:
 
 @dataclass(frozen=True)
 class GroupTime:
-    """A group and the median of its calls.
-
-    Attributes:
-        ranks: members of the group.
-        where: the coordinates that all members share; ``"all"`` for the whole mesh.
-        seconds: median of a call on the slowest rank.
-    """
+    """A group and the median of its calls."""
 
     ranks: tuple[int, ...]
-    where: str
-    seconds: float
+    where: str  # coordinates that all members share; ``"all"`` for the whole mesh
+    seconds: float  # median of a call on the slowest rank
 
 
 @dataclass(frozen=True)
@@ -120,37 +100,20 @@ class RankTime:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A case measured in one mode.
-
-    Attributes:
-        case: the operation, groups and size.
-        mode: ``"alone"``, one group at a time; ``"concurrent"``, all groups at once; ``"overlap"``,
-            all groups of both axes at once.
-        sizes: ranks in a group, or in each of two groups if two axes run at once.
-        wrong: number of wrong elements in the results of all ranks.
-        calls: timed calls of each group; 0 if the backend does not support the operation.
-        timing: times of a call on the slowest rank of its group, over all groups; None if the
-            backend does not support the operation, and so are the next three.
-        slowest: the slowest group.
-        fastest: the fastest group.
-        rank: the slowest rank of all.
-        unsupported: message of a backend that does not support the operation, else None.
-        groups: number of measured groups; ``"alone"`` measures a sample of many.
-        num_groups: number of groups of the target.
-    """
+    """A case measured in one mode."""
 
     case: Case
-    mode: str
-    sizes: tuple[int, ...]
-    wrong: int = 0
-    calls: int = 0
-    timing: Timing | None = None
+    mode: str  # ``"alone"``, ``"concurrent"`` or ``"overlap"``, see sweep.py
+    sizes: tuple[int, ...]  # ranks in a group, or in each of two groups if two axes run at once
+    wrong: int = 0  # wrong elements in the results of all ranks
+    calls: int = 0  # timed calls of each group; 0 if the operation is unsupported
+    timing: Timing | None = None  # on the slowest rank of each group; None if unsupported
     slowest: GroupTime | None = None
     fastest: GroupTime | None = None
-    rank: RankTime | None = None
-    unsupported: str | None = None
-    groups: int = 0
-    num_groups: int = 0
+    rank: RankTime | None = None  # slowest rank of all
+    unsupported: str | None = None  # message of a backend that lacks the operation
+    groups: int = 0  # number of measured groups; ``"alone"`` measures a sample of many
+    num_groups: int = 0  # of the target
 
     @property
     def algbw(self) -> float | None:

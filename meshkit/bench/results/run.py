@@ -19,32 +19,18 @@ MIN_CALLS = 2  # that are timed in each pass, however slow they are
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """The results of one run.
+    """The results of one run."""
 
-    Attributes:
-        sizes: axis name to size, the outermost first.
-        launcher: launcher of the ranks.
-        device: device type of the tensors.
-        backend: backend of the collectives.
-        torch: version of torch.
-        hosts: rank to its host name, in the order of the grid.
-        warm_up: requested calls before the timed ones.
-        iters: requested timed calls; each measurement has the actual number.
-        measurements: in the order in which they were made.
-        planned: number of measurements of a complete run.
-        seconds: duration of the run.
-    """
-
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # axis name to size, the outermost first
     launcher: str
-    device: str
+    device: str  # device type of the tensors
     backend: str
     torch: str
-    hosts: Mapping[int, str]
-    warm_up: int
-    iters: int
-    measurements: tuple[Measurement, ...]
-    planned: int
+    hosts: Mapping[int, str]  # rank to its host name, in the order of the grid
+    warm_up: int  # requested calls before the timed ones
+    iters: int  # requested timed calls; each measurement has the actual number
+    measurements: tuple[Measurement, ...]  # in measured order
+    planned: int  # measurements of a complete run
     seconds: float
 
     @property
@@ -159,26 +145,15 @@ def _slowdown(row: Measurement, medians: Medians) -> float | None:
 
 @dataclass(frozen=True)
 class Slowest:
-    """The group and the rank that were slowest most often, over the rows of a target and mode.
-
-    Attributes:
-        target: name of the target.
-        mode: how it was measured.
-        rows: number of rows.
-        group: the group that was slowest in most rows, from the last such row.
-        group_rows: number of those rows.
-        factor: time of the slowest group over that of the fastest, the median over all rows.
-        rank: the rank that was slowest in most rows, from the last such row.
-        rank_rows: number of those rows.
-    """
+    """The group and the rank that were slowest most often, over the rows of a target and mode."""
 
     target: str
     mode: str
     rows: int
-    group: GroupTime
-    group_rows: int
-    factor: float
-    rank: RankTime
+    group: GroupTime  # slowest in most rows, from the last such row
+    group_rows: int  # number of those rows
+    factor: float  # time of the slowest group over that of the fastest, the median over all rows
+    rank: RankTime  # likewise
     rank_rows: int
 
 

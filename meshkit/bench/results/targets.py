@@ -40,13 +40,9 @@ SEQUENTIAL = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a
 
 @dataclass(frozen=True)
 class Target:
-    """Groups that a collective runs over.
+    """Groups that a collective runs over."""
 
-    Attributes:
-        groups: the axes of the groups; two entries if collectives run on both at once.
-    """
-
-    groups: tuple[Axes, ...]
+    groups: tuple[Axes, ...]  # axes of each; two entries if collectives run on both at once
 
     @property
     def name(self) -> str:

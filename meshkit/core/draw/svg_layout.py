@@ -34,54 +34,31 @@ CUT_AXIS_COST = 0.6  # of rows that cut through the innermost axis
 
 @dataclass(frozen=True)
 class Spacing:
-    """The size of a cell and the space around it.
+    """The size of a cell and the space around it."""
 
-    Attributes:
-        width: the width of a cell.
-        height: the height of a cell.
-        gap: between cells.
-        pad: between a box and its cells.
-        head: above the cells of a box, for its title.
-        margin: between boxes.
-    """
-
-    width: int
-    height: int
-    gap: int
-    pad: int
-    head: int
-    margin: int
+    width: int  # of a cell
+    height: int  # of a cell
+    gap: int  # between cells
+    pad: int  # between a box and its cells
+    head: int  # above the cells of a box, for its title
+    margin: int  # between boxes
 
 
 @dataclass(frozen=True)
 class CellStyle:
-    """The measures of a cell. A font of size 0 means that the text is omitted.
+    """The measures of a cell. A font of size 0 means that the text is omitted."""
 
-    Attributes:
-        width: the width of a cell.
-        height: the height of a cell.
-        top: from the upper edge to the first band.
-        band: height of a band.
-        inset: from the left and right edge to a band.
-        number: font size of the rank.
-        label: font size of a coordinate.
-        title: font size of a node's title.
-        pad: between a box and its cells.
-        gap: between cells.
-        radius: the radius of the corners of a box.
-    """
-
-    width: int
-    height: int
-    top: int
-    band: int
-    inset: int
-    number: int
-    label: int
-    title: int
-    pad: int
-    gap: int
-    radius: int
+    width: int  # of a cell
+    height: int  # of a cell
+    top: int  # from the upper edge to the first band
+    band: int  # height of a band
+    inset: int  # from the left and right edge to a band
+    number: int  # font size of the rank
+    label: int  # font size of a coordinate
+    title: int  # font size of a node's title
+    pad: int  # between a box and its cells
+    gap: int  # between cells
+    radius: int  # of the corners of a box
 
     def spacing(self, *, titled: bool) -> Spacing:
         """Return the spacing of cells in a box, with or without a line for the box title."""
@@ -119,21 +96,13 @@ def cell_style(axes: Sequence[tuple[str, int]], num_ranks: int, max_rank: int) -
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """The positions of cells and boxes.
+    """The positions of cells and boxes."""
 
-    Attributes:
-        cells: int64 (num_ranks, 2), left and upper edge of each cell, by position in the grid.
-        boxes: int64 (num_nodes, 2), left and upper edge of each box, by ascending node.
-        nodes: int64 (num_nodes,), the node of each box.
-        box: width and height of a box.
-        size: width and height of the whole picture.
-    """
-
-    cells: Ints
-    boxes: Ints
-    nodes: Ints
-    box: tuple[int, int]
-    size: tuple[int, int]
+    cells: Ints  # int64 (num_ranks, 2), left and upper edge of each cell, by position in the grid
+    boxes: Ints  # int64 (num_nodes, 2), left and upper edge of each box, by ascending node
+    nodes: Ints  # int64 (num_nodes,), the node of each box
+    box: tuple[int, int]  # width, height
+    size: tuple[int, int]  # width, height of the whole picture
 
 
 def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:

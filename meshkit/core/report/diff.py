@@ -28,21 +28,13 @@ WEIGHT_AXES = ("pp", "tp")
 
 @dataclass(frozen=True)
 class Moves:
-    """The weights that ranks must fetch after a change of layout.
+    """The weights that ranks must fetch after a change of layout."""
 
-    Attributes:
-        parts_before: the number of parts of the weights before.
-        parts_after: the number of parts after.
-        held: the share of its new part that a rank holds already, to the ranks with that share.
-        total: the fetches of all ranks together, in sizes of the whole model.
-        lost: the number of parts before that no staying rank holds.
-    """
-
-    parts_before: int
+    parts_before: int  # of the weights
     parts_after: int
-    held: Mapping[Fraction, Ints]
-    total: Fraction
-    lost: int
+    held: Mapping[Fraction, Ints]  # share of the new part that a rank holds, to these ranks
+    total: Fraction  # fetches of all ranks, in sizes of the whole model
+    lost: int  # parts before that no staying rank holds
 
 
 def weight_moves(before: Layout, after: Layout) -> Moves:
@@ -93,22 +85,12 @@ def axis_index(layout: Layout, axis: str, ranks: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Difference:
-    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`.
-
-    Attributes:
-        before: the old layout.
-        after: the new layout.
-        groups: axis to the ranks whose group over it changes in members or order. Ranks of only
-            one layout are included. An axis of size 1 that the other layout lacks changes no
-            group of the staying ranks.
-        data: the staying ranks that own other samples than before.
-        moves: the weights that a checkpoint must move.
-    """
+    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`."""
 
     before: Layout
     after: Layout
-    groups: Mapping[str, Ints]
-    data: Ints
+    groups: Mapping[str, Ints]  # axis to the ranks whose group over it differs or is new or gone
+    data: Ints  # staying ranks that own other samples than before
     moves: Moves
 
     @classmethod

@@ -21,21 +21,13 @@ MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
 
 @dataclass(frozen=True)
 class RankStatus:
-    """The collectives and the line of code that a rank is in.
-
-    Attributes:
-        rank: the rank.
-        begun: axes, for example ``"dp sp"``, to the collectives begun on its group over them.
-        operation: its current collective, ``"all_reduce over dp"``; empty outside.
-        line: its line of user code, ``"train.py:88 (step)"``.
-        error: the error with which it left the guard, other than a collective's; else empty.
-    """
+    """The collectives and the line of code that a rank is in."""
 
     rank: int
-    begun: Mapping[str, int] = field(default_factory=dict)
-    operation: str = ""
-    line: str = ""
-    error: str = ""
+    begun: Mapping[str, int] = field(default_factory=dict)  # axes ("dp sp") to collectives
+    operation: str = ""  # current collective, ``"all_reduce over dp"``; empty outside
+    line: str = ""  # of user code, ``"train.py:88 (step)"``
+    error: str = ""  # error with which it left the guard, other than a collective's; else empty
 
     def __str__(self) -> str:
         if self.error:

@@ -22,49 +22,28 @@ from ..topology.topology import Topology
 
 @dataclass(frozen=True)
 class AxisRow:
-    """One axis of a layout.
-
-    Attributes:
-        axis: its name.
-        size: its size.
-        stride: the positions between two neighboring indices.
-        groups: the number of its groups.
-        first_group: the ranks of the first group.
-        crossing: the number of groups on several nodes; None if the topology is unknown.
-        spans: the maximum number of nodes of one group; None likewise.
-    """
+    """One axis of a layout."""
 
     axis: str
     size: int
-    stride: int
+    stride: int  # positions between two neighboring indices
     groups: int
     first_group: tuple[int, ...]
-    crossing: int | None
-    spans: int | None
+    crossing: int | None  # groups on several nodes; None if the topology is unknown
+    spans: int | None  # nodes of one group at most; None likewise
 
 
 @dataclass(frozen=True)
 class JobReport:
-    """The report of a job before it runs. Create it with :meth:`of`.
-
-    Attributes:
-        layout: the layout of the mesh.
-        topology: the nodes of its ranks; None if unknown.
-        axes: a row for each axis.
-        groups_per_rank: process groups of one rank, the default group included.
-        groups: process groups in all, the default group included.
-        batch: the batch plan, or None.
-        warnings: likely causes of slow communication. Each quotes ``build_mesh`` in its fix.
-        placement: the reasons for the order of ranks; None without placement.
-    """
+    """The report of a job before it runs. Create it with :meth:`of`."""
 
     layout: Layout
     topology: Topology | None
     axes: tuple[AxisRow, ...]
-    groups_per_rank: int
-    groups: int
+    groups_per_rank: int  # process groups of one rank, the default group included
+    groups: int  # process groups in all, the default group included
     batch: BatchPlan | None
-    warnings: tuple[SpecError, ...]
+    warnings: tuple[SpecError, ...]  # causes of slow communication; each quotes ``build_mesh``
     placement: Placement | None = None
 
     @classmethod

@@ -20,23 +20,14 @@ HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
 
 @dataclass(frozen=True)
 class GroupTiming:
-    """Timings of the groups over some axes.
+    """Timings of the groups over some axes."""
 
-    Attributes:
-        axes: the axes; empty for the whole mesh if no single axis is the whole.
-        num_groups: the number of groups.
-        group_size: ranks in each.
-        seconds: the time of one collective, the median over the groups.
-        slowest: the ranks of the slowest group.
-        slowest_seconds: the time of one collective there.
-    """
-
-    axes: Axes
+    axes: Axes  # empty for the whole mesh if no single axis is the whole
     num_groups: int
     group_size: int
-    seconds: float
-    slowest: tuple[int, ...]
-    slowest_seconds: float
+    seconds: float  # of one collective, the median over the groups
+    slowest: tuple[int, ...]  # ranks of the slowest group
+    slowest_seconds: float  # of one collective there
 
 
 @dataclass(frozen=True)
@@ -123,27 +114,16 @@ def _group_timing(axes: Axes, rows: list[list[int]], took: Seconds) -> GroupTimi
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``.
-
-    Attributes:
-        rank: the rank of this process.
-        sizes: axis name to size, the outermost first.
-        launcher: the launcher that started the ranks.
-        device: the device type.
-        backend: the backend of the groups.
-        verification: the timings of the groups.
-        built: seconds to join the job and build the mesh.
-        checked: seconds of all checks.
-    """
+    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``."""
 
     rank: int
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # axis name to size, the outermost first
     launcher: str
     device: str
     backend: str
     verification: Verification
-    built: float
-    checked: float
+    built: float  # seconds to join the job and build the mesh
+    checked: float  # seconds of all checks
 
     def as_text(self) -> str:
         """Return the report as text: a line for each set of groups, then the total.

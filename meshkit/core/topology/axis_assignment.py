@@ -29,15 +29,10 @@ Chain = tuple[tuple[int, int], ...]  # index of an axis and a factor of it; the 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One assignment of axes to levels.
+    """One assignment of axes to levels."""
 
-    Attributes:
-        cost: the traffic that leaves a domain of each level, the outermost first.
-        rows: the factor of each axis, by level, the outermost first, and then for devices.
-    """
-
-    cost: tuple[float, ...]
-    rows: tuple[Sizes, ...]
+    cost: tuple[float, ...]  # traffic that leaves a domain of each level, the outermost first
+    rows: tuple[Sizes, ...]  # factor of each axis by level, the outermost first, then for devices
 
     @property
     def chain(self) -> Chain:

@@ -28,15 +28,10 @@ Changes = dict[str, object]  # arguments of a call and their new values
 
 @dataclass(frozen=True)
 class CrossingVerdict:
-    """The messages about axes that cross nodes against their policy.
+    """The messages about axes that cross nodes against their policy."""
 
-    Attributes:
-        error: the error to raise, or None.
-        warning: the error whose text is the warning, or None.
-    """
-
-    error: SpecError | None = None
-    warning: SpecError | None = None
+    error: SpecError | None = None  # to raise
+    warning: SpecError | None = None  # its text is the warning
 
 
 def check_policies(

@@ -15,17 +15,11 @@ from ..validate import parse_integer
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Domains of nodes, for example racks, NVLink domains or switches.
+    """Domains of nodes, for example racks, NVLink domains or switches."""
 
-    Attributes:
-        name: the noun for one domain, for example ``"rack"``.
-        of_node: int64 (num_nodes,), the domain of each node, numbered in order of appearance.
-        names: the name of each domain.
-    """
-
-    name: str
-    of_node: Ints
-    names: tuple[str, ...]
+    name: str  # noun for one domain, for example ``"rack"``
+    of_node: Ints  # int64 (num_nodes,), domains are numbered in order of appearance
+    names: tuple[str, ...]  # of the domains
 
 
 def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:

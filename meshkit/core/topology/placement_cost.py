@@ -20,23 +20,14 @@ Cost = tuple[float, ...]  # traffic out of the busiest domain of each level, the
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """The ranks to assign to the positions of a grid.
-
-    Attributes:
-        axes: the axes of the layout.
-        shape: the sizes of the axes.
-        levels: the levels of the topology, the outermost first.
-        ranks: int64 (num_ranks,), ascending.
-        domains: int64 (num_levels, num_ranks), the domain of each rank at each level.
-        traffic: float64 (num_axes,), what a rank sends along each axis.
-    """
+    """The ranks to assign to the positions of a grid."""
 
     axes: tuple[str, ...]
     shape: Sizes
-    levels: tuple[str, ...]
-    ranks: Ints
-    domains: Ints
-    traffic: Floats
+    levels: tuple[str, ...]  # outermost first
+    ranks: Ints  # int64 (num_ranks,), ascending
+    domains: Ints  # int64 (num_levels, num_ranks), the domain of each rank at each level
+    traffic: Floats  # float64 (num_axes,), what a rank sends along each axis
 
     @classmethod
     def of(cls, layout: Layout, topology: Topology, traffic: Floats) -> PlacementProblem:

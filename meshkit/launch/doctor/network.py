@@ -23,16 +23,10 @@ Interfaces = Mapping[str, Collection[str]]  # name to addresses
 
 @dataclass(frozen=True)
 class Lookup:
-    """The result of a lookup.
+    """The result of a lookup."""
 
-    Attributes:
-        values: the addresses or names, in the resolver's order; empty if it failed.
-        error: the reason of the failure; empty if it succeeded.
-        seconds: the duration.
-    """
-
-    values: tuple[str, ...]
-    error: str
+    values: tuple[str, ...]  # addresses or names, in the resolver's order; empty if it failed
+    error: str  # reason of the failure; empty if it succeeded
     seconds: float
 
 
