@@ -27,10 +27,6 @@ def num_distinct(group_size: int) -> tuple[int, int]:
 
     The largest input is one less than their product, so every sum, also of a part of the members,
     is below 2^24. Above 1,198,372 members a sum may be larger.
-
-    Example:
-        >>> [num_distinct(size) for size in (2, 2156, 2157, 16384, 65536, 1048576)]
-        [(31, 251), (31, 251), (31, 31), (31, 31), (7, 17), (3, 5)]
     """
     exact = (
         (ranks, positions)

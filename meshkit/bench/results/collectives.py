@@ -57,12 +57,7 @@ OPERATIONS = {
 
 
 def busbw_factor(operation: str, num_ranks: int) -> float:
-    """Return the factor from algbw to busbw. Pure.
-
-    Example:
-        >>> [busbw_factor(name, 8) for name in ("all_reduce", "all_gather", "send_recv")]
-        [1.75, 0.875, 1.0]
-    """
+    """Return the factor from algbw to busbw. Pure."""
     ring_passes = OPERATIONS[operation].ring_passes
     return ring_passes * (num_ranks - 1) / num_ranks if ring_passes else float(num_ranks > 1)
 
@@ -100,11 +95,6 @@ def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
 
 
 def divisible_size(num_bytes: int, num_ranks: int) -> int:
-    """Return the size rounded down to a whole number of items per rank, 1 item or more.
-
-    Example:
-        >>> divisible_size(1024, 3), divisible_size(4, 8)
-        (1020, 32)
-    """
+    """Return the size rounded down to a whole number of items per rank, 1 item or more."""
     step = ITEM_BYTES * num_ranks
     return max(num_bytes // step, 1) * step

@@ -40,13 +40,7 @@ class Fit:
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return alpha and beta of the line with the least squares of relative residuals. Pure.
-
-    Example:
-        >>> alpha, beta = fit_line([1000, 3000], [3e-3, 5e-3])
-        >>> round(alpha, 9), round(beta, 12)
-        (0.002, 1e-06)
-    """
+    """Return alpha and beta of the line with the least squares of relative residuals. Pure."""
     weight = 1 / np.asarray(seconds, dtype=np.float64)
     columns = np.stack([weight, weight * np.asarray(sizes, dtype=np.float64)])  # (2, num_sizes)
     scale = np.linalg.norm(columns, axis=1)

@@ -51,13 +51,6 @@ def locality(layout: Layout, hosts: Mapping[int, str], *axes: str) -> Locality:
 
     Cost:
         O(ranks).
-
-    Example:
-        >>> hosts = {rank: f"node{rank // 4}" for rank in range(8)}
-        >>> locality(Layout(dp=4, tp=2), hosts, "tp")
-        Locality(level='inside', ranks_per_link=2.0)
-        >>> locality(Layout(dp=4, tp=2), hosts, "dp")
-        Locality(level='across', ranks_per_link=2.0)
     """
     size = layout.size(*axes)
     groups = layout.groups(*axes).tolist()  # (num_groups, group_size)

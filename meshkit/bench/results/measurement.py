@@ -31,12 +31,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of one or more values; a single value is all three.
-
-        Example:
-            >>> Spread.of([1.0, 2.0, 3.0, 4.0, 9.0])
-            Spread(low=2.0, median=3.0, high=4.0)
-        """
+        """Return the spread of one or more values; a single value is all three."""
         return cls(*np.percentile(values, [25, 50, 75]).tolist())
 
 
@@ -57,12 +52,7 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Timing:
-        """Return the timing of one call or more.
-
-        Example:
-            >>> Timing.of([3.0, 1.0, 2.0]).p99
-            3.0
-        """
+        """Return the timing of one call or more."""
         ordered, calls = sorted(seconds), len(seconds)
         p99 = ordered[-(-99 * calls // 100) - 1]
         return cls(calls, ordered[0], Spread.of(ordered), p99, ordered[-1])
@@ -149,13 +139,6 @@ def summarize(
 
     Cost:
         O(ranks x calls).
-
-    Example:
-        >>> case = Case("all_reduce", Target((("tp",),)), 1024)
-        >>> seconds = np.array([[1.0], [2.0], [3.0], [3.0]])
-        >>> row = summarize(Layout(dp=2, tp=2), case, "concurrent", seconds)
-        >>> row.slowest, row.fastest.seconds
-        (GroupTime(ranks=(2, 3), where='dp=1', seconds=3.0), 2.0)
     """
     groups = layout.groups(*case.target.span)  # (num_groups, group_size)
     position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}

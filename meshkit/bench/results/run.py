@@ -66,25 +66,14 @@ def plan_cases(
 
 
 def modes(layout: Layout, target: Target) -> tuple[str, ...]:
-    """Return the modes in which a target is measured; a single group is always alone. Pure.
-
-    Example:
-        >>> modes(Layout(dp=2, tp=2), Target((("dp",),)))
-        ('alone', 'concurrent')
-    """
+    """Return the modes in which a target is measured; a single group is always alone. Pure."""
     if len(target.groups) > 1:
         return (OVERLAP,)
     return (ALONE,) if layout.size(*target.span) == layout.num_ranks else (ALONE, CONCURRENT)
 
 
 def total_passes(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
-    """Return the passes of a run, each with all groups at once or one group alone. Pure.
-
-    Example:
-        >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
-        >>> [total_passes(layout, [Case("broadcast", over_tp, 64)], n) for n in (16, None)]
-        [17, 1001]
-    """
+    """Return the passes of a run, each with all groups at once or one group alone. Pure."""
     return sum(
         num_passes(layout, case.target, mode, max_alone)
         for case in cases
@@ -102,11 +91,6 @@ def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -
         per pass    the barrier and MIN_CALLS calls; more are made only if all of them fit
                     into a quarter of the timeout
         per mode    1: the exchange of its times
-
-    Example:
-        >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))
-        >>> num_barriers(layout, [Case("broadcast", over_dp, 64)], 16)  # 4 + 3 + 3 * (2 + 1) + 2
-        18
     """
     exchanges = sum(len(modes(layout, case.target)) for case in cases)
     return 4 + 3 * len(cases) + (1 + MIN_CALLS) * total_passes(layout, cases, max_alone) + exchanges

@@ -67,10 +67,6 @@ def default_targets(layout: Layout) -> tuple[Target, ...]:
 
     Cost:
         O(axes squared).
-
-    Example:
-        >>> [target.name for target in default_targets(Layout(dp=2, sp=2, tp=2))]
-        ['dp', 'sp', 'tp', 'dp sp', 'dp tp', 'sp tp', 'dp sp tp', 'dp+sp', 'dp+tp']
     """
     axes = shared_axes(layout)
     two = list(combinations(axes, 2))
@@ -83,12 +79,7 @@ def parse_targets(
     layout: Layout,
     names: Sequence[str],
 ) -> tuple[Target, ...]:
-    """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure.
-
-    Example:
-        >>> parse_targets(Layout(dp=2, sp=2), ["dp+sp"])[0].span
-        ('dp', 'sp')
-    """
+    """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure."""
     targets: dict[tuple[Axes, ...], Target] = {}
     for name in names:
         target = _parse_target(layout, name)
@@ -113,13 +104,7 @@ def _parse_target(layout: Layout, name: str) -> Target:
 
 
 def num_passes(layout: Layout, target: Target, mode: str, max_alone: int | None) -> int:
-    """Return the passes of a mode: one, or one for each group that is measured alone. Pure.
-
-    Example:
-        >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
-        >>> [num_passes(layout, over_tp, "alone", n) for n in (16, None)]
-        [16, 1000]
-    """
+    """Return the passes of a mode: one, or one for each group that is measured alone. Pure."""
     if mode != ALONE:
         return 1
     num_groups = layout.num_ranks // layout.size(*target.span)
@@ -136,11 +121,6 @@ def sample_groups(groups: Ints, hosts: Mapping[int, str], max_alone: int | None)
         groups: (num_groups, group_size), ranks.
         hosts: rank to its host name.
         max_alone: size of the sample, 1 or more; None means all.
-
-    Example:
-        >>> hosts = {rank: f"node{rank // 8}" for rank in range(64)}
-        >>> sample_groups(Layout(dp=8, sp=4, tp=2).groups("tp"), hosts, 4)
-        [0, 10, 20, 31]
     """
     last, size = len(groups) - 1, len(groups) if max_alone is None else max_alone
     if size > last:

@@ -40,14 +40,6 @@ def draw_node_boxes(
         nodes: int64 (num_ranks,), the node of the rank at each position in row-major order.
         width: columns of text to fit into, at least 40. A rank is never cut.
         ascii: whether to draw with ASCII characters only.
-
-    Example:
-        >>> grid = np.arange(4).reshape(2, 2)
-        >>> print(draw_node_boxes(("dp", "tp"), grid, np.array([0, 0, 1, 1]), ascii=True))
-        + node 0 ----------+  + node 1 ----------+
-        |       tp=0  tp=1 |  |       tp=0  tp=1 |
-        | dp=0     0     1 |  | dp=1     2     3 |
-        +------------------+  +------------------+
     """
     width, numbers = max(width, MIN_WIDTH), np.unique(nodes)
     drawing = _Drawing(axes, grid, nodes, ASCII if ascii else UNICODE)

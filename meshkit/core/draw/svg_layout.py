@@ -66,12 +66,7 @@ class CellStyle:
         return Spacing(self.width, self.height, self.gap, self.pad, head, 2 * self.pad)
 
     def cut(self, label: str) -> str:
-        """Return the end of a long label; the number is at the end.
-
-        Example:
-            >>> cell_style([("replicate_outer", 2)], 2, 1).cut("replicate_outer=1")
-            '~cate_outer=1'
-        """
+        """Return the end of a long label; the number is at the end."""
         fits = int((self.width - 2 * self.inset) / (self.label * CHARACTER_WIDTH))
         return label if len(label) <= fits else "~" + label[1 - fits :]
 
@@ -114,11 +109,6 @@ def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:
         inner_size: the size of the innermost axis. Rows avoid cutting through it.
 
     Cost: O(num_ranks).
-
-    Example:
-        >>> spacing = Spacing(width=10, height=10, gap=0, pad=0, head=0, margin=0)
-        >>> arrange(np.array([0, 0, 1, 1]), spacing, 2).cells.tolist()
-        [[0, 0], [10, 0], [0, 10], [10, 10]]
     """
     numbers, box_index, counts = np.unique(nodes, return_inverse=True, return_counts=True)
     fullest, step = int(counts.max()), (spacing.width + spacing.gap, spacing.height + spacing.gap)
@@ -140,14 +130,7 @@ def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:
 
 
 def num_columns(count: int, step: tuple[int, int], ratio: float, inner_size: int) -> int:
-    """Return how many elements to put in a row so that all rows together approach a ratio.
-
-    Example:
-        >>> num_columns(64, (1, 1), 1.0, 1), num_columns(64, (1, 1), 1.0, 32)
-        (8, 8)
-        >>> num_columns(7, (1, 1), 6.0, 1)
-        7
-    """
+    """Return how many elements to put in a row so that all rows together approach a ratio."""
     columns = np.arange(1, count + 1)
     rows = -(-count // columns)
     distance = np.abs(np.log(columns * step[0] / (rows * step[1]) / ratio))

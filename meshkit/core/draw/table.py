@@ -46,24 +46,13 @@ def format_table(
 
 
 def format_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table of text without a header, at any width.
-
-    Example:
-        >>> format_rows([["dp", "4 ranks"], ["sequence", "2 ranks"]])
-        ['dp        4 ranks', 'sequence  2 ranks']
-    """
+    """Return the lines of a table of text without a header, at any width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [_line(row, widths, [False] * len(row)).rstrip() for row in rows]
 
 
 def format_items(items: Sequence[tuple[str, str]], *, width: int = 80) -> str:
-    """Return a line for each name and its text; long texts continue below themselves.
-
-    Example:
-        >>> print(format_items([("node", "1"), ("slot", "1 of 4")]))
-        node  1
-        slot  1 of 4
-    """
+    """Return a line for each name and its text; long texts continue below themselves."""
     indent = max((len(name) for name, _ in items), default=0) + len(GAP)
     lines = []
     for name, text in items:

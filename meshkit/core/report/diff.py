@@ -38,13 +38,7 @@ class Moves:
 
 
 def weight_moves(before: Layout, after: Layout) -> Moves:
-    """Return the weights to fetch after a change of layout. Cost: O(num_ranks).
-
-    Example:
-        >>> moves = weight_moves(Layout(dp=2, tp=2), Layout(dp=4))
-        >>> [(str(share), ranks.tolist()) for share, ranks in moves.held.items()], moves.total
-        ([('1/2', [0, 1, 2, 3])], Fraction(2, 1))
-    """
+    """Return the weights to fetch after a change of layout. Cost: O(num_ranks)."""
     num_before, num_after = num_weight_parts(before), num_weight_parts(after)
     stay = np.arange(min(before.num_ranks, after.num_ranks), dtype=np.int64)
     kept = np.zeros(after.num_ranks, dtype=np.int64)  # of num_before
@@ -95,13 +89,7 @@ class Difference:
 
     @classmethod
     def of(cls, before: Layout, after: Layout, batch: BatchPlan | None = None) -> Difference:
-        """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks).
-
-        Example:
-            >>> diff = Difference.of(Layout(dp=4, sp=2), Layout(dp=2, sp=4))
-            >>> {axis: ranks.tolist() for axis, ranks in diff.groups.items()}
-            {'dp': [0, 1, 2, 3, 4, 5, 6, 7], 'sp': [0, 1, 2, 3, 4, 5, 6, 7]}
-        """
+        """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks)."""
         axes = dict.fromkeys((*before.axes, *after.axes))
         groups = {axis: _changed_group_ranks(before, after, axis) for axis in axes}
         return cls(
@@ -200,10 +188,5 @@ def _move_facts(moves: Moves) -> Iterator[tuple[str, str]]:
 
 
 def _format_models(total: Fraction) -> str:
-    """Return a number of models as text.
-
-    Example:
-        >>> _format_models(Fraction(0)), _format_models(Fraction(3, 2))
-        ('nothing', '1.5 times the model, all ranks together')
-    """
+    """Return a number of models as text."""
     return f"{float(total):.4g} times the model, all ranks together" if total else "nothing"

@@ -48,11 +48,6 @@ def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[in
     """Return the ranks that have begun fewer collectives than a peer, with their largest lag.
 
     Ranks without a status are skipped. Cost: O(ranks x groups).
-
-    Example:
-        >>> statuses = {rank: RankStatus(rank, {"dp": 7 + (rank != 2)}) for rank in range(4)}
-        >>> lagging_ranks(Layout(dp=2, sp=2), statuses)
-        {2: Lag(axes='dp', begun=7, most=8)}
     """
     lags: dict[int, Lag] = {}
     for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):

@@ -55,13 +55,7 @@ class JobReport:
         *,
         placement: Placement | None = None,
     ) -> JobReport:
-        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
-
-        Example:
-            >>> report = JobReport.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
-            >>> report.groups_per_rank, report.groups
-            (4, 15)
-        """
+        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes)."""
         layout = plan.layout
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
@@ -152,12 +146,7 @@ def format_job(report: JobReport, *, width: int = 80, ascii: bool = False) -> st
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
-    """Return one line with the sizes, the number of ranks and, if known, the nodes.
-
-    Example:
-        >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
-        ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
-    """
+    """Return one line with the sizes, the number of ranks and, if known, the nodes."""
     ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
     return f"{format_sizes(layout.sizes)}: {ranks}"
 

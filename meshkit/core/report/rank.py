@@ -65,12 +65,7 @@ def rank_reports(
     sequence: SequencePlan | None = None,
     seed: int | None = None,
 ) -> Iterator[RankReport]:
-    """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank.
-
-    Example:
-        >>> [report.coordinate for report in rank_reports(Layout(dp=2, tp=2), [0, 3])]
-        [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
-    """
+    """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank."""
     for rank in ranks:
         coordinate = layout.coordinate(rank)
         node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
@@ -88,12 +83,7 @@ def rank_reports(
 
 
 def sequence_part(layout: Layout, coordinate: Mapping[str, int]) -> int:
-    """Return the part of a sequence that a coordinate holds: its index along cp and sp, sp fastest.
-
-    Example:
-        >>> sequence_part(Layout(cp=2, sp=4), {"cp": 1, "sp": 2})
-        6
-    """
+    """Return the part of a sequence at a coordinate: its index along cp and sp, sp fastest."""
     part = 0
     for axis in sequence_axes(layout):
         part = part * layout.sizes[axis] + coordinate[axis]
@@ -108,15 +98,7 @@ def sequence_axes(layout: Layout) -> tuple[str, ...]:
 def format_rank_table(
     layout: Layout, topology: Topology | None = None, *, width: int = 80, ascii: bool = False
 ) -> str:
-    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks).
-
-    Example:
-        >>> print(format_rank_table(Layout(dp=2), Topology.even(2, nodes=2), ascii=True))
-        rank  node  slot  dp
-        ----  ----  ----  --
-           0     0     0   0
-           1     1     0   1
-    """
+    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks)."""
     ranks = layout.grid.ravel()
     unknown = ["-"] * len(ranks)
     nodes = [unknown, unknown] if topology is None else _node_columns(topology, ranks)

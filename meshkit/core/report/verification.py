@@ -80,12 +80,6 @@ def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) ->
         layout: the layout of the mesh.
         keys: the axes of each column.
         seconds: (num_ranks, num_keys), of one collective, by position in the layout.
-
-    Example:
-        >>> seconds = np.array([[0.5], [0.1]])
-        >>> result = summarize_timings(Layout(dp=2), [("dp",)], seconds)
-        >>> result.slowest_rank, result.waited, result.groups[0].slowest_seconds
-        (1, 0.4, 0.5)
     """
     position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
     waits = np.zeros_like(seconds)
@@ -126,18 +120,7 @@ class CheckReport:
     checked: float  # seconds of all checks
 
     def as_text(self) -> str:
-        """Return the report as text: a line for each set of groups, then the total.
-
-        Example:
-            >>> timing = GroupTiming(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
-            >>> verification = Verification((timing,), 1, 0.0001, "dp=1 tp=0")
-            >>> job = 0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo"
-            >>> print(CheckReport(*job, verification, 0.5, 0.25).as_text())
-            dp=2 tp=1: 2 ranks, launcher spawn, device cpu, backend gloo; joined and built in 0.50 s
-            OK  dp  1 group of 2   2 members took 0.400 ms, at most 0.500 ms on ranks 0-1
-            OK  tp  2 groups of 1  nothing to check
-            OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
-        """
+        """Return the report as text: a line for each set of groups, then the total."""
         verification, total = self.verification, math.prod(self.sizes.values())
         head = (
             f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "

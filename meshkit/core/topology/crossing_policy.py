@@ -119,13 +119,6 @@ def suggest_fix(
     Every change in the text was tried and works.
 
     Cost: a few calls of :func:`~meshkit.core.topology.placement.placed`.
-
-    Example:
-        >>> cyclic = Topology.of_hosts(["a", "b"] * 4)
-        >>> SpecError("", fix=suggest_fix(Layout(dp=2, tp=4), cyclic, "tp")).fix_text
-        'start the ranks in blocks, node by node (srun --distribution=block), or place=True.'
-        >>> SpecError("", fix=suggest_fix(Layout(dp=1, tp=8), cyclic, "tp")).fix_text
-        'dp=2, tp=4, place=True, as a node holds 4 ranks.'
     """
     check_axes_exist((axis,), layout.axes)
     if not _crosses(layout, topology, axis, level):

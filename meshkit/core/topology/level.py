@@ -23,13 +23,7 @@ class Level:
 
 
 def number_labels(level: str, labels: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
-    """Assign numbers to the labels in order of first appearance.
-
-    Example:
-        >>> numbers, names = number_labels("rack", ["east", "west", "east"])
-        >>> numbers.tolist(), names, number_labels("rack", [7])[1]
-        ([0, 1, 0], ('east', 'west'), ('rack 7',))
-    """
+    """Assign numbers to the labels in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     numbered = [numbers.setdefault(label, len(numbers)) for label in labels]
     are_integers = all(parse_integer(label) is not None for label in numbers)

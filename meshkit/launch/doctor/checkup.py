@@ -40,12 +40,7 @@ def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[F
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """Check the version of this Python.
-
-    Example:
-        >>> check_python((3, 9, 1)).advice
-        'use Python 3.10 or newer.'
-    """
+    """Check the version of this Python."""
     ok = version[:2] >= OLDEST_PYTHON
     return Finding("python", ok, _dotted(version), "" if ok else f"use Python {_OLDEST} or newer.")
 

@@ -13,13 +13,7 @@ ENDPOINT_FIELDS = ("master_addr", "master_port", "init_method")
 
 
 def check_launcher(env: Env) -> tuple[World | None, list[Finding]]:
-    """Return the world of this process and one finding per field, or the launcher's error.
-
-    Example:
-        >>> _, findings = check_launcher({"RANK": "3", "WORLD_SIZE": "4"})
-        >>> findings[1]
-        Finding(name='rank', ok=True, found='3 (RANK)', advice='')
-    """
+    """Return the world of this process and one finding per field, or the launcher's error."""
     try:
         world = detect(env)
     except LaunchError as error:
