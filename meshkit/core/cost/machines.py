@@ -68,13 +68,7 @@ class Machine:
         return Machine(**{**figures, **measured})
 
     def unmeasured(self, machine: str, measured: Container[str]) -> tuple[str, ...]:
-        """Return a line of text for each figure that was not measured.
-
-        Example:
-            >>> measured = {"flops", "memory", "memory_bandwidth", "bandwidth_intra_node"}
-            >>> MACHINES["h100"].unmeasured("h100", measured)[0]
-            "across nodes: h100's 50 GB/s, not measured"
-        """
+        """Return a line of text for each figure that was not measured."""
         return tuple(
             f"{label}: {machine}'s {getattr(self, name) / scale:.4g} {unit}, not measured"
             for name, (label, scale, unit) in _LABELS.items()

@@ -75,13 +75,6 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
     """Return the layouts of a world, ranked by predicted step time. Pure.
 
     Cost: less than a second at 16,384 ranks.
-
-    Example:
-        >>> from meshkit.core.cost.machines import MACHINES
-        >>> llama = ModelShape(4096, layers=32, heads=32, vocab=128256, ffn=14336, kv_heads=8)
-        >>> result = search(llama, TrainingJob(64, 8, 1024, 8192, MACHINES["h100"]))
-        >>> result.best[0].sizes, result.best[0].shard
-        ({'dp': 64}, 'fsdp')
     """
     layouts, excluded = _divisible_layouts(model, job)
     index, config = _configurations(model, job, layouts)
@@ -101,13 +94,7 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
 
 
 def world_factorizations(world: int, *, experts: bool) -> Ints:
-    """Return all factorizations of a world over the axes: int64 (6, ways).
-
-    Example:
-        >>> world_factorizations(2, experts=False).T.tolist()  # pp dp ep cp sp tp
-        [[1, 1, 1, 1, 1, 2], [1, 1, 1, 1, 2, 1], [1, 1, 1, 2, 1, 1], [1, 2, 1, 1, 1, 1],
-         [2, 1, 1, 1, 1, 1]]
-    """
+    """Return all factorizations of a world over the axes: int64 (6, ways)."""
     every = np.array(divisors(world))
     rows = np.array([[world]])  # (axes so far and the remaining factor, ways); the last one is tp
     for axis in AXES[:-1]:
