@@ -37,31 +37,18 @@ LOGIT_BYTES = 6
 
 
 class ParallelConfig(NamedTuple):
-    """One way to run a job, in ints; or many ways, in int64 arrays of one shape.
+    """One way to run a job, in ints; or many ways, in int64 arrays of one shape."""
 
-    Attributes:
-        pp: the number of pipeline stages.
-        dp: the size of the axis for data parallelism.
-        ep: the size of the axis for experts; dp x ep divides the samples.
-        cp: the size of the axis for ring attention.
-        sp: the size of the axis for attention by all-to-all (Ulysses).
-        tp: the size of the axis for tensor parallelism, which also divides the sequence.
-        virtual: the number of interleaved parts of a pipeline stage.
-        micro_batch: samples in one forward and backward.
-        shard: an index in ``SHARDS``.
-        recompute: 1 if backward computes the layers again, otherwise 0.
-    """
-
-    pp: Any
-    dp: Any
-    ep: Any
-    cp: Any
-    sp: Any
-    tp: Any
-    virtual: Any = 1
-    micro_batch: Any = 1
-    shard: Any = 0
-    recompute: Any = 0
+    pp: Any  # pipeline stages
+    dp: Any  # data parallelism
+    ep: Any  # experts; dp x ep divides the samples
+    cp: Any  # ring attention
+    sp: Any  # attention by all-to-all (Ulysses)
+    tp: Any  # tensor parallelism, which also divides the sequence
+    virtual: Any = 1  # interleaved parts of a pipeline stage
+    micro_batch: Any = 1  # samples in one forward and backward
+    shard: Any = 0  # an index in ``SHARDS``
+    recompute: Any = 0  # 1 if backward computes the layers again, otherwise 0
 
     @property
     def copies(self) -> Any:  # noqa: ANN401  # an int or an array, as the fields

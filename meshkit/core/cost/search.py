@@ -26,31 +26,18 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that fits, in its fastest configuration.
+    """A layout that fits, in its fastest configuration."""
 
-    Attributes:
-        sizes: axis to size, without axes of size 1 other than dp.
-        crossing: the axes whose groups cross nodes.
-        micro_batch: samples in one forward and backward of one rank.
-        accumulation_steps: micro batches in one step.
-        virtual: interleaved parts of a pipeline stage.
-        shard: one of ``memory.SHARDS``.
-        recompute: whether backward computes the layers again.
-        step: predicted seconds of one optimizer step, the sum of ``terms``.
-        terms: the terms of the step in seconds, as :func:`step_time.step_terms` returns them.
-        memory_gb: GB (1e9 bytes) of the rank that needs most.
-    """
-
-    sizes: dict[str, int]
-    crossing: tuple[str, ...]
-    micro_batch: int
-    accumulation_steps: int
-    virtual: int
-    shard: str
-    recompute: bool
-    step: float
-    terms: dict[str, float]
-    memory_gb: float
+    sizes: dict[str, int]  # axis to size, without axes of size 1 other than dp
+    crossing: tuple[str, ...]  # axes whose groups cross nodes
+    micro_batch: int  # samples in one forward and backward of one rank
+    accumulation_steps: int  # micro batches in one step
+    virtual: int  # interleaved parts of a pipeline stage
+    shard: str  # one of ``memory.SHARDS``
+    recompute: bool  # whether backward computes the layers again
+    step: float  # predicted seconds of one optimizer step, the sum of ``terms``
+    terms: dict[str, float]  # seconds of each term of the step, see ``step_time.step_terms``
+    memory_gb: float  # GB (1e9 bytes) of the rank that needs most
 
 
 @dataclass(frozen=True)
