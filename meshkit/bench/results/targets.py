@@ -75,10 +75,7 @@ def default_targets(layout: Layout) -> tuple[Target, ...]:
     return (*(Target((axes,)) for axes in sets), *overlapping)
 
 
-def parse_targets(
-    layout: Layout,
-    names: Sequence[str],
-) -> tuple[Target, ...]:
+def parse_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
     """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure."""
     targets: dict[tuple[Axes, ...], Target] = {}
     for name in names:

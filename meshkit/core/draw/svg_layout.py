@@ -115,10 +115,7 @@ def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:
     ratio = BOX_RATIO if len(numbers) > 1 else PAGE_RATIO
     across = num_columns(fullest, step, ratio, inner_size)
     padding = 2 * spacing.pad - spacing.gap
-    box = (
-        across * step[0] + padding,
-        -(-fullest // across) * step[1] + padding + spacing.head,
-    )
+    box = (across * step[0] + padding, -(-fullest // across) * step[1] + padding + spacing.head)
     stride = box[0] + spacing.margin, box[1] + spacing.margin
     boxes_across = num_columns(len(numbers), stride, PAGE_RATIO, 1)
     boxes = _in_rows(np.arange(len(numbers)), boxes_across, stride)

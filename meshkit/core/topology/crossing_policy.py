@@ -108,11 +108,7 @@ def _fix(layout: Layout, topology: Topology, axes: list[str]) -> Fix:
 
 
 def suggest_fix(
-    layout: Layout,
-    topology: Topology,
-    axis: str,
-    *,
-    level: str = NODE,
+    layout: Layout, topology: Topology, axis: str, *, level: str = NODE
 ) -> tuple[str | Change, ...]:
     """Return changes that keep an axis inside its nodes: order, placement, or another size.
 

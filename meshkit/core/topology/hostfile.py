@@ -22,9 +22,7 @@ PARSE = Call("parse_hostfile", (Verbatim("text"),))
 Row = tuple[int, list[str]]  # the number of a line, from 1, and its words
 
 
-def parse_hostfile(
-    text: str,
-) -> Topology:
+def parse_hostfile(text: str) -> Topology:
     r"""Return the topology of a text that has a line for each rank, in the order of ranks.
 
     Cost: O(ranks).

@@ -58,8 +58,5 @@ def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool
     """
     if "SLURM_STEP_ID" not in env or any(name in env for name in own):
         return False
-    pairs = (
-        (rank, ("SLURM_PROCID",)),
-        (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
-    )
+    pairs = ((rank, ("SLURM_PROCID",)), (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")))
     return all(first_value(pmi, env) == first_value(srun, env) for pmi, srun in pairs)
