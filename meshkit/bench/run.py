@@ -1,27 +1,30 @@
-"""A mesh for all that is to be measured, and the sweep over it."""
+"""A mesh for all that is to be measured, the sweep over it, and its progress on stderr."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 import torch
 
 from ..core.grid.layout import Layout
+from ..core.text import count_noun
 from ..launch.agreement.consensus import Proposal
 from ..launch.current_job import require_job
 from ..launch.job import init
 from ..live.build_mesh import build_mesh
 from ..live.setup.hosts import gather_hosts
 from .interrupt import Interruption
-from .progress import Progress
 from .results.measurement import Case
-from .results.run import BenchmarkRun, modes, plan_cases
+from .results.run import BenchmarkRun, modes, plan_cases, total_passes
 from .results.targets import Target
 from .sweep import Sweep, SweepOptions
 
+INTERVAL = 10.0  # seconds between two lines of progress
 DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
 
@@ -102,3 +105,41 @@ def agree_on_hosts(request: Request) -> list[str]:
 
 def _ignore(case: Case) -> None:
     """Report no progress, on ranks other than 0."""
+
+
+class Progress:
+    """Writer of progress lines, on one rank."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        cases: Sequence[Case],
+        max_alone: int | None,
+        calls: int,
+        stream: TextIO | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream: TextIO | None = stream
+        self._clock = clock
+        self._written = -math.inf
+        self._done, self._num_cases = 0, len(cases)
+        rows = count_noun(sum(len(modes(layout, case.target)) for case in cases), "row")
+        passes = count_noun(total_passes(layout, cases, max_alone), "pass")
+        self._write(f"{rows} in {passes}, one after the other, each of up to {calls} calls\n")
+
+    def __call__(self, case: Case) -> None:
+        """Write a line after the first case, and then every ``INTERVAL`` seconds."""
+        done, now = self._done, self._clock()
+        self._done += 1
+        if done and now - self._written >= INTERVAL:
+            self._written = now
+            self._write(f"{100 * done // self._num_cases} %: {case}\n")
+
+    def _write(self, text: str) -> None:
+        """Write, as long as the stream accepts it: a failure here must not cost the results."""
+        if self._stream is not None:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except OSError:
+                self._stream = None

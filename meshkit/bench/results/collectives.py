@@ -69,20 +69,7 @@ def gigabytes_per_second(num_bytes: int, seconds: float) -> float:
 
 @public("sweep_sizes")
 def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
-    """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below. Pure.
-
-    Args:
-        least: bytes of the smallest array.
-        most: bytes of the largest array.
-        factor: from one size to the next, 2 or more.
-
-    Raises:
-        SpecError: if the range is empty or too large, or the factor is below 2.
-
-    Example:
-        >>> sweep_sizes(1024, 20_000, 4)
-        (1024, 4096, 16384)
-    """
+    """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below. Pure."""
     if not 1 <= least <= most <= MAX_BYTES or factor < 2:
         summary = f"there are no sizes from {least} to {most} bytes by a factor of {factor}."
         rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."

@@ -47,11 +47,7 @@ class Locality:
 
 
 def locality(layout: Layout, hosts: Mapping[int, str], *axes: str) -> Locality:
-    """Return the locality of the groups over some axes. Pure.
-
-    Cost:
-        O(ranks).
-    """
+    """Return the locality of the groups over some axes. Pure."""
     size = layout.size(*axes)
     groups = layout.groups(*axes).tolist()  # (num_groups, group_size)
     crossing = max(_crossing_messages([hosts[rank] for rank in group]) for group in groups)

@@ -127,19 +127,7 @@ def group_sizes(layout: Layout, target: Target) -> tuple[int, ...]:
 def summarize(
     layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int = 0
 ) -> Measurement:
-    """Return the measurement of a case from the times of all ranks. Pure.
-
-    Args:
-        layout: the grid.
-        case: the measured case.
-        mode: how it was measured.
-        seconds: (num_ranks, calls), of each call on each rank, by position in the grid; nan on the
-            ranks of groups that were skipped.
-        wrong: number of wrong elements.
-
-    Cost:
-        O(ranks x calls).
-    """
+    """Return the measurement of a case from ``seconds``, (num_ranks, calls). Pure."""
     groups = layout.groups(*case.target.span)  # (num_groups, group_size)
     position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
     positions = np.array([[position[int(rank)] for rank in group] for group in groups])

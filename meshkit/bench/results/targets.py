@@ -64,9 +64,6 @@ def default_targets(layout: Layout) -> tuple[Target, ...]:
     """Return each axis, each two axes, the world, and each two that overlap in training. Pure.
 
     Axes of one rank are left out.
-
-    Cost:
-        O(axes squared).
     """
     axes = shared_axes(layout)
     two = list(combinations(axes, 2))
@@ -113,11 +110,6 @@ def sample_groups(groups: Ints, hosts: Mapping[int, str], max_alone: int | None)
 
     The groups are sorted by their nodes, with the first group first and the last one last. The
     sample is taken from there at equal distances.
-
-    Args:
-        groups: (num_groups, group_size), ranks.
-        hosts: rank to its host name.
-        max_alone: size of the sample, 1 or more; None means all.
     """
     last, size = len(groups) - 1, len(groups) if max_alone is None else max_alone
     if size > last:

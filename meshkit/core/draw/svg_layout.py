@@ -101,15 +101,7 @@ class Arrangement:
 
 
 def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:
-    """Return the positions of boxes in rows on a page, and of cells in rows in a box.
-
-    Args:
-        nodes: int64 (num_ranks,), the node of each rank, by position in the grid.
-        spacing: the size of a cell and the space around it.
-        inner_size: the size of the innermost axis. Rows avoid cutting through it.
-
-    Cost: O(num_ranks).
-    """
+    """Return the positions of boxes and cells in rows, which avoid cuts of the innermost axis."""
     numbers, box_index, counts = np.unique(nodes, return_inverse=True, return_counts=True)
     fullest, step = int(counts.max()), (spacing.width + spacing.gap, spacing.height + spacing.gap)
     ratio = BOX_RATIO if len(numbers) > 1 else PAGE_RATIO

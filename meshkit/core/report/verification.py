@@ -75,11 +75,6 @@ def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) ->
 
     A collective ends for all members at about the same time. The member with the shortest time
     therefore arrived last, and its peers waited for the difference.
-
-    Args:
-        layout: the layout of the mesh.
-        keys: the axes of each column.
-        seconds: (num_ranks, num_keys), of one collective, by position in the layout.
     """
     position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
     waits = np.zeros_like(seconds)
@@ -87,7 +82,7 @@ def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) ->
     for column, axes in enumerate(keys):
         rows = layout.groups(*axes)
         positions = np.vectorize(position.__getitem__)(rows)  # (num_groups, group_size)
-        took = seconds[positions, column]
+        took = seconds[positions, column]  # seconds: (num_ranks, num_keys), by position
         waits[positions, column] = took.max(axis=1, keepdims=True) - took
         groups.append(_group_timing(axes, rows.tolist(), took.max(axis=1)))
     if not keys:

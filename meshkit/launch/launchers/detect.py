@@ -69,11 +69,7 @@ def detect(
 
 
 def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
-    """Return ``rank``, ``world_size`` and ``local_rank`` as plain ints, if given.
-
-    Raises:
-        LaunchError: if one is not an int or too small, or ``rank`` is not below ``world_size``.
-    """
+    """Return ``rank``, ``world_size`` and ``local_rank`` as plain ints, if given."""
     numbers: dict[str, int] = {}
     for name in (name for name in ARGUMENT_FIELDS if name in options):
         number, least = parse_integer(options[name]), 1 if name == "world_size" else 0
@@ -89,13 +85,7 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
 
 
 def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
-    """Return the world of :func:`detect`, for arguments that have been checked.
-
-    Args:
-        env: the variables to read.
-        arguments: field name to value, from ``rank``, ``world_size`` and ``local_rank``. If they
-            change the rank, the variables about its node are ignored.
-    """
+    """Return the world of :func:`detect`, for arguments that have been checked."""
     rows = matching_launchers(env)
     if not rows and {"rank", "world_size"} - arguments.keys():
         return _single(env, arguments)
