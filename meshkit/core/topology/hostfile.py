@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..call import Call, Verbatim
 from ..errors import SpecError
 from ..text import count_noun
 from .topology import Topology
 
 LEVELS = ("host", "rack", "row", "hall")  # the columns
-PARSE = Call("parse_hostfile", (Verbatim("text"),))
 
 Row = tuple[int, list[str]]  # the number of a line, from 1, and its words
 
