@@ -55,11 +55,7 @@ class Request:
 
 
 def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
-    """Join the job, build the mesh, measure it and close it. Collective.
-
-    After the job is joined, a Ctrl-C ends the run between two measurements, on all ranks. Rank 0
-    writes its progress to stderr.
-    """
+    """Join the job, build the mesh, measure it until Ctrl-C, and close it. Collective."""
     targets, options = request.targets, request.options
     groups = [axes for target in targets for axes in target.groups if len(axes) > 1]
     with Interruption(request.stop_file) as interruption:
@@ -93,10 +89,7 @@ def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
 
 
 def agree_on_hosts(request: Request) -> list[str]:
-    """Return the host name of each rank, after all ranks have made the same request. Collective.
-
-    ``build_mesh`` has compared the mesh itself.
-    """
+    """Return the host of each rank, after all ranks have made the same request. Collective."""
     matter = Proposal("meshkit bench", request.fields, DISAGREEMENT)
     return gather_hosts(
         matter, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."

@@ -73,14 +73,7 @@ class Sweep:
     on_case: Callable[[Case], None]  # called with each case before it is measured
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
-        """Measure all cases, or those before a Ctrl-C. Collective over the mesh.
-
-        Every rank gets the same measurements.
-
-        Cost:
-            Five small collectives over the mesh per case at most, and one more per group that is
-            measured alone.
-        """
+        """Measure all cases, or those before a Ctrl-C; the same on every rank. Collective."""
         measurements: list[Measurement] = []
         current = ""
         try:

@@ -57,10 +57,7 @@ class BenchmarkRun:
 def plan_cases(
     layout: Layout, operations: Sequence[str], targets: Sequence[Target], sizes: Sequence[int]
 ) -> list[Case]:
-    """Return all cases: operation by operation, target by target, size by size. Pure.
-
-    Sizes are rounded down so that every group of the mesh can divide them. Equal sizes are merged.
-    """
+    """Return all cases, with sizes rounded down so that every group divides them. Pure."""
     divisible = dict.fromkeys(divisible_size(size, layout.num_ranks) for size in sizes)
     return [Case(op, target, size) for op in operations for target in targets for size in divisible]
 

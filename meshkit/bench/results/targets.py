@@ -61,10 +61,7 @@ def shared_axes(layout: Layout) -> Axes:
 
 
 def default_targets(layout: Layout) -> tuple[Target, ...]:
-    """Return each axis, each two axes, the world, and each two that overlap in training. Pure.
-
-    Axes of one rank are left out.
-    """
+    """Return each axis of several ranks, each two, the world, and each two that overlap. Pure."""
     axes = shared_axes(layout)
     two = list(combinations(axes, 2))
     sets = dict.fromkeys([*((axis,) for axis in axes), *two, *([axes] if axes else [])])

@@ -88,10 +88,7 @@ def _check_all_reduce(rank: int, world_size: int, device: str) -> bool:
 
 
 def _gather(greeting: Greeting) -> list[Greeting]:
-    """Return the greetings of all ranks, by rank. Collective.
-
-    They are sent as JSON in rows of bytes, so that no data of a peer is unpickled.
-    """
+    """Return the greetings of all ranks as JSON: no data of a peer is unpickled. Collective."""
     import torch
 
     from ...live.groups.all_gather import all_gather

@@ -23,18 +23,7 @@ EMPTY = ("", "-")  # cells that a column of numbers may hold
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 80, ascii: bool = False
 ) -> str:
-    """Return the rows under their header.
-
-    Columns of numbers are aligned right, all others left. If the table is too wide, the cells of
-    the widest text column are wrapped.
-
-    Example:
-        >>> print(format_table(["axis", "size"], [["dp", "4"], ["sp", "2"]], ascii=True))
-        axis  size
-        ----  ----
-        dp       4
-        sp       2
-    """
+    """Return rows under their header, at most ``width`` wide: numbers right, texts wrapped."""
     columns = list(zip(header, *rows, strict=True))
     numeric = [all(map(_is_number, column[1:])) and len(column) > 1 for column in columns]
     widths = _fit([max(map(len, column)) for column in columns], numeric, max(width, MIN_WIDTH))

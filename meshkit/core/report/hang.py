@@ -45,10 +45,7 @@ class Lag:
 
 
 def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[int, Lag]:
-    """Return the ranks that have begun fewer collectives than a peer, with their largest lag.
-
-    Ranks without a status are skipped. Cost: O(ranks x groups).
-    """
+    """Return the ranks that have begun fewer collectives than a peer, with their largest lag."""
     lags: dict[int, Lag] = {}
     for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
         for row in layout.groups(*axes.split()).tolist():
@@ -118,10 +115,7 @@ def _first_suspects(
     late: Iterable[int],
     silent: Mapping[int, str],
 ) -> list[int]:
-    """Return the ranks to look at first.
-
-    These left the guard, or are behind and wait for no rank, or do not answer.
-    """
+    """Return the ranks that left, or else those behind that wait for none, or are silent."""
     left = [rank for rank in sorted(statuses) if statuses[rank].error]
     idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].error]
     awaited = _awaited_ranks(layout, statuses)

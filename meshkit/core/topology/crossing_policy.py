@@ -57,10 +57,7 @@ def check_policies(
 def check_crossings(
     layout: Layout, topology: Topology, policies: Mapping[str, str]
 ) -> CrossingVerdict:
-    """Return the error and the warning about axes that cross nodes.
-
-    Cost: O(axes * ranks).
-    """
+    """Return the error and the warning about axes that cross nodes."""
     watched = [axis for axis, size in layout.sizes.items() if size > 1 and axis in policies]
     if not watched:
         return CrossingVerdict()
@@ -110,12 +107,7 @@ def _fix(layout: Layout, topology: Topology, axes: list[str]) -> Fix:
 def suggest_fix(
     layout: Layout, topology: Topology, axis: str, *, level: str = NODE
 ) -> tuple[str | Change, ...]:
-    """Return changes that keep an axis inside its nodes: order, placement, or another size.
-
-    Every change in the text was tried and works.
-
-    Cost: a few calls of :func:`~meshkit.core.topology.placement.placed`.
-    """
+    """Return changes that keep an axis inside its nodes; each was tried and works."""
     check_axes_exist((axis,), layout.axes)
     if not _crosses(layout, topology, axis, level):
         return ()

@@ -26,12 +26,7 @@ MIN_SHARED_MEMORY = 1 * GIB  # used by the workers of data loaders and by NCCL's
 
 
 def checkup(environ: Env | None = None, *, deadline: float = DEADLINE) -> list[Finding]:
-    """Check Python, torch, devices, launcher, host names, interfaces and shared memory. Local.
-
-    Imports torch and joins no job.
-
-    Cost: up to three name lookups, each within ``deadline``.
-    """
+    """Check Python, torch, launcher, names, interfaces and shared memory. Local; joins no job."""
     env = os.environ if environ is None else environ
     world, launcher_findings = check_launcher(env)
     return [

@@ -76,10 +76,7 @@ def is_local(address: str) -> bool:
 
 
 def list_interfaces() -> dict[str, tuple[str, ...]]:
-    """Return the network interfaces in the system's order, each with its addresses.
-
-    These are the first IPv4 address and all IPv6 addresses on Linux, and none elsewhere.
-    """
+    """Return the network interfaces in the system's order, each with its addresses on Linux."""
     names = [name for _, name in socket.if_nameindex()]
     ipv6 = _ipv6_addresses()
     return {name: (*_ipv4_address(name), *ipv6.get(name, ())) for name in names}

@@ -134,14 +134,12 @@ def allocation_without_srun(world: World) -> str | None:
 
 
 def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launcher:
-    """Return the row with the variables replaced that arguments override or make invalid.
-
-    If the rank changes, the variables about the node describe another process.
-    """
+    """Return the row without the variables that arguments override or make invalid."""
     node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
     new = {
         name for name in arguments if first_value(getattr(row, name), env) != str(arguments[name])
     }
+    # with another rank, the variables about the node describe another process
     ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
     overrides = {name: (f"argument {name}",) for name in arguments}
     changes: dict[str, Any] = {**dict.fromkeys(ignored, ()), **overrides}

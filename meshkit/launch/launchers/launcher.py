@@ -52,10 +52,7 @@ def is_batch_script(env: Env) -> bool:
 
 
 def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool:
-    """Return whether srun set the variables of an MPI launcher through its PMI.
-
-    Their values then equal those of srun's own variables.
-    """
+    """Return whether srun set the variables of an MPI launcher, equal to its own, through PMI."""
     if "SLURM_STEP_ID" not in env or any(name in env for name in own):
         return False
     pairs = ((rank, ("SLURM_PROCID",)), (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")))
