@@ -30,7 +30,7 @@ from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.topology.level import number_labels
+from ...core.topology.topology import number_labels
 
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from ..errors import Change, Fix, SpecError, join_fixes
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import article, count_noun, format_ranks
+from .crossing import Crossing, crossings
 from .topology import NODE, Topology
-
-if TYPE_CHECKING:
-    from .crossing import Crossing
 
 POLICIES = ("error", "warn", "allow")
 DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
@@ -61,8 +58,6 @@ def check_crossings(
     watched = [axis for axis, size in layout.sizes.items() if size > 1 and axis in policies]
     if not watched:
         return CrossingVerdict()
-    from .crossing import crossings
-
     by_axis = crossings(layout, topology)
     crossing = [by_axis[axis] for axis in watched if by_axis[axis].crosses]
     errors = [item for item in crossing if policies[item.axis] == "error"]
@@ -168,8 +163,6 @@ def _innermost(layout: Layout, axis: str) -> Layout:
 
 
 def _crosses(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
-    from .crossing import crossings
-
     return crossings(layout, topology, level=level)[axis].crosses
 
 
