@@ -88,8 +88,8 @@ def draw_svg(axes: tuple[str, ...], grid: Ints, nodes: Ints | None = None) -> st
     coordinates = np.indices(grid.shape).reshape(grid.ndim, -1).T  # (num_ranks, num_axes)
     long_axes = [(axis, size) for axis, size in zip(axes, grid.shape, strict=True) if size > 1]
     style = cell_style(long_axes, len(ranks), int(ranks.max()))
-    spacing = style.spacing(titled=nodes is not None)
-    arrangement = arrange(node_of, spacing, long_axes[-1][1] if long_axes else 1)
+    inner_size = long_axes[-1][1] if long_axes else 1
+    arrangement = arrange(node_of, style, inner_size, titled=nodes is not None)
     picture = _Picture(ranks, arrangement, style)
     elements = [
         *picture.boxes(titled=nodes is not None),

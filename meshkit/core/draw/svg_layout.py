@@ -33,18 +33,6 @@ CUT_AXIS_COST = 0.6  # of rows that cut through the innermost axis
 
 
 @dataclass(frozen=True)
-class Spacing:
-    """The size of a cell and the space around it."""
-
-    width: int  # of a cell
-    height: int  # of a cell
-    gap: int  # between cells
-    pad: int  # between a box and its cells
-    head: int  # above the cells of a box, for its title
-    margin: int  # between boxes
-
-
-@dataclass(frozen=True)
 class CellStyle:
     """The measures of a cell. A font of size 0 means that the text is omitted."""
 
@@ -59,11 +47,6 @@ class CellStyle:
     pad: int  # between a box and its cells
     gap: int  # between cells
     radius: int  # of the corners of a box
-
-    def spacing(self, *, titled: bool) -> Spacing:
-        """Return the spacing of cells in a box, with or without a line for the box title."""
-        head = self.title + 2 if titled else 0
-        return Spacing(self.width, self.height, self.gap, self.pad, head, 2 * self.pad)
 
     def cut(self, label: str) -> str:
         """Return the end of a long label; the number is at the end."""
@@ -100,21 +83,22 @@ class Arrangement:
     size: tuple[int, int]  # width, height of the whole picture
 
 
-def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:
+def arrange(nodes: Ints, style: CellStyle, inner_size: int, *, titled: bool) -> Arrangement:
     """Return the positions of boxes and cells in rows, which avoid cuts of the innermost axis."""
+    head, margin = style.title + 2 if titled else 0, 2 * style.pad  # above cells, between boxes
     numbers, box_index, counts = np.unique(nodes, return_inverse=True, return_counts=True)
-    fullest, step = int(counts.max()), (spacing.width + spacing.gap, spacing.height + spacing.gap)
+    fullest, step = int(counts.max()), (style.width + style.gap, style.height + style.gap)
     ratio = BOX_RATIO if len(numbers) > 1 else PAGE_RATIO
     across = num_columns(fullest, step, ratio, inner_size)
-    padding = 2 * spacing.pad - spacing.gap
-    box = (across * step[0] + padding, -(-fullest // across) * step[1] + padding + spacing.head)
-    stride = box[0] + spacing.margin, box[1] + spacing.margin
+    padding = 2 * style.pad - style.gap
+    box = (across * step[0] + padding, -(-fullest // across) * step[1] + padding + head)
+    stride = box[0] + margin, box[1] + margin
     boxes_across = num_columns(len(numbers), stride, PAGE_RATIO, 1)
     boxes = _in_rows(np.arange(len(numbers)), boxes_across, stride)
-    corner = np.array((spacing.pad, spacing.pad + spacing.head))
+    corner = np.array((style.pad, style.pad + head))
     cells = boxes[box_index] + corner + _in_rows(_slots(box_index, counts), across, step)
     boxes_down = -(-len(numbers) // boxes_across)
-    size = boxes_across * stride[0] - spacing.margin, boxes_down * stride[1] - spacing.margin
+    size = boxes_across * stride[0] - margin, boxes_down * stride[1] - margin
     return Arrangement(cells, boxes, numbers, box, size)
 
 
