@@ -329,10 +329,10 @@ class Layout:
 
     def _repr_html_(self) -> str:
         """Return the picture for a notebook, or the text if there are more than 1024 ranks."""
-        from ..draw.svg import MAX_NOTEBOOK_RANKS, escape, notebook_html
+        from ..draw.svg import MAX_NOTEBOOK_RANKS, notebook_html
 
         small = self.num_ranks <= MAX_NOTEBOOK_RANKS
-        return notebook_html(self.axes, self.grid) if small else f"<pre>{escape(str(self))}</pre>"
+        return notebook_html(self.axes, self.grid) if small else f"<pre>{self}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
         """Return the grid as text, with one rank in brackets.

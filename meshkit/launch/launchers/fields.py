@@ -18,10 +18,7 @@ Fields = dict[str, tuple[Any, str]]  # field name to (value, source)
 
 
 def world_from_launcher(row: Launcher, env: Env, *, others: list[Launcher]) -> World:
-    """Return the world that one launcher's variables describe.
-
-    Fields without a variable are derived from other variables of the same launcher.
-    """
+    """Return the world that one launcher's variables describe, or imply."""
     fields = {**_number_fields(row, env, _hint(row, env, others)), **_local_size(row, env)}
     _check(row, fields, env)
     fields |= _derived(row, fields) | _endpoint_fields(row, env)

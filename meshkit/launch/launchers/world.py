@@ -59,13 +59,7 @@ class World:
 
     @property
     def size_evidence(self) -> str:
-        """Return the source of the world size, as errors print it.
-
-        Example:
-            >>> from meshkit import detect
-            >>> detect({"RANK": "0", "WORLD_SIZE": "6"}).size_evidence
-            'WORLD_SIZE = 6 (hand-written)'
-        """
+        """Return the source of the world size, as errors print it."""
         source = self.sources["world_size"]
         if self.launcher == "single" and source != "argument":
             return f"there is 1 process and {source}"
