@@ -24,7 +24,9 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.agreement.consensus import ALL, Participants, Proposal, agree
+from meshkit.launch.agreement.consensus import agree
+from meshkit.launch.agreement.proposal import Participants, Proposal
+from meshkit.launch.agreement.verdict import ALL
 from meshkit.launch.store import deadline as stores
 from meshkit.launch.store.deadline import Deadline, run_with_deadline
 from meshkit.launch.store.keys import DECISION, generation_store

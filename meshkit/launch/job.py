@@ -15,8 +15,8 @@ import torch.distributed as dist
 from ..core.call import drop_none, public
 from ..core.errors import LaunchError, format_error
 from ..core.version import VERSION
-from .agreement.commit import commit
-from .agreement.consensus import Proposal
+from .agreement.consensus import commit
+from .agreement.proposal import Proposal
 from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.device import select_backend, select_device
@@ -31,8 +31,7 @@ from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .rendezvous.rendezvous import rendezvous
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
-from .store.deadline import Deadline
-from .timeouts import ARRIVAL, Time, format_timeout, parse_timeout
+from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."

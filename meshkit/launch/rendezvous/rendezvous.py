@@ -7,7 +7,8 @@ from collections import Counter
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError, RankTimeoutError
-from ..agreement.consensus import Participants, Proposal, agree, announce_failure
+from ..agreement.consensus import agree, announce_failure
+from ..agreement.proposal import Participants, Proposal
 from ..launchers.world import World
 from ..store.client import address, store_lost_error
 from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline

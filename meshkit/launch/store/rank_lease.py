@@ -14,18 +14,19 @@ for the other ranks, or is still alive, the second process is rejected as a dupl
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from uuid import uuid4
 
 import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
 from . import keys
-from .check_in import CheckIn
+from .check_in import CheckIn, ProcessIdentity
 from .deadline import DeadlineExceededError, run_with_deadline
 from .error_json import error_to_json
-from .process import ProcessIdentity, pid_namespace, process_start, process_stat
 
 MAX_SEEN = 8  # missing ranks whose last process an error names
 
@@ -49,7 +50,7 @@ class LeaseHolder:
     @classmethod
     def current(cls) -> LeaseHolder:
         """Return a new claim of this process."""
-        process = ProcessIdentity.current()
+        process = ProcessIdentity()
         return cls(process, process_start(process.pid), uuid4().hex)
 
     @classmethod
@@ -68,7 +69,7 @@ class LeaseHolder:
 
     def runs(self) -> bool | None:
         """Return whether the process runs; None if this host cannot know."""
-        on_this_host = self.process.host == ProcessIdentity.current().host
+        on_this_host = self.process.host == ProcessIdentity().host
         if not on_this_host or not self.start.startswith(pid_namespace()):
             return None
         return process_start(self.process.pid) == self.start
@@ -198,3 +199,29 @@ def end_generation(base: dist.Store, generation: int) -> None:
     error = RankTimeoutError("this start of the job is over; another one has begun.")
     keys.generation_store(base, generation).set(keys.OVER, "")
     keys.join_round(base, generation).compare_set(keys.DECISION, "", error_to_json(error))
+
+
+def process_start(pid: int) -> str:
+    """Return text that no other process of this host shares; empty if the process has ended.
+
+    The text holds the boot, the pid namespace, and the start of the process in kernel ticks.
+    """
+    state, *fields = process_stat(pid) or ["X"]
+    return "" if state in "ZX" else f"{pid_namespace()}{fields[18]}"  # a zombie has ended
+
+
+def process_stat(pid: int) -> list[str]:
+    """Return what Linux reports about a process, from its state on; empty if unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def pid_namespace() -> str:
+    """Return the boot and the namespace in which pids count, as two hosts may share a name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} "
+    except OSError:
+        return "unknown "

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ...core.errors import LaunchError
 from ..launchers.world import World
 from . import keys
-from .process import ProcessIdentity
+from .check_in import ProcessIdentity
 from .rank_lease import end_generation, read_lease_holders
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"
@@ -38,7 +38,7 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
     """
     text = os.environ.get(COUNT, "0")
     count = int(text) if text.isdecimal() else 0
-    own = f"{count} rank {world.rank} on {ProcessIdentity.current()}"
+    own = f"{count} rank {world.rank} on {ProcessIdentity()}"
     number = int(store.compare_set(keys.ATTEMPT, "", "0"))
     while True:
         root = keys.attempt_store(store, number)
@@ -75,11 +75,11 @@ def _agent() -> str:
     """Return the name of this process' agent: its host, and its folder for worker errors."""
     error = PurePath(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # agent/attempt/rank/error.json
     folders = [folder.name for folder in error.parents]
-    return "/".join([ProcessIdentity.current().host, *folders[2:3]])
+    return "/".join([ProcessIdentity().host, *folders[2:3]])
 
 
 def _over_error(world: World, count: int, evidence: str) -> LaunchError:
-    process = ProcessIdentity.current()
+    process = ProcessIdentity()
     return LaunchError(
         f"rank {world.rank} is of attempt {count} of the job, which is over.",
         f"{evidence}; this is pid {process.pid}.",

@@ -16,7 +16,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import CALL, Change
-from meshkit.launch.agreement.consensus import Participants, Proposal, agree, announce_failure
+from meshkit.launch.agreement.consensus import agree, announce_failure
+from meshkit.launch.agreement.proposal import Participants, Proposal
 from meshkit.launch.launchers.world import World
 from meshkit.launch.store import deadline as deadlines
 from meshkit.launch.store.check_in import read_hosts

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from meshkit.launch.store.check_in import ProcessIdentity
 from meshkit.launch.store.keys import generation_store
-from meshkit.launch.store.process import ProcessIdentity
 from meshkit.launch.store.rank_lease import (
     LeaseHolder,
     RankTakenError,
@@ -59,7 +59,7 @@ def test_this_process_runs_and_a_zombie_does_not() -> None:
 
 
 def test_missing_ranks_are_described_by_their_last_process() -> None:
-    base, process = dist.HashStore(), ProcessIdentity.current()
+    base, process = dist.HashStore(), ProcessIdentity()
     assert [acquire_rank(base, rank) for rank in (0, 0, 1)] == [1, 2, 1]
     store = generation_store(base, 2)
     assert sorted(read_lease_holders(store, range(4))) == [0, 1]
