@@ -329,7 +329,7 @@ class Mesh:
             BatchError: if they do not divide, with the nearest batches that do.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
         """
-        from .data.mesh_data import plan_rank_batch
+        from .data.data_index import plan_rank_batch
 
         return plan_rank_batch(
             self._groups,
@@ -364,7 +364,7 @@ class Mesh:
                 group was not requested.
             UnknownAxisError: if the mesh does not have an axis.
         """
-        from .data.mesh_data import weigh_tokens
+        from .data.data_index import weigh_tokens
 
         return weigh_tokens(self._groups, counts, axes, self._device)
 
@@ -442,7 +442,7 @@ class Mesh:
             ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
         """
         from ..core.data.epoch import SampleOrder
-        from .data.mesh_data import sample
+        from .data.data_index import sample
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
@@ -476,7 +476,7 @@ class Mesh:
         Example:
             ``mesh.check_batch(next(iter(loader)))``
         """
-        from .data.mesh_data import compare_batches
+        from .data.data_index import compare_batches
 
         compare_batches(self._groups, batch, data, self._device)
 
@@ -513,7 +513,7 @@ class Mesh:
         Example:
             ``mesh.sequence(4096, order="zigzag").take(tokens)``
         """
-        from .data.mesh_data import shard_sequence
+        from .data.data_index import shard_sequence
 
         return shard_sequence(self._groups, length, axes, order, pad, self._device)
 

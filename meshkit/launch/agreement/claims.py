@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ...core.errors import MeshkitError
 from ..store.check_in import ProcessIdentity
-from ..store.keys import claim_key
+from ..store.keys import CLAIM
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def conflicting_claim(
     """Make the claims of this rank; return the error of the first that conflicts, or None."""
     for claim in claims:
         own = Claimant(rank, claim.value, ProcessIdentity())
-        first = Claimant.from_json(store.compare_set(claim_key(claim.key), "", own.to_json()))
+        first = Claimant.from_json(store.compare_set(CLAIM.format(claim.key), "", own.to_json()))
         if first.value != own.value:
             return claim.conflict(*sorted((own, first), key=lambda claimant: claimant.rank))
     return None

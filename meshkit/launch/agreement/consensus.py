@@ -188,7 +188,7 @@ def next_round(participants: Participants) -> tuple[int, dist.Store]:
     """
     store, prefix, counter = participants.store, participants.prefix, participants.counter
     if counter is None:
-        round_id = int(store.add(keys.rounds_key(participants.world.rank, prefix), 1))
+        round_id = int(store.add(keys.ROUNDS.format(prefix, participants.world.rank), 1))
     else:
         counter[prefix] += 1
         round_id = counter[prefix]

@@ -33,7 +33,7 @@ def duplicate_rank_error(world: World, base: dist.Store, taken: RankTakenError) 
 
 def _post(base: dist.Store, holder: LeaseHolder, error: str) -> None:
     """Post the error in the holder's round: it becomes the decision once all ranks arrived."""
-    store = keys.join_round(base, holder.generation)
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(holder.generation), base)
     store.compare_set(keys.CONFLICT, "", json.dumps({"claim": error}))
     deadline = Deadline.after(ARRIVAL_GRACE)
     while not store.check([keys.DECISION]) and deadline.sleep(POLL_INTERVAL):

@@ -59,10 +59,6 @@ class LeaseHolder:
         record = json.loads(text)
         return cls(**{**record, "process": ProcessIdentity(**record["process"])})
 
-    def to_json(self) -> str:
-        """Return the text that stands in the store."""
-        return json.dumps(asdict(self))
-
     def is_same(self, other: LeaseHolder) -> bool:
         """Return whether both are one process."""
         return (self.process, self.start) == (other.process, other.start)
@@ -106,13 +102,13 @@ def acquire_rank(base: dist.Store, rank: int) -> int:
     Cost: one store operation, two for a process that joins again, and one to four more to see that
     no exited process is in the way.
     """
-    key, own = keys.lease_key(rank), LeaseHolder.current()
-    text = base.compare_set(key, "", own.to_json())
+    key, own = keys.LEASE.format(rank), LeaseHolder.current()
+    text = base.compare_set(key, "", json.dumps(asdict(own)))
     while (holder := LeaseHolder.from_json(text)) != own:
         if not holder.is_same(own):
             _end_exited(base, holder)
         own = replace(own, generation=holder.generation + 1)
-        text = base.compare_set(key, text.decode(), own.to_json())
+        text = base.compare_set(key, text.decode(), json.dumps(asdict(own)))
     return acquire_rank(base, rank) if _is_abandoned(base, own.generation) else own.generation
 
 
@@ -122,15 +118,23 @@ def _is_abandoned(base: dist.Store, generation: int) -> bool:
     Its check-ins would count for this start's, so the start is ended now. Cost: one to four store
     operations.
     """
-    store = keys.join_round(base, generation)
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
     if not store.check([keys.REQUEST]) or store.check([keys.DECISION]):
         return False
     rank = json.loads(store.get(keys.REQUEST))[1]
-    first = LeaseHolder.from_json(base.get(keys.lease_key(rank)))
+    first = LeaseHolder.from_json(base.get(keys.LEASE.format(rank)))
     has_exited = first.generation == generation and first.runs() is False
     if has_exited:
         end_generation(base, generation)
     return has_exited
+
+
+def is_past(base: dist.Store) -> bool:
+    """Return whether this attempt of a torchrun job is over. Ask after taking a rank.
+
+    Cost: one store operation.
+    """
+    return bool(base.check([keys.PAST]))
 
 
 def is_generation_over(store: dist.Store) -> bool:
@@ -149,7 +153,7 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
     if not isinstance(store, dist.PrefixStore):
         return {}
     base = store.underlying_store
-    by_rank = {rank: keys.lease_key(rank) for rank in ranks}
+    by_rank = {rank: keys.LEASE.format(rank) for rank in ranks}
     return {
         rank: LeaseHolder.from_json(base.get(key))
         for rank, key in by_rank.items()
@@ -164,7 +168,7 @@ def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
     if own is not None:
         lines = {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
     else:  # a default group that someone else created: its first round knows
-        first = keys.round_store(store, 1)
+        first = dist.PrefixStore(keys.ROUND.format("", 1), store)
         by_rank = {r: keys.CHECK_IN.format(r) for r in ranks[:MAX_SEEN]}
         texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
         lines = {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
@@ -184,7 +188,8 @@ def _ordinal(number: int) -> str:
 
 def _end_exited(base: dist.Store, holder: LeaseHolder) -> None:
     """End the generation of a process that has exited."""
-    waits = not keys.join_round(base, holder.generation).check([keys.DECISION])
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(holder.generation), base)
+    waits = not store.check([keys.DECISION])
     runs = holder.runs()
     if runs or (waits and runs is None):
         raise RankTakenError(holder, waits)
@@ -197,8 +202,9 @@ def end_generation(base: dist.Store, generation: int) -> None:
     Cost: two store operations.
     """
     error = RankTimeoutError("this start of the job is over; another one has begun.")
-    keys.generation_store(base, generation).set(keys.OVER, "")
-    keys.join_round(base, generation).compare_set(keys.DECISION, "", error_to_json(error))
+    dist.PrefixStore(keys.GENERATION.format(generation), base).set(keys.OVER, "")
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
+    store.compare_set(keys.DECISION, "", error_to_json(error))
 
 
 def process_start(pid: int) -> str:

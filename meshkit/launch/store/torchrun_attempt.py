@@ -41,9 +41,9 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
     own = f"{count} rank {world.rank} on {ProcessIdentity()}"
     number = int(store.compare_set(keys.ATTEMPT, "", "0"))
     while True:
-        root = keys.attempt_store(store, number)
+        root = dist.PrefixStore(keys.ATTEMPT_PART.format(number), store)
         base = dist.PrefixStore(str(world.world_size), root) if COUNT in os.environ else root
-        agent = root.compare_set(keys.agent_key(_agent()), "", own).decode()
+        agent = root.compare_set(keys.AGENT.format(_agent()), "", own).decode()
         newest, _, process = agent.partition(" ")
         if int(newest) == count:
             return base
@@ -52,11 +52,6 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
         number = int(store.compare_set(keys.ATTEMPT, str(number), str(number + 1)))
         if root.add(keys.ENDED, 1) == 1:
             _end_attempt(base, world.world_size)
-
-
-def is_past(base: dist.Store) -> bool:
-    """Return whether this attempt is over. Ask after taking a rank. Cost: one store operation."""
-    return bool(base.check([keys.PAST]))
 
 
 def _end_attempt(base: dist.Store, world_size: int) -> None:

@@ -26,7 +26,7 @@ from ...launch.launchers.world import World
 from ...launch.store.check_in import read_hosts
 from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
 from ...launch.store.error_json import error_from_json, error_to_json
-from ...launch.store.keys import round_store
+from ...launch.store.keys import ROUND
 from ..groups.create import GroupOptions
 
 
@@ -130,6 +130,6 @@ def _read_hosts(job: Job, round_id: int) -> list[str]:
 
     Cost: one store operation; three if there are several hosts, and one per rank in a file.
     """
-    store = round_store(cast(dist.Store, job.store), round_id)
+    store = dist.PrefixStore(ROUND.format("", round_id), cast(dist.Store, job.store))
     ranks = range(job.world.world_size)
     return store_call(job.world, STORE_GRACE, lambda: read_hosts(store, ranks))

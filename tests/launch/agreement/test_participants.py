@@ -10,7 +10,7 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.agreement.consensus import next_round
 from meshkit.launch.agreement.proposal import Participants
-from meshkit.launch.store.keys import generation_store
+from meshkit.launch.store.keys import GENERATION
 
 WORLD = replace(meshkit.detect({}), world_size=8)
 
@@ -24,7 +24,7 @@ def test_a_rank_counts_its_rounds_without_a_store_operation() -> None:
 
 def test_a_store_of_someone_else_counts_the_rounds_of_each_rank() -> None:
     base = dist.HashStore()
-    store = generation_store(base, 1)
+    store = dist.PrefixStore(GENERATION.format(1), base)
     worlds = [replace(WORLD, rank=rank) for rank in (3, 3, 4)]
     assert [next_round(Participants.of(store, world))[0] for world in worlds] == [1, 2, 1]
     assert next_round(Participants(store, worlds[0], range(8), "mesh/1/"))[0] == 1

@@ -62,6 +62,6 @@ def test_the_registry_as_text() -> None:
     assert registry.find(group_key(8)) == ("default", None)
     registry.release(first)
     assert (
-        registry.register("y=8", groups(set(), set()), round_id=9) == 2
+        registry.register(Layout(y=8), groups(set(), set()), round_id=9) == 2
     )  # view_ids are never used twice
     assert registry.describe_views() == "views 1 (x=8), 2 (y=8) of mesh 5"
