@@ -13,7 +13,7 @@ import torch
 
 from ..core.grid.layout import Layout
 from ..core.text import count_noun
-from ..launch.agreement.consensus import Proposal
+from ..launch.agreement.proposal import Proposal
 from ..launch.current_job import require_job
 from ..launch.job import init
 from ..live.build_mesh import build_mesh

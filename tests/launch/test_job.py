@@ -229,7 +229,8 @@ def invalid_arguments_of_other_libraries() -> list[str]:
     except meshkit.LaunchError as error:
         errors.append(str(error).splitlines()[0])
     fields = {name for name in world.__dataclass_fields__ if getattr(world, name) is not None}
-    errors.append(str(sorted(fields - world.sources.keys() - {"launcher", "sources"})))
+    texts = {"launcher", "sources", "size_evidence"}
+    errors.append(str(sorted(fields - world.sources.keys() - texts)))
     return errors
 
 

@@ -93,7 +93,7 @@ def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
     named = {f"argument {name}": str(value) for name, value in arguments.items()}
     env_with_arguments = {**env, **named}
     world = world_from_launcher(
-        _overridden(row, env, arguments), env_with_arguments, others=rows[1:]
+        _overridden(row, env, arguments) if arguments else row, env_with_arguments, others=rows[1:]
     )
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)

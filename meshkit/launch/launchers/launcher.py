@@ -34,11 +34,6 @@ class Launcher:
     unless: Callable[[Env], bool] | None = None  # whether something else set the markers
     job: Names = ()  # together equal on all ranks of a job, different on other jobs
 
-    def matches(self, env: Env) -> bool:
-        """Return whether this launcher started the process that has this environment."""
-        is_marked = any(all(name in env for name in names) for names in self.markers)
-        return is_marked and not (self.unless is not None and self.unless(env))
-
 
 def is_batch_script(env: Env) -> bool:
     """Return whether Slurm started this process for a whole allocation, as sbatch and salloc do.

@@ -173,7 +173,12 @@ LAUNCHERS = (
 
 def matching_launchers(env: Env) -> list[Launcher]:
     """Return the rows that match an environment; the first one provides the fields."""
-    return [row for row in LAUNCHERS if row.matches(env)]
+    return [
+        row
+        for row in LAUNCHERS
+        if any(all(name in env for name in names) for names in row.markers)
+        and not (row.unless is not None and row.unless(env))
+    ]
 
 
 def job_name(env: Env, launcher: str) -> str:
