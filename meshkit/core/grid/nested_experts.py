@@ -64,7 +64,8 @@ def describe_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> st
     axis = next(axis for axis in sizes if divided[axis] != sizes[axis])
     experts = next(axis for axis in sizes if axis in EXPERT)
     product = f"{axis} {divided[axis]} x {experts} {divided[experts]}"
-    return f"Ranks along {experts} read different samples: {sizes[axis]} of them are {product}."
+    count = f"{sizes[axis]} data-parallel ranks"
+    return f"Ranks along {experts} read different samples, so {count} are {product}."
 
 
 def _is_standard(axes: list[str]) -> bool:

@@ -52,8 +52,7 @@ def plan_rank_batch(
     try:
         plan = BatchPlan.solve(dp=dp, round=round, uneven=uneven, **sizes)
     except BatchError as error:
-        product = describe_data(layout.sizes, axes)
-        error.evidence += (f"The data axes of the mesh are {product}.",) if product else ()
+        error.evidence += describe_data(layout.sizes, axes)
         raise
     return RankBatch(plan, axes, _data_index(mesh, axes))
 
