@@ -189,7 +189,7 @@ class Mesh:
 
         Args:
             experts: return the group for the weights of experts, which ranks along ep do not share.
-                Without an axis for experts, it is the group of the other weights.
+                With one rank along ep, or without ep, it is the group of the other weights.
 
         Raises:
             SpecError: if an axis longer than 1 has an unknown role, with the groups to choose from.
