@@ -247,6 +247,16 @@ def call_all_methods(sizes: dict[str, int], groups: list[str], roles: dict[str, 
             {**{w: AXES_OF[w] for w in list(AXES_OF)[:4]}, "model_parallel": ("tp",)},
         ),
         (
+            {"dp": 2, "ep": 2, "tp": 2},  # ranks along ep read different samples
+            [],
+            {},
+            {
+                **{w: AXES_OF[w] for w in list(AXES_OF)[:4]},
+                "data_parallel": ("dp", "ep"),
+                "model_parallel": ("tp",),
+            },
+        ),
+        (
             {"dp": 4, "cp": 2, "tp": 1},
             [],
             {"sequence": "cp"},
@@ -274,7 +284,8 @@ def test_every_method_agrees_with_the_mesh(
         assert answers == {"src": layout.peers(rank, "tp").tolist()[0]}
         assert ranks == {}
         assert created == 0
-        assert closed.startswith("MeshkitError: mesh.group('dp'): the mesh is closed.")
+        data = ", ".join(map(repr, axes_of["data_parallel"]))
+        assert closed.startswith(f"MeshkitError: mesh.group({data}): the mesh is closed.")
         assert not initialize
 
 

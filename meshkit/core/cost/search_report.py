@@ -61,8 +61,7 @@ def _row(number: int, layout: RankedLayout, width: int) -> str:
 
 def format_commands(layout: RankedLayout, job: TrainingJob) -> list[str]:
     """Return the calls that build a layout in a trainer, and the command that shows it."""
-    data = {"data": ("dp", "ep")} if "ep" in layout.sizes else {}
-    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch, **data}
+    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch}
     return [
         f"mesh = {Call('meshkit.build_mesh', kwargs=layout.sizes)}",
         f"plan = {Call('mesh.batch', kwargs=batch)}",

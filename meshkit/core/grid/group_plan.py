@@ -24,9 +24,8 @@ from ..text import count_noun
 from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
 from .rank_order import RankOrder
-from .sizes import check_sizes, infer_sizes, ordered_sizes, view_sizes
-
-AVERAGED = ("dp", "cp", "sp")  # gradients are averaged over those of these that are present
+from .roles import gradient_axes, unknown_axes
+from .sizes import STANDARD_AXES, check_sizes, infer_sizes, ordered_sizes, view_sizes
 
 Axes = tuple[str, ...]
 Order = str | Iterable[str] | None
@@ -53,7 +52,8 @@ class GroupPlan:
     Attributes:
         layout: the grid.
         axis_sets: the axes of every group that can be looked up, each once: the whole mesh ``()``,
-            every axis, the axes over which gradients are averaged, and the requested ones.
+            every axis, the axes over which gradients are averaged, those of experts, and the
+            requested ones.
         requested: the axes of the groups that the caller requested in addition, as written.
         keys: axis set to its axes longer than 1. Equal keys mean equal groups.
     """
@@ -86,8 +86,12 @@ class GroupPlan:
         requested = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
         for axes in requested:
             check_axes_exist(axes, layout.axes)
-        averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
-        usual: list[Axes] = [(), *((axis,) for axis in layout.axes), averaged]
+        sizes = layout.sizes
+        if not sizes.keys() <= STANDARD_AXES and unknown_axes(sizes):
+            # the gradient groups are not known, so only the standard names have groups together
+            sizes = {axis: size for axis, size in sizes.items() if axis in STANDARD_AXES}
+        averaged = gradient_axes(sizes), gradient_axes(sizes, experts=True)
+        usual: list[Axes] = [(), *((axis,) for axis in layout.axes), *averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
         axis_sets = dict.fromkeys([whole.get(axes, axes) for axes in (*usual, *requested)])
         long = {axis for axis, size in zip(layout.axes, layout.shape, strict=True) if size > 1}
