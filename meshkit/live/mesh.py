@@ -6,16 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import torch
 import torch.distributed as dist
 
 from ..core.arrays import Ints
 from ..core.call import public
+from ..core.errors import MeshkitError
 from ..core.grid.axis_names import DEFAULT_DATA_AXES
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
+from ..core.grid.position import Position
 from ..core.text import format_sizes
 from ..launch.current_job import Job
 from ..launch.timeouts import Time
@@ -28,7 +30,7 @@ from .setup.proposal import MeshProposal
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.utils.data import IterableDataset
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
 
     from ..core.data.batch import BatchPlan
     from ..core.data.sequence import Order
@@ -83,13 +85,20 @@ class Mesh:
         Raises:
             CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
 
-        Cost: O(axes) for the first call; then a copy.
+        Cost: O(axes).
         """
-        return self._coordinate.copy()
+        return self._layout.coordinate(self._rank)
 
-    @cached_property
-    def _coordinate(self) -> dict[str, int]:
-        return self.layout.coordinate(self.rank)
+    @property
+    def position(self) -> Position:
+        """The rank and its layout without process groups, which can be pickled. Local.
+
+        Give it, not the mesh, to datasets, to workers of a DataLoader and to other processes.
+
+        Example:
+            ``DataLoader(Tokens(path, mesh.position), multiprocessing_context="spawn")``
+        """
+        return Position(self._layout, self._rank)
 
     @property
     def inside(self) -> bool:
@@ -452,6 +461,50 @@ class Mesh:
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
+    @public("mesh.loader", by_name=("plan",))
+    def loader(
+        self,
+        dataset: IterableDataset[Any] | Dataset[Any] | Sequence[Any],
+        plan: BatchPlan | RankBatch,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        tail: str | None = None,
+        **options: Any,  # noqa: ANN401  # any option of DataLoader
+    ) -> DataLoader[Any]:
+        """Return torch's DataLoader over this rank's micro batches of a dataset. Local.
+
+        Each item is one collated micro batch. The position for a checkpoint is that of the sampler:
+        ``loader.batch_sampler.state_dict(steps=...)``, for an iterable dataset
+        ``loader.dataset.state_dict(steps=...)``.
+
+        Args:
+            dataset: a dataset that is read by index, or an ``IterableDataset``.
+            plan: as in :meth:`sampler`.
+            shuffle: as in :meth:`sampler`.
+            seed: as in :meth:`sampler`.
+            epoch: as in :meth:`sampler`.
+            tail: as in :meth:`sampler`.
+            **options: more options of ``DataLoader``: ``num_workers``, ``collate_fn``,
+                ``pin_memory``.
+
+        Raises:
+            BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
+                as ``batch_size``; if the dataset is a number.
+            CoordinateError: on a rank outside the mesh.
+
+        Example:
+            ``for tokens in mesh.loader(data, plan, shuffle=True, num_workers=2): ...``
+        """
+        from ..core.data.epoch import SampleOrder
+        from .data.loader import check_options, make_loader
+        from .data.mesh_data import sample
+
+        check_options(options)
+        order = SampleOrder(shuffle, seed, epoch, tail)
+        return make_loader(dataset, sample(self._groups, dataset, plan, order), options)
+
     @public("mesh.check_batch", by_name=("batch",))
     def check_batch(
         self, batch: object, *, data: str | tuple[str, ...] = DEFAULT_DATA_AXES
@@ -691,6 +744,25 @@ class Mesh:
         trace: TracebackType | None,
     ) -> None:
         close_mesh(self._groups, self._job, failed=error is not None)
+
+    def __copy__(self) -> Mesh:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Mesh:
+        """Return the mesh itself, so that copies of a model share its process groups."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to pickle the mesh.
+
+        Raises:
+            MeshkitError: always, with what to pass instead.
+        """
+        raise MeshkitError(
+            "a mesh cannot be pickled, because its process groups belong to one process.",
+            fix="mesh.position, which knows the rank and the layout. Save models with "
+            "torch.save(model.state_dict(), path).",
+        )
 
     def __repr__(self) -> str:
         position = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"

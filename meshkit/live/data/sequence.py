@@ -47,6 +47,13 @@ class SequenceShard:
         """Return a copy without the group, for example for a DataLoader's worker."""
         return SequenceShard, (self.plan, self.part, self.device, _no_group)
 
+    def __copy__(self) -> SequenceShard:
+        return self
+
+    def __deepcopy__(self, memo: object) -> SequenceShard:
+        """Return the shard itself, with its group: it is immutable, and a model may keep it."""
+        return self
+
     @cached_property
     def positions(self) -> Tensor:
         """The position ids of this rank's tokens: int64 (tokens,), ascending. Local.
