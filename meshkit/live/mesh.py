@@ -30,7 +30,7 @@ from .setup.proposal import MeshProposal
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.utils.data import DataLoader, Dataset, IterableDataset
+    from torch.utils.data import DataLoader, IterableDataset
 
     from ..core.data.batch import BatchPlan
     from ..core.data.sequence import Order
@@ -464,7 +464,7 @@ class Mesh:
     @public("mesh.loader", by_name=("plan",))
     def loader(
         self,
-        dataset: IterableDataset[Any] | Dataset[Any] | Sequence[Any],
+        dataset: IterableDataset[Any] | Sized,
         plan: BatchPlan | RankBatch,
         *,
         shuffle: bool = False,
@@ -539,12 +539,45 @@ class Mesh:
 
         compare_batches(self._groups, batch, data, self._device)
 
+    @public("mesh.check_parameters", by_name=("model",))
+    def check_parameters(self, model: torch.nn.Module) -> None:
+        """Check that parameters are equal on all ranks that average their gradients.
+
+        Collective over the mesh. It finds replicas that drift, for example because DDP averages
+        over dp alone on a mesh with sp. Call it between steps, on models of any wrapper.
+
+        A plain tensor must be equal along the axes of :meth:`gradient_group`, by their roles: dp,
+        ep, cp and sp. Along tp, pp and axes of unknown role it may differ. A parameter with
+        ``parameter.allreduce = False``, the mark of Megatron-core and DeepSpeed for experts, may
+        also differ along ep. The placements of a DTensor say which of these ranks hold the same
+        part, and also that the ranks of a replicated dim do.
+
+        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
+        summed on the device of the parameter, in one pass.
+
+        Args:
+            model: the model, or its wrapper. Parameters are compared, buffers are not.
+
+        Raises:
+            DisagreementError: the same on every rank, with the first parameter and the content of
+                each rank as ``requests``: if bytes differ; if a rank lacks a parameter, or has
+                another dtype, shape or placement; if a parameter is a shard of FSDP1 or ZeRO-3.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``mesh.check_parameters(model)``
+        """
+        from .data.check_parameters import compare_parameters
+
+        compare_parameters(self._groups, model, self._device)
+
     @public("mesh.sequence")
     def sequence(
         self,
         length: int,
         *,
-        axes: str | tuple[str, ...] = ("sp",),
+        axes: str | tuple[str, ...] | None = None,
         order: Order = "contiguous",
         pad: bool = False,
     ) -> SequenceShard:
@@ -555,8 +588,8 @@ class Mesh:
 
         Args:
             length: tokens in the sequence.
-            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. Empty means that all
-                ranks hold all of it.
+            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. None is those of cp and
+                sp that the mesh has. Empty means that all ranks hold all of it.
             order: ``"contiguous"``, one run of tokens per rank; or ``"zigzag"``, an early and a
                 late chunk per rank, equal work for all in causal ring attention. See
                 :class:`meshkit.SequencePlan`.

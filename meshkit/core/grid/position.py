@@ -8,6 +8,7 @@ from ..arrays import Ints
 from ..call import public
 from .group_rank import group_rank
 from .layout import Layout
+from .roles import data_axes
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,22 @@ class Position:
     def inside(self) -> bool:
         """Whether the rank is in the layout."""
         return self.rank in self.layout
+
+    @property
+    def data_index(self) -> int:
+        """The index of the rank along the data and expert axes, by their names. O(axes).
+
+        Ranks of equal index share samples. ``mesh.batch(data=)`` may say otherwise, so a plan has
+        its own ``data_index``.
+
+        Raises:
+            CoordinateError: if the rank is outside the layout.
+        """
+        return (
+            group_rank(self.layout, self.rank, axes)
+            if (axes := data_axes(self.layout.sizes))
+            else 0
+        )
 
     @public("position.size")
     def size(self, *axes: str) -> int:

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from ...core.data.batch import BatchPlan
 from ...core.data.epoch import SampleOrder
-from ...core.data.sequence import Order, plan_sequence
+from ...core.data.sequence import Order, plan_sequence, sequence_axes
 from ...core.errors import BatchError
 from ...core.grid.axis_names import DEFAULT_DATA_AXES, resolve_axes
 from ...core.grid.group_rank import group_rank
@@ -80,12 +80,12 @@ def compare_batches(mesh: MeshGroups, batch: object, data: Axes, device: torch.d
 
 
 def shard_sequence(
-    mesh: MeshGroups, length: int, axes: Axes, order: Order, pad: bool, device: torch.device
+    mesh: MeshGroups, length: int, axes: Axes | None, order: Order, pad: bool, device: torch.device
 ) -> SequenceShard:
     """Return this rank's tokens of a sequence. Local. See :meth:`meshkit.Mesh.sequence`."""
     mesh.check_usable()
     layout = mesh.plan.layout
-    names = resolve_axes("axes", axes, layout.axes)
+    names = sequence_axes(layout) if axes is None else resolve_axes("axes", axes, layout.axes)
     plan = plan_sequence(layout, names, length, order=order, pad=pad)
     part = group_rank(layout, mesh.rank, names) if names else 0
     return SequenceShard(plan, part, device, lambda: mesh.get(names))

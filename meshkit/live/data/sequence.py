@@ -18,8 +18,6 @@ from ...core.text import count_noun
 from ...core.validate import parse_integer
 from ..groups.all_gather import all_gather
 
-DEFAULT_AXES = ("sp",)
-
 
 @dataclass(frozen=True, eq=False)
 class SequenceShard:
