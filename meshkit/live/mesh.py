@@ -14,7 +14,6 @@ import torch.distributed as dist
 from ..core.arrays import Ints
 from ..core.call import public
 from ..core.errors import MeshkitError
-from ..core.grid.axis_names import DEFAULT_DATA_AXES
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
 from ..core.grid.position import Position
@@ -188,6 +187,29 @@ class Mesh:
         """
         return self._groups.get(axes)
 
+    @public("mesh.gradient_group")
+    def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
+        """Return this rank's group over which gradients are averaged, for DDP. Local.
+
+        ``build_mesh`` created it. Its ranks hold equal weights and see different tokens: those
+        along dp and ep, which read different samples, and along cp and sp, which read different
+        tokens of one sample, whatever the names of these axes. Ranks along tp and pp are in other
+        groups. If there is no such axis, the group holds this rank only.
+
+        Args:
+            experts: return the group for the weights of experts, which ranks along ep do not share.
+                Without an axis for experts, it is the group of the other weights.
+
+        Raises:
+            SpecError: if an axis longer than 1 has an unknown role, with the groups to choose from.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``DistributedDataParallel(model, process_group=mesh.gradient_group())``
+        """
+        return self._groups.gradient_group(experts=experts)
+
     @public("mesh.device_mesh")
     def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
@@ -321,7 +343,7 @@ class Mesh:
         global_batch: int | None = None,
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
-        data: str | tuple[str, ...] = DEFAULT_DATA_AXES,
+        data: str | tuple[str, ...] | None = None,
         round: str | None = None,
         uneven: bool = False,
     ) -> RankBatch:
@@ -332,7 +354,9 @@ class Mesh:
             micro_batch: samples in one forward and backward of one rank.
             accumulation_steps: micro batches per rank and optimizer step.
             data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
-                all others share them. Empty means that all ranks read the same samples.
+                all others share them. Empty means that all ranks read the same samples. None means
+                the axes whose names are of data or experts: ``dp``, ``ep``, ``data``, ``fsdp``,
+                ``shard``, ``replicate``, ``dp_shard``, ``dp_replicate``, ``expert`` and others.
             round: ``"down"`` or ``"up"``, see :meth:`meshkit.BatchPlan.solve`.
             uneven: let some ranks run one micro batch more than others; see there.
 
@@ -342,6 +366,7 @@ class Mesh:
 
         Raises:
             BatchError: if they do not divide, with the nearest batches that do.
+            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
         """
         from .data.mesh_data import plan_rank_batch
@@ -369,14 +394,14 @@ class Mesh:
                 padding and masked ones; 0 for a filler. A mean over no token is NaN, also after
                 scaling by 0, so divide by at least one.
             *axes: the axes over which gradients are averaged and tokens differ; without any,
-                ``dp``, and ``cp`` and ``sp`` if the mesh has them.
+                those of :meth:`gradient_group`.
 
         Returns:
             float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
 
         Raises:
             SpecError: if counts are not whole numbers of 0 or more, or no rank has a token; if the
-                group was not requested.
+                group was not requested; without axes, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if the mesh does not have an axis.
         """
         from .data.mesh_data import weigh_tokens
@@ -432,7 +457,8 @@ class Mesh:
         Args:
             dataset: anything with ``len``, or that number; or an ``IterableDataset``, which gives a
                 :class:`~meshkit.live.data.stream.MicroBatchStream`.
-            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over this dp.
+            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
+                axes of the mesh.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
                 It is the same for every version of torch and numpy. Not for a stream.
             seed: any int, the same on every rank.
@@ -451,6 +477,7 @@ class Mesh:
             BatchError: if the dataset is empty or has no ``len``; if an order or a tail is invalid;
                 if there are fewer samples than a global batch with ``"drop"``; if the plan is of
                 another mesh.
+            SpecError: for a plain plan, if an axis longer than 1 has an unknown role.
             CoordinateError: on a rank outside the mesh.
 
         Example:
@@ -506,9 +533,7 @@ class Mesh:
         return make_loader(dataset, sample(self._groups, dataset, plan, order), options)
 
     @public("mesh.check_batch", by_name=("batch",))
-    def check_batch(
-        self, batch: object, *, data: str | tuple[str, ...] = DEFAULT_DATA_AXES
-    ) -> None:
+    def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
         Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
@@ -522,12 +547,13 @@ class Mesh:
                 bool and None. Dtype, shape and bytes are compared, not the device. The order of
                 keys does not matter.
             data: the axes that divide the samples, as in :meth:`batch`. Empty means that all ranks
-                must hold the same batch.
+                must hold the same batch. None means the data axes by their names.
 
         Raises:
             BatchError: the same on every rank: if ranks of one data coordinate hold different
                 batches, with the first key that differs; if two data coordinates hold equal ones;
                 if a rank holds a value of another type.
+            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
@@ -540,25 +566,29 @@ class Mesh:
         compare_batches(self._groups, batch, data, self._device)
 
     @public("mesh.check_parameters", by_name=("model",))
-    def check_parameters(self, model: torch.nn.Module) -> None:
+    def check_parameters(
+        self, model: torch.nn.Module, *, axes: str | tuple[str, ...] | None = None
+    ) -> None:
         """Check that parameters are equal on all ranks that average their gradients.
 
         Collective over the mesh. It finds replicas that drift, for example because DDP averages
         over dp alone on a mesh with sp. Call it between steps, on models of any wrapper.
 
-        A plain tensor must be equal along the axes of :meth:`gradient_group`, by their roles: dp,
-        ep, cp and sp. Along tp, pp and axes of unknown role it may differ. A parameter with
-        ``parameter.allreduce = False``, the mark of Megatron-core and DeepSpeed for experts, may
-        also differ along ep. The placements of a DTensor say which of these ranks hold the same
-        part, and also that the ranks of a replicated dim do.
+        A plain tensor must be equal along the axes of :meth:`gradient_group`, and may differ along
+        tp and pp. A parameter with ``parameter.allreduce = False``, the mark of Megatron-core and
+        DeepSpeed for experts, may also differ along ep. The placements of a DTensor say which of
+        these ranks hold the same part, and also that the ranks of a replicated dim do.
 
         Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
         summed on the device of the parameter, in one pass.
 
         Args:
             model: the model, or its wrapper. Parameters are compared, buffers are not.
+            axes: the axes along which plain tensors must be equal; None is those of
+                :meth:`gradient_group`.
 
         Raises:
+            SpecError: if an axis longer than 1 has an unknown role, and ``axes`` is None.
             DisagreementError: the same on every rank, with the first parameter and the content of
                 each rank as ``requests``: if bytes differ; if a rank lacks a parameter, or has
                 another dtype, shape or placement; if a parameter is a shard of FSDP1 or ZeRO-3.
@@ -570,7 +600,7 @@ class Mesh:
         """
         from .data.check_parameters import compare_parameters
 
-        compare_parameters(self._groups, model, self._device)
+        compare_parameters(self._groups, model, axes, self._device)
 
     @public("mesh.sequence")
     def sequence(

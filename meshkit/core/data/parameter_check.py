@@ -20,9 +20,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import CALL, DisagreementError
+from ..errors import CALL, Change, DisagreementError, join_fixes
+from ..grid.axis_names import resolve_axes
 from ..grid.layout import Layout
-from ..grid.roles import axis_role, gradient_axes
+from ..grid.roles import (
+    axes_with_unknown,
+    axis_role,
+    gradient_axes,
+    unknown_axes,
+    unknown_role_error,
+)
 from ..text import count_noun, format_sizes, name_ranks
 
 MAX_NAMED = 4  # ranks whose coordinates are shown in one line
@@ -30,6 +37,36 @@ MAX_CONTENTS = 8  # different contents of one parameter, shown one by one
 SLOTS = 16  # classes of parameters whose digests fit the head
 DIGEST = 8  # bytes
 HEAD_BYTES = SLOTS * 2 * DIGEST + 8 + 1  # the slots, the length of the details, a flag
+
+
+@dataclass(frozen=True)
+class EqualAxes:
+    """The axes along which parameters must be equal.
+
+    Attributes:
+        dense: the axes for dense layers.
+        experts: the axes for experts, which differ along ep.
+    """
+
+    dense: tuple[str, ...]
+    experts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], axes: object = None) -> EqualAxes:
+        """Return the axes that a user names, or else those over which gradients are averaged.
+
+        Example:
+            >>> EqualAxes.of({"dp": 2, "ep": 2, "sp": 2, "tp": 2})
+            EqualAxes(dense=('dp', 'ep', 'sp'), experts=('dp', 'sp'))
+        """
+        if axes is not None:
+            dense = resolve_axes("axes", axes, tuple(sizes))
+            return cls(dense, tuple(axis for axis in dense if axis_role(axis) != "expert"))
+        dense = gradient_axes(sizes)
+        if unknown_axes(sizes):
+            ways = [Change(axes=" ".join(choice)) for choice in axes_with_unknown(sizes, dense)]
+            raise unknown_role_error(sizes, (*join_fixes(ways), "."))
+        return cls(dense, gradient_axes(sizes, experts=True))
 
 
 class ParameterDigest(NamedTuple):
@@ -107,16 +144,18 @@ def heads_conflict(heads: Iterable[bytes]) -> bool:
 
 
 def parameter_conflict(
-    layout: Layout, models: Mapping[int, ModelDigest]
+    layout: Layout, axes: EqualAxes, models: Mapping[int, ModelDigest]
 ) -> DisagreementError | None:
     """Return the error of the first parameter that differs, equal on every rank; None if none."""
     for rank, model in models.items():
         if model.fault:
             return _unreadable_error(layout, rank, model.fault)
-    return _kind_conflict(layout, models) or _drift(layout, models)
+    return _kind_conflict(layout, axes, models) or _drift(layout, axes, models)
 
 
-def _kind_conflict(layout: Layout, models: Mapping[int, ModelDigest]) -> DisagreementError | None:
+def _kind_conflict(
+    layout: Layout, axes: EqualAxes, models: Mapping[int, ModelDigest]
+) -> DisagreementError | None:
     """Return the error of the first parameter that some rank lacks, or has in another form."""
     ranks_of: dict[str, list[int]] = {}  # class of ranks to its members
     kinds: dict[str, dict[int, str]] = {}
@@ -130,11 +169,15 @@ def _kind_conflict(layout: Layout, models: Mapping[int, ModelDigest]) -> Disagre
             kind_of = kinds[f"{row.peers} {row.name}"]
             contents = {rank: kind_of.get(rank, "missing") for rank in ranks_of[row.peers]}
             if len(set(contents.values())) > 1:
-                return _error(layout, row, contents, fix="build an equal model on these ranks.")
+                return _error(
+                    layout, axes, row, contents, fix="build an equal model on these ranks."
+                )
     return None
 
 
-def _drift(layout: Layout, models: Mapping[int, ModelDigest]) -> DisagreementError | None:
+def _drift(
+    layout: Layout, axes: EqualAxes, models: Mapping[int, ModelDigest]
+) -> DisagreementError | None:
     """Return the error of the first parameter whose bytes differ."""
     contents: dict[tuple[str, str], dict[int, str]] = {}
     rows: dict[tuple[str, str], ParameterDigest] = {}
@@ -146,11 +189,12 @@ def _drift(layout: Layout, models: Mapping[int, ModelDigest]) -> DisagreementErr
     if not differing:
         return None
     others = len({name for name, _ in differing}) - 1
-    return _error(layout, rows[differing[0]], contents[differing[0]], others)
+    return _error(layout, axes, rows[differing[0]], contents[differing[0]], others)
 
 
 def _error(
     layout: Layout,
+    axes: EqualAxes,
     row: ParameterDigest,
     contents: Mapping[int, str],
     num_others: int = 0,
@@ -163,7 +207,7 @@ def _error(
     lines = [f"{_format_ranks(layout, ranks)}:  {text}" for text, ranks in ranks_of.items()]
     lines[MAX_CONTENTS:] = [f"and {len(lines) - MAX_CONTENTS} more."] * (len(lines) > MAX_CONTENTS)
     more = [f"The same is true for {count_noun(num_others, 'other parameter')}."]
-    averaged = gradient_axes(layout.sizes, experts=row.is_expert)
+    averaged = axes.experts if row.is_expert else axes.dense
     along = _axes_along_which(layout, contents)
     if set(along) <= set(averaged):
         noun = "Gradients of experts" if row.is_expert else "Gradients"

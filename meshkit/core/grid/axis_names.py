@@ -30,7 +30,6 @@ RESERVED = frozenset(
         "arrival_timeout",
         "backend",
         "world_size",
-        "data",
         "place",
         "crossing",
         "within",
@@ -39,7 +38,6 @@ RESERVED = frozenset(
 )
 
 MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
-DEFAULT_DATA_AXES = ("dp",)  # the default of every ``data=`` option
 
 
 def parse_axes(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -63,10 +61,6 @@ def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[s
         fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
         raise SpecError(f"{argument} is {value!r}.", fix=fix)
     names = parse_axes(value)
-    if names == DEFAULT_DATA_AXES and "dp" not in axes:
-        fix = f"{argument}={' '.join(axes)!r}, or those of these axes that divide the samples."
-        line = "there is no axis dp that divides the samples."
-        raise UnknownAxisError(line, fix=fix, axis="dp", axes=axes)
     check_axes_exist(names, axes)
     return names
 

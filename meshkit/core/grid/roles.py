@@ -17,8 +17,11 @@ expert axes ranks hold different experts, so gradients of experts are averaged o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
+
+from ..errors import Fix, SpecError
+from .axis_names import STANDARD
 
 Role = Literal["data", "expert", "model", "unknown"]
 
@@ -38,8 +41,7 @@ LAYERS = frozenset(  # axes that split the weights; the tokens are equal along t
     }
 )
 MODEL = LAYERS | CONTEXT | SEQUENCE
-
-AVERAGED = (DATA, EXPERT, CONTEXT, SEQUENCE)  # in the order of the axes of a gradient group
+AVERAGED = DATA | EXPERT | CONTEXT | SEQUENCE  # along these axes tokens differ
 
 
 def axis_role(axis: str) -> Role:
@@ -77,20 +79,47 @@ def unknown_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[str, ...]:
-    """Return the axes over which gradients are averaged, in the order dp ep cp sp.
+    """Return the axes over which gradients are averaged. Axes of unknown role are left out.
 
-    Axes of one kind keep the order of the mesh. Axes of unknown role are left out.
+    Standard axes have the standard order, as in ``mesh.group("dp", "sp")``, for every order of the
+    mesh. With another name among them, the axes have the order of the mesh.
 
     Args:
         sizes: axis name to size.
-        experts: whether the gradients of experts are meant, which are averaged without ep.
+        experts: whether the gradients of experts are meant, which are averaged without ep if ep is
+            longer than 1.
 
     Example:
-        >>> sizes = {"dp_replicate": 2, "dp_shard": 2, "ep": 4, "sp": 2, "tp": 2}
-        >>> gradient_axes(sizes)
-        ('dp_replicate', 'dp_shard', 'ep', 'sp')
-        >>> gradient_axes(sizes, experts=True)
-        ('dp_replicate', 'dp_shard', 'sp')
+        >>> gradient_axes({"sp": 2, "tp": 2, "dp": 2, "ep": 4})
+        ('dp', 'ep', 'sp')
+        >>> gradient_axes({"replicate": 2, "expert": 4, "shard": 2}, experts=True)
+        ('replicate', 'shard')
     """
-    kinds = [kind for kind in AVERAGED if not (experts and kind is EXPERT)]
-    return tuple(axis for kind in kinds for axis in sizes if axis in kind)
+    left_out = {axis for axis in EXPERT if sizes.get(axis, 1) > 1} if experts else set()
+    axes = [axis for axis in sizes if axis in AVERAGED and axis not in left_out]
+    return tuple(sorted(axes, key=STANDARD.index) if {*axes} <= {*STANDARD} else axes)
+
+
+def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[tuple[str, ...]]:
+    """Return the axes that a user may mean: the known ones with all, one or none of unknown role.
+
+    Example:
+        >>> axes_with_unknown({"dp": 2, "rows": 4, "tp": 2}, {"dp"})
+        [('dp', 'rows'), ('dp',)]
+        >>> axes_with_unknown({"x": 4, "y": 2}, ())
+        [('x', 'y'), ('x',), ('y',), ()]
+    """
+    unknown = unknown_axes(sizes)
+    choices = [{*known, *some} for some in (unknown, *zip(unknown), ())]
+    return [*dict.fromkeys(tuple(axis for axis in sizes if axis in some) for some in choices)]
+
+
+def unknown_role_error(sizes: Mapping[str, int], fix: Fix) -> SpecError:
+    """Return the error for axes longer than 1 whose names say nothing about samples."""
+    roles = ", ".join(f"{axis} {axis_role(axis)}" for axis in sizes)
+    return SpecError(
+        f"nothing says whether ranks along {' or '.join(unknown_axes(sizes))} share samples.",
+        f"The roles of the axes, by their names: {roles}.",
+        fix=fix,
+        sizes=dict(sizes),
+    )

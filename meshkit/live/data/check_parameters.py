@@ -9,6 +9,7 @@ from torch import nn
 
 from ...core.data.parameter_check import (
     HEAD_BYTES,
+    EqualAxes,
     ModelDigest,
     ParameterDigest,
     details_length,
@@ -16,7 +17,6 @@ from ...core.data.parameter_check import (
     parameter_conflict,
 )
 from ...core.grid.layout import Layout
-from ...core.grid.roles import gradient_axes
 from ...core.text import format_sizes
 from ..groups.all_gather import gather_bytes
 from ..groups.mesh_groups import MeshGroups
@@ -25,11 +25,14 @@ from .fingerprint import fingerprint
 FSDP1 = "FullyShardedDataParallel"
 
 
-def compare_parameters(mesh: MeshGroups, model: nn.Module, device: torch.device) -> None:
+def compare_parameters(
+    mesh: MeshGroups, model: nn.Module, axes: str | tuple[str, ...] | None, device: torch.device
+) -> None:
     """Compare the parameters of all ranks. See :meth:`meshkit.Mesh.check_parameters`."""
     mesh.check_usable()
     layout, group = mesh.plan.layout, mesh.get(())
-    digest = digest_model(model, layout, mesh.rank)
+    equal = EqualAxes.of(layout.sizes, axes)
+    digest = digest_model(model, layout, mesh.rank, equal)
     heads = gather_bytes(digest.head(), HEAD_BYTES, group, device)
     if not heads_conflict(heads):
         return
@@ -38,35 +41,34 @@ def compare_parameters(mesh: MeshGroups, model: nn.Module, device: torch.device)
     packed = [row[:size] for row, size in zip(rows, sizes, strict=True)]
     ranks = [int(rank) for rank in layout.grid.flat]  # in the order of the group
     models = dict(zip(ranks, map(ModelDigest.unpacked, packed), strict=True))
-    if error := parameter_conflict(layout, models):
+    if error := parameter_conflict(layout, equal, models):
         raise error
 
 
-def digest_model(model: nn.Module, layout: Layout, rank: int) -> ModelDigest:
+def digest_model(model: nn.Module, layout: Layout, rank: int, axes: EqualAxes) -> ModelDigest:
     """Return the digests of a model's parameters; with a fault as text if one is unreadable."""
     name = "the model"
     try:
         if any(type(module).__name__ == FSDP1 for module in model.modules()):
             return ModelDigest((), fault=f"{FSDP1} holds flat shards of the parameters")
         rows = []
+        peers = [_coordinate_without(layout, rank, equal) for equal in (axes.dense, axes.experts)]
         for name, parameter in model.named_parameters():
             if hasattr(parameter, "ds_tensor"):
-                return ModelDigest(
-                    (), fault=f"the parameter {name} is partitioned by stage 3 of ZeRO"
-                )
-            rows.append(_digest_parameter(name, parameter, layout, rank))
-        return ModelDigest(tuple(rows), _peers(layout, rank))
+                return ModelDigest((), fault=f"{name} is partitioned by stage 3 of ZeRO")
+            rows.append(_digest_parameter(name, parameter, layout, rank, axes))
+        return ModelDigest(tuple(rows), tuple(dict.fromkeys(peers)))
     except Exception as error:  # the peers wait in the gather, so this rank must join it
         reason = (str(error).splitlines() or [""])[0][:100]
         return ModelDigest((), fault=f"{name} cannot be read ({type(error).__name__}: {reason})")
 
 
 def _digest_parameter(
-    name: str, parameter: nn.Parameter, layout: Layout, rank: int
+    name: str, parameter: nn.Parameter, layout: Layout, rank: int, axes: EqualAxes
 ) -> ParameterDigest:
     # Megatron-core and DeepSpeed mark the parameters of experts in this way
     is_expert = getattr(parameter, "allreduce", True) is False
-    equal = gradient_axes(layout.sizes, experts=is_expert)
+    equal = axes.experts if is_expert else axes.dense
     kind = f"{str(parameter.dtype).removeprefix('torch.')} {tuple(parameter.shape)}"
     peers = share = _coordinate_without(layout, rank, equal)
     local: Any = parameter
@@ -77,12 +79,6 @@ def _digest_parameter(
         along = [axis for axis in layout.axes if replicas >= {*layout.peers(rank, axis).tolist()}]
         share = f"{_coordinate_without(layout, rank, (*equal, *along))}; {part}"
     return ParameterDigest(name, kind, peers, share, fingerprint(local), is_expert)
-
-
-def _peers(layout: Layout, rank: int) -> tuple[str, ...]:
-    """Return the classes of ranks that have the same dense parameters, and the same experts."""
-    axes = [gradient_axes(layout.sizes, experts=experts) for experts in (False, True)]
-    return tuple(dict.fromkeys(_coordinate_without(layout, rank, equal) for equal in axes))
 
 
 def _is_dtensor(parameter: Any) -> bool:  # noqa: ANN401  # without the import of 600 modules

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
+from meshkit.core.data.parameter_check import EqualAxes
 from meshkit.live.data.check_parameters import digest_model
 from meshkit.live.groups import create
 
@@ -251,9 +252,12 @@ class FullyShardedDataParallel(nn.Module):
 
 def test_parameters_whose_shards_are_no_dtensors_are_a_fault() -> None:
     layout, model = meshkit.Layout(dp=2), make_model()
+    axes = EqualAxes.of(layout.sizes)
+    assert digest_model(model, layout, 0, axes).fault == ""
     fsdp1 = nn.Sequential(FullyShardedDataParallel(), model)
-    assert digest_model(model, layout, 0).fault == ""
     flat = "FullyShardedDataParallel holds flat shards of the parameters"
-    assert digest_model(fsdp1, layout, 0).fault == flat
+    assert digest_model(fsdp1, layout, 0, axes).fault == flat
     model.down.weight.ds_tensor = None  # type: ignore[assignment]
-    assert digest_model(model, layout, 0).fault == ("down.weight is partitioned by stage 3 of ZeRO")
+    assert digest_model(model, layout, 0, axes).fault == (
+        "down.weight is partitioned by stage 3 of ZeRO"
+    )
