@@ -488,7 +488,7 @@ class Mesh:
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
-    @public("mesh.loader", by_name=("plan",))
+    @public("mesh.loader", by_name=("dataset", "plan"))
     def loader(
         self,
         dataset: IterableDataset[Any] | Sized,
