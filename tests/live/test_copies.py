@@ -111,14 +111,7 @@ def test_copies_share_the_mesh_and_workers_get_coordinates() -> None:
             "gathered": [[*range(8)]],
             "pickled": refused,
             "spawned mesh": refused,
-            "spawned": (
-                rank,
-                layout.coordinate(rank),
-                2,
-                4,
-                rank,
-                layout.peers(rank, "sp").tolist(),
-            ),
+            "spawned": (rank, layout.coordinate(rank), 2, 4, rank, peers),
             "forked": True,
             "position": True,
         }

@@ -125,17 +125,22 @@ def read(mesh: meshkit.Mesh, dataset: Any, **options: Any) -> tuple[list[Any], A
     return batches, [batch.tolist() for batch in rest]
 
 
+def nested_in_workers() -> Any:
+    """Return the error of a loader with workers, whose queues complain to stderr at its end."""
+    loader = DataLoader(SAMPLES, sampler=sampler(), batch_size=2, **WORKERS[1])
+    return (error_of(lambda: next(iter(loader))) or ("",))[0]
+
+
 def load() -> dict[str, Any]:
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         plan = mesh.batch(global_batch=8, micro_batch=2)
         by_hand = DataLoader(SAMPLES, batch_sampler=mesh.sampler(SAMPLES, plan, shuffle=True))
-        own = mesh.sampler(SAMPLES, plan)
-        nested = DataLoader(SAMPLES, sampler=own, batch_size=2, **WORKERS[1])
         return {
-            "nested": (error_of(lambda: next(iter(nested))) or ("",))[0],
+            "nested": nested_in_workers() if mesh.rank == 0 else None,
+            "workers": mesh.loader(SAMPLES, plan, **WORKERS[1]).num_workers,
             "plain": read(mesh, SAMPLES),
             "stream": read(mesh, Counting()),
-            "shuffled": read(mesh, SAMPLES, shuffle=True, num_workers=1)[0][:4],
+            "shuffled": read(mesh, SAMPLES, shuffle=True)[0][:4],
             "by hand": [batch.tolist() for batch in by_hand],
             "summed": read(mesh, SAMPLES, collate_fn=lambda batch: sum(batch) + 0)[0][:4],
             "errors": [
@@ -148,9 +153,8 @@ def load() -> dict[str, Any]:
 
 def test_the_loader_reads_the_micro_batches_of_each_data_coordinate() -> None:
     by_rank = meshkit.spawn(load, 4, timeout=120)
-    assert by_rank[0] == by_rank[1]  # ranks along sp share samples
-    assert by_rank[2] == by_rank[3]
-    for data_index, report in [(0, by_rank[0]), (1, by_rank[2])]:
+    for rank, report in enumerate(by_rank):
+        data_index = rank // 2  # ranks along sp share samples
         own = SAMPLES.view(-1, 2)[data_index::2].tolist()
         assert report["plain"] == ([*own, *own], own[2:])
         assert report["stream"] == ([*own, *own], own[2:])
@@ -158,7 +162,8 @@ def test_the_loader_reads_the_micro_batches_of_each_data_coordinate() -> None:
         assert report["summed"] == [sum(pair) for pair in own]
     read_by_all = by_rank[0]["shuffled"] + by_rank[2]["shuffled"]
     assert sorted(sample for batch in read_by_all for sample in batch) == [*range(16)]
-    assert by_rank[0]["nested"] == "BatchError"  # from torch's own workers, too
+    assert by_rank[0].pop("nested") == "BatchError"
+    assert by_rank[0]["workers"] == 2
     assert by_rank[0]["errors"] == [
         (
             "BatchError",
