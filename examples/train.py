@@ -13,9 +13,9 @@ This is the tutorial for the use of a mesh in a trainer. Each axis appears in on
   ``mesh.group("tp")`` (``Column`` and ``Row``; Megatron-LM, arXiv:1909.08053).
 
 DDP averages gradients over ``mesh.gradient_group()`` once a step (``plan.sync_on_last``). The ranks
-of this group, those along dp and sp, hold the same weights and read other tokens. Any axis may have size 1, and the
-losses are equal on every mesh: each rank draws whole weights and keeps its part, and ``mesh.batch``
-gives each rank its exact share of one global order of samples.
+of this group, those along dp and sp, hold the same weights and read other tokens. Any axis may have
+size 1, and the losses are equal on every mesh: each rank draws whole weights and keeps its part,
+and ``mesh.batch`` gives each rank its exact share of one global order of samples.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ..core.call import public
 from ..core.data.batch import BatchPlan
 from ..core.errors import BatchError, Change, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
+from ..core.grid.roles import data_axes
 from ..live.data.rank_batch import RankBatch
 from ..live.mesh import Mesh
 
@@ -28,7 +29,6 @@ NAMES = {  # role of axes to DeepSpeed's names for their group
     "pipeline": ("pipeline_model_parallel", "pipe_parallel"),
 }
 DEFAULT_AXES = {
-    "data": ("dp",),
     "model": ("pp", "tp"),
     "tensor": ("tp",),
     "sequence": ("sp",),
@@ -120,12 +120,12 @@ class Mpu:
     an error before DeepSpeed starts. Each name below has the methods ``get_NAME_group()``,
     ``get_NAME_rank()``, ``get_NAME_world_size()`` and ``get_NAME_group_ranks()``::
 
-        data_parallel                          dp
+        data_parallel                          dp ep     those that the mesh has
         model_parallel                         pp tp
         tensor_model_parallel, slice_parallel  tp
         pipeline_model_parallel, pipe_parallel pp        if the mesh has it
         sequence_parallel                      sp        if the mesh has it
-        sequence_data_parallel                 dp sp     if the mesh has sp
+        sequence_data_parallel                 dp ep sp  if the mesh has sp
 
     There is also ``get_tensor_model_parallel_src_rank()``.
 
@@ -135,7 +135,8 @@ class Mpu:
 
     Args:
         mesh: any mesh with dp, and with tp, pp or an axis of size 1.
-        data: the axes along which ranks read different samples; None is ``dp``.
+        data: the axes along which ranks read different samples; None is ``dp``, ``ep`` and the
+            other names of data and experts in the mesh.
         model: the axes that split the model; None is those of ``pp tp`` in the mesh.
         tensor: the axes that split each layer; None is ``tp`` if the mesh has it.
         sequence: the axes that split each sequence, for example ``cp``; None is ``sp`` if the mesh
@@ -164,8 +165,9 @@ class Mpu:
         sequence: Axes | None = None,
         pipeline: Axes | None = None,
     ) -> None:
-        options = (data, model, tensor, sequence, pipeline)  # in the order of DEFAULT_AXES
-        chosen = {role: a for role, a in zip(DEFAULT_AXES, options, strict=True) if a is not None}
+        options = {"data": data, "model": model, "tensor": tensor, "sequence": sequence}
+        options["pipeline"] = pipeline
+        chosen = {role: axes for role, axes in options.items() if axes is not None}
         roles = _axes_by_role(mesh, chosen)
         _check_all_axes_used(mesh, roles)
         self._mesh = mesh
@@ -203,6 +205,7 @@ def _axes_by_role(mesh: Mesh, chosen: dict[str, Axes]) -> dict[str, tuple[str, .
     """Return the axes of each role that DeepSpeed sees; empty if a required role has none."""
     present = mesh.layout.axes
     roles = {role: tuple(a for a in axes if a in present) for role, axes in DEFAULT_AXES.items()}
+    roles = {"data": data_axes(mesh.layout.sizes), **roles}
     for role, names in chosen.items():
         roles[role] = parse_axes(names)
         check_axes_exist(roles[role], present)

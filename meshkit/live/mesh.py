@@ -49,7 +49,7 @@ class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch`` and ``token_weights``
+    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch``, ``check_parameters`` and ``token_weights``
     communicate. ``with`` closes the mesh at the end.
 
     Args:
@@ -198,7 +198,7 @@ class Mesh:
 
         Args:
             experts: return the group for the weights of experts, which ranks along ep do not share.
-                Without an axis for experts, it is the group of the other weights.
+                With one rank along ep, or without ep, it is the group of the other weights.
 
         Raises:
             SpecError: if an axis longer than 1 has an unknown role, with the groups to choose from.

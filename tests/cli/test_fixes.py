@@ -21,7 +21,7 @@ law = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
-AXES = st.sampled_from(["dp", "tp", "sp", "pp", "x", "seq", "shard"])
+AXES = st.sampled_from(["dp", "tp", "sp", "pp", "ep", "x", "seq", "shard"])
 WORD = st.builds(lambda axis, size: f"{axis}={size}", AXES, st.sampled_from([1, 2, 3, 4, 7, -1]))
 WORDS = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
 NUMBER = st.sampled_from([1, 2, 3, 5, 6, 8, 12])
@@ -39,7 +39,11 @@ def line(*parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.tuples(*parts).map(lambda found: " ".join(part for part in found if part))
 
 
-BATCH = (option("--global-batch", NUMBER), option("--micro-batch", NUMBER))
+BATCH = (
+    option("--global-batch", NUMBER),
+    option("--micro-batch", NUMBER),
+    option("--data", AXES),
+)
 NODES_TYPED = NUMBER | st.sampled_from(["3,5", "1,1", "2,2,4"])
 GRID = (option("--world", NUMBER), option("--order", ORDER), option("--nodes", NODES_TYPED))
 GROUPS = option("--groups", AXES)

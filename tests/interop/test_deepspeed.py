@@ -322,6 +322,16 @@ def call_all_methods(sizes: dict[str, int], groups: list[str], roles: dict[str, 
             {**{w: AXES_OF[w] for w in list(AXES_OF)[:4]}, "model_parallel": ("tp",)},
         ),
         (
+            {"dp": 2, "ep": 2, "tp": 2},  # ranks along ep read different samples
+            [],
+            {},
+            {
+                **{w: AXES_OF[w] for w in list(AXES_OF)[:4]},
+                "data_parallel": ("dp", "ep"),
+                "model_parallel": ("tp",),
+            },
+        ),
+        (
             {"dp": 4, "cp": 2, "tp": 1},
             [],
             {"sequence": "cp"},

@@ -1,6 +1,7 @@
 """BatchPlan: global batch = micro batch x accumulation steps x data-parallel size, exactly.
 
-Ranks of one sp x tp block read the same samples, so sp and tp never multiply the batch::
+Ranks of one sp x tp block read the same samples, so sp and tp never multiply the batch. The name dp
+stands for all data coordinates: those along ep, too, if a mesh has experts::
 
     one optimizer step of BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
 

@@ -86,8 +86,7 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
 
     Args:
         sizes: axis name to size.
-        experts: whether the gradients of experts are meant, which are averaged without ep if ep is
-            longer than 1.
+        experts: whether the gradients of experts are meant, which are averaged without ep.
 
     Example:
         >>> gradient_axes({"sp": 2, "tp": 2, "dp": 2, "ep": 4})
@@ -95,8 +94,8 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
         >>> gradient_axes({"replicate": 2, "expert": 4, "shard": 2}, experts=True)
         ('replicate', 'shard')
     """
-    left_out = {axis for axis in EXPERT if sizes.get(axis, 1) > 1} if experts else set()
-    axes = [axis for axis in sizes if axis in AVERAGED and axis not in left_out]
+    chosen = AVERAGED - EXPERT if experts else AVERAGED
+    axes = [axis for axis in sizes if axis in chosen]
     return tuple(sorted(axes, key=STANDARD.index) if {*axes} <= {*STANDARD} else axes)
 
 

@@ -50,7 +50,7 @@ def test_the_axes_of_a_layout_by_role(sizes: dict[str, int]) -> None:
     assert {*unknown_axes(sizes)} == {a for a in sizes if ROLE_OF[a] == "unknown" and sizes[a] > 1}
     dense, experts = gradient_axes(sizes), gradient_axes(sizes, experts=True)
     assert {*dense} == {*data_axes(sizes)} | SPLIT_TOKENS & sizes.keys()
-    assert {*experts} == {a for a in dense if ROLE_OF[a] != "expert" or sizes[a] == 1}
+    assert {*experts} == {a for a in dense if ROLE_OF[a] != "expert"}
     assert len({*dense}) == len(dense)
 
 
