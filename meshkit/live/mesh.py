@@ -49,8 +49,8 @@ class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch``, ``check_parameters`` and ``token_weights``
-    communicate. ``with`` closes the mesh at the end.
+    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch``, ``check_parameters`` and
+    ``token_weights`` communicate. ``with`` closes the mesh at the end.
 
     Args:
         job: the job in which it was built, with the arrival timeout of this mesh.

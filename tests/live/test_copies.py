@@ -1,4 +1,4 @@
-"""What keeps a mesh can be copied; other processes and compiled functions get its coordinates."""
+"""Objects that keep a mesh can be copied, and other processes get its coordinates."""
 
 from __future__ import annotations
 

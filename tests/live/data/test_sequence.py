@@ -201,7 +201,8 @@ def test_the_errors_of_mesh_sequence() -> None:
                 "SpecError",
                 "mesh.sequence(9, axes='sp'): 9 is not a multiple of sp 2.\n"
                 "  Nearest lengths: 8 and 10.\n"
-                "  Fix: length 8 or 10, or mesh.sequence(9, axes='sp', pad=True), which pads to 10.",
+                "  Fix: length 8 or 10, or mesh.sequence(9, axes='sp', pad=True), which pads to "
+                "10.",
             ),
             (
                 "UnknownAxisError",
@@ -222,7 +223,7 @@ def test_the_errors_of_mesh_sequence() -> None:
                 "SpecError",
                 "mesh.sequence(0, pad=True): length is 0.\n"
                 "  Lengths and parts are whole numbers of 1 or more.\n"
-                "  Fix: length=2, for example.",
+                "  Fix: length=4, for example.",
             ),
             (
                 "SpecError",
