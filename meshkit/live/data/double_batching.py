@@ -30,7 +30,7 @@ def check_not_batched_again(source: object) -> None:
 def _nested_sampler_error(batch_size: int) -> BatchError:
     return BatchError(
         f"DataLoader(sampler=..., batch_size={batch_size}) would make batches of whole batches.",
-        f"Each item of this sampler is a micro batch, so {batch_size} of them would be one batch.",
+        "Each item of this sampler is a whole micro batch, not the index of one sample.",
         fix="DataLoader(dataset, batch_sampler=sampler), or mesh.loader(dataset, plan).",
     )
 
