@@ -359,7 +359,8 @@ def test_every_method_agrees_with_the_mesh(
         assert answers == {"src": layout.peers(rank, "tp").tolist()[0]}
         assert ranks == {}
         assert created == 0
-        assert closed.startswith("MeshkitError: mesh.group('dp'): the mesh is closed.")
+        data = ", ".join(map(repr, axes_of["data_parallel"]))
+        assert closed.startswith(f"MeshkitError: mesh.group({data}): the mesh is closed.")
         assert not initialize
 
 

@@ -24,8 +24,8 @@ from ..text import count_noun
 from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
 from .rank_order import RankOrder
-from .roles import gradient_axes
-from .sizes import check_sizes, infer_sizes, ordered_sizes, view_sizes
+from .roles import gradient_axes, unknown_axes
+from .sizes import STANDARD_AXES, check_sizes, infer_sizes, ordered_sizes, view_sizes
 
 Axes = tuple[str, ...]
 Order = str | Iterable[str] | None
@@ -93,7 +93,11 @@ class GroupPlan:
         requested = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
         for axes in requested:
             check_axes_exist(axes, layout.axes)
-        averaged = [gradient_axes(layout.sizes, experts=experts) for experts in (False, True)]
+        sizes = layout.sizes
+        if not sizes.keys() <= STANDARD_AXES and unknown_axes(sizes):
+            # the gradient groups are not known, so only the standard names have groups together
+            sizes = {axis: size for axis, size in sizes.items() if axis in STANDARD_AXES}
+        averaged = gradient_axes(sizes), gradient_axes(sizes, experts=True)
         usual: list[Axes] = [(), *((axis,) for axis in layout.axes), *averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
         axis_sets = [whole.get(axes, axes) for axes in (*usual, *requested)]

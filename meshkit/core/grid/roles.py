@@ -95,8 +95,8 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
         ('replicate', 'shard')
     """
     chosen = AVERAGED - EXPERT if experts else AVERAGED
-    axes = [axis for axis in sizes if axis in chosen]
-    return tuple(sorted(axes, key=STANDARD.index) if {*axes} <= {*STANDARD} else axes)
+    axes = tuple(filter(chosen.__contains__, sizes))
+    return tuple(sorted(axes, key=STANDARD.index)) if {*axes} <= {*STANDARD} else axes
 
 
 def axes_with_unknown(sizes: Mapping[str, int], known: Collection[str]) -> list[tuple[str, ...]]:
