@@ -1,4 +1,4 @@
-"""A mesh as the model parallel unit of ``deepspeed.initialize(mpu=...)``.
+"""A mesh as the model parallel unit of ``deepspeed.initialize(mpu=...)``, and a plan as its config.
 
 The method names are those that DeepSpeed 0.19 calls (``deepspeed/utils/groups.py``,
 ``utils/bwc.py``, ``runtime/model_checkpointing/utils.py``). This file does not import DeepSpeed.
@@ -13,9 +13,11 @@ from typing import Any
 import torch.distributed as dist
 
 from ..core.call import public
-from ..core.errors import Change, SpecError
+from ..core.data.batch import BatchPlan
+from ..core.errors import BatchError, Change, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..core.grid.roles import data_axes
+from ..live.data.rank_batch import RankBatch
 from ..live.mesh import Mesh
 
 NAMES = {  # role of axes to DeepSpeed's names for their group
@@ -34,7 +36,81 @@ DEFAULT_AXES = {
 }
 REQUIRED = ("data", "model", "tensor")  # DeepSpeed calls the others only if they exist
 
+FIELDS = {  # field of a config and method of an engine to the attribute of a plan
+    "train_batch_size": "global_batch",
+    "train_micro_batch_size_per_gpu": "micro_batch",
+    "gradient_accumulation_steps": "accumulation_steps",
+}
+
 Axes = str | Iterable[str]
+
+
+@public("config", by_name=("plan",))
+def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
+    """Return the fields of DeepSpeed's config that hold the batch of a plan. Pure.
+
+    DeepSpeed infers a field that is left out from the others, rounded down, and from the ranks of
+    ``mpu``. A train_batch_size that counts ranks of sp or tp then gives more micro batches than
+    were meant. Therefore pass all three fields.
+
+    ``engine.backward`` divides the loss by the accumulation steps, so leave ``micro.weight`` out.
+
+    Args:
+        plan: the result of ``mesh.batch``, or a :class:`meshkit.BatchPlan`.
+
+    Returns:
+        ``train_batch_size``, ``train_micro_batch_size_per_gpu`` and
+        ``gradient_accumulation_steps``.
+
+    Raises:
+        BatchError: if the plan is uneven, because DeepSpeed has no micro batches without weight.
+
+    Example:
+        >>> config(BatchPlan.solve(dp=4, global_batch=64, micro_batch=2))["train_batch_size"]
+        64
+    """
+    if plan.uneven:
+        whole = plan.micro_batch * plan.dp
+        below = plan.global_batch // whole * whole
+        nearest = [str(batch) for batch in (below, below + whole) if batch]
+        raise BatchError(
+            "the plan is uneven.",
+            f"{plan}.",
+            "DeepSpeed runs equally many micro batches, all with samples, on every rank.",
+            fix=f"global_batch={' or global_batch='.join(nearest)}.",
+            global_batch=plan.global_batch,
+            below=below or None,
+            above=below + whole,
+        )
+    return {field: getattr(plan, attribute) for field, attribute in FIELDS.items()}
+
+
+@public("check_engine", by_name=("engine", "plan"))
+def check_engine(engine: Any, plan: BatchPlan | RankBatch) -> None:  # noqa: ANN401  # untyped
+    """Check that a live engine of DeepSpeed has the batch of a plan. Local.
+
+    Args:
+        engine: the result of ``deepspeed.initialize``.
+        plan: the plan by which samples are read.
+
+    Raises:
+        BatchError: if the engine has another batch, micro batch or number of accumulation steps,
+            with those of both; if the plan is uneven.
+
+    Example:
+        ``check_engine(engine, plan)``
+    """
+    planned = config(plan)
+    actual = {field: int(getattr(engine, field)()) for field in planned}
+    differing = [field for field in planned if actual[field] != planned[field]]
+    if differing:
+        raise BatchError(
+            f"the engine has another batch than the plan: {', '.join(differing)}.",
+            *(f"{field}: engine {actual[field]}, plan {planned[field]}." for field in planned),
+            fix="deepspeed.initialize(config={**settings, **config(plan)}, ...), with config of "
+            "meshkit.interop.deepspeed.",
+            global_batch=planned["train_batch_size"],
+        )
 
 
 class Mpu:

@@ -14,7 +14,7 @@ from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
 from ..launch.job import identify, join
 from ..launch.store.deadline import Time, parse_timeout
-from .groups.create import GroupOptions, GroupTimeouts, check_orders
+from .groups.create import KEEPS_ORDER, GroupOptions, GroupTimeouts, check_orders
 from .groups.mesh_groups import GroupRegistry
 from .mesh import Mesh
 from .setup.proposal import MeshProposal, announcing_failure, open_groups
@@ -121,7 +121,8 @@ def build_mesh(
             within=within,
             across=across,
         )
-        check_orders(plan)
+        if not KEEPS_ORDER:
+            check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout)
         wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
         backend = None if backend is None else check_backend(backend)

@@ -7,15 +7,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import torch
 import torch.distributed as dist
 
 from ..core.arrays import Ints
 from ..core.call import public
+from ..core.errors import MeshkitError
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
+from ..core.grid.position import Position
 from ..core.text import format_sizes
 from ..launch.store.deadline import Time
 from .groups.mesh_groups import MeshGroups
@@ -25,7 +27,7 @@ from .setup.proposal import MeshProposal, open_groups
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.utils.data import IterableDataset
+    from torch.utils.data import DataLoader, IterableDataset
 
     from ..core.data.batch import BatchPlan
     from ..core.data.sequence import Order
@@ -46,8 +48,8 @@ class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch`` and ``token_weights``
-    communicate. ``with`` closes the mesh at the end.
+    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch``, ``check_parameters`` and
+    ``token_weights`` communicate. ``with`` closes the mesh at the end.
     """
 
     _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
@@ -72,13 +74,20 @@ class Mesh:
         Raises:
             CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
 
-        Cost: O(axes) for the first call; then a copy.
+        Cost: O(axes).
         """
-        return self._coordinate.copy()
-
-    @cached_property
-    def _coordinate(self) -> dict[str, int]:
         return self.layout.coordinate(self.rank)
+
+    @property
+    def position(self) -> Position:
+        """The rank and its layout without process groups, which can be pickled. Local.
+
+        Give it, not the mesh, to datasets, to workers of a DataLoader and to other processes.
+
+        Example:
+            ``DataLoader(Tokens(path, mesh.position), multiprocessing_context="spawn")``
+        """
+        return Position(self.layout, self.rank)
 
     @property
     def inside(self) -> bool:
@@ -473,6 +482,50 @@ class Mesh:
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
+    @public("mesh.loader", by_name=("dataset", "plan"))
+    def loader(
+        self,
+        dataset: IterableDataset[Any] | Sized,
+        plan: BatchPlan | RankBatch,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        tail: str | None = None,
+        **options: Any,  # noqa: ANN401  # any option of DataLoader
+    ) -> DataLoader[Any]:
+        """Return torch's DataLoader over this rank's micro batches of a dataset. Local.
+
+        Each item is one collated micro batch. The position for a checkpoint is that of the sampler:
+        ``loader.batch_sampler.state_dict(steps=...)``, for an iterable dataset
+        ``loader.dataset.state_dict(steps=...)``.
+
+        Args:
+            dataset: a dataset that is read by index, or an ``IterableDataset``.
+            plan: as in :meth:`sampler`.
+            shuffle: as in :meth:`sampler`.
+            seed: as in :meth:`sampler`.
+            epoch: as in :meth:`sampler`.
+            tail: as in :meth:`sampler`.
+            **options: more options of ``DataLoader``: ``num_workers``, ``collate_fn``,
+                ``pin_memory``.
+
+        Raises:
+            BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
+                as ``batch_size``; if the dataset is a number.
+            CoordinateError: on a rank outside the mesh.
+
+        Example:
+            ``for tokens in mesh.loader(data, plan, shuffle=True, num_workers=2): ...``
+        """
+        from ..core.data.epoch import SampleOrder
+        from .data.data_index import sample
+        from .data.loader import check_options, make_loader
+
+        check_options(options)
+        order = SampleOrder(shuffle, seed, epoch, tail)
+        return make_loader(dataset, sample(self._groups, dataset, plan, order), options)
+
     @public("mesh.check_batch", by_name=("batch",))
     def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
@@ -506,12 +559,49 @@ class Mesh:
 
         compare_batches(self._groups, batch, data, self._device)
 
+    @public("mesh.check_parameters", by_name=("model",))
+    def check_parameters(
+        self, model: torch.nn.Module, *, axes: str | tuple[str, ...] | None = None
+    ) -> None:
+        """Check that parameters are equal on all ranks that average their gradients.
+
+        Collective over the mesh. It finds replicas that drift, for example because DDP averages
+        over dp alone on a mesh with sp. Call it between steps, on models of any wrapper.
+
+        A plain tensor must be equal along the axes of :meth:`gradient_group`, and may differ along
+        tp and pp. A parameter with ``parameter.allreduce = False``, the mark of Megatron-core and
+        DeepSpeed for experts, may also differ along ep. The placements of a DTensor say which of
+        these ranks hold the same part, and also that the ranks of a replicated dim do.
+
+        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
+        summed on the device of the parameter, in one pass.
+
+        Args:
+            model: the model, or its wrapper. Parameters are compared, buffers are not.
+            axes: the axes along which plain tensors must be equal; None is those of
+                :meth:`gradient_group`.
+
+        Raises:
+            SpecError: if an axis longer than 1 has an unknown role, and ``axes`` is None.
+            DisagreementError: the same on every rank, with the first parameter and the content of
+                each rank as ``requests``: if bytes differ; if a rank lacks a parameter, or has
+                another dtype, shape or placement; if a parameter is a shard of FSDP1 or ZeRO-3.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``mesh.check_parameters(model)``
+        """
+        from .data.check_parameters import compare_parameters
+
+        compare_parameters(self._groups, model, axes, self._device)
+
     @public("mesh.sequence")
     def sequence(
         self,
         length: int,
         *,
-        axes: str | tuple[str, ...] = ("sp",),
+        axes: str | tuple[str, ...] | None = None,
         order: Order = "contiguous",
         pad: bool = False,
     ) -> SequenceShard:
@@ -522,8 +612,8 @@ class Mesh:
 
         Args:
             length: tokens in the sequence.
-            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. Empty means that all
-                ranks hold all of it.
+            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. None is those of cp and
+                sp that the mesh has. Empty means that all ranks hold all of it.
             order: ``"contiguous"``, one run of tokens per rank; or ``"zigzag"``, an early and a
                 late chunk per rank, equal work for all in causal ring attention. See
                 :class:`meshkit.SequencePlan`.
@@ -713,6 +803,25 @@ class Mesh:
         trace: TracebackType | None,
     ) -> None:
         close_mesh(self._groups, self._proposal.job, failed=error is not None)
+
+    def __copy__(self) -> Mesh:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Mesh:
+        """Return the mesh itself, so that copies of a model share its process groups."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to pickle the mesh.
+
+        Raises:
+            MeshkitError: always, with what to pass instead.
+        """
+        raise MeshkitError(
+            "a mesh cannot be pickled, because its process groups belong to one process.",
+            fix="mesh.position, which knows the rank and the layout. Save models with "
+            "torch.save(model.state_dict(), path).",
+        )
 
     def __repr__(self) -> str:
         position = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"

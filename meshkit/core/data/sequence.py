@@ -29,6 +29,7 @@ from ..arrays import Ints
 from ..call import public
 from ..errors import Change, CoordinateError, SpecError
 from ..grid.layout import Layout
+from ..grid.roles import CONTEXT, SEQUENCE
 from ..text import plural
 from ..validate import parse_integer
 
@@ -204,6 +205,16 @@ class SequencePlan:
         padding = f" + padding {self.padded - self.length}" if self.padded > self.length else ""
         parts = f"tokens {self.tokens} x parts {self.parts}"
         return f"length {self.length}{padding} = {parts}, {self.order}"
+
+
+def sequence_axes(layout: Layout) -> tuple[str, ...]:
+    """Return the axes that divide a sequence by their names, those of cp before those of sp.
+
+    Example:
+        >>> sequence_axes(Layout(dp=2, sp=2, cp=2)), sequence_axes(Layout(dp=2, tp=2))
+        (('cp', 'sp'), ())
+    """
+    return tuple(axis for kind in (CONTEXT, SEQUENCE) for axis in layout.axes if axis in kind)
 
 
 def plan_sequence(

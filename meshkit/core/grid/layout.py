@@ -110,6 +110,11 @@ class Layout:
         return {axis: size for axis, size, _ in self._axis_strides}
 
     @property
+    def sizes_text(self) -> str:
+        """The sizes as errors and reports show them: ``"dp=4 sp=2"``."""
+        return " ".join([f"{axis}={size}" for axis, size, _ in self._axis_strides])
+
+    @property
     def grid(self) -> Ints:
         """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks)."""
         grid = self.rank_order.array().reshape(self.shape)

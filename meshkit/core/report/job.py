@@ -14,7 +14,7 @@ from ..draw.table import format_items, format_table
 from ..errors import SpecError, format_error
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
-from ..text import count_noun, format_sizes, summarize
+from ..text import count_noun, summarize
 from ..topology.crossing import Crossing, crossings
 from ..topology.crossing_policy import suggest_fix
 from ..topology.placement import Placement
@@ -156,7 +156,7 @@ def format_job(report: JobReport, *, width: int = 80, ascii: bool = False) -> st
 def headline(layout: Layout, topology: Topology | None = None) -> str:
     """Return one line with the sizes, the number of ranks and, if known, the nodes."""
     ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
-    return f"{format_sizes(layout.sizes)}: {ranks}"
+    return f"{layout.sizes_text}: {ranks}"
 
 
 def _axis_cells(row: AxisRow) -> list[str]:

@@ -21,7 +21,7 @@ from ...core.data.data_axes import (
     resolve_data_axes,
 )
 from ...core.data.epoch import SampleOrder
-from ...core.data.sequence import Order, plan_sequence
+from ...core.data.sequence import Order, plan_sequence, sequence_axes
 from ...core.errors import BatchError, SpecError
 from ...core.grid.axis_names import resolve_axes
 from ...core.grid.group_rank import group_rank
@@ -103,12 +103,12 @@ def compare_batches(
 
 
 def shard_sequence(
-    mesh: MeshGroups, length: int, axes: Axes, order: Order, pad: bool, device: torch.device
+    mesh: MeshGroups, length: int, axes: Axes | None, order: Order, pad: bool, device: torch.device
 ) -> SequenceShard:
     """Return this rank's tokens of a sequence. Local. See :meth:`meshkit.Mesh.sequence`."""
     mesh.check_usable()
     layout = mesh.plan.layout
-    names = resolve_axes("axes", axes, layout.axes)
+    names = sequence_axes(layout) if axes is None else resolve_axes("axes", axes, layout.axes)
     plan = plan_sequence(layout, names, length, order=order, pad=pad)
     part = group_rank(layout, mesh.rank, names) if names else 0
     return SequenceShard(plan, part, device, lambda: mesh.get(names))

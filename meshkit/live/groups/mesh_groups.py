@@ -33,7 +33,6 @@ from ...core.grid.roles import (
     unknown_role_error,
 )
 from ...core.grid.strides import Strides
-from ...core.text import format_sizes
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 Provenance = Literal["external", "created", "default"]
@@ -134,7 +133,7 @@ class GroupRegistry:
 
     def describe_views(self) -> str:
         """Return the open views as text, for the comparison of ranks."""
-        views = [f"{id} ({format_sizes(v.layout.sizes)})" for id, v in self.open_views.items()]
+        views = [f"{id} ({v.layout.sizes_text})" for id, v in self.open_views.items()]
         return f"views {', '.join(views)} of mesh {self.round_id}"
 
 

@@ -66,11 +66,10 @@ class MeshProposal:
         plan, options, registry = self.plan, self.options, self.registry
         place, ranks = options.place, plan.layout.ranks
         fields = {
-            "sizes": format_sizes(plan.layout.sizes),
+            "sizes": plan.layout.sizes_text,
             "place": _describe_place(place) if isinstance(place, Topology) else str(place),
             "ranks": str(ranks) if isinstance(ranks, range) else _describe_ranks(ranks),
             "groups": ", ".join(" ".join(axes) for axes in plan.requested) or "the usual",
-            "crossing": format_sizes(options.crossing),
             "backend": options.backend or str(self.job.world.backend),
             "timeout": str(options.timeouts),
             "arrival_timeout": format_timeout(self.job.arrival_timeout),
@@ -78,6 +77,8 @@ class MeshProposal:
             "torch": torch.__version__,
             "history": f"{dist.get_pg_count()} groups",
         }
+        if options.crossing:
+            fields["crossing"] = format_sizes(options.crossing)
         if registry.open_views:
             fields["open"] = registry.describe_views()
         if registry.external_axes:

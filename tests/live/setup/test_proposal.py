@@ -37,7 +37,7 @@ ABOUT = "ranks disagree about the mesh; no process group was created."
 def list_compared_fields() -> list[str]:
     meshkit.init()
     call, plan = Call("build_mesh"), GroupPlan.of(meshkit.Layout(dp=1))
-    options = GroupOptions(None, GroupTimeouts(None), None)
+    options = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
     proposed = MeshProposal(plan, require_job(), options, GroupRegistry(call), call)
     return ["call", *proposed.before_creation().fields]
 

@@ -18,6 +18,7 @@ from meshkit.core.arrays import Ints
 from meshkit.core.call import public
 from meshkit.core.data.data_axes import resolve_data_axes
 from meshkit.core.data.epoch import Epoch, validate_epoch
+from meshkit.core.data.parameter_check import EqualAxes
 from meshkit.core.data.random_streams import select_coordinate
 from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
 from meshkit.core.data.sequence import plan_sequence
@@ -28,6 +29,11 @@ LAYOUT = Layout(dp=4, sp=2, tp=1)
 PLAN = BatchPlan.solve(dp=4, global_batch=16, micro_batch=2)
 EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
 STATE = epoch_state(EPOCH, 1)
+
+
+@public("mesh.check_parameters", by_name=("model",))
+def check_parameters(model: object, *, axes: object = None) -> object:
+    return EqualAxes.of({"dp": 2, "rows": 4, "tp": 2}, axes)
 
 
 @public("mesh.seed")
@@ -194,6 +200,7 @@ CASES = unique(
         "padding that is an int",
         lambda: SequencePlan(8, 4, pad=1),
     ),
+    ("parameters on axes of unknown role", lambda: check_parameters(object())),
     ("a part outside a sequence", lambda: SequencePlan(8, 4).positions(4)),
     ("a position outside a shuffled order", lambda: read_positions(np.array([0, 8, -1]), 8)),
     ("a step beyond an epoch", lambda: read_step(7)),
