@@ -26,7 +26,7 @@ from ..validate import (
     check_integers,
     parse_integer,
 )
-from .axis_names import check_axes_exist
+from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
 from .rank_order import RankOrder, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes
 from .strides import (
@@ -110,16 +110,15 @@ class Layout:
         return grid
 
     @public("layout.size")
-    def size(self, *axes: str) -> int:
+    def size(self, *axes: Names) -> int:
         """Return the product of the sizes of the axes; without axes, the number of ranks.
 
         Raises:
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes(axes)
-        product = 1
+        names, product = self._parse_axes(axes), 1
         for axis, size, _ in self._axis_strides:
-            if axis in axes or not axes:
+            if axis in names or not names:
                 product *= size
         return product
 
@@ -146,6 +145,8 @@ class Layout:
         """
         check_axes_exist(coordinate, self.axes)
         check_coordinate_complete(coordinate, self.axes)
+        for axis in coordinate.keys() - set(self.axes):  # absent standard axes, of size 1
+            check_index(axis, coordinate[axis], 1)
         position = 0
         for axis, size, stride in self._axis_strides:
             position += check_index(axis, coordinate[axis], size) * stride
@@ -171,7 +172,7 @@ class Layout:
         return indices(positions, self._axis_strides)
 
     @public("layout.groups")
-    def groups(self, *axes: str) -> Ints:
+    def groups(self, *axes: Names) -> Ints:
         """Return all groups over the axes.
 
         Args:
@@ -184,8 +185,8 @@ class Layout:
         Raises:
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes(axes)
-        inner = axes or self.axes
+        names = self._parse_axes(axes) or self.axes
+        inner = [axis for axis in names if axis in self.axes]
         outer = [axis for axis in self.axes if axis not in inner]
         dims = [self.axes.index(axis) for axis in (*outer, *inner)]
         group_size = math.prod([self.shape[dim] for dim in dims[len(outer) :]])
@@ -194,7 +195,7 @@ class Layout:
         return groups
 
     @public("layout.peers")
-    def peers(self, rank: int, *axes: str) -> Ints:
+    def peers(self, rank: int, *axes: Names) -> Ints:
         """Return the group of one rank over the axes, with the rank itself.
 
         Args:
@@ -208,13 +209,13 @@ class Layout:
             CoordinateError: if the rank is not in the layout.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes(axes)
+        names = self._parse_axes(axes)
         position = self._position(rank)
-        steps = select(self._axis_strides, axes or self.axes)
+        steps = select(self._axis_strides, names or self.axes)
         return self.rank_order.take(group_start(position, steps) + offsets(steps))
 
     @public("layout.strides")
-    def strides(self, *axes: str) -> Strides:
+    def strides(self, *axes: Names) -> Strides:
         """Return size and stride of a group over the axes, in as few steps as possible. O(axes).
 
         Equal strides mean equal groups, in this layout and in every :meth:`view` of it: the same
@@ -228,8 +229,7 @@ class Layout:
             >>> dense.strides("dp", "sp"), dense.view(shard=8, tp=2).strides("shard")
             (((8, 2),), ((8, 2),))
         """
-        self._check_axes(axes)
-        return coalesce(select(self._axis_strides, axes or self.axes))
+        return coalesce(select(self._axis_strides, self._parse_axes(axes) or self.axes))
 
     @public("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
@@ -245,16 +245,16 @@ class Layout:
             CoordinateError: if the rank is not in the layout, or ``shift`` is not an int.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes((axis,))
-        _, size, stride = self._axis_strides[self.axes.index(axis)]
+        name = axis if axis in self.axes else parse_axis(axis, self.axes)
+        ((size, stride),) = select(self._axis_strides, (name,))
         position = self._position(rank)
         steps = shift if type(shift) is int else check_integer("shift", shift)
         target = shift_position(position, size, stride, steps, wrap=wrap)
         return None if target is None else self.rank_order.at(target)
 
     @public("layout.ring")
-    def ring(self, rank: int, axis: str) -> Ints:
-        """Return the ranks around an axis, this one first: int64 (size of the axis,).
+    def ring(self, rank: int, axis: Names) -> Ints:
+        """Return the ranks around an axis, or around several, this one first: int64 (size,).
 
         Ring attention sends to the second rank and receives from the last one. After i steps a
         rank holds the block of ``ring[-i]``. The ring of an axis of size 1 is the rank itself.
@@ -265,7 +265,8 @@ class Layout:
             CoordinateError: if the rank is not in the layout.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        return np.roll(self.peers(rank, axis), -self.coordinate(rank)[axis])
+        ranks = self.peers(rank, axis)
+        return np.roll(ranks, -int((ranks == rank).argmax()))
 
     @public("layout.rearrange")
     def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
@@ -344,11 +345,13 @@ class Layout:
         position = None if mark is None else self.rank_order.find(mark)
         return draw_positions(self.axes, self.shape, self.rank_order.at, mark=position, width=width)
 
-    def _check_axes(self, axes: tuple[str, ...]) -> None:
+    def _parse_axes(self, axes: tuple[Names, ...]) -> tuple[str, ...]:
+        """Return the axes that a caller names, after a check; absent standard ones included."""
         if len(axes) == 1 and axes[0] in self.axes:  # the usual case
-            return
-        if any(axis not in self.axes or axes.count(axis) > 1 for axis in axes):
-            check_axes_exist(axes, self.axes)
+            return axes  # type: ignore[return-value]
+        names = parse_axes(axes)
+        check_axes_exist(names, self.axes)
+        return names
 
     def _position(self, rank: int) -> int:
         number = rank if type(rank) is int else check_integer("rank", rank)

@@ -42,9 +42,9 @@ def axis_strides(sizes: Mapping[str, int], num_ranks: int) -> AxisStrides:
 
 
 def select(axes: AxisStrides, names: Iterable[str]) -> Strides:
-    """Return size and stride of some axes, in the order of the names."""
+    """Return size and stride of some axes, in the order of the names; an absent axis has size 1."""
     steps = {axis: (size, stride) for axis, size, stride in axes}
-    return tuple([steps[name] for name in names])
+    return tuple([steps.get(name, (1, 1)) for name in names])
 
 
 def coalesce(steps: Strides) -> Strides:

@@ -109,7 +109,7 @@ def _check_plan(mesh: MeshGroups, plan: BatchPlan | RankBatch) -> int:
     resolve_axes("data", axes, layout.axes)
     size, index = layout.size(*axes) if axes else 1, _data_index(mesh, axes) or 0
     if plan.dp != size or (isinstance(plan, RankBatch) and plan.data_index != index):
-        data = format_sizes({axis: layout.sizes[axis] for axis in axes})
+        data = format_sizes({axis: layout.size(axis) for axis in axes})
         line = f"It divides the samples by {plan.dp}; this mesh has {data or 'no such axes'}."
         raise BatchError("the plan is of another mesh.", line, fix="mesh.batch(...).")
     return index

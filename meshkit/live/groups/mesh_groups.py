@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import weakref
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from ...core.call import Call, public
 from ...core.errors import MeshkitError
-from ...core.grid.axis_names import check_axes_exist
+from ...core.grid.axis_names import Names, check_axes_exist, parse_axes
 from ...core.grid.group_plan import GroupPlan, missing_group_error
 from ...core.grid.group_rank import check_member
 from ...core.text import format_sizes
 from .registry import NO_GROUPS, GroupRegistry, Groups
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class MeshGroups:
@@ -21,6 +25,7 @@ class MeshGroups:
     Attributes:
         is_closed: whether the mesh is closed.
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
+        root: the DeviceMesh of all axes, of which all others are slices; None before the first one.
     """
 
     __slots__ = (
@@ -32,6 +37,7 @@ class MeshGroups:
         "rank",
         "registry",
         "requested",
+        "root",
         "round_id",
         "view_id",
         "world",
@@ -57,22 +63,23 @@ class MeshGroups:
         self.view_id = registry.register(format_sizes(plan.layout.sizes), groups, round_id)
         self.world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
         self.requested: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        self.root: DeviceMesh | None = None
         self.is_closed = False
 
-    def get(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
+    def get(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
         """Return this rank's group over the axes, from the earlier requests if possible.
 
         It raises as :meth:`find`.
         """
         try:
             if self.world() is dist.GroupMember.WORLD:  # type: ignore[misc]
-                return self.requested[axes]
-        except (KeyError, TypeError):  # not requested before, or no str; or no default group
+                return self.requested[axes]  # type: ignore[index]
+        except (KeyError, TypeError):  # not requested before, or a list; or no default group
             pass
         return self.find(*axes)
 
     @public("mesh.group")  # here, so that the common path of mesh.group has no wrapper
-    def find(self, *axes: str) -> dist.ProcessGroup:
+    def find(self, *axes: Names) -> dist.ProcessGroup:
         """Return this rank's group over the axes; without axes, that of the whole mesh.
 
         Raises:
@@ -81,12 +88,13 @@ class MeshGroups:
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
         """
-        check_axes_exist(axes, self.plan.layout.axes)
+        names = parse_axes(axes)
+        check_axes_exist(names, self.plan.layout.axes)
         self.check_open()
-        if not self.plan.has(axes):
-            raise missing_group_error(self.plan, axes, self.extended_by)
+        if not self.plan.has(names):
+            raise missing_group_error(self.plan, names, self.extended_by)
         check_member(self.plan.layout, self.rank)
-        group = self.requested[axes] = self.groups.by_key[self.plan.group_key(axes)]
+        group = self.requested[names] = self.groups.by_key[self.plan.group_key(names)]
         return group
 
     def check_usable(self) -> None:
@@ -108,6 +116,6 @@ class MeshGroups:
     def release(self) -> tuple[dist.ProcessGroup, ...]:
         """Mark the mesh as closed; return this rank's created groups that no open view uses."""
         # torch frees descriptors and threads with the last reference to a group
-        self.groups, self.is_closed = NO_GROUPS, True
+        self.groups, self.root, self.is_closed = NO_GROUPS, None, True
         self.requested.clear()
         return self.registry.release(self.view_id)

@@ -36,7 +36,7 @@ class GroupTimeouts:
             return cls(parse_timeout("timeout", timeout) or default)
         by_key: dict[Axes, timedelta] = {}
         for names, value in timeout.items():
-            axes = parse_axes(names) if isinstance(names, str | tuple) else (names,)
+            axes = parse_axes(names)
             check_axes_exist(axes, plan.layout.axes)
             if not plan.has(axes):
                 raise missing_group_error(plan, axes)
