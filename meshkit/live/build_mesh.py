@@ -54,7 +54,9 @@ def build_mesh(
         sizes: axis name to size, for example from a config; the same as ``**axes``.
         order: axis names from the outside in; None is the standard order ``pp dp ep cp sp tp``.
         groups: groups over several axes beyond the default ones: ``["dp tp"]``. The default ones
-            are every axis, the whole mesh, and those of dp, cp and sp that are present together.
+            are every axis, the whole mesh, and those of dp, ep, cp and sp that are present
+            together. With ep longer than 1, those of dp, cp and sp together are made too. Names of
+            other libraries count as well; :meth:`Mesh.gradient_group` returns both.
         ranks: the ranks of the mesh by grid position; None means the whole world in order. Other
             ranks call the function too and get a mesh of which they are not a part.
         within: axis to its size on one node, instead of axes; see :func:`factor_world`.

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ..core.arrays import Ints
 from ..core.call import public
-from ..core.grid.axis_names import DEFAULT_DATA_AXES, Names
+from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
 from ..core.text import format_sizes
@@ -179,6 +179,29 @@ class Mesh:
         """
         return self._groups.get(axes)
 
+    @public("mesh.gradient_group")
+    def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
+        """Return this rank's group over which gradients are averaged, for DDP. Local.
+
+        ``build_mesh`` created it. Its ranks hold equal weights and see different tokens: those
+        along dp and ep, which read different samples, and along cp and sp, which read different
+        tokens of one sample, whatever the names of these axes. Ranks along tp and pp are in other
+        groups. If there is no such axis, the group holds this rank only.
+
+        Args:
+            experts: return the group for the weights of experts, which ranks along ep do not share.
+                Without an axis for experts, it is the group of the other weights.
+
+        Raises:
+            SpecError: if an axis longer than 1 has an unknown role, with the groups to choose from.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``DistributedDataParallel(model, process_group=mesh.gradient_group())``
+        """
+        return self._groups.gradient_group(experts=experts)
+
     @public("mesh.device_mesh")
     def device_mesh(self, pattern: Names | None = None) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
@@ -318,7 +341,7 @@ class Mesh:
         global_batch: int | None = None,
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
-        data: str | tuple[str, ...] = DEFAULT_DATA_AXES,
+        data: str | tuple[str, ...] | None = None,
         round: str | None = None,
         uneven: bool = False,
     ) -> RankBatch:
@@ -329,7 +352,9 @@ class Mesh:
             micro_batch: samples in one forward and backward of one rank.
             accumulation_steps: micro batches per rank and optimizer step.
             data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
-                all others share them. Empty means that all ranks read the same samples.
+                all others share them. Empty means that all ranks read the same samples. None means
+                the axes whose names are of data or experts: ``dp``, ``ep``, ``data``, ``fsdp``,
+                ``shard``, ``replicate``, ``dp_shard``, ``dp_replicate``, ``expert`` and others.
             round: ``"down"`` or ``"up"``, see :meth:`meshkit.BatchPlan.solve`.
             uneven: let some ranks run one micro batch more than others; see there.
 
@@ -339,6 +364,7 @@ class Mesh:
 
         Raises:
             BatchError: if they do not divide, with the nearest batches that do.
+            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
         """
         from .data.mesh_data import plan_rank_batch
@@ -366,14 +392,14 @@ class Mesh:
                 padding and masked ones; 0 for a filler. A mean over no token is NaN, also after
                 scaling by 0, so divide by at least one.
             *axes: the axes over which gradients are averaged and tokens differ; without any,
-                ``dp``, and ``cp`` and ``sp`` if the mesh has them.
+                those of :meth:`gradient_group`.
 
         Returns:
             float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
 
         Raises:
             SpecError: if counts are not whole numbers of 0 or more, or no rank has a token; if the
-                group was not requested.
+                group was not requested; without axes, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if the mesh does not have an axis.
         """
         from .data.mesh_data import weigh_tokens
@@ -429,7 +455,8 @@ class Mesh:
         Args:
             dataset: anything with ``len``, or that number; or an ``IterableDataset``, which gives a
                 :class:`~meshkit.live.data.stream.MicroBatchStream`.
-            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over this dp.
+            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
+                axes of the mesh.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
                 It is the same for every version of torch and numpy. Not for a stream.
             seed: any int, the same on every rank.
@@ -448,6 +475,7 @@ class Mesh:
             BatchError: if the dataset is empty or has no ``len``; if an order or a tail is invalid;
                 if there are fewer samples than a global batch with ``"drop"``; if the plan is of
                 another mesh.
+            SpecError: for a plain plan, if an axis longer than 1 has an unknown role.
             CoordinateError: on a rank outside the mesh.
 
         Example:
@@ -459,9 +487,7 @@ class Mesh:
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
     @public("mesh.check_batch", by_name=("batch",))
-    def check_batch(
-        self, batch: object, *, data: str | tuple[str, ...] = DEFAULT_DATA_AXES
-    ) -> None:
+    def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
         Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
@@ -475,12 +501,13 @@ class Mesh:
                 bool and None. Dtype, shape and bytes are compared, not the device. The order of
                 keys does not matter.
             data: the axes that divide the samples, as in :meth:`batch`. Empty means that all ranks
-                must hold the same batch.
+                must hold the same batch. None means the data axes by their names.
 
         Raises:
             BatchError: the same on every rank: if ranks of one data coordinate hold different
                 batches, with the first key that differs; if two data coordinates hold equal ones;
                 if a rank holds a value of another type.
+            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.

@@ -6,8 +6,9 @@ import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from ...core.errors import Change, SpecError
+from ...core.errors import Change, SpecError, join_fixes
 from ...core.grid.layout import Layout
+from ...core.grid.nested_experts import divide_data_axis, leave_out_experts, use_divided
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from .numbers import INTEGER, read_count
 
@@ -67,4 +68,10 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
     ranks = known if args.world is None else args.world
     if ranks > MAX_RANKS:
         raise SpecError(f"{ranks} ranks are too many.", fix=f"at most {MAX_RANKS} ranks.")
-    return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world {ranks}"))
+    try:
+        return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world {ranks}"))
+    except SpecError as error:
+        if divided := divide_data_axis(nested, ranks):  # a command has no views
+            dense = leave_out_experts(nested), " for the dense layers alone"
+            error.fix = (*join_fixes([use_divided(nested, divided), dense]), ".")
+        raise

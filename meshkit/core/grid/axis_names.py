@@ -46,7 +46,6 @@ RESERVED = frozenset(
 MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
 SEPARATORS = str.maketrans(",()", "   ")
 HYPHENS = "A hyphenated order is Megatron's: all axes in one word, the fastest-varying one first."
-DEFAULT_DATA_AXES = ("dp",)  # the default of every ``data=`` option
 
 
 def parse_axes(names: object) -> tuple[str, ...]:
@@ -101,10 +100,6 @@ def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[s
         fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
         raise SpecError(f"{argument} is {value!r}.", fix=fix)
     names = parse_axes(value)
-    if names == DEFAULT_DATA_AXES and "dp" not in axes:
-        fix = f"{argument}={' '.join(axes)!r}, or those of these axes that divide the samples."
-        line = "there is no axis dp that divides the samples."
-        raise UnknownAxisError(line, fix=fix, axis="dp", axes=axes)
     check_axes_exist(names, axes)
     return names
 

@@ -24,9 +24,8 @@ from ..text import count_noun
 from .axis_names import STANDARD, check_axes_exist, parse_axes
 from .layout import Layout
 from .rank_order import RankOrder
+from .roles import gradient_axes
 from .sizes import check_sizes, infer_sizes, ordered_sizes, view_sizes
-
-AVERAGED = ("dp", "cp", "sp")  # gradients are averaged over those of these that are present
 
 Axes = tuple[str, ...]
 Order = str | Iterable[str] | None
@@ -53,7 +52,8 @@ class GroupPlan:
     Attributes:
         layout: the grid.
         axis_sets: the axes of every group that can be looked up, each once: the whole mesh ``()``,
-            every axis, the axes over which gradients are averaged, and the requested ones.
+            every axis, the axes over which gradients are averaged, those of experts, and the
+            requested ones.
         requested: the axes of the groups that the caller requested in addition, as written.
     """
 
@@ -94,8 +94,8 @@ class GroupPlan:
         for axes in listed:
             check_axes_exist(axes, layout.axes)
         requested = tuple(names for axes in listed if (names := _drop_absent(axes, layout)))
-        averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
-        usual: list[Axes] = [(), *((axis,) for axis in layout.axes), averaged]
+        averaged = [gradient_axes(layout.sizes, experts=experts) for experts in (False, True)]
+        usual: list[Axes] = [(), *((axis,) for axis in layout.axes), *averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
         axis_sets = [whole.get(axes, axes) for axes in (*usual, *requested)]
         return cls(layout, tuple(dict.fromkeys(axis_sets)), requested)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import CoordinateError
 from ..text import count_noun
 from .axis_names import Names, check_axes_exist, parse_axes
@@ -20,7 +22,7 @@ def check_member(layout: Layout, rank: int) -> None:
         )
 
 
-def group_rank(layout: Layout, rank: int, axes: Names) -> int:
+def group_rank(layout: Layout, rank: int, axes: Iterable[Names]) -> int:
     """Return the rank within its group over the axes, as ``dist.get_group_rank`` does.
 
     It is the row-major index of the coordinate along the axes as listed, the last one fastest.

@@ -15,6 +15,12 @@ from ..errors import CALL, Change, Fix, SpecError, join_fixes
 from ..text import article, count_noun, format_sizes
 from ..validate import parse_integer
 from .axis_names import STANDARD, check_names, closest_axis, parse_axes
+from .nested_experts import (
+    dense_mesh_and_view,
+    describe_divided,
+    divide_data_axis,
+    use_divided,
+)
 
 MAX_RANKS = 2**63 - 1  # the largest int64
 STANDARD_AXES = frozenset(STANDARD)  # their names need no check
@@ -223,12 +229,17 @@ def infer_sizes(
     if unknown is None and num_ranks == known:
         return dict(sizes)
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
+    divided = divide_data_axis(sizes, num_ranks)
     need = count_noun(known, "rank") if unknown is None else f"a multiple of {known} ranks"
-    ways = [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
-    ways += [*_change_one_size(sizes, known, num_ranks, can_start=can_start)]
+    ways: list[Fix] = [use_divided(sizes, divided)] if divided else []
+    ways += [dense_mesh_and_view(sizes, divided)] if divided and can_start else []
+    ways += [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
+    if not divided:
+        ways += [*_change_one_size(sizes, known, num_ranks, can_start=can_start)]
     raise SpecError(
         f"{CALL} needs {need}, {owner} has {num_ranks}.",
         f"{product} = {known}; {evidence}.",
+        *([describe_divided(sizes, divided)] if divided else []),
         fix=(*join_fixes(ways or [f"sizes whose product is {num_ranks}"]), "."),
         sizes=dict(sizes),
         world_size=num_ranks,

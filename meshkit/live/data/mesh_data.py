@@ -12,12 +12,21 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from ...core.call import Call
 from ...core.data.batch import BatchPlan
+from ...core.data.data_axes import (
+    data_choices,
+    describe_data,
+    num_data_coordinates,
+    resolve_data_axes,
+)
 from ...core.data.epoch import SampleOrder
 from ...core.data.sequence import Order, plan_sequence
-from ...core.errors import BatchError
-from ...core.grid.axis_names import DEFAULT_DATA_AXES, resolve_axes
+from ...core.errors import BatchError, SpecError
+from ...core.grid.axis_names import Names, resolve_axes
 from ...core.grid.group_rank import group_rank
+from ...core.grid.layout import Layout
+from ...core.grid.roles import unknown_axes, unknown_role_error
 from ...core.text import article, format_sizes
 from ..groups.mesh_groups import MeshGroups
 from .check_batch import check_batches
@@ -27,34 +36,37 @@ from .sequence import SequenceShard
 from .stream import MicroBatchStream, make_stream
 
 Axes = str | tuple[str, ...]
-AVERAGED = ("dp", "cp", "sp")  # axes over which gradients are averaged by default
 
 
 def plan_rank_batch(
     mesh: MeshGroups,
-    data: Axes,
+    data: Axes | None,
     round: str | None,
     uneven: bool,
     **sizes: int | None,
 ) -> RankBatch:
     """Return the batch plan of this rank. Local. See :meth:`meshkit.Mesh.batch`."""
     layout = mesh.plan.layout
-    axes = resolve_axes("data", data, layout.axes)
-    dp = layout.size(*axes) if axes else 1
-    plan = BatchPlan.solve(dp=dp, round=round, uneven=uneven, **sizes)
+    axes = resolve_data_axes(data, layout.sizes)
+    dp = num_data_coordinates(layout.sizes, axes)
+    try:
+        plan = BatchPlan.solve(dp=dp, round=round, uneven=uneven, **sizes)
+    except BatchError as error:
+        product = describe_data(layout.sizes, axes)
+        error.evidence += (f"The data axes of the mesh are {product}.",) if product else ()
+        raise
     return RankBatch(plan, axes, _data_index(mesh, axes))
 
 
 def weigh_tokens(
     mesh: MeshGroups,
     counts: Sequence[int] | torch.Tensor,
-    axes: tuple[str, ...],
+    axes: tuple[Names, ...],
     device: torch.device,
 ) -> torch.Tensor:
     """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`."""
     mesh.check_usable()
-    averaged = axes or tuple(axis for axis in AVERAGED if axis in mesh.plan.layout.axes)
-    return token_weights(counts, mesh.get(averaged), device)
+    return token_weights(counts, mesh.get(axes) if axes else mesh.gradient_group(), device)
 
 
 def sample(
@@ -72,9 +84,11 @@ def sample(
     return make_sampler(dataset, batch_plan, data_index, order)
 
 
-def compare_batches(mesh: MeshGroups, batch: object, data: Axes, device: torch.device) -> None:
+def compare_batches(
+    mesh: MeshGroups, batch: object, data: Axes | None, device: torch.device
+) -> None:
     """Compare the batches of all ranks. See :meth:`meshkit.Mesh.check_batch`."""
-    axes = resolve_axes("data", data, mesh.plan.layout.axes)
+    axes = resolve_data_axes(data, mesh.plan.layout.sizes)
     mesh.check_usable()
     check_batches(batch, mesh.plan.layout, axes, mesh.get(()), device)
 
@@ -105,11 +119,23 @@ def _check_plan(mesh: MeshGroups, plan: BatchPlan | RankBatch) -> int:
         line = f"the plan is {article(type(plan).__name__)}."
         raise BatchError(line, fix="mesh.batch(...), or schedule.at(consumed).")
     layout = mesh.plan.layout
-    axes = plan.axes if isinstance(plan, RankBatch) else DEFAULT_DATA_AXES
-    resolve_axes("data", axes, layout.axes)
-    size, index = layout.size(*axes) if axes else 1, _data_index(mesh, axes) or 0
+    if not isinstance(plan, RankBatch) and unknown_axes(layout.sizes):
+        raise _unknown_data_axes_error(layout, plan)
+    axes = resolve_data_axes(plan.axes if isinstance(plan, RankBatch) else None, layout.sizes)
+    size, index = num_data_coordinates(layout.sizes, axes), _data_index(mesh, axes) or 0
     if plan.dp != size or (isinstance(plan, RankBatch) and plan.data_index != index):
-        data = format_sizes({axis: layout.size(axis) for axis in axes})
+        data = format_sizes({axis: layout.sizes.get(axis, 1) for axis in axes})
         line = f"It divides the samples by {plan.dp}; this mesh has {data or 'no such axes'}."
         raise BatchError("the plan is of another mesh.", line, fix="mesh.batch(...).")
     return index
+
+
+def _unknown_data_axes_error(layout: Layout, plan: BatchPlan) -> SpecError:
+    """Return the error for a plan of no mesh, as its data axes are unknown."""
+    sizes = {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch}
+    options = {**sizes, "uneven": plan.uneven or None}
+    calls = [
+        f"plan = {Call('mesh.batch', kwargs={**options, 'data': ' '.join(axes)})}"
+        for axes in data_choices(layout.sizes, plan.dp)[:2]
+    ]
+    return unknown_role_error(layout.sizes, f"{', or '.join(calls)}.")

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from ...core.call import Call, public
-from ...core.errors import MeshkitError
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.axis_names import Names, check_axes_exist, parse_axes
 from ...core.grid.group_plan import GroupPlan, missing_group_error
 from ...core.grid.group_rank import check_member
+from ...core.grid.roles import (
+    axes_with_unknown,
+    gradient_axes,
+    unknown_axes,
+    unknown_role_error,
+)
 from ...core.text import format_sizes
 from .registry import NO_GROUPS, GroupRegistry, Groups
 
@@ -96,6 +102,27 @@ class MeshGroups:
         check_member(self.plan.layout, self.rank)
         group = self.requested[names] = self.groups.by_key[self.plan.group_key(names)]
         return group
+
+    def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
+        """Return this rank's group over which gradients are averaged.
+
+        It raises as :meth:`find`, and SpecError if an axis longer than 1 has an unknown role.
+        """
+        sizes = self.plan.layout.sizes
+        if unknown_axes(sizes):
+            raise self._unknown_role_error(experts)
+        return self.get(gradient_axes(sizes, experts=experts) or ("dp",))
+
+    def _unknown_role_error(self, experts: bool) -> SpecError:
+        """Return the error of :meth:`gradient_group` with the groups that a user may mean."""
+        sizes = self.plan.layout.sizes
+        choices = [c for c in axes_with_unknown(sizes, gradient_axes(sizes, experts=experts)) if c]
+        groups = [Call("mesh.group", axes) for axes in choices if self.plan.has(axes)]
+        missing = [" ".join(axes) for axes in choices if not self.plan.has(axes)]
+        requested = [" ".join(axes) for axes in self.plan.requested]
+        build = self.extended_by.with_args(groups=[*requested, *missing])
+        ways = [*map(str, groups), *([f"a group of {build}"] if missing else [])]
+        return unknown_role_error(sizes, f"{', or '.join(ways)}.")
 
     def check_usable(self) -> None:
         """Raise if the mesh is closed, or if this rank is outside it."""
