@@ -1,8 +1,8 @@
 """All uses of torch's private API, and how it differs between torch versions.
 
 The functions read and set the timeout of a group, read its store and its number of collectives,
-advance torch's group counter, slice a DeviceMesh, and clear DTensor's cache. If newer versions of torch have a public
-name, that name is used first.
+advance torch's group counter, slice a DeviceMesh, and clear DTensor's cache. If newer versions of
+torch have a public name, that name is used first.
 """
 
 from __future__ import annotations

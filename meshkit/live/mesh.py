@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from ..core.arrays import Ints
-from ..core.call import public
+from ..core.call import checked_by, public
+from ..core.data.batch_names import refuse_foreign_names
 from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
@@ -95,6 +96,11 @@ class Mesh:
     def inside(self) -> bool:
         """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group."""
         return self.rank in self.layout
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process, on which tensors of its collectives are. Local."""
+        return self._device
 
     @public("mesh.size")
     def size(self, *axes: Names) -> int:
@@ -231,6 +237,18 @@ class Mesh:
         return device_mesh(self._groups, self.group, self._device.type, pattern)
 
     @public("mesh.groups_report")
+    def __getitem__(self, pattern: Names) -> DeviceMesh:
+        """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``."""
+        return self.device_mesh(pattern)
+
+    if not TYPE_CHECKING:  # a type checker reports names that the mesh does not have
+
+        def __getattr__(self, name: str) -> object:
+            """Return the value of a name of DeviceMesh, or raise with its counterpart."""
+            from .habits import find_attribute
+
+            return find_attribute(self, name)
+
     def groups_report(self) -> GroupsReport:
         """Return the groups of this rank in the mesh and all its open views, and their users.
 
@@ -335,6 +353,7 @@ class Mesh:
     # -------------------------------------------------------------------- data
 
     @public("mesh.batch")
+    @checked_by(refuse_foreign_names)
     def batch(
         self,
         *,

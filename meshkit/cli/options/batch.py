@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 
 from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
+from ...core.data.batch_names import COUNTERPARTS, foreign_name_error
 from ...core.data.batch_solver import solve_batch
 from ...core.errors import BatchError, Change, Fix, join_fixes
 from ...core.grid.layout import Layout
@@ -24,11 +25,16 @@ def add_batch(parser: ArgumentParser) -> None:
     for name, help in HELP.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, metavar="N", help=help)
+    for name in COUNTERPARTS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=read_count, help=SUPPRESS)
 
 
 def read_batch(layout: Layout, args: Namespace) -> BatchPlan | None:
     """Return the batch plan over dp, or None if none of the options was given."""
     given = drop_none(**{name: getattr(args, name) for name in HELP})
+    if foreign := drop_none(**{name: getattr(args, name, None) for name in COUNTERPARTS}):
+        raise foreign_name_error(foreign, given)
     if not given:
         return None
     if "dp" not in layout.axes:

@@ -7,9 +7,10 @@ and its ranks are the closest neighbors::
     pp  dp  ep  cp  sp  tp
     far ................ near
 
-Axes are listed in one grammar everywhere: ``"dp sp"``, ``"dp,sp"``, ``"(dp sp)"``, ``("dp", "sp")``,
-outermost first. ``"sp-dp"`` is Megatron's spelling, which begins with the axis that varies fastest,
-so it is read from its end: it means ``"dp sp"``. An absent standard axis has size 1.
+Axes are listed in one grammar everywhere, the outermost first: ``"dp sp"``, ``"dp,sp"``,
+``"(dp sp)"``, ``("dp", "sp")``. ``"sp-dp"`` is Megatron's spelling. It begins with the axis that
+varies fastest, so it is read from its end and means ``"dp sp"``. An absent standard axis has size
+1.
 """
 
 from __future__ import annotations
@@ -25,21 +26,15 @@ Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
 
 STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
-# Names of options, planned ones included: an axis of that name could not be passed by keyword.
+# Names of options: an axis of such a name would be a mistake, or could not be passed by keyword.
+INIT_OPTIONS = frozenset({"seed", "device", "init_method", "rank", "world_size", "local_rank"})
+BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
 RESERVED = frozenset(
     {
-        "order",
-        "sizes",
-        "groups",
-        "ranks",
-        "timeout",
-        "arrival_timeout",
-        "backend",
-        "world_size",
-        "place",
-        "crossing",
-        "within",
-        "across",
+        *INIT_OPTIONS,
+        *BATCH_OPTIONS,
+        *("order", "sizes", "groups", "ranks", "timeout", "arrival_timeout", "backend"),
+        *("place", "crossing", "within", "across"),
     }
 )
 
@@ -92,6 +87,9 @@ def parse_axis(value: object, axes: tuple[str, ...]) -> str:
 def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes that an argument names, in the order written; none for an empty value.
 
+    If none of them is present, the axes of the mesh must be standard ones too: along ``dp`` of a
+    mesh of ``replicate`` and ``shard`` something else is meant than an axis of size 1.
+
     Example:
         >>> resolve_axes("data", "dp ep", ("dp", "ep", "tp"))
         ('dp', 'ep')
@@ -101,6 +99,8 @@ def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[s
         raise SpecError(f"{argument} is {value!r}.", fix=fix)
     names = parse_axes(value)
     check_axes_exist(names, axes)
+    if names and not {*names} & {*axes} and not {*axes} <= {*STANDARD}:
+        raise _unknown_axis_error(names[0], axes)
     return names
 
 
@@ -147,15 +147,22 @@ def check_names(names: Collection[object], *, inferable: bool = False) -> None:
         if reason:
             fix = "a short lower-case word, such as dp, sp or tp."
             if name in RESERVED:
-                fix = f"another name; {name} is an option of build_mesh or of a mesh."
+                fix = f"another name; {name} is an option of {_owner(name)}."
             raise SpecError(f"{name!r} cannot be the name of an axis.", f"It {reason}.", fix=fix)
     if not 1 <= len(names) <= MAX_AXES:
-        add_one = (Change(dp=-1 if inferable else 1), ".")
+        add_one = ("for example ", Change(dp=-1 if inferable else 1), ".")
         raise SpecError(
             f"{CALL} has {len(names)} axes.",
             f"A mesh has 1 to {MAX_AXES}.",
             fix="leave out axes of size 1." if names else add_one,
         )
+
+
+def _owner(option: object) -> str:
+    """Return the call that has an option of this name."""
+    if option in INIT_OPTIONS:
+        return "meshkit.init"
+    return "mesh.batch" if option in BATCH_OPTIONS else "build_mesh or of a mesh"
 
 
 def _name_fault(name: object) -> str | None:

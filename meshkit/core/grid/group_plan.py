@@ -170,10 +170,11 @@ def plan_groups(
             raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
         layout = hybrid_layout(world_size, within, across, order)
     elif ranks is None:
-        inferred = infer_sizes(ordered_sizes(sizes, order), world_size, evidence)
+        inferred = infer_sizes(ordered_sizes(sizes, order, world_size), world_size, evidence)
         layout = Layout.of(inferred)
     else:
-        ordered, positions = ordered_sizes(sizes, order), RankOrder.of(ranks, None)
+        positions = RankOrder.of(ranks, None)
+        ordered = ordered_sizes(sizes, order, len(positions))
         check_in_world(int(positions.array().max()), world_size, evidence)
         held = f"ranks has {len(positions)}"
         inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", can_start=False)

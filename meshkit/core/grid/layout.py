@@ -27,8 +27,9 @@ from ..validate import (
     parse_integer,
 )
 from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
+from .option_names import check_view_names
 from .rank_order import RankOrder, unknown_rank_error
-from .sizes import check_complete, check_sizes, infer_sizes
+from .sizes import check_complete, check_sizes, infer_sizes, merge_sizes
 from .strides import (
     AxisStrides,
     Strides,
@@ -46,9 +47,11 @@ class Layout:
     """A named grid of ranks: immutable, comparable, hashable, O(axes) in memory.
 
     Args:
+        sizes: axis name to size as a mapping; the same as ``**axes``.
         ranks: the rank at each grid position, in row-major order; None means that each rank equals
             its position. A range takes no memory, any other order one array.
-        **sizes: axis name to size, the outermost axis first; the last axis varies fastest.
+        **axes: axis name to size, the outermost axis first; the last axis varies fastest. Names
+            may be any, in the order written.
 
     Attributes:
         axes: the axis names, the outermost first.
@@ -78,8 +81,15 @@ class Layout:
     _axis_strides: AxisStrides
 
     @public("Layout")
-    def __init__(self, /, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
-        checked = check_sizes(sizes)
+    def __init__(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        ranks: Sequence[int] | Ints | None = None,
+        **axes: int,
+    ) -> None:
+        checked = check_sizes(axes if sizes is None else merge_sizes(sizes, axes))
         check_complete(checked)
         num_ranks = math.prod(checked.values())
         _set(self, checked, None if ranks is None else RankOrder.of(ranks, num_ranks))
@@ -289,11 +299,12 @@ class Layout:
         return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
     @public("layout.view")
-    def view(self, /, **sizes: int) -> Layout:
+    def view(self, sizes: Mapping[str, int] | None = None, /, **axes: int) -> Layout:
         """Return the same ranks in the same order, with another factorization.
 
         Args:
-            **sizes: the new axes in the caller's order, the outermost first; one may be -1.
+            sizes: axis name to size as a mapping; the same as ``**axes``.
+            **axes: the new axes in the caller's order, the outermost first; one may be -1.
 
         Raises:
             SpecError: if the product is not ``num_ranks``.
@@ -303,7 +314,8 @@ class Layout:
             Layout(replicate=2, shard=4)
         """
         evidence = f"{self!r} has {self.num_ranks} ranks"
-        checked = check_sizes(sizes, inferable=True)
+        check_view_names(axes)
+        checked = check_sizes(merge_sizes(sizes, axes), inferable=True)
         complete = infer_sizes(
             checked, self.num_ranks, evidence, owner="the layout", can_start=False
         )

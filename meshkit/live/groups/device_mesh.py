@@ -1,8 +1,8 @@
 """Make torch's DeviceMesh from existing groups, after a check of their members.
 
 ``DeviceMesh.from_group`` checks only the number of groups. Here each group must hold exactly the
-ranks of the layout, in that order, before torch receives it. All DeviceMeshes of one mesh are slices
-of one root over all its ranks, since FSDP2 and tensor parallelism of one model need a common root.
+ranks of the layout, in that order, before torch receives it. All DeviceMeshes of one mesh are
+slices of one root over all its ranks: FSDP2 and tensor parallelism of one model need one root.
 """
 
 from __future__ import annotations
