@@ -73,7 +73,7 @@ ATTRIBUTES: dict[str, dict[str, object]] = {
     "stages as text that do not divide": {"below": 8, "above": 16},
     "the seed of a rank outside the layout": {"index": 9, "size": 8},
     "a huge batch that does not divide": {"below": 10**18 - 1, "above": 10**18 + 2},
-    "a layout without the default data axes": {"axis": "dp"},
+    "an axis of data that the layout does not have": {"axis": "dq"},
     "the batch at a negative sample": {"index": -1},
     "the samples consumed at a negative step": {"index": -1},
     "a data index outside the plan": {"axis": "dp", "index": 4, "size": 4},

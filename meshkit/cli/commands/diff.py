@@ -13,7 +13,7 @@ from ...core.grid.layout import Layout
 from ...core.report.diff import Difference, format_diff
 from .. import terminal
 from ..command import Command, Result
-from ..options.batch import add_batch, read_batch
+from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.command_line import CommandLine, Word, command_line
 from ..options.grid import add_world_size, read_axis_sizes, read_layout
 
@@ -25,8 +25,9 @@ def run(args: Namespace) -> Result:
     with _quoting(args, "after"):
         after = _read_grid(args.after, args)
     with _quoting(args, "before"):
-        batch = read_batch(before, args)
-    difference = Difference.of(before, after, batch)
+        data_before, data_after = read_data_axes(args, before, after)
+        batch = read_batch(before, args, data_before)
+    difference = Difference.of(before, after, batch, data=(data_before, data_after))
     if args.json:
         return Result(json.dumps(difference.as_dict()))
     ascii = not terminal.get_line_characters()

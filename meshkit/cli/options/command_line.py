@@ -19,10 +19,11 @@ from .numbers import INTEGER
 OPTIONS = (  # in the order in which they are quoted
     *("world_size", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
     *COUNTERPARTS,
+    "data_axes",
     *("groups", "seq", "seed", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
     *("bytes", "iters", "warm_up", "alone", "device", "timeout", "n", "plot", "svg", "json"),
 )
-FLAGS = {"bytes": "--sizes", "n": "-n"}  # if they are not the name
+FLAGS = {"bytes": "--sizes", "n": "-n", "data_axes": "--data"}  # if they are not the name
 
 Word = str | Mapping[str, int]  # a mapping holds sizes, which a fix can change
 

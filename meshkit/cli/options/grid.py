@@ -82,5 +82,6 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
     except SpecError as error:
         if divided := divide_data_axis(nested, ranks):  # a command has no views
             dense = leave_out_experts(nested), " for the dense layers alone"
-            error.fix = (*join_fixes([use_divided(nested, divided), dense]), ".")
+            start = f"start {known} ranks"
+            error.fix = (*join_fixes([use_divided(nested, divided), dense, start]), ".")
         raise

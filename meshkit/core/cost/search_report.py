@@ -72,8 +72,7 @@ def format_commands(layout: RankedLayout, job: TrainingJob) -> list[str]:
         plan = mesh.batch(global_batch=1024, micro_batch=2)
         meshkit plan dp=8 tp=8 --nodes 8
     """
-    data = {"data": ("dp", "ep")} if "ep" in layout.sizes else {}
-    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch, **data}
+    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch}
     return [
         f"mesh = {Call('meshkit.build_mesh', kwargs=layout.sizes)}",
         f"plan = {Call('mesh.batch', kwargs=batch)}",

@@ -9,7 +9,7 @@ No function guesses whether ranks along an axis of unknown role read different s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..errors import Change, join_fixes
 from ..grid.axis_names import resolve_axes
@@ -58,18 +58,18 @@ def data_choices(sizes: Mapping[str, int], dp: int | None = None) -> list[Axes]:
     return (fitting or choices)[:MAX_CHOICES]
 
 
-def describe_data(sizes: Mapping[str, int], axes: Sequence[str]) -> str:
-    """Return the axes that divide the samples, for texts that call their product dp; "" for dp.
+def describe_data(sizes: Mapping[str, int], axes: Axes) -> tuple[str, ...]:
+    """Return a line about the data axes, for texts that call their product dp; none for dp alone.
 
     Example:
         >>> describe_data({"dp": 2, "ep": 4}, ("dp", "ep")), describe_data({"dp": 2}, ("dp",))
-        ('dp 2 x ep 4 = 8', '')
+        (('dp 2 x ep 4 = 8 divides the samples.',), ())
         >>> describe_data({"dp": 1, "data": 4}, ("dp", "data"))
-        'data 4'
+        ('data 4 divides the samples.',)
     """
     long_axes = [axis for axis in axes if sizes.get(axis, 1) > 1]
     if long_axes in ([], ["dp"]):
-        return ""
+        return ()
     product = " x ".join(f"{axis} {sizes[axis]}" for axis in long_axes)
-    total = math.prod(sizes[axis] for axis in long_axes)
-    return product if len(long_axes) == 1 else f"{product} = {total}"
+    total = f" = {num_data_coordinates(sizes, axes)}" if len(long_axes) > 1 else ""
+    return (f"{product}{total} divides the samples.",)

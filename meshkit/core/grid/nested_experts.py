@@ -48,15 +48,14 @@ def leave_out_experts(sizes: Mapping[str, int]) -> Change:
     return Change(**dict.fromkeys(sizes.keys() - {*dense}), order=order)
 
 
-def dense_mesh_and_view(sizes: Mapping[str, int], divided: Mapping[str, int]) -> Fix:
-    """Return the dense mesh, and the view of it for the experts, as one line to type."""
-    written = [axis for axis in divided if axis in STANDARD]
-    order = {} if _is_standard(written) else {"order": " ".join(divided)}
-    return (
-        "mesh = ",
-        leave_out_experts(sizes),
-        f"; {Call('mesh.view', kwargs={**divided, **order})}",
-    )
+def dense_mesh_and_view(sizes: Mapping[str, int], divided: Mapping[str, int]) -> list[Fix]:
+    """Return the dense mesh and the view of it for the experts, as one line to type.
+
+    A view keeps the order in which its axes are written, so there is none for another order.
+    """
+    if not _is_standard([axis for axis in divided if axis in STANDARD]):
+        return []
+    return [("mesh = ", leave_out_experts(sizes), f"; {Call('mesh.view', kwargs=divided)}")]
 
 
 def describe_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> str:
@@ -64,7 +63,8 @@ def describe_divided(sizes: Mapping[str, int], divided: Mapping[str, int]) -> st
     axis = next(axis for axis in sizes if divided[axis] != sizes[axis])
     experts = next(axis for axis in sizes if axis in EXPERT)
     product = f"{axis} {divided[axis]} x {experts} {divided[experts]}"
-    return f"Ranks along {experts} read different samples: {sizes[axis]} of them are {product}."
+    count = f"{sizes[axis]} data-parallel ranks"
+    return f"Ranks along {experts} read different samples, so {count} are {product}."
 
 
 def _is_standard(axes: list[str]) -> bool:

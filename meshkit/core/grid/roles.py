@@ -28,7 +28,7 @@ Role = Literal["data", "expert", "model", "unknown"]
 DATA = frozenset(
     {
         *("dp", "data", "data_parallel", "ddp", "fsdp", "hsdp", "shard", "replicate", "replica"),
-        *("dp_shard", "dp_replicate"),
+        *("dp_shard", "dp_replicate", "batch"),
     }
 )
 EXPERT = frozenset({"ep", "expert", "experts", "expert_parallel"})

@@ -309,7 +309,7 @@ def infer_sizes(
     divided = divide_data_axis(sizes, num_ranks)
     need = count_noun(known, "rank") if unknown is None else f"a multiple of {known} ranks"
     ways: list[Fix] = [use_divided(sizes, divided)] if divided else []
-    ways += [dense_mesh_and_view(sizes, divided)] if divided and can_start else []
+    ways += dense_mesh_and_view(sizes, divided) if divided and can_start else []
     ways += [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
     if not divided:
         ways += [*_change_one_size(sizes, known, num_ranks, can_start=can_start)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..arrays import Ints
 from ..call import Call
 from ..data.batch import BatchPlan
+from ..data.data_axes import Axes, describe_data, resolve_data_axes
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
 from ..errors import SpecError, format_error
@@ -56,6 +57,7 @@ class JobReport:
         batch: the batch plan, or None.
         warnings: likely causes of slow communication. Each quotes ``build_mesh`` in its fix.
         placement: the reasons for the order of ranks; None without placement.
+        data: a line about the axes that divide the samples, unless that is dp alone.
     """
 
     layout: Layout
@@ -66,6 +68,7 @@ class JobReport:
     batch: BatchPlan | None
     warnings: tuple[SpecError, ...]
     placement: Placement | None = None
+    data: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -74,9 +77,12 @@ class JobReport:
         topology: Topology | None = None,
         batch: BatchPlan | None = None,
         *,
+        data: Axes | None = None,
         placement: Placement | None = None,
     ) -> JobReport:
         """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
+
+        The data axes of the batch are ``data``; if it is None, the roles of the axes give them.
 
         Example:
             >>> report = JobReport.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
@@ -90,7 +96,9 @@ class JobReport:
         keys = {plan.group_key(axes) for axes in plan.axis_sets}
         groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
         warnings = () if topology is None else tuple(_warnings(layout, topology, crossing))
-        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement)
+        axes = () if batch is None else resolve_data_axes(data, layout.sizes)
+        divided = describe_data(layout.sizes, axes)
+        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement, divided)
 
     @property
     def nodes(self) -> Ints | None:
@@ -201,5 +209,6 @@ def _facts(report: JobReport) -> list[tuple[str, str]]:
     per_rank = f"{report.groups_per_rank} on each rank, the default group included"
     facts = [("groups", f"{per_rank}; {report.groups} in all")]
     facts += [("batch", str(report.batch))] if report.batch else []
+    facts += [("", line.removesuffix(".")) for line in report.data]
     facts += [("placed", str(report.placement))] if report.placement else []
     return facts + [("warning", format_warning(warning)) for warning in report.warnings]

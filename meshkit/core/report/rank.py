@@ -9,9 +9,11 @@ import numpy as np
 
 from ..arrays import Ints
 from ..data.batch import BatchPlan
+from ..data.data_axes import Axes, resolve_data_axes
 from ..data.random_streams import stream_seed
 from ..data.sequence import SequencePlan
 from ..draw.table import format_items, format_table
+from ..grid.group_rank import group_rank
 from ..grid.layout import Layout
 from ..text import format_range, format_sizes, summarize
 from ..topology.topology import Topology
@@ -85,15 +87,21 @@ def rank_reports(
     batch: BatchPlan | None = None,
     sequence: SequencePlan | None = None,
     seed: int | None = None,
+    *,
+    data: Axes | None = None,
 ) -> Iterator[RankReport]:
     """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank.
+
+    The data axes of a batch are ``data``; if it is None, the roles of the axes give them.
 
     Example:
         >>> [report.coordinate for report in rank_reports(Layout(dp=2, tp=2), [0, 3])]
         [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
     """
+    axes = () if batch is None else resolve_data_axes(data, layout.sizes)
     for rank in ranks:
         coordinate = layout.coordinate(rank)
+        data_index = group_rank(layout, rank, axes) if axes else 0
         node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
         yield RankReport(
             rank,
@@ -101,7 +109,7 @@ def rank_reports(
             node,
             slot,
             tuple(_axis_report(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
-            None if batch is None else _first_samples(batch, coordinate["dp"]),
+            None if batch is None else _first_samples(batch, data_index),
             None if batch is None else batch.micro_batch,
             None if sequence is None else sequence.ranges(sequence_part(layout, coordinate)),
             None if seed is None else stream_seed(seed),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from ...core.call import Call
+from ...core.call import Call, Verbatim
 from ...core.data.batch import BatchPlan
 from ...core.data.data_axes import (
     data_choices,
@@ -26,7 +26,12 @@ from ...core.errors import BatchError, SpecError
 from ...core.grid.axis_names import Names, resolve_axes
 from ...core.grid.group_rank import group_rank
 from ...core.grid.layout import Layout
-from ...core.grid.roles import unknown_axes, unknown_role_error
+from ...core.grid.roles import (
+    axes_with_unknown,
+    gradient_axes,
+    unknown_axes,
+    unknown_role_error,
+)
 from ...core.text import article, format_sizes
 from ..groups.mesh_groups import MeshGroups
 from .check_batch import check_batches
@@ -52,8 +57,7 @@ def plan_rank_batch(
     try:
         plan = BatchPlan.solve(dp=dp, round=round, uneven=uneven, **sizes)
     except BatchError as error:
-        product = describe_data(layout.sizes, axes)
-        error.evidence += (f"The data axes of the mesh are {product}.",) if product else ()
+        error.evidence += describe_data(layout.sizes, axes)
         raise
     return RankBatch(plan, axes, _data_index(mesh, axes))
 
@@ -66,6 +70,11 @@ def weigh_tokens(
 ) -> torch.Tensor:
     """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`."""
     mesh.check_usable()
+    sizes = mesh.plan.layout.sizes
+    if not axes and unknown_axes(sizes):
+        choices = axes_with_unknown(sizes, gradient_axes(sizes))
+        calls = [str(Call("mesh.token_weights", (Verbatim("counts"), *c))) for c in choices if c]
+        raise unknown_role_error(sizes, f"{', or '.join(calls)}.")
     return token_weights(counts, mesh.get(axes) if axes else mesh.gradient_group(), device)
 
 

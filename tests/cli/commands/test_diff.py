@@ -101,14 +101,29 @@ def test_what_cannot_be_is_one_message_and_misuse(
     assert answer(command) == (2, "", error + "\n")
 
 
-def test_a_batch_without_dp_names_sizes_that_can_be_typed(answer: Answers) -> None:
-    assert answer('diff "x=4" "dp=4" --global-batch 8 --micro-batch 2') == (
+def test_a_batch_over_an_unknown_role_asks_for_the_data_axes(answer: Answers) -> None:
+    line = 'meshkit diff "x=4" "dp=4" --global-batch 8 --micro-batch 2'
+    assert answer(line.removeprefix("meshkit ")) == (
         2,
         "",
-        'meshkit diff "x=4" "dp=4" --global-batch 8 --micro-batch 2: there is no axis dp that '
-        "divides the samples.\n"
-        '  Fix: meshkit diff "dp=1 x=4" "dp=4" --global-batch 8 --micro-batch 2.\n',
+        f"{line}: nothing says whether ranks along x share samples.\n"
+        "  The roles of the axes, by their names: x unknown.\n"
+        f"  Fix: {line} --data x, or {line} --data ''.\n",
     )
+    code, text, _ = answer(f"{line.removeprefix('meshkit ')} --data 'x dp'")
+    assert code == 0
+    assert "data      x dp 4 -> 4; 0 ranks own other samples of a step\n" in text
+
+
+def test_samples_of_an_unknown_role_are_unknown(answer: Answers) -> None:
+    _, text, _ = answer('diff "x=4" "dp=4"')
+    assert "data      unknown, as no role is known for x: --data AXES\n" in text
+    assert '"data": null' in answer('diff "x=4" "dp=4" --json')[1]
+
+
+def test_experts_carved_out_of_dp_own_the_samples_that_they_had(answer: Answers) -> None:
+    _, text, _ = answer('diff "dp=8" "dp=2 ep=4" --global-batch 32 --micro-batch 2')
+    assert "data      dp ep 8 -> 8; 0 ranks own other samples of a step\n" in text
 
 
 def test_the_options_of_a_batch_stay_in_a_fix(answer: Answers) -> None:

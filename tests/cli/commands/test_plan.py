@@ -209,10 +209,37 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "or meshkit plan dp=4 --global-batch 100 --micro-batch 1.",
         ),
         (
-            "plan tp=8 --order tp --global-batch 4 --micro-batch 1",
-            "meshkit plan tp=8 --order tp --global-batch 4 --micro-batch 1: "
-            "there is no axis dp that divides the samples.\n"
-            "  Fix: meshkit plan tp=8 dp=1 --order 'dp tp' --global-batch 4 --micro-batch 1.",
+            "plan x=8 --order x --global-batch 8 --micro-batch 1",
+            "meshkit plan x=8 --order x --global-batch 8 --micro-batch 1: "
+            "nothing says whether ranks along x share samples.\n"
+            "  The roles of the axes, by their names: x unknown.\n"
+            "  Fix: meshkit plan x=8 --order x --global-batch 8 --micro-batch 1 --data x, "
+            "or meshkit plan x=8 --order x --global-batch 8 --micro-batch 1 --data ''.",
+        ),
+        (
+            "plan dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd",
+            "meshkit plan dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd: "
+            "there is no axis 'dd'.\n"
+            "  The axes are dp, ep.\n"
+            "  Fix: did you mean dp?",
+        ),
+        (
+            "plan dp=2 ep=2 --global-batch 10 --micro-batch 1",
+            "meshkit plan dp=2 ep=2 --global-batch 10 --micro-batch 1: "
+            "10 is not a multiple of dp 4 x micro_batch 1 = 4.\n"
+            "  Nearest global batches: 8 and 12.\n"
+            "  Micro batches that divide 10 over dp 4: none.\n"
+            "  dp 2 x ep 2 = 4 divides the samples.\n"
+            "  Fix: meshkit plan dp=2 ep=2 --global-batch 8 --micro-batch 1, "
+            "or meshkit plan dp=2 ep=2 --global-batch 12 --micro-batch 1.",
+        ),
+        (
+            "plan dp=8 ep=4 --world 8",
+            "meshkit plan dp=8 ep=4 --world 8 needs 32 ranks, the world has 8.\n"
+            "  dp 8 x ep 4 = 32; --world 8.\n"
+            "  Ranks along ep read different samples, so 8 data-parallel ranks are dp 2 x ep 4.\n"
+            "  Fix: meshkit plan dp=2 ep=4 --world 8, "
+            "or meshkit plan dp=8 --world 8 for the dense layers alone, or start 32 ranks.",
         ),
         (
             "plan shard=2 dp=2",

@@ -19,7 +19,7 @@ from meshkit.core.grid.roles import (
 
 # the names of each role, as users of other libraries write them
 NAMES = {
-    "data": "dp data fsdp hsdp shard replicate dp_shard dp_replicate data_parallel ddp",
+    "data": "dp data fsdp hsdp shard replicate dp_shard dp_replicate data_parallel ddp batch",
     "expert": "ep expert experts expert_parallel",
     "model": "tp mp model tensor tensor_parallel model_parallel pp pipe pipeline stage"
     " pipeline_parallel cp context context_parallel sp seq sequence sequence_parallel ulysses",

@@ -16,6 +16,7 @@ from meshkit import (
 )
 from meshkit.core.arrays import Ints
 from meshkit.core.call import public
+from meshkit.core.data.data_axes import resolve_data_axes
 from meshkit.core.data.epoch import Epoch, validate_epoch
 from meshkit.core.data.random_streams import select_coordinate
 from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
@@ -37,6 +38,16 @@ def mesh_seed(*, vary: object) -> object:
 @public("mesh.seed")
 def mesh_seed_on_rank_9(*, vary: object) -> object:
     return select_coordinate(LAYOUT, 9, vary)
+
+
+@public("mesh.batch")
+def mesh_batch_with_rows(*, global_batch: int, micro_batch: int) -> object:
+    return resolve_data_axes(None, {"dp": 2, "rows": 4, "tp": 2})
+
+
+@public("mesh.batch")
+def mesh_batch_of_x_and_y(*, global_batch: int, micro_batch: int) -> object:
+    return resolve_data_axes(None, {"x": 4, "y": 2})
 
 
 @public("mesh.sampler", by_name=("plan",))
@@ -75,6 +86,14 @@ def read_step(step: int) -> object:
 
 
 CASES = unique(
+    (
+        "a batch over an axis of unknown role",
+        lambda: mesh_batch_with_rows(global_batch=16, micro_batch=2),
+    ),
+    (
+        "a batch over axes of unknown role alone",
+        lambda: mesh_batch_of_x_and_y(global_batch=16, micro_batch=2),
+    ),
     (
         "a batch that does not divide",
         lambda: BatchPlan.solve(dp=4, global_batch=100, micro_batch=3),
