@@ -53,7 +53,7 @@ def test_a_view_with_equal_groups_has_equal_strides() -> None:
 
 def test_an_unknown_axis_raises_an_error() -> None:
     with pytest.raises(UnknownAxisError, match=r"layout\.strides"):
-        Layout(dp=2).strides("tp")
+        Layout(dp=2).strides("tq")
 
 
 def test_positions_of_a_group() -> None:
