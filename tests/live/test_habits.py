@@ -24,6 +24,14 @@ def error_text(mesh: meshkit.Mesh, name: str) -> str:
     return "no error"
 
 
+def raises_unknown(mesh: meshkit.Mesh) -> bool:
+    try:
+        mesh.group("tq")
+    except meshkit.UnknownAxisError:
+        return True
+    return False
+
+
 def use_habits() -> dict[str, Any]:
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         created = dist.get_pg_count()
@@ -44,7 +52,7 @@ def use_habits() -> dict[str, Any]:
             "seed": mesh.seed(1, vary="dp tp")
             == meshkit.stream_seed(1, dp=mesh.coordinate["dp"], tp=0),
             "created": dist.get_pg_count() - created,
-            "unknown": pytest.raises(meshkit.UnknownAxisError, mesh.group, "tq").match("no axis"),
+            "unknown": raises_unknown(mesh),
             "copied": hasattr(copy.copy(mesh), "layout"),
         }
 
