@@ -130,7 +130,7 @@ def test_the_options_of_a_batch_stay_in_a_fix(answer: Answers) -> None:
     batch = "--global-batch 100 --micro-batch 3"
     code, _, printed = answer(f'diff "ep=-1 pp=3 tp=8" "seq=1 dp=-1 cp=1" {batch}')
     assert code == 2
-    fix = f'meshkit diff "ep=1 pp=3 tp=8 dp=-1" "seq=1 dp=-1 cp=1" {batch}.'
+    fix = f'meshkit diff "ep=-1 pp=3 tp=8 dp=1" "seq=1 dp=-1 cp=1" {batch}.'
     assert printed.splitlines()[-1] == f"  Fix: {fix}"
 
 
