@@ -30,7 +30,7 @@ def add_mesh(parser: ArgumentParser) -> None:
 def add_ranks(parser: ArgumentParser) -> None:
     """Add the options ``-n``, ``--device`` and ``--timeout``."""
     help = "start N ranks on this machine; without it, this process is a rank of its launcher"
-    parser.add_argument("-n", type=read_count, metavar="N", help=help)
+    parser.add_argument("-n", "--world-size", dest="n", type=read_count, metavar="N", help=help)
     help = "cpu, cuda, ... (default: the accelerator, or the cpu if there are fewer than N)"
     parser.add_argument("--device", help=help)
     help = "how long ranks wait for each other, and a collective may take (default 60)"

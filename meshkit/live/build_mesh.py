@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.arrays import Ints
-from ..core.call import Call, public
+from ..core.call import Call, checked_by, public
+from ..core.grid.device_mesh_call import refuse_device_mesh_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
-from ..core.grid.sizes import merge_sizes
+from ..core.grid.sizes import read_sizes
 from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
@@ -21,6 +22,7 @@ from .setup.proposal import MeshProposal, announcing_failure, open_groups
 
 
 @public("build_mesh")
+@checked_by(refuse_device_mesh_call)
 def build_mesh(
     sizes: Mapping[str, int] | None = None,
     /,
@@ -49,8 +51,12 @@ def build_mesh(
     and one per rank in a file.
 
     Args:
-        sizes: axis name to size, for example from a config; the same as ``**axes``.
-        order: axis names from the outside in; None is the standard order ``pp dp ep cp sp tp``.
+        sizes: axis name to size, for example from a config. The names may be any: axes nest as
+            written, the outermost first, with standard axes among them in the standard order. If
+            all names are standard, it is the same as ``**axes``.
+        order: axis names from the outside in: ``"tp dp"``, ``"tp,dp"``, ``("tp", "dp")``, or in
+            Megatron's spelling, the fastest-varying axis first, ``"dp-tp"``. None is the standard
+            order ``pp dp ep cp sp tp``.
         groups: groups over several axes beyond the default ones: ``["dp tp"]``. The default ones
             are every axis, the whole mesh, and those of dp, ep, cp and sp that are present
             together. With ep longer than 1, those of dp, cp and sp together are made too. Names of
@@ -73,7 +79,7 @@ def build_mesh(
             the job; None is that of ``init``.
         backend: the backend of the groups; None is that of the default group.
         **axes: axis name to size; one may be -1. ``dp`` is inferred if it is left out, unless
-            ``order`` leaves it out too.
+            ``order`` leaves it out too. A name that is not standard needs ``order``.
 
     Returns:
         A :class:`Mesh`. Close it, or use it in ``with``.
@@ -111,11 +117,12 @@ def build_mesh(
     job = current_job()
     world = identify() if job is None else job.world
     with announcing_failure(world, call):
+        merged, nesting = read_sizes(sizes, axes, order)
         plan = plan_groups(
-            axes if sizes is None else merge_sizes(sizes, axes),
+            merged,
             world.world_size,
             world.size_evidence,
-            order=order,
+            order=nesting,
             groups=groups,
             ranks=ranks,
             within=within,

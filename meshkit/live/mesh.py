@@ -13,8 +13,10 @@ import torch
 import torch.distributed as dist
 
 from ..core.arrays import Ints
-from ..core.call import public
+from ..core.call import checked_by, public
+from ..core.data.batch_names import refuse_foreign_names
 from ..core.errors import MeshkitError
+from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
 from ..core.grid.position import Position
@@ -94,8 +96,13 @@ class Mesh:
         """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group."""
         return self.rank in self.layout
 
+    @property
+    def device(self) -> torch.device:
+        """The device of this process, on which tensors of its collectives are. Local."""
+        return self._device
+
     @public("mesh.size")
-    def size(self, *axes: str) -> int:
+    def size(self, *axes: Names) -> int:
         """Return the size of the groups over the axes; without axes, of the whole mesh. Local.
 
         Raises:
@@ -104,7 +111,7 @@ class Mesh:
         return self.layout.size(*axes)
 
     @public("mesh.group_rank")
-    def group_rank(self, *axes: str) -> int:
+    def group_rank(self, *axes: Names) -> int:
         """Return the rank of this process in its group over the axes. Local.
 
         It equals ``mesh.group(*axes).rank()``, but such a group need not exist. It is the index
@@ -119,7 +126,7 @@ class Mesh:
         return group_rank(self.layout, self.rank, axes)
 
     @public("mesh.peers")
-    def peers(self, *axes: str) -> Ints:
+    def peers(self, *axes: Names) -> Ints:
         """Return the global ranks of this rank's group over the axes, in group order. Local.
 
         Returns:
@@ -147,8 +154,8 @@ class Mesh:
         return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
     @public("mesh.ring")
-    def ring(self, axis: str) -> Ints:
-        """Return the global ranks around an axis, this one first. Local.
+    def ring(self, axis: Names) -> Ints:
+        """Return the global ranks around an axis, or around several, this one first. Local.
 
         See :meth:`meshkit.Layout.ring`.
 
@@ -163,7 +170,7 @@ class Mesh:
 
     # -------------------------------------------------------------------- process groups
 
-    def group(self, *axes: str) -> dist.ProcessGroup:
+    def group(self, *axes: Names) -> dist.ProcessGroup:
         """Return this rank's process group over the axes; without axes, that of the whole mesh.
 
         Local: ``build_mesh`` created it. ``group.rank()`` is the index along the axes as listed,
@@ -201,12 +208,18 @@ class Mesh:
         return self._groups.gradient_group(experts=experts)
 
     @public("mesh.device_mesh")
-    def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
+    def device_mesh(self, pattern: Names | None = None) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
 
+        All DeviceMeshes of a mesh are slices of one root, so that ``fully_shard`` over
+        ``device_mesh("(dp sp)")`` and ``parallelize_module`` over ``device_mesh("tp")`` combine in
+        one model. (Below torch 2.13, slice one result: ``device_mesh("(dp sp) tp")["tp"]``.)
+
         Args:
-            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``. Axes
-                that are left out are fixed at this rank's coordinate. None gives every axis.
+            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``: the
+                name of a dimension is its axes, joined by an underscore. Axes that are left out
+                are fixed at this rank's coordinate. None gives every axis of the mesh. An absent
+                standard axis has size 1.
 
         Returns:
             A DeviceMesh over existing groups, after a check of the members of each. No group is
@@ -220,9 +233,21 @@ class Mesh:
         """
         from .groups.device_mesh import device_mesh
 
-        return device_mesh(self.layout, self.rank, self.group, self._device.type, pattern)
+        return device_mesh(self._groups, self.group, self._device.type, pattern)
 
     @public("mesh.groups_report")
+    def __getitem__(self, pattern: Names) -> DeviceMesh:
+        """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``."""
+        return self.device_mesh(pattern)
+
+    if not TYPE_CHECKING:  # a type checker reports names that the mesh does not have
+
+        def __getattr__(self, name: str) -> object:
+            """Return the value of a name of DeviceMesh, or raise with its counterpart."""
+            from .habits import find_attribute
+
+            return find_attribute(self, name)
+
     def groups_report(self) -> GroupsReport:
         """Return the groups of this rank in the mesh and all its open views, and their users.
 
@@ -331,6 +356,7 @@ class Mesh:
     # -------------------------------------------------------------------- data
 
     @public("mesh.batch")
+    @checked_by(refuse_foreign_names)
     def batch(
         self,
         *,
@@ -376,7 +402,7 @@ class Mesh:
         )
 
     @public("mesh.token_weights")
-    def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
+    def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: Names) -> torch.Tensor:
         """Return the factors for the mean loss of each micro batch if samples differ in length.
 
         Collective over the group of the axes: one all-reduce of two numbers. With these factors,
@@ -679,7 +705,7 @@ class Mesh:
     # -------------------------------------------------------------------- checks and failures
 
     @public("mesh.barrier")
-    def barrier(self, *axes: str, timeout: Time | None = None) -> None:
+    def barrier(self, *axes: Names, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes has called this.
 
         Collective over that group; without axes, over the whole mesh.

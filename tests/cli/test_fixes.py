@@ -45,7 +45,7 @@ BATCH = (
     option("--data", AXES),
 )
 NODES_TYPED = NUMBER | st.sampled_from(["3,5", "1,1", "2,2,4"])
-GRID = (option("--world", NUMBER), option("--order", ORDER), option("--nodes", NODES_TYPED))
+GRID = (option("--world-size", NUMBER), option("--order", ORDER), option("--nodes", NODES_TYPED))
 GROUPS = option("--groups", AXES)
 PLAN = line(st.just("plan"), WORDS, *GRID, *BATCH, GROUPS, st.sampled_from(["", "--place"]))
 EXPLAIN = line(
@@ -57,7 +57,7 @@ EXPLAIN = line(
     option("--seq", NUMBER),
 )
 GRIDS = WORDS.map(lambda words: f'"{words}"')
-DIFF = line(st.just("diff"), GRIDS, GRIDS, option("--world", NUMBER), *BATCH)
+DIFF = line(st.just("diff"), GRIDS, GRIDS, option("--world-size", NUMBER), *BATCH)
 CHECK = line(st.just("check"), WORDS, option("--order", ORDER), GROUPS, option("-n", NUMBER))
 BENCH = line(
     st.just("bench"),

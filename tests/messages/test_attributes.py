@@ -85,7 +85,7 @@ ATTRIBUTES: dict[str, dict[str, object]] = {
     "an epoch shorter than a step": {"global_batch": 16, "below": 9},
     "a stream at a negative index": {"axis": "tp", "index": -1},
     "a stream at a bool index": {"axis": "dp", "index": True},
-    "vary with an unknown axis": {"axis": "pp", "axes": ("dp", "sp", "tp"), "suggestion": None},
+    "vary with an unknown axis": {"axis": "xx", "axes": ("dp", "sp", "tp"), "suggestion": None},
     "ranks that do not divide over nodes": {"world_size": 15},
     "fewer ranks than nodes": {"world_size": 8},
     "nodes that do not divide over racks": {"world_size": 8},

@@ -27,7 +27,7 @@ import numpy as np
 
 from ...core.arrays import Ints
 from ...core.errors import SpecError
-from ...core.grid.axis_names import check_axes_exist
+from ...core.grid.axis_names import check_axes_exist, parse_axes
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.topology.topology import number_labels
@@ -81,7 +81,7 @@ def parse_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
 def _parse_target(layout: Layout, name: str) -> Target:
     is_world = name.strip() == WORLD and WORLD not in layout.axes
     text = " ".join(shared_axes(layout) or layout.axes) if is_world else name
-    target = Target(tuple(tuple(part.split()) for part in text.split("+")))
+    target = Target(tuple(parse_axes(part) for part in text.split("+")))
     check_axes_exist(target.span, layout.axes)
     if not all(target.groups) or len(target.groups) > 2:
         summary = f"{name!r} is not a target: axes, or two sets of axes joined by '+'."

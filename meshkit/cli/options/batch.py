@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 
 from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
+from ...core.data.batch_names import COUNTERPARTS, foreign_name_error
 from ...core.data.batch_solver import solve_batch
 from ...core.data.data_axes import (
     data_choices,
@@ -33,6 +34,9 @@ def add_batch(parser: ArgumentParser) -> None:
     for name, help in HELP.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, metavar="N", help=help)
+    for name in COUNTERPARTS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=read_count, help=SUPPRESS)
     help = 'the axes that divide the samples (default: by their names, for example "dp ep")'
     parser.add_argument("--data", dest="data_axes", metavar="AXES", help=help)
 
@@ -52,6 +56,8 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
     The data axes are those of ``--data``; if they are None, the roles of the axes give them.
     """
     given = drop_none(**{name: getattr(args, name) for name in HELP})
+    if foreign := drop_none(**{name: getattr(args, name, None) for name in COUNTERPARTS}):
+        raise foreign_name_error(foreign, given)
     if not given:
         return None
     axes = _data_axes(layout, data)

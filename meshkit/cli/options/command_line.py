@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...core.call import drop_none
+from ...core.data.batch_names import COUNTERPARTS
 from ...core.errors import SpecError
 from ...core.text import format_sizes
 from ...core.validate import divisors
@@ -16,7 +17,8 @@ from .grid import read_axis_sizes
 from .numbers import INTEGER
 
 OPTIONS = (  # in the order in which they are quoted
-    *("world", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
+    *("world_size", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
+    *COUNTERPARTS,
     "data_axes",
     *("groups", "seq", "seed", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
     *("bytes", "iters", "warm_up", "alone", "device", "timeout", "n", "plot", "svg", "json"),
@@ -76,8 +78,8 @@ class CommandLine:
         """The number of ranks, or None if there are no sizes or one has to be inferred."""
         if self._sizes is None:
             return None
-        if "world" in self.options:
-            return int(str(self.options["world"]))
+        if "world_size" in self.options:
+            return int(str(self.options["world_size"]))
         return None if -1 in self._sizes.values() else math.prod(self._sizes.values())
 
     def fit_nodes(self) -> CommandLine:

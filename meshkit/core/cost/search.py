@@ -80,10 +80,10 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
     )
 
 
-def world_factorizations(world: int, *, experts: bool) -> Ints:
+def world_factorizations(world_size: int, *, experts: bool) -> Ints:
     """Return all factorizations of a world over the axes: int64 (6, ways)."""
-    every = np.array(divisors(world))
-    rows = np.array([[world]])  # (axes so far and the remaining factor, ways); the last one is tp
+    every = np.array(divisors(world_size))
+    rows = np.array([[world_size]])  # (axes so far and the rest, ways); the last one is tp
     for axis in AXES[:-1]:
         sizes = every if experts or axis != "ep" else every[:1]
         way, index = np.nonzero(rows[-1][:, None] % sizes == 0)
@@ -93,7 +93,7 @@ def world_factorizations(world: int, *, experts: bool) -> Ints:
 
 def _divisible_layouts(model: ModelShape, job: TrainingJob) -> tuple[Ints, list[Excluded]]:
     """Return the layouts in which all sizes divide, and the others by reason."""
-    layouts = world_factorizations(job.world, experts=model.experts > 0)
+    layouts = world_factorizations(job.world_size, experts=model.experts > 0)
     excluded, remains = [], np.ones(layouts.shape[1], dtype=bool)
     for reason, divides in _rules(model, job, ParallelConfig(*layouts)).items():
         fails = np.flatnonzero(remains & ~divides)

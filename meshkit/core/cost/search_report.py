@@ -38,7 +38,7 @@ def _job_lines(job: TrainingJob, title: str) -> list[str]:
     machine = job.machine
     intra_node, inter_node = machine.bandwidth_intra_node, machine.bandwidth_inter_node
     return [
-        f"{title}; {count_noun(job.world, 'rank')} on {count_noun(job.nodes, 'node')}.",
+        f"{title}; {count_noun(job.world_size, 'rank')} on {count_noun(job.nodes, 'node')}.",
         f"A step: {job.global_batch} samples of {job.seq} tokens.",
         f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
         f"{intra_node:g} GB/s in a node, {inter_node:g} GB/s out of it.",

@@ -39,7 +39,7 @@ from .memory import SHARDS, ParallelConfig, stage_layers, stage_weights
 from .transformer import ModelShape
 
 AXES = ParallelConfig._fields[:6]
-LIMITS = {"world": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}
+LIMITS = {"world_size": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}
 ZERO1, FSDP = SHARDS.index("zero1"), SHARDS.index("fsdp")
 
 
@@ -47,7 +47,7 @@ ZERO1, FSDP = SHARDS.index("zero1"), SHARDS.index("fsdp")
 class TrainingJob:
     """The ranks, the batch and the machine of a training job."""
 
-    world: int  # ranks
+    world_size: int  # ranks
     nodes: int  # number of equal nodes, each with consecutive ranks
     global_batch: int  # samples in one optimizer step
     seq: int  # tokens of a sample
@@ -59,11 +59,13 @@ class TrainingJob:
             object.__setattr__(self, name, number)
 
 
-def check_job(world: object, nodes: object, global_batch: object, seq: object) -> dict[str, int]:
+def check_job(
+    world_size: object, nodes: object, global_batch: object, seq: object
+) -> dict[str, int]:
     """Return the numbers of a :class:`TrainingJob` as plain ints, by name."""
-    values = dict(zip(LIMITS, (world, nodes, global_batch, seq), strict=True))
+    values = dict(zip(LIMITS, (world_size, nodes, global_batch, seq), strict=True))
     numbers = {name: _check_limit(name, value) for name, value in values.items()}
-    check_divides(numbers["world"], numbers["nodes"])
+    check_divides(numbers["world_size"], numbers["nodes"])
     return numbers
 
 
@@ -97,7 +99,7 @@ def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> Grou
     counts as 1.
     """
     size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
-    node_size = job.world // job.nodes
+    node_size = job.world_size // job.nodes
     for axis in reversed(AXES):
         extent = getattr(config, axis)
         if axis in axes:

@@ -241,8 +241,8 @@ def plan_sequence(
         >>> print(plan_sequence(Layout(cp=2, sp=2), ("cp", "sp"), 16))
         length 16 = tokens 4 x parts 4, contiguous
     """
-    sizes = layout.sizes
-    parts = math.prod(sizes[axis] for axis in axes)
+    sizes = {axis: layout.size(axis) for axis in axes}
+    parts = math.prod(sizes.values())
     try:
         return SequencePlan(length, parts, order, pad)
     except SpecError as error:

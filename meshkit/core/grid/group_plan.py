@@ -21,7 +21,7 @@ from ..arrays import Ints
 from ..call import Call
 from ..errors import CALL, Change, SpecError
 from ..text import count_noun
-from .axis_names import check_axes_exist, parse_axes
+from .axis_names import STANDARD, check_axes_exist, parse_axes
 from .layout import Layout
 from .rank_order import RankOrder
 from .roles import gradient_axes, unknown_axes
@@ -83,9 +83,10 @@ class GroupPlan:
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
-        requested = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
-        for axes in requested:
+        listed = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
+        for axes in listed:
             check_axes_exist(axes, layout.axes)
+        requested = tuple(names for axes in listed if (names := _drop_absent(axes, layout)))
         sizes = layout.sizes
         if not sizes.keys() <= STANDARD_AXES and unknown_axes(sizes):
             # the gradient groups are not known, so only the standard names have groups together
@@ -102,8 +103,12 @@ class GroupPlan:
         return cls(layout, tuple(axis_sets), requested, keys)
 
     def has(self, axes: Axes) -> bool:
-        """Return whether the plan has the group over these axes, whatever the sizes are."""
-        return axes in self.axis_sets or axes == self.layout.axes
+        """Return whether the plan has the group over these axes, whatever the sizes are.
+
+        An absent standard axis changes no group, so it is passed over.
+        """
+        names = _drop_absent(axes, self.layout)
+        return not names or names in self.axis_sets or names == self.layout.axes
 
     def group_key(self, axes: Axes) -> Axes:
         """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.
@@ -111,7 +116,7 @@ class GroupPlan:
         No axes mean the whole mesh. An empty key is a group of one.
         """
         sizes = self.layout.sizes
-        return tuple(axis for axis in axes or self.layout.axes if sizes[axis] > 1)
+        return tuple(axis for axis in axes or self.layout.axes if sizes.get(axis, 1) > 1)
 
     @cached_property
     def steps(self) -> tuple[GroupStep, ...]:
@@ -123,6 +128,12 @@ class GroupPlan:
         for axes, key in self.keys.items():
             first.setdefault(key, axes)
         return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
+
+    @property
+    def needs_group_of_one(self) -> bool:
+        """Whether an absent standard axis needs a group of one rank that no step creates."""
+        has_absent = not set(STANDARD) <= set(self.layout.axes)
+        return has_absent and () not in self.keys.values()
 
 
 def plan_groups(
@@ -161,10 +172,11 @@ def plan_groups(
             raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
         layout = hybrid_layout(world_size, within, across, order)
     elif ranks is None:
-        inferred = infer_sizes(ordered_sizes(sizes, order), world_size, evidence)
+        inferred = infer_sizes(ordered_sizes(sizes, order, world_size), world_size, evidence)
         layout = Layout.of(inferred)
     else:
-        ordered, positions = ordered_sizes(sizes, order), RankOrder.of(ranks, None)
+        positions = RankOrder.of(ranks, None)
+        ordered = ordered_sizes(sizes, order, len(positions))
         check_in_world(int(positions.array().max()), world_size, evidence)
         held = f"ranks has {len(positions)}"
         inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", can_start=False)
@@ -223,13 +235,18 @@ def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = Non
         built_by: the call that built the mesh; None for the call that raises the error.
     """
     existing = ", ".join("(" + " ".join(names) + ")" for names in plan.axis_sets if names)
-    groups = [" ".join(names) for names in (*plan.requested, axes)]
+    groups = [" ".join(names) for names in (*plan.requested, _drop_absent(axes, plan.layout))]
     return SpecError(
         f"the mesh has no group over {' '.join(axes)}.",
         f"It has groups over {existing}; a getter never creates one.",
         fix=f"{built_by.with_args(groups=groups)}." if built_by else (Change(groups=groups), "."),
         sizes=plan.layout.sizes,
     )
+
+
+def _drop_absent(axes: Axes, layout: Layout) -> Axes:
+    """Return the axes without the standard ones that a layout does not have."""
+    return tuple(axis for axis in axes if axis in layout.axes)
 
 
 def _parse_groups(groups: object) -> tuple[Axes, ...]:

@@ -23,7 +23,7 @@ from ...core.data.data_axes import (
 from ...core.data.epoch import SampleOrder
 from ...core.data.sequence import Order, plan_sequence, sequence_axes
 from ...core.errors import BatchError, SpecError
-from ...core.grid.axis_names import resolve_axes
+from ...core.grid.axis_names import Names, resolve_axes
 from ...core.grid.group_rank import group_rank
 from ...core.grid.layout import Layout
 from ...core.grid.roles import (
@@ -65,7 +65,7 @@ def plan_rank_batch(
 def weigh_tokens(
     mesh: MeshGroups,
     counts: Sequence[int] | torch.Tensor,
-    axes: tuple[str, ...],
+    axes: tuple[Names, ...],
     device: torch.device,
 ) -> torch.Tensor:
     """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`."""

@@ -63,7 +63,7 @@ class GroupTimeouts:
             return cls(parse_timeout("timeout", timeout) or default)
         by_key: dict[Axes, timedelta] = {}
         for names, value in timeout.items():
-            axes = parse_axes(names) if isinstance(names, str | tuple) else (names,)
+            axes = parse_axes(names)
             check_axes_exist(axes, plan.layout.axes)
             if not plan.has(axes):
                 raise missing_group_error(plan, axes)
@@ -137,6 +137,8 @@ def create_groups(
     used: dict[GroupKey, tuple[Axes, ...]] = {}
     for axes, plan_key in plan.keys.items():
         used[key_of[plan_key]] = (*used.get(key_of[plan_key], ()), axes)
+    if plan.needs_group_of_one:
+        used[key_of[()]] = ()  # no axis of the mesh uses it, only absent ones
     return Groups({axes: group for axes, group in groups.items() if group is not None}, used, new)
 
 
@@ -160,7 +162,10 @@ class _GroupRequest:
 
 
 def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list[_GroupRequest]:
-    """Return one request for each set of groups in the plan, in the order of creation."""
+    """Return one request for each set of groups in the plan, in the order of creation.
+
+    The last one may be the group of each rank alone, which every absent standard axis has.
+    """
     default, requests = default_timeout(backend), []
     for step in plan.steps:
         axes, timeouts = plan.keys[step.axes], options.timeouts
@@ -168,6 +173,11 @@ def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list
         description = f"meshkit {' '.join(step.axes) or 'mesh'}"
         key = plan.layout.strides(*step.axes), backend, timeout or default
         requests.append(_GroupRequest(axes, description, step.members, timeout, key))
+    if plan.needs_group_of_one:
+        timeout = options.timeouts.by_key.get((), options.timeouts.default)
+        members = plan.layout.grid.reshape(-1, 1)
+        key = (), backend, timeout or default
+        requests.append(_GroupRequest((), "meshkit rank", members, timeout, key))
     return requests
 
 

@@ -16,13 +16,13 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch.distributed as dist
 
 from ...core.call import Call, public
 from ...core.errors import MeshkitError, SpecError
-from ...core.grid.axis_names import check_axes_exist
+from ...core.grid.axis_names import Names, check_axes_exist, parse_axes
 from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ...core.grid.group_rank import check_member
 from ...core.grid.layout import Layout
@@ -36,6 +36,9 @@ from ...core.grid.strides import Strides
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 Provenance = Literal["external", "created", "default"]
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,7 @@ class MeshGroups:
         extended_by: the call that builds an equal mesh with more groups.
         world: the default group of its job, as long as that exists.
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
+        root: the DeviceMesh of all axes, of which all others are slices; None before the first.
         is_closed: whether the mesh is closed.
     """
 
@@ -165,22 +169,23 @@ class MeshGroups:
     extended_by: Call
     world: weakref.ref[dist.ProcessGroup]
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
+    root: DeviceMesh | None = None
     is_closed: bool = False
 
-    def get(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
+    def get(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
         """Return this rank's group over the axes, from the earlier requests if possible.
 
         It raises as :meth:`find`.
         """
         try:
             if self.world() is dist.GroupMember.WORLD:
-                return self.requested[axes]
-        except (KeyError, TypeError):  # not requested before, or no str; or no default group
+                return self.requested[axes]  # type: ignore[index]
+        except (KeyError, TypeError):  # not requested before, or a list; or no default group
             pass
         return self.find(*axes)
 
     @public("mesh.group")  # here, so that the common path of mesh.group has no wrapper
-    def find(self, *axes: str) -> dist.ProcessGroup:
+    def find(self, *axes: Names) -> dist.ProcessGroup:
         """Return this rank's group over the axes; without axes, that of the whole mesh.
 
         Raises:
@@ -189,12 +194,13 @@ class MeshGroups:
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
         """
-        check_axes_exist(axes, self.plan.layout.axes)
+        names = parse_axes(axes)
+        check_axes_exist(names, self.plan.layout.axes)
         self.check_open()
-        if not self.plan.has(axes):
-            raise missing_group_error(self.plan, axes, self.extended_by)
+        if not self.plan.has(names):
+            raise missing_group_error(self.plan, names, self.extended_by)
         check_member(self.plan.layout, self.rank)
-        group = self.requested[axes] = self.groups.by_key[self.plan.group_key(axes)]
+        group = self.requested[names] = self.groups.by_key[self.plan.group_key(names)]
         return group
 
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
@@ -237,6 +243,6 @@ class MeshGroups:
     def release(self) -> tuple[dist.ProcessGroup, ...]:
         """Mark the mesh as closed; return this rank's created groups that no open view uses."""
         # torch frees descriptors and threads with the last reference to a group
-        self.groups, self.is_closed = NO_GROUPS, True
+        self.groups, self.root, self.is_closed = NO_GROUPS, None, True
         self.requested.clear()
         return self.registry.release(self.view_id)

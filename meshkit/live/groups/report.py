@@ -69,11 +69,16 @@ class GroupsReport:
 
 
 def report_groups(mesh: MeshGroups) -> GroupsReport:
-    """Return every group of the open views that this rank holds, the largest first. Local."""
+    """Return every group of the open views that this rank holds, the largest first. Local.
+
+    A group of one rank that only absent axes have is left out.
+    """
     mesh.check_open()
     registry, views = mesh.registry, mesh.registry.open_views
     keys_of: dict[dist.ProcessGroup, list[GroupKey]] = {}
     for key in dict.fromkeys(key for view in views.values() for key in view.groups):
+        if not registry.uses(key):
+            continue
         origin, group = registry.find(key)
         held = dist.group.WORLD if origin == "default" else group
         if held is not None:  # an external group stands for all groups of equal members

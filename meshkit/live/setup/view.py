@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from ...core.call import Call
 from ...core.grid.group_plan import Axes, GroupPlan, plan_view
+from ...core.grid.option_names import check_view_names
 from ...core.grid.sizes import merge_sizes
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, parse_timeout
@@ -33,6 +34,7 @@ def propose_view(
     call = Call("mesh.view", () if sizes is None else (sizes,), keywords, ("sizes",))
     with announcing_failure(job.world, call):
         mesh.check_open()
+        check_view_names(axes)
         plan = plan_view(mesh.plan.layout, merge_sizes(sizes, axes), order, groups)
         check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout, options.timeouts.default)

@@ -57,7 +57,7 @@ def test_a_batch_lists_the_ranks_that_read_other_samples(answer: Answers) -> Non
 
 
 def test_a_size_is_inferred_where_it_is_open(answer: Answers) -> None:
-    text = answer("diff dp=2 'sp=2 dp=-1' --world 8")[1]
+    text = answer("diff dp=2 'sp=2 dp=-1' --world-size 8")[1]
     assert text.startswith("before  dp=2: 2 ranks\nafter   dp=4 sp=2: 8 ranks\n")
 
 
@@ -72,13 +72,13 @@ def test_axes_without_a_standard_place_stand_as_written(answer: Answers) -> None
         (
             "diff x=2 y=-1",
             'meshkit diff "x=2" "y=-1": there is nothing to infer y from.\n'
-            '  Fix: for example meshkit diff "x=2" "y=-1" --world 8.',
+            '  Fix: for example meshkit diff "x=2" "y=-1" --world-size 8.',
         ),
         (
-            "diff 'dp=-1 tp=4' dp=2 --world 6",
-            'meshkit diff "dp=-1 tp=4" "dp=2" --world 6 needs a multiple of 4 ranks, '
+            "diff 'dp=-1 tp=4' dp=2 --world-size 6",
+            'meshkit diff "dp=-1 tp=4" "dp=2" --world-size 6 needs a multiple of 4 ranks, '
             "the world has 6.\n"
-            "  tp 4 = 4; --world 6.\n"
+            "  tp 4 = 4; --world-size 6.\n"
             "  Fix: start 4 or 8 ranks.",
         ),
         (
@@ -130,7 +130,7 @@ def test_the_options_of_a_batch_stay_in_a_fix(answer: Answers) -> None:
     batch = "--global-batch 100 --micro-batch 3"
     code, _, printed = answer(f'diff "ep=-1 pp=3 tp=8" "seq=1 dp=-1 cp=1" {batch}')
     assert code == 2
-    fix = f'meshkit diff "ep=1 pp=3 tp=8 dp=-1" "seq=1 dp=-1 cp=1" {batch}.'
+    fix = f'meshkit diff "ep=-1 pp=3 tp=8 dp=1" "seq=1 dp=-1 cp=1" {batch}.'
     assert printed.splitlines()[-1] == f"  Fix: {fix}"
 
 
@@ -143,5 +143,5 @@ def test_two_million_ranks(answer: Answers) -> None:
 
 
 def test_the_fix_works(answer: Answers) -> None:
-    assert answer('diff "x=2" "y=-1" --world 8')[0] == 0
+    assert answer('diff "x=2" "y=-1" --world-size 8')[0] == 0
     assert answer('diff "dp=4 sp=2" "dp=2 sp=2 tp=2"')[0] == 0

@@ -19,12 +19,15 @@ def test_sizes_and_options_are_quoted_as_typed() -> None:
 
 
 def test_changes_become_sizes_and_options() -> None:
-    call = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"world": 6})
-    assert str(call.with_args(dp=None)) == "meshkit plan tp=2 --world 6"
-    assert str(call.with_args(dp=None, tp=None)) == "meshkit plan dp=-1 --world 6"
-    assert str(call.with_args(dp=3, world=None)) == "meshkit plan dp=3 tp=2"
-    assert str(call.with_args(sp=2)) == "meshkit plan dp=4 tp=2 sp=2 --world 6"
-    assert str(call.with_args(micro_batch=1)) == "meshkit plan dp=4 tp=2 --world 6 --micro-batch 1"
+    call = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"world_size": 6})
+    assert str(call.with_args(dp=None)) == "meshkit plan tp=2 --world-size 6"
+    assert str(call.with_args(dp=None, tp=None)) == "meshkit plan dp=-1 --world-size 6"
+    assert str(call.with_args(dp=3, world_size=None)) == "meshkit plan dp=3 tp=2"
+    assert str(call.with_args(sp=2)) == "meshkit plan dp=4 tp=2 sp=2 --world-size 6"
+    assert (
+        str(call.with_args(micro_batch=1))
+        == "meshkit plan dp=4 tp=2 --world-size 6 --micro-batch 1"
+    )
 
 
 def test_sizes_in_one_word() -> None:
@@ -70,8 +73,8 @@ def test_an_axis_with_the_name_of_an_option_is_an_axis() -> None:
 
 
 def test_a_command_without_sizes_gets_none() -> None:
-    line = CommandLine("meshkit search", (), {"world": 64, "nodes": "7"})
-    assert str(line.with_args(nodes=8)) == "meshkit search --world 64 --nodes 8"
+    line = CommandLine("meshkit search", (), {"world_size": 64, "nodes": "7"})
+    assert str(line.with_args(nodes=8)) == "meshkit search --world-size 64 --nodes 8"
 
 
 def test_invalid_words_are_quoted_for_a_shell() -> None:

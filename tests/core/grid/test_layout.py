@@ -280,7 +280,7 @@ def test_coordinates_of_values_that_are_not_integers_raise_an_error(invalid: obj
 def test_unknown_and_repeated_axes_raise_an_error(method: str) -> None:
     layout = Layout(dp=4, sp=2)
     with pytest.raises(UnknownAxisError):
-        getattr(layout, method)("dp", "tp")
+        getattr(layout, method)("dp", "tq")
     with pytest.raises(SpecError, match="twice"):
         getattr(layout, method)("dp", "dp")
 
@@ -288,11 +288,11 @@ def test_unknown_and_repeated_axes_raise_an_error(method: str) -> None:
 def test_unknown_axes_for_one_rank_raise_an_error() -> None:
     layout = Layout(dp=4, sp=2)
     with pytest.raises(UnknownAxisError):
-        layout.peers(0, "tp")
+        layout.peers(0, "tq")
     with pytest.raises(UnknownAxisError):
-        layout.neighbor(0, "tp")
+        layout.neighbor(0, "tq")
     with pytest.raises(UnknownAxisError):
-        layout.rank(dp=0, sp=0, tp=0)
+        layout.rank(dp=0, sp=0, tq=0)
     with pytest.raises(SpecError, match="twice"):
         layout.peers(0, "sp", "sp")
 
@@ -409,15 +409,6 @@ def test_the_str_of_a_huge_layout_shows_its_edges() -> None:
     assert len(text.splitlines()) < 30
     assert str(2**40 - 1) in text
     assert "[777777777]" in Layout(dp=2**37, tp=8).draw(mark=777777777)
-
-
-def test_several_axes_in_one_str_have_their_own_error() -> None:
-    with pytest.raises(UnknownAxisError) as caught:
-        Layout(dp=4, sp=2).groups("dp sp")
-    assert str(caught.value) == (
-        "layout.groups('dp sp'): 'dp sp' is several axes in one str.\n"
-        "  Fix: one str for each axis: 'dp', 'sp'."
-    )
 
 
 def test_a_layout_imports_no_module_that_it_does_not_need() -> None:

@@ -234,5 +234,7 @@ CASES = unique(
     ("a stream at an index beyond its limit", lambda: stream_seed(1, "init", sample=2**40)),
     ("the seed of a rank outside the layout", lambda: mesh_seed_on_rank_9(vary="dp")),
     ("vary as an int", lambda: mesh_seed(vary=3)),
-    ("vary with an unknown axis", lambda: mesh_seed(vary="pp")),
+    ("a batch in the words of another library", lambda: BatchPlan.solve(dp=2, batch_size=4)),
+    ("a batch of text", lambda: BatchPlan.solve(dp=2, global_batch="1e3", micro_batch=4)),
+    ("vary with an unknown axis", lambda: mesh_seed(vary="xx")),
 )

@@ -122,5 +122,16 @@ CASES = unique(
     ),
     ("a size of 0 within nodes", lambda: factor_world(8, across={"dp": 4}, within={"tp": 0})),
     ("two sizes to infer within and across nodes", lambda: factor_world(8, within={"tp": -1})),
+    (
+        "data axes of a mesh with other names",
+        lambda: resolve_axes("data", "dp", ("replicate", "shard")),
+    ),
+    ("axes with hyphens and blanks", lambda: LAYOUT.size("tp-sp dp")),
+    ("axes with an open bracket", lambda: LAYOUT.size("(dp sp")),
+    ("two axes instead of one", lambda: LAYOUT.neighbor(0, "dp sp")),
+    ("an order of sizes that are missing", lambda: factor_world(8, order="sp")),
+    ("an axis of another library", lambda: factor_world(8, dp=4, tensor_parallel=2)),
+    ("a mapping out of the standard order", lambda: factor_world(8, {"tp": 2, "dp": 4})),
+    ("a size that is None", lambda: factor_world(8, dp=None, tp=2)),
     ("a layout of 33 axes", lambda: Layout(**{f"a{i}": 1 for i in range(33)})),
 )
