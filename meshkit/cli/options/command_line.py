@@ -18,7 +18,7 @@ from .numbers import INTEGER
 OPTIONS = (  # in the order in which they are quoted
     *("world", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
     *("groups", "seq", "seed", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
-    *("bytes", "iters", "warm_up", "alone", "device", "timeout", "n", "plot", "svg", "json"),
+    *("bytes", "iters", "warm_up", "alone", "device", "timeout", "n", "plot", "svg", "to", "json"),
 )
 FLAGS = {"bytes": "--sizes", "n": "-n"}  # if they are not the name
 
