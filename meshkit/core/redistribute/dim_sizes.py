@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..data.sequence import SequencePlan
 from ..errors import SpecError
-from ..text import format_sizes
+from ..text import count_noun, format_sizes
 from .cut import Coordinate, Cut
 from .move import Sizes
 from .pattern import DOTS, Dim, Pattern, expand_dots
@@ -23,7 +23,7 @@ def split_sizes(
         if name not in names:
             known = ", ".join(n for n in names if n != DOTS)
             summary = f"the pattern has no dim {name}."
-            fix = f"sizes of {known}." if known else "no sizes."
+            fix = f"sizes of {known}." if known else f"leave out {name}."
             raise SpecError(summary, fix=fix)
         if isinstance(size, SequencePlan):
             plans[name] = size
@@ -82,7 +82,7 @@ def _expand_to(pattern: Pattern, shape: Sequence[int]) -> Pattern:
     if missing:
         wanted = len(pattern.left.entries)
         raise SpecError(
-            f"the tensor has {len(shape)} dims, and the left side {wanted - dots}"
+            f"the tensor has {count_noun(len(shape), 'dim')}, and the left side {wanted - dots}"
             f"{' or more' * bool(dots)}.",
             f"The shape is {tuple(shape)}.",
             fix="one name for each dim of the tensor on the left side, or ... for several.",
@@ -91,11 +91,11 @@ def _expand_to(pattern: Pattern, shape: Sequence[int]) -> Pattern:
 
 
 def _unknown_size_error(names: Sequence[str], local: int) -> SpecError:
-    others = ", ".join(f"{name}=..." for name in names[1:])
+    others = ", ".join(f"{name}=64" for name in names[1:])
     return SpecError(
         f"the sizes of {' and '.join(names)} are unknown.",
         f"Together they have {local} elements on this rank.",
-        fix=f"global sizes of all but one of them: {others}",
+        fix=f"global sizes of all but one of them: {others}.",
     )
 
 
@@ -124,8 +124,6 @@ def _check_divides(pattern: Pattern, axes: Sizes, sizes: Sizes, given: Collectio
         equals = f" = {parts}" if len(dim.axes) > 1 else ""
         above = -(-size // parts) * parts
         nearest = " or ".join(str(n) for n in (above - parts, above) if n)
-        fix = f"{dim.name} of {nearest}"
-        if not dim.name.startswith("_"):
-            fix += f", or {dim.name}={size} by keyword, which allows parts of different sizes"
+        uneven = f"{dim.name}={size} by keyword, which allows parts of different sizes"
         summary = f"{dim.name} is {size}, which is not a multiple of {product}{equals}."
-        raise SpecError(summary, fix=f"{fix}.")
+        raise SpecError(summary, fix=f"{dim.name} of {nearest}, or {uneven}.")

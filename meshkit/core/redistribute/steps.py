@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from .move import Entries, local_shape
 Holders = tuple[tuple[str, int], ...]  # axis, and the coordinate that holds the tensor
 
 
-class Step:
+class Step(ABC):
     """A step.
 
     Attributes:
@@ -27,9 +28,9 @@ class Step:
     name: ClassVar[str] = ""
     axes: tuple[str, ...]
 
+    @abstractmethod
     def op(self, coordinate: Coordinate) -> ops.Op:
         """Return the operation of the rank at a coordinate."""
-        raise NotImplementedError
 
     def received(self, coordinate: Coordinate) -> Any:  # noqa: ANN401  # also arrays
         """Return the elements that the rank at a coordinate receives from other ranks."""
@@ -286,13 +287,19 @@ class Route(Step):
         summed: the number of ranks whose parts are summed.
     """
 
-    name: ClassVar[str] = "all_to_all"
     axes: tuple[str, ...]
     source: Cut
     target: Cut
     senders: Holders = ()
     receivers: Holders = ()
     summed: int = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the exchange, by the ranks that send and receive."""
+        if self.senders:
+            return "send" if self.receivers else "scatter"
+        return "gather" if self.receivers else "all_to_all"
 
     def op(self, coordinate: Coordinate) -> ops.Op:
         """Return the regions that this rank exchanges with each rank of its group."""

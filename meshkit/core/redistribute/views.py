@@ -72,8 +72,8 @@ class CommonAxes:
             return
         for cut in (move.source, move.target):
             if not cut.is_even:
-                summary = "the parts of a dim differ in size, and the axes of the two views too."
-                fix = "sizes that the axes of both views divide."
+                summary = "the axes of the two views do not cut a dim into equal parts."
+                fix = "global sizes that the axes of both views divide."
                 raise SpecError(summary, fix=fix)
 
 
@@ -122,4 +122,4 @@ def _factors(sizes: Sizes, names: Mapping[int, str]) -> dict[str, tuple[str, ...
 
 def _no_factors_error(left: Sizes, right: Sizes, evidence: str) -> SpecError:
     summary = f"{format_sizes(left)} and {format_sizes(right)} cannot exchange a tensor."
-    return SpecError(summary, evidence, fix="a view in which one size divides the other.")
+    return SpecError(summary, evidence, fix="a view whose axes split or join axes of the mesh.")

@@ -315,6 +315,37 @@ def test_no_step_holds_more_than_the_source_or_the_result(case: Case) -> None:
             assert math.prod(shape or ()) <= max(limit, 1), step
 
 
+@given(cases(uneven=True) | cases())
+@law
+def test_all_ranks_run_equal_steps_and_agree_on_each_block(case: Case) -> None:
+    move = case.move
+    ranks = [*coordinates(move)]
+    for step in plan_move(move).steps:
+        operations: list[Any] = [step.op(coordinate) for coordinate in ranks]
+        assert len({type(op) for op in operations}) == 1
+        if isinstance(operations[0], ops.AllToAll | ops.Route):
+            for pair in itertools.product(range(len(ranks)), repeat=2):
+                _check_agreement(operations, ranks, pair, move)
+
+
+def _check_agreement(
+    operations: list[Any], ranks: list[dict[str, int]], pair: tuple[int, int], move: Move
+) -> None:
+    """Check that one rank expects as much as another one sends to it."""
+    sender, receiver = (operations[number] for number in pair)
+    axes = sender.axes
+    places = [{a: i for a, i in ranks[number].items() if a not in axes} for number in pair]
+    if places[0] != places[1] or getattr(sender, "sends", None) is None:
+        return
+    own = [_group_index(axes, ranks[number], move) for number in pair]
+    sent, received = sender.sends[own[1]], receiver.receives[own[0]]
+    if isinstance(sender, ops.Route):
+        sent, received = (
+            region and tuple(s.stop - s.start for s in region) for region in (sent, received)
+        )
+    assert sent == received
+
+
 # ------------------------------------------------------------------ equal plans
 
 
