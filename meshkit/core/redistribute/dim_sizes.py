@@ -52,7 +52,7 @@ def infer_sizes(
     given: Mapping[str, int],
 ) -> tuple[Pattern, dict[str, int]]:
     """Return the pattern without ellipsis and the global sizes, from a local shape."""
-    pattern = _expand_to(pattern, shape)
+    pattern = expand_to(pattern, shape)
     sizes: dict[str, int] = {}
     for entry, local in zip(pattern.left.entries, shape, strict=True):
         unknown = [dim for dim in entry if dim.name not in given]
@@ -73,7 +73,7 @@ def infer_sizes(
     return pattern, sizes
 
 
-def _expand_to(pattern: Pattern, shape: Sequence[int]) -> Pattern:
+def expand_to(pattern: Pattern, shape: Sequence[int]) -> Pattern:
     """Return the pattern with as many dims as a local tensor has."""
     dots = [dim.name for dim in pattern.left.dims].count(DOTS)
     missing = len(shape) - len(pattern.left.entries)

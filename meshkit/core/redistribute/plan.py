@@ -59,6 +59,18 @@ def communicates(step: Step) -> bool:
     return isinstance(step, steps.Collective | steps.Exchange | steps.Route)
 
 
+def uses_regions(plan: Plan) -> bool:
+    """Return whether the shapes of a plan depend on the coordinate, or on more than its digits."""
+    regions = steps.Route | steps.SplitDims | steps.TakeRegion | steps.FillRegion
+    return any(isinstance(step, regions) for step in plan.steps)
+
+
+def reduces(plan: Plan) -> bool:
+    """Return whether a plan adds values of several ranks."""
+    sums = ("all_reduce", "reduce_scatter", "reduce")
+    return any(step.name in sums or getattr(step, "summed", 1) > 1 for step in plan.steps)
+
+
 @lru_cache(maxsize=4096)
 def plan_move(move: Move) -> Plan:
     """Return the plan of a move, from a cache if it was planned before. Cost: O(axes x dims)."""
