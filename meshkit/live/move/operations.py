@@ -235,6 +235,6 @@ class Route(Communication):
 
 def _region_sizes(regions: Sequence[ops.Index | None]) -> list[int]:
     return [
-        0 if index is None else prod(s.stop - s.start for s in index if isinstance(s, slice))
+        0 if index is None else prod([s.stop - s.start for s in index if isinstance(s, slice)])
         for index in regions
     ]
