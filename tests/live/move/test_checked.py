@@ -99,7 +99,7 @@ def collect_errors() -> dict[str, Any]:
             "counts": lambda: mesh.exchange(plain, "tp", [1, 2]),
             "shape": lambda: move(plain, "a/tp b c -> a b c *tp"),
             "unknown axis": lambda: mesh.redistribution("a/tq b -> a b"),
-            "unknown axis of a view": lambda: mesh.redistribution("a/tp -> a/tp", to=view),
+            "unknown axis of a view": lambda: mesh.redistribution("a/tp -> a/tq", to=view),
             "steps": lambda: mesh.shift(plain, "tp", 1.5),  # type: ignore[arg-type]
         }
         errors = {name: error_of(call) for name, call in calls.items()}
@@ -142,8 +142,8 @@ ERRORS = {
     "unknown axis": "mesh.redistribution('a/tq b -> a b'): there is no axis 'tq'.\n"
     "  The axes are pp, dp, sp, tp.\n"
     "  Fix: did you mean tp?",
-    "unknown axis of a view": "mesh.redistribution('a/tp -> a/tp', to=to): there is no axis "
-    "'tp'.\n"
+    "unknown axis of a view": "mesh.redistribution('a/tp -> a/tq', to=to): there is no axis "
+    "'tq'.\n"
     "  The axes are x.\n"
     "  Fix: use one of x.",
     "steps": "mesh.shift(x, 'tp', 1.5): steps is 1.5, a float.\n  Fix: pass steps as an int.",
