@@ -123,9 +123,6 @@ def checked_by(
     """Return a decorator that checks arguments which the function itself would not accept.
 
     It stands below :func:`public`, so that its errors have the call.
-
-    Args:
-        check: gets the positional arguments and those by keyword, and raises a MeshkitError.
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:

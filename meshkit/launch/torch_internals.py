@@ -166,13 +166,7 @@ def slice_device_mesh(
     dims: Mapping[str, tuple[tuple[int, int], ...]],
     groups: Sequence[dist.ProcessGroup],
 ) -> DeviceMesh:
-    """Return a slice of a root over existing groups; torch's own slicing would make groups. Local.
-
-    Args:
-        root: a DeviceMesh over all ranks.
-        dims: the name of each dimension to its sizes and strides in the ranks of the root.
-        groups: the group of each dimension.
-    """
+    """Return a slice of a root over existing groups; torch's own slicing would make groups. Local."""
     from torch.distributed._mesh_layout import _FlatLayout, _MeshLayout
     from torch.distributed.device_mesh import DeviceMesh
 

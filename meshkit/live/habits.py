@@ -48,11 +48,7 @@ SHORT = {"_flatten": "flatten", "_get_root_mesh": "to_device_mesh"}
 
 
 def find_attribute(mesh: object, name: str) -> object:
-    """Return the value of a name that DeviceMesh has, too.
-
-    Raises:
-        AttributeError: with the counterpart of the name, if it has one.
-    """
+    """Return the value of a name that DeviceMesh has, too."""
     if name in SAME and "_groups" in vars(mesh):
         return SAME[name](mesh)
     counterpart = COUNTERPARTS.get(SHORT.get(name, name)) or _of_axis(vars(mesh), name)

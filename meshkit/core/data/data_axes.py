@@ -45,10 +45,6 @@ def num_data_coordinates(sizes: Mapping[str, int], axes: Axes) -> int:
 def data_choices(sizes: Mapping[str, int], dp: int | None = None) -> list[Axes]:
     """Return the sets of axes that may divide the samples, the largest first.
 
-    Args:
-        sizes: axis name to size.
-        dp: the number of data coordinates that they must give, if any set of axes does.
-
     Example:
         >>> data_choices({"x": 4, "y": 2}), data_choices({"x": 4, "y": 2}, dp=2)
         ([('x', 'y'), ('x',), ('y',), ()], [('y',)])

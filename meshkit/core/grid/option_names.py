@@ -46,12 +46,7 @@ def standard_axis(name: str) -> str | None:
 
 
 def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
-    """Check that none of the names is an option of another call, or another name of an axis.
-
-    Args:
-        sizes: axis name to size, as given.
-        names: those of the names that have no position otherwise.
-    """
+    """Check that none of the names is an option of another call, or another name of an axis."""
     renamed = _rename(names)
     moved = [name for name in sizes if name in INIT_OPTIONS or name in BATCH_OPTIONS]
     if not renamed and not moved:

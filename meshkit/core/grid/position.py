@@ -33,11 +33,7 @@ class Position:
 
     @property
     def coordinate(self) -> dict[str, int]:
-        """The coordinate of the rank: axis name to index. O(axes).
-
-        Raises:
-            CoordinateError: if the rank is outside the layout.
-        """
+        """The coordinate of the rank: axis name to index. O(axes)."""
         return self.layout.coordinate(self.rank)
 
     @property
@@ -51,9 +47,6 @@ class Position:
 
         Ranks of equal index share samples. ``mesh.batch(data=)`` may say otherwise, so a plan has
         its own ``data_index``.
-
-        Raises:
-            CoordinateError: if the rank is outside the layout.
         """
         return (
             group_rank(self.layout, self.rank, axes)

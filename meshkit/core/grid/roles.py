@@ -84,10 +84,6 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
     Standard axes have the standard order, as in ``mesh.group("dp", "sp")``, for every order of the
     mesh. With another name among them, the axes have the order of the mesh.
 
-    Args:
-        sizes: axis name to size.
-        experts: whether the gradients of experts are meant, which are averaged without ep.
-
     Example:
         >>> gradient_axes({"sp": 2, "tp": 2, "dp": 2, "ep": 4})
         ('dp', 'ep', 'sp')

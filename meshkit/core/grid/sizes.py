@@ -70,12 +70,7 @@ def _guess_size(size: object) -> int:
 
 
 def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None = None) -> None:
-    """Check that at most one size is -1: of two, only the product could be inferred.
-
-    Args:
-        sizes: axis name to size.
-        given: the axes that the caller named; None for all. The fix infers one of these.
-    """
+    """Check that at most one size is -1: of two, only the product could be inferred."""
     unknown = [name for name, size in sizes.items() if size == -1]
     if len(unknown) > 1:
         first = next((name for name in unknown if given is None or name in given), unknown[0])
@@ -188,12 +183,7 @@ def view_sizes(sizes: Mapping[str, int], order: Order) -> dict[str, int]:
 
 
 def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = False) -> None:
-    """Check that the standard axes among the sizes are written in the standard order.
-
-    Args:
-        sizes: axis name to size, as written.
-        as_mapping: whether they were given as a mapping, which the fix writes in order.
-    """
+    """Check that the standard axes among the sizes are written in the standard order."""
     written = [name for name in sizes if name in STANDARD]
     standard = sorted(written, key=STANDARD.index)
     if written == standard:
