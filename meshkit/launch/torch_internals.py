@@ -166,7 +166,7 @@ def slice_device_mesh(
     dims: Mapping[str, tuple[tuple[int, int], ...]],
     groups: Sequence[dist.ProcessGroup],
 ) -> DeviceMesh:
-    """Return a slice of a root over existing groups; torch's own slicing would make groups. Local."""
+    """Return a slice of a root over existing groups. torch's own slicing would make groups."""
     from torch.distributed._mesh_layout import _FlatLayout, _MeshLayout
     from torch.distributed.device_mesh import DeviceMesh
 
