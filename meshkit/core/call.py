@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import MeshkitError
+from .errors import Change, MeshkitError, SpecError
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -116,8 +116,22 @@ def drop_none(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _translation(kwargs: Mapping[str, object], counterparts: Mapping[str, str | None]) -> SpecError:
+    """Return the error of a call with keyword arguments of another library."""
+    used = [name for name in kwargs if name in counterparts]
+    renamed = {str(counterparts[name]): kwargs[name] for name in used if counterparts[name]}
+    return SpecError(
+        f"there is no argument {' and no argument '.join(used)}.",
+        *(f"{name} is {counterparts[name]} here." for name in used if counterparts[name]),
+        fix=(Change(**dict.fromkeys(used), **renamed), "."),
+    )
+
+
 def public(
-    name: str, *, by_name: tuple[str, ...] = ()
+    name: str,
+    *,
+    by_name: tuple[str, ...] = (),
+    counterparts: Mapping[str, str | None] | None = None,
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
     """Return a decorator that quotes the call in every MeshkitError that leaves the function.
 
@@ -125,6 +139,12 @@ def public(
     the call of an error that was raised in the body of its ``with`` statement.
 
     Cost: no work but one more Python call until an error is raised.
+
+    Args:
+        name: the function as users call it.
+        by_name: parameters that are quoted by their name.
+        counterparts: keyword arguments of another library to their name here, or to None. A call
+            with one of them raises a SpecError that translates it.
 
     Example:
         >>> @public("half")
@@ -156,6 +176,8 @@ def public(
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             try:
+                if counterparts and not kwargs.keys().isdisjoint(counterparts):
+                    raise _translation(kwargs, counterparts)
                 return function(*args, **kwargs)
             except MeshkitError as error:
                 error.quote(quote(args, kwargs))

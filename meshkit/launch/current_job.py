@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -38,6 +38,7 @@ class Job:
         seed: the last seed of ``init``, as a number; None if it was given none.
         leave: destroys the group at the end of a spawned rank; None if someone else created it.
         counter: the number of this rank's agreement rounds by prefix; None counts in the store.
+        completed: the variables that ``init`` added to the environment.
     """
 
     world: World
@@ -49,6 +50,7 @@ class Job:
     seed: int | None = None
     leave: Callable[[], None] | None = None
     counter: Counter[str] | None = None
+    completed: Mapping[str, str] = field(default_factory=dict)
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""

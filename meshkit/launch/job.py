@@ -21,6 +21,7 @@ from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.device import select_backend, select_device
 from .device_claim import device_claim
+from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
     check_arguments,
@@ -29,8 +30,9 @@ from .launchers.detect import (
 )
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
-from .rendezvous.rendezvous import rendezvous
+from .rendezvous.rendezvous import rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
+from .store.client import address
 from .store.deadline import Deadline
 from .timeouts import ARRIVAL, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
@@ -58,6 +60,11 @@ def init(
     group that someone else created is used as it is. Arguments override the launcher. With nccl the
     group is bound to its device at once, so that other groups are split from it. On failure no
     group is left behind.
+
+    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
+    environment if they are missing and known, before the bridge of an accelerator is imported:
+    other libraries read them. No variable is overwritten, and ``shutdown`` removes those that were
+    set.
 
     Args:
         backend: the backend of collectives; None is torch's default for the device. Each kind of
@@ -112,11 +119,13 @@ def init(
 def shutdown() -> None:
     """Leave the job: destroy the default group and every group made on it.
 
-    Local, and harmless to repeat. A default group that someone else created is left alone.
+    Local, and harmless to repeat. A default group that someone else created is left alone. The
+    variables that :func:`init` added to the environment are removed.
     """
     job = current_job()
     if job is not None and job.generation:
         dist.destroy_process_group()
+        restore_environment(job.completed, os.environ)
         clear_dtensor_cache()
 
 
@@ -173,7 +182,22 @@ def join(
     """
     wait = arrival_timeout or timeout or ARRIVAL
     deadline = Deadline.after(wait)
-    world = _select_device(world, backend, device)
+    world, _holder = with_address(world, deadline)
+    completed = complete_environment(world, *address(world), os.environ)  # a bridge may read it
+    try:
+        job = _join(_select_device(world, backend, device), timeout, wait, seed, deadline)
+    except BaseException:
+        restore_environment(completed, os.environ)
+        raise
+    job = replace(job, completed=completed)
+    set_current_job(job)
+    return job
+
+
+def _join(
+    world: World, timeout: timedelta | None, wait: timedelta, seed: Seed, deadline: Deadline
+) -> Job:
+    """Create the default group with the other ranks. Collective."""
     proposal = _init_proposal(world, timeout, wait, seed)
     participants, generation = rendezvous(proposal, world, deadline)
     world, store = participants.world, participants.store
@@ -188,11 +212,9 @@ def join(
         connects=connects_at_creation(str(world.backend)),
     )
     counter = participants.counter
-    job = Job(world, store, timeout, wait, generation, timeout, number, shutdown, counter)
-    set_current_job(job)
     if number is not None:
         seed_all(number)
-    return job
+    return Job(world, store, timeout, wait, generation, timeout, number, shutdown, counter)
 
 
 def _init_proposal(

@@ -15,6 +15,7 @@ from ..store.keys import generation_store
 from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over
 from ..store.torchrun_attempt import is_past
 from .mpi import MPI_LAUNCHERS, address_by_mpi
+from .one_node import store_of_one_node
 from .open_store import PROBE_INTERVAL, open_store
 
 
@@ -26,7 +27,6 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     together have the same generation without communication. A rank retries if it has reached the
     store of an earlier group, or a start of the job that was given up.
     """
-    world, _holder = _with_address(world, deadline)
     while True:
         try:
             participants, generation = _enter_generation(world, deadline)
@@ -52,6 +52,7 @@ def announce_init_failure(
     Local. Nothing is reported if the store cannot be reached before the deadline. The other ranks
     have a few seconds more to read the report.
     """
+    world = world if world.launcher not in MPI_LAUNCHERS else store_of_one_node(world) or world
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return
     try:
@@ -85,9 +86,13 @@ def _enter_generation(
         raise store_lost_error(world, silent=True) from None
 
 
-def _with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
-    """Return the world with an address, which rank 0 broadcasts through MPI if none is given."""
+def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
+    """Return the world with a store if its launcher names none, and an object that holds its port.
+
+    Local on one node. On several nodes rank 0 broadcasts an address through MPI.
+    """
     is_unknown = world.init_method is None and None in address(world)
     if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
-        return address_by_mpi(world, deadline)
+        on_one_node = store_of_one_node(world)
+        return (on_one_node, None) if on_one_node else address_by_mpi(world, deadline)
     return world, None

@@ -40,7 +40,8 @@ TORCHRUN = _env("""
 # meshkit.spawn, see meshkit/launch/spawn/worker.py: one node, so the local rank is the rank
 SPAWN = _env("""
     MESHKIT_SPAWN=file:///tmp/meshkit-0/store RANK=3 WORLD_SIZE=4 LOCAL_RANK=3
-    LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+    LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo MASTER_ADDR=127.0.0.1
+    MASTER_PORT=40123
 """)
 # documented: the variables that torch.distributed's init_method "env://" reads
 HAND_WRITTEN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
