@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from .agreement.commit import commit
 from .agreement.consensus import Participants, Proposal, agree, announce_failure
 from .default_group import default_group, store_from_group, world_from_group
 from .launchers.world import World
+from .own_process import check_own_process
 from .store.deadline import Deadline
 from .timeouts import ARRIVAL
 from .torch_internals import timeout_of
@@ -39,6 +41,7 @@ class Job:
         leave: destroys the group at the end of a spawned rank; None if someone else created it.
         counter: the number of this rank's agreement rounds by prefix; None counts in the store.
         completed: the variables that ``init`` added to the environment.
+        pid: the process of this rank.
     """
 
     world: World
@@ -51,11 +54,16 @@ class Job:
     leave: Callable[[], None] | None = None
     counter: Counter[str] | None = None
     completed: Mapping[str, str] = field(default_factory=dict)
+    pid: int = field(default_factory=os.getpid)
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""
     ) -> Participants | None:
-        """Return ranks at the store; None if there is no store. Local."""
+        """Return ranks at the store; None if there is no store. Local.
+
+        Every agreement begins here, so a process that is no rank is refused here.
+        """
+        check_own_process(self.world.rank, self.pid)
         if self.store is None:
             return None
         ranks = range(self.world.world_size) if ranks is None else ranks

@@ -30,6 +30,7 @@ from .launchers.detect import (
 )
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
+from .own_process import check_no_worker
 from .rendezvous.rendezvous import rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
 from .store.client import address
@@ -87,8 +88,8 @@ def init(
 
     Raises:
         LaunchError: if the rank, the store or the device of this process is unclear; if two ranks
-            use one device and the backend does not allow it; or if an earlier ``init`` had other
-            arguments.
+            use one device and the backend does not allow it; if an earlier ``init`` had other
+            arguments; or in a worker of a DataLoader.
         DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
             versions of meshkit or torch.
         RankTimeoutError: if ranks did not arrive in time, with their numbers.
@@ -120,10 +121,11 @@ def shutdown() -> None:
     """Leave the job: destroy the default group and every group made on it.
 
     Local, and harmless to repeat. A default group that someone else created is left alone. The
-    variables that :func:`init` added to the environment are removed.
+    variables that :func:`init` added to the environment are removed. In a forked process it does
+    nothing.
     """
     job = current_job()
-    if job is not None and job.generation:
+    if job is not None and job.generation and job.pid == os.getpid():
         dist.destroy_process_group()
         restore_environment(job.completed, os.environ)
         clear_dtensor_cache()
@@ -145,6 +147,7 @@ def identify(
         RuntimeWarning: as :func:`init`, at the line that calls the public function.
     """
     world = detect_world(os.environ, arguments or {})
+    check_no_worker(world.rank)
     if variable := allocation_without_srun(world):
         text = format_error(
             f"this is a single process in an allocation of several tasks: {variable}.",

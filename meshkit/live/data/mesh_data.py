@@ -54,7 +54,7 @@ def weigh_tokens(
     """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`."""
     mesh.check_usable()
     averaged = axes or tuple(axis for axis in AVERAGED if axis in mesh.plan.layout.axes)
-    return token_weights(counts, mesh.get(averaged), device)
+    return token_weights(counts, mesh.collective_group(averaged), device)
 
 
 def sample(
@@ -76,7 +76,7 @@ def compare_batches(mesh: MeshGroups, batch: object, data: Axes, device: torch.d
     """Compare the batches of all ranks. See :meth:`meshkit.Mesh.check_batch`."""
     axes = resolve_axes("data", data, mesh.plan.layout.axes)
     mesh.check_usable()
-    check_batches(batch, mesh.plan.layout, axes, mesh.get(()), device)
+    check_batches(batch, mesh.plan.layout, axes, mesh.collective_group(()), device)
 
 
 def shard_sequence(
@@ -88,7 +88,7 @@ def shard_sequence(
     names = resolve_axes("axes", axes, layout.axes)
     plan = plan_sequence(layout, names, length, order=order, pad=pad)
     part = group_rank(layout, mesh.rank, names) if names else 0
-    return SequenceShard(plan, part, device, lambda: mesh.get(names))
+    return SequenceShard(plan, part, device, lambda: mesh.collective_group(names))
 
 
 def _data_index(mesh: MeshGroups, axes: tuple[str, ...]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from ...core.grid.axis_names import check_axes_exist
 from ...core.grid.group_plan import GroupPlan, missing_group_error
 from ...core.grid.group_rank import check_member
 from ...core.text import format_sizes
+from ...launch.own_process import check_own_process
 from .registry import NO_GROUPS, GroupRegistry, Groups
 
 
@@ -20,6 +22,7 @@ class MeshGroups:
 
     Attributes:
         is_closed: whether the mesh is closed.
+        pid: the process of the rank.
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
     """
 
@@ -28,6 +31,7 @@ class MeshGroups:
         "extended_by",
         "groups",
         "is_closed",
+        "pid",
         "plan",
         "rank",
         "registry",
@@ -58,6 +62,7 @@ class MeshGroups:
         self.world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
         self.requested: dict[tuple[str, ...], dist.ProcessGroup] = {}
         self.is_closed = False
+        self.pid = os.getpid()
 
     def get(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
         """Return this rank's group over the axes, from the earlier requests if possible.
@@ -88,6 +93,16 @@ class MeshGroups:
         check_member(self.plan.layout, self.rank)
         group = self.requested[axes] = self.groups.by_key[self.plan.group_key(axes)]
         return group
+
+    def collective_group(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
+        """Return this rank's group over the axes, after a check that it may communicate here."""
+        self.check_can_communicate()
+        return self.get(axes)
+
+    def check_can_communicate(self) -> None:
+        """Raise if the mesh is not usable, or if this process is a fork of the rank."""
+        self.check_usable()
+        check_own_process(self.rank, self.pid)
 
     def check_usable(self) -> None:
         """Raise if the mesh is closed, or if this rank is outside it."""
