@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.device import select_backend, select_device
 from .device_claim import device_claim
+from .joining import SecondThreadError, one_thread_joins
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -30,8 +32,9 @@ from .launchers.detect import (
 )
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
+from .log import log_job, show_log
 from .own_process import check_no_worker
-from .rendezvous.rendezvous import rendezvous, with_address
+from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
 from .store.client import address
 from .store.deadline import Deadline
@@ -39,6 +42,7 @@ from .timeouts import ARRIVAL, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
+REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
 FAILURE = "a rank could not create the default process group; no rank has one."
 
 
@@ -54,6 +58,7 @@ def init(
     rank: int | None = None,
     world_size: int | None = None,
     local_rank: int | None = None,
+    verbose: bool = False,
 ) -> World:
     """Join the job: set up the default process group, the device and, on request, the seeds.
 
@@ -82,6 +87,8 @@ def init(
         rank: the rank of this process; None takes the launcher's.
         world_size: the number of ranks of the job; None takes the launcher's.
         local_rank: the index of this process on its node; None takes the launcher's.
+        verbose: show the lines that rank 0 logs to ``logging.getLogger("meshkit")`` when it joins
+            a job and when it builds a mesh; MESHKIT_LOG=info shows them too.
 
     Returns:
         The world of this process.
@@ -89,7 +96,7 @@ def init(
     Raises:
         LaunchError: if the rank, the store or the device of this process is unclear; if two ranks
             use one device and the backend does not allow it; if an earlier ``init`` had other
-            arguments; or in a worker of a DataLoader.
+            arguments; in a worker of a DataLoader; or while another thread of this process joins.
         DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
             versions of meshkit or torch.
         RankTimeoutError: if ranks did not arrive in time, with their numbers.
@@ -103,6 +110,8 @@ def init(
     limit = parse_timeout("timeout", timeout)
     wait = parse_timeout("arrival_timeout", arrival_timeout)
     ranks = check_arguments(drop_none(rank=rank, world_size=world_size, local_rank=local_rank))
+    if verbose:
+        show_log()
     job = current_job()
     if job is None:
         world = identify(ranks, init_method)
@@ -184,20 +193,41 @@ def join(
         seed: an int, ``"shared"``, or None.
     """
     wait = arrival_timeout or timeout or ARRIVAL
-    deadline = Deadline.after(wait)
+    try:
+        with one_thread_joins(world):
+            return _join(world, backend, device, timeout, wait, seed)
+    except SecondThreadError as error:
+        proposal = Proposal("init", {}, DISAGREEMENT)
+        if error.other_rank != world.rank:  # the other thread waits for this rank
+            announce_init_failure(proposal, world, Deadline.after(REPORT_TIME), error)
+        raise
+
+
+def _join(
+    world: World,
+    backend: str | None,
+    device: str | torch.device | None,
+    timeout: timedelta | None,
+    wait: timedelta,
+    seed: Seed,
+) -> Job:
+    """Find the store, complete the environment, and create the default group. Collective."""
+    began, deadline = time.monotonic(), Deadline.after(wait)
     world, _holder = with_address(world, deadline)
     completed = complete_environment(world, *address(world), os.environ)  # a bridge may read it
     try:
-        job = _join(_select_device(world, backend, device), timeout, wait, seed, deadline)
+        world = _select_device(world, backend, device)
+        job = _create_job(world, timeout, wait, seed, deadline)
     except BaseException:
         restore_environment(completed, os.environ)
         raise
     job = replace(job, completed=completed)
     set_current_job(job)
+    log_job(job.world, time.monotonic() - began)
     return job
 
 
-def _join(
+def _create_job(
     world: World, timeout: timedelta | None, wait: timedelta, seed: Seed, deadline: Deadline
 ) -> Job:
     """Create the default group with the other ranks. Collective."""

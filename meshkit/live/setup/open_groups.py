@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from functools import partial
 
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError
+from ...core.text import format_sizes
+from ...launch.log import log_on_rank_0
 from ...launch.torch_internals import connects_at_creation
 from ..groups.create import create_groups
 from ..groups.destroy import destroy_groups
@@ -18,7 +21,7 @@ from .proposal import MeshProposal
 
 def open_groups(proposal: MeshProposal) -> MeshGroups:
     """Agree on a mesh and create its groups. Collective over the world."""
-    job = proposal.job
+    began, job = time.monotonic(), proposal.job
     round_id = job.agree(proposal.before_creation())
     warning = None
     if proposal.options.crossing:
@@ -31,6 +34,10 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
         lambda groups: destroy_groups(groups.created),
         connects=connects_at_creation(proposal.options.backend or str(job.world.backend)),
     )
+    seconds = time.monotonic() - began
+    sizes = format_sizes(proposal.plan.layout.sizes)
+    numbers = len({*groups.by_key.values()}), len(groups.created), seconds
+    log_on_rank_0(job.world, "built a mesh: %s, %d groups, %d created, %.2f s", sizes, *numbers)
     identity = job.world.rank, groups, proposal.registry, round_id
     return MeshGroups(proposal.plan, *identity, proposal.built_by, proposal.extended_by)
 
