@@ -15,6 +15,7 @@ import torch.distributed as dist
 from .agreement.commit import commit
 from .agreement.consensus import Participants, Proposal, agree, announce_failure
 from .default_group import default_group, store_from_group, world_from_group
+from .error_file import report_uncaught_error
 from .launchers.world import World
 from .own_process import check_own_process
 from .store.deadline import Deadline
@@ -97,14 +98,13 @@ class Job:
         timeout = self.arrival_timeout
         return commit(proposal, self.participants(), timeout, create, undo, connects=connects)
 
-    def announce_failure(self, proposal: Proposal, error: BaseException) -> None:
+    def announce_failure(self, proposal: Proposal, error: BaseException) -> int | None:
         """Report to the other ranks, in their next round, that this rank's own call failed. Local.
 
-        Nothing happens if there is no store.
+        Returns the rank that has reported the same error before. Nothing happens without a store.
         """
         participants = self.participants()
-        if participants is not None:
-            announce_failure(proposal, participants, error)
+        return None if participants is None else announce_failure(proposal, participants, error)
 
 
 # The only module state of meshkit. A job lives as long as its default group.
@@ -117,6 +117,7 @@ def current_job() -> Job | None:
     if group is None:
         return None
     if group not in _JOBS:
+        report_uncaught_error()
         time = timeout_of(group)  # read once: a guard lowers it for a while
         world, store = world_from_group(group), store_from_group(group)
         _JOBS[group] = Job(world, store, time, ARRIVAL, 0, time)

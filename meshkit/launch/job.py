@@ -22,6 +22,7 @@ from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.device import select_backend, select_device
 from .device_claim import device_claim
+from .error_file import report_uncaught_error
 from .joining import SecondThreadError, one_thread_joins
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
@@ -155,6 +156,7 @@ def identify(
     Warns:
         RuntimeWarning: as :func:`init`, at the line that calls the public function.
     """
+    report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
     check_no_worker(world.rank)
     if variable := allocation_without_srun(world):

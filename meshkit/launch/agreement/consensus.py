@@ -45,7 +45,13 @@ from ..store.error_json import error_from_json, error_to_json
 from ..store.process import ProcessIdentity
 from ..store.rank_lease import last_seen
 from .claims import Claim, conflicting_claim
-from .errors import disagreement_error, failure_report, first_few, missing_ranks_error
+from .errors import (
+    disagreement_error,
+    failure_report,
+    first_few,
+    first_reporter,
+    missing_ranks_error,
+)
 
 ALL = "all"  # the decision when every rank has checked in with the same request
 HOST_GRACE = 1.0  # seconds that rank 0, which may host the store, stays so that others can read
@@ -150,26 +156,29 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
     raise _as_seen_by(world.rank, error_from_json(decision))
 
 
-def announce_failure(proposal: Proposal, participants: Participants, error: BaseException) -> None:
+def announce_failure(
+    proposal: Proposal, participants: Participants, error: BaseException
+) -> int | None:
     """Report to the other ranks, in their next round, that this rank's own call failed.
 
-    Local. Rank 0 waits up to 5 s for the others to read it. Nothing happens if no rank waits, or if
-    the store is gone.
+    Local. Returns the rank that has reported the same error before, if there is one. Rank 0 waits
+    up to 5 s for the others to read it. Nothing happens if no rank waits, or if the store is gone.
     """
     rank = participants.world.rank
     report = failure_report(proposal.conflict_summary, rank, error)
 
-    def post() -> None:
+    def post() -> int | None:
         _, store = participants.next_round()
         # before the check-in: the last rank to check in decides "all"
-        store.compare_set(keys.DECISION, "", error_to_json(report))
+        decision = store.compare_set(keys.DECISION, "", error_to_json(report)).decode()
         CheckIn.current({}).post(store, rank)
         _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
+        return None if decision == ALL else first_reporter(error_from_json(decision), report)
 
     try:
-        run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
+        return run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
     except (RuntimeError, DeadlineExceededError):  # of the store; the caller has an error to raise
-        return
+        return None
 
 
 @dataclass(frozen=True)

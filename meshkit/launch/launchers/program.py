@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from ...core.errors import CALL, SpecError
 from .detect import allocation_without_srun
 from .world import World
 
@@ -26,14 +29,22 @@ def program_arguments() -> str | None:
     return shlex.join([*words, *sys.argv[1:]])
 
 
-def start_command(world: World, num_ranks: int) -> str | None:
-    """Return the command that starts this program on a number of ranks.
+@contextmanager
+def proposing_command(world: World) -> Iterator[None]:
+    """Let an error of a program without launcher propose the command that starts enough ranks."""
+    try:
+        yield
+    except SpecError as error:
+        if world.launcher == "single" and (error.num_ranks or 0) > world.world_size:
+            error.fix = start_command(world, int(error.num_ranks or 0))
+        raise
 
-    None if it was started on several ranks already, or its command line is unknown.
-    """
+
+def start_command(world: World, num_ranks: int) -> str:
+    """Return the command that starts this program on a number of ranks, or a call of spawn."""
     program = program_arguments()
-    if program is None or world.launcher != "single":
-        return None
+    if program is None:
+        return f"meshkit.spawn(fn, {num_ranks}), with {CALL} in fn."
     if allocation_without_srun(world):
         return f"srun -n {num_ranks} python {program}"
     return f"torchrun --nproc-per-node {num_ranks} {program}"

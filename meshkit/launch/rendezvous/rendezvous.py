@@ -46,20 +46,21 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
 
 def announce_init_failure(
     proposal: Proposal, world: World, deadline: Deadline, error: MeshkitError
-) -> None:
+) -> int | None:
     """Report to ranks that wait in ``init`` that this rank's own call failed.
 
-    Local. Nothing is reported if the store cannot be reached before the deadline. The other ranks
-    have a few seconds more to read the report.
+    Local. Returns the rank that has reported the same error before. Nothing is reported if the
+    store cannot be reached before the deadline. The other ranks have a few seconds more to read
+    the report.
     """
     world = world if world.launcher not in MPI_LAUNCHERS else store_of_one_node(world) or world
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
-        return
+        return None
     try:
         participants, _ = _enter_generation(world, deadline, keep_file=True)
     except (MeshkitError, RuntimeError):  # the caller has its own error to raise
-        return
-    announce_failure(proposal, participants, error)
+        return None
+    return announce_failure(proposal, participants, error)
 
 
 def _enter_generation(

@@ -21,6 +21,7 @@ from ...core.topology.topology import Topology
 from ...core.version import VERSION
 from ...launch.agreement.consensus import Proposal
 from ...launch.current_job import Job, current_job
+from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
 from ...launch.rendezvous.rendezvous import announce_init_failure
 from ...launch.store.deadline import Deadline
@@ -111,18 +112,19 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
     try:
         yield
     except MeshkitError as error:
-        announce_failure(world, error.quote(call))
+        first = announce_failure(world, error.quote(call))
+        if world.launcher != SPAWN.name:  # spawn collects the errors of its ranks
+            error.printed_by = first
         raise
 
 
-def announce_failure(world: World, error: MeshkitError) -> None:
+def announce_failure(world: World, error: MeshkitError) -> int | None:
     """Report an error of this rank, in the round that the other ranks enter.
 
-    Local. It takes about 10 s at most.
+    Local. Returns the rank that has reported the same error before. It takes about 10 s at most.
     """
     job = current_job()
     proposal = Proposal("build_mesh", {}, CONFLICT)
     if job is None:
-        announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
-    else:
-        job.announce_failure(proposal, error)
+        return announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
+    return job.announce_failure(proposal, error)
