@@ -26,12 +26,12 @@ def check_no_launcher(fn: Callable[..., object]) -> None:
     if world is None or world.world_size == 1:
         return
     program = program_arguments()
-    alone = f"; or start one process: python {program}" if program else ""
+    alone = f"; or start one process, with python {program}" if program else ""
     raise LaunchError(
         f"{world.launcher} has started this process as rank {world.rank} of {world.world_size}.",
         "spawn would start another job in each of these ranks.",
         fix=f"call {format_value(fn, 'fn')} without spawn: meshkit.build_mesh() in it uses the "
-        f"{world.world_size} ranks of {world.launcher}{alone}",
+        f"{world.world_size} ranks of {world.launcher}{alone}.",
     )
 
 
@@ -54,8 +54,7 @@ def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> No
     raise SpecError(
         f"{name} takes one argument more than args has: {first}.",
         "torch.multiprocessing.spawn passes the rank first; meshkit.spawn passes args alone.",
-        fix=f"remove {first} from the parameters of {name}, and write in it: "
-        "rank = meshkit.detect().rank",
+        fix=f"remove {first} from the parameters of {name}; meshkit.detect().rank is the rank.",
     )
 
 

@@ -96,8 +96,8 @@ def test_calls_written_for_torch_are_translated() -> None:
         "spawn(expects_a_rank, 2, (10,)): expects_a_rank takes one argument more than args has: "
         "rank.\n"
         "  torch.multiprocessing.spawn passes the rank first; meshkit.spawn passes args alone.\n"
-        "  Fix: remove rank from the parameters of expects_a_rank, and write in it: "
-        "rank = meshkit.detect().rank"
+        "  Fix: remove rank from the parameters of expects_a_rank; meshkit.detect().rank is the "
+        "rank."
     )
     assert "rank_plus does not take the 3 arguments of args." in error_of_spawn(
         rank_plus, 2, (1, 2, 3)
