@@ -36,8 +36,9 @@ class Worker:
     def join(self, rank: int, local_rank: int, parts: dict[str, range], address: str) -> str:
         """Join the job, and build the mesh of all ranks and one for each model."""
         world_size = sum(map(len, parts.values()))
-        identity = {"rank": rank, "world_size": world_size, "local_rank": local_rank}
-        world = meshkit.init(init_method=address, **identity)
+        world = meshkit.init(
+            rank=rank, world_size=world_size, local_rank=local_rank, init_method=address
+        )
         self.device = world.device
         self.all = meshkit.build_mesh(dp=-1)
         self.meshes = {name: meshkit.build_mesh(ranks=ranks) for name, ranks in parts.items()}
@@ -79,8 +80,9 @@ def main(actor: int, critic: int) -> None:
         on_node[node] += 1
     sys.stdout.write("".join(f"{line}\n" for line in ray.get(joining)))
     numbers = [ray.get([worker.step.remote() for worker in workers]) for _ in range(10)]
-    assert all(len({*by_rank}) == 1 for by_rank in numbers)
     sys.stdout.write(f"proposed {' '.join(f'{by_rank[0]:.2f}' for by_rank in numbers)}\n")
+    difference = max(max(by_rank) - min(by_rank) for by_rank in numbers)
+    sys.stdout.write(f"difference between ranks {difference}\n")
     ray.get([worker.leave.remote() for worker in workers])
 
 

@@ -14,13 +14,13 @@ import zlib
 from collections.abc import Mapping, MutableMapping
 
 from .endpoint import FIRST_PORT, NUM_PORTS
-from .table import HAND_WRITTEN, LAUNCHERS
+from .table import LAUNCHERS, SPAWN
 from .variables import COMPLETED, Env
 from .world import EXPORTED, World
 
 LOOPBACK_HOST = "127.0.0.1"
 IDENTITY = ("RANK", "WORLD_SIZE")
-COMPLETE = LAUNCHERS[: LAUNCHERS.index(HAND_WRITTEN)]  # these set all variables themselves
+COMPLETE = LAUNCHERS[: LAUNCHERS.index(SPAWN) + 1]  # these set all variables themselves
 
 
 def complete_environment(
