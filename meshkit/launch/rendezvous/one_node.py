@@ -22,11 +22,12 @@ MAX_ANCESTORS = 64
 def store_of_one_node(world: World) -> World | None:
     """Return the world with a file as its store; None if ranks may be elsewhere. Local.
 
-    Also None without Linux's /proc, or if the launcher is not among the ancestors.
+    Also None without Linux's /proc, if the launcher is not among the ancestors, or if the rank is
+    an argument.
     """
-    launcher = None
-    if world.local_world_size == world.world_size:
-        launcher = _launcher_process(world.sources["rank"])
+    variable, launcher = world.sources["rank"], None
+    if world.local_world_size == world.world_size and variable in os.environ:
+        launcher = _launcher_process(variable)
     folder = None if launcher is None else _private_folder()
     if folder is None:
         return None
