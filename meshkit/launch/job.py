@@ -34,7 +34,7 @@ from .launchers.detect import (
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .log import log_job, show_log
-from .own_process import check_no_worker
+from .own_process import check_own_process
 from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
 from .store.client import address
@@ -158,7 +158,7 @@ def identify(
     """
     report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
-    check_no_worker(world.rank)
+    check_own_process(world.rank)
     if variable := allocation_without_srun(world):
         text = format_error(
             f"this is a single process in an allocation of several tasks: {variable}.",

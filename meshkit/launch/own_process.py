@@ -14,26 +14,21 @@ FIX = (
 )
 
 
-def check_own_process(rank: int, pid: int) -> None:
-    """Check that this process is the one that joined the job as a rank.
+def check_own_process(rank: int, pid: int | None = None) -> None:
+    """Check that this process is a rank: no worker of a DataLoader, and the one with the pid.
 
     A forked process inherits the groups without the threads and the connections behind them.
     """
-    check_no_worker(rank)
-    if pid != os.getpid():
-        raise LaunchError(
-            f"this process is a fork of rank {rank}, and no rank itself.",
-            f"It is pid {os.getpid()}; the rank is pid {pid}.",
-            fix=FIX,
-        )
-
-
-def check_no_worker(rank: int) -> None:
-    """Check that this process is no worker of a DataLoader."""
     worker = get_worker_info()
     if worker is not None:
         raise LaunchError(
             f"this process is a worker of a DataLoader of rank {rank}, and no rank itself.",
             f"It is worker {worker.id} of {worker.num_workers}, pid {os.getpid()}.",
+            fix=FIX,
+        )
+    if pid not in (None, os.getpid()):
+        raise LaunchError(
+            f"this process is a fork of rank {rank}, and no rank itself.",
+            f"It is pid {os.getpid()}; the rank is pid {pid}.",
             fix=FIX,
         )

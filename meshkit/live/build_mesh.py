@@ -14,7 +14,6 @@ from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
 from ..launch.job import identify, join
-from ..launch.launchers.program import proposing_command
 from ..launch.timeouts import Time, parse_timeout
 from .groups.create import check_orders
 from .groups.options import GroupOptions, GroupTimeouts
@@ -111,7 +110,7 @@ def build_mesh(
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))
     job = current_job()
     world = identify() if job is None else job.world
-    with announcing_failure(world, call), proposing_command(world):
+    with announcing_failure(world, call):
         plan = plan_groups(
             axes if sizes is None else merge_sizes(sizes, axes),
             world.world_size,

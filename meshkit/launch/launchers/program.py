@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ...core.errors import CALL, SpecError
@@ -29,15 +27,10 @@ def program_arguments() -> str | None:
     return shlex.join([*words, *sys.argv[1:]])
 
 
-@contextmanager
-def proposing_command(world: World) -> Iterator[None]:
-    """Let an error of a program without launcher propose the command that starts enough ranks."""
-    try:
-        yield
-    except SpecError as error:
-        if world.launcher == "single" and (error.num_ranks or 0) > world.world_size:
-            error.fix = start_command(world, int(error.num_ranks or 0))
-        raise
+def propose_command(error: SpecError, world: World, num_ranks: int) -> None:
+    """Let the error of a program without launcher propose the command that starts enough ranks."""
+    if world.launcher == "single" and num_ranks > world.world_size:
+        error.fix = start_command(world, num_ranks)
 
 
 def start_command(world: World, num_ranks: int) -> str:

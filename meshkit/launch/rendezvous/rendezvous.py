@@ -15,7 +15,6 @@ from ..store.keys import generation_store
 from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over
 from ..store.torchrun_attempt import is_past
 from .mpi import MPI_LAUNCHERS, address_by_mpi
-from .one_node import store_of_one_node
 from .open_store import PROBE_INTERVAL, open_store
 
 
@@ -53,7 +52,10 @@ def announce_init_failure(
     store cannot be reached before the deadline. The other ranks have a few seconds more to read
     the report.
     """
-    world = world if world.launcher not in MPI_LAUNCHERS else store_of_one_node(world) or world
+    if world.launcher in MPI_LAUNCHERS:
+        from .one_node import store_of_one_node
+
+        world = store_of_one_node(world) or world
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
         return None
     try:
@@ -94,6 +96,8 @@ def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | 
     """
     is_unknown = world.init_method is None and None in address(world)
     if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
+        from .one_node import store_of_one_node
+
         on_one_node = store_of_one_node(world)
         return (on_one_node, None) if on_one_node else address_by_mpi(world, deadline)
     return world, None

@@ -83,12 +83,24 @@ def spawn(
         >>> spawn(operator.add, 2, (40, 2))
         [42, 42]
     """
+    check_no_launcher(fn)
+    return start_ranks(fn, world_size, args, timeout=timeout)
+
+
+@public("spawn")
+def start_ranks(
+    fn: Callable[..., Result],
+    world_size: int,
+    args: Sequence[object] = (),
+    *,
+    timeout: Time | None = None,
+) -> list[Result]:
+    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher: for commands that say so."""
     count = parse_integer(world_size)
     if count is None or count < 1:
         raise SpecError("world_size is not a number of processes.", fix="1 or more.")
     limit = parse_timeout("timeout", timeout)
     check_arguments_fit(fn, args)
-    check_no_launcher(fn)
     context = context_for(fn)
     job = _pickled(fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ...core.arrays import Ints
 from ...core.call import Call, format_value
-from ...core.errors import MeshkitError
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.text import format_sizes
@@ -112,6 +112,10 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
     try:
         yield
     except MeshkitError as error:
+        if isinstance(error, SpecError) and error.num_ranks is not None:
+            from ...launch.launchers.program import propose_command
+
+            propose_command(error, world, error.num_ranks)
         first = announce_failure(world, error.quote(call))
         if world.launcher != SPAWN.name:  # spawn collects the errors of its ranks
             error.printed_by = first
