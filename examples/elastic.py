@@ -48,7 +48,7 @@ class Trainer:
         plain = nn.Sequential(nn.Embedding(VOCABULARY, args.dim), inner, nn.GELU(), outer)
         self.mesh, self.device = mesh, device
         self.plain = plain.to(device, getattr(torch, args.dtype))
-        self.model = DistributedDataParallel(self.plain, process_group=mesh.group("dp"))
+        self.model = DistributedDataParallel(self.plain, process_group=mesh.gradient_group())
         self.optimizer = torch.optim.AdamW(self.plain.parameters(), lr=args.lr)
         batches = {"global_batch": args.global_batch, "micro_batch": args.micro_batch}
         self.plan = mesh.batch(**batches, uneven=True)

@@ -12,10 +12,10 @@ This is the tutorial for the use of a mesh in a trainer. Each axis appears in on
 * tp: linear layers are split by columns, then by rows, with one all-reduce over
   ``mesh.group("tp")`` (``Column`` and ``Row``; Megatron-LM, arXiv:1909.08053).
 
-DDP averages gradients over ``mesh.group("dp", "sp")`` once a step (``plan.sync_on_last``). The
-ranks of this group hold the same weights and read other tokens. Any axis may have size 1, and the
-losses are equal on every mesh: each rank draws whole weights and keeps its part, and ``mesh.batch``
-gives each rank its exact share of one global order of samples.
+DDP averages gradients over ``mesh.gradient_group()`` once a step (``plan.sync_on_last``). The ranks
+of this group, those along dp and sp, hold the same weights and read other tokens. Any axis may have
+size 1, and the losses are equal on every mesh: each rank draws whole weights and keeps its part,
+and ``mesh.batch`` gives each rank its exact share of one global order of samples.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Trainer:
         self.loader = DataLoader(data, batch_sampler=self.sampler)
         model = GPT(mesh, args).to(args.device, getattr(torch, args.dtype))
         self.shard = model.shard
-        self.model = DistributedDataParallel(model, process_group=mesh.group("dp", "sp"))
+        self.model = DistributedDataParallel(model, process_group=mesh.gradient_group())
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr)
 
     def steps(self) -> Iterator[list[Pair]]:

@@ -2,9 +2,11 @@
 
     torchrun --nproc-per-node 4 examples/with_deepspeed.py
 
-DeepSpeed gets the groups of the mesh through ``mpu=`` and creates none. It averages gradients over
-dp and sums them over sp, so each rank passes its share of the mean over the sequence. On a CPU its
-first start compiles a small extension, which needs g++ and ninja.
+DeepSpeed gets the groups of the mesh through ``mpu=`` and creates none. It gets the batch through
+``config(plan)``, with 4 micro batches per step, and ``engine.backward`` divides by their number.
+DeepSpeed averages gradients over dp and sums them over sp, so each rank passes its share of the
+mean over the sequence. On a CPU its first start compiles a small extension, which needs g++ and
+ninja.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.interop.deepspeed import Mpu
+from meshkit.interop.deepspeed import Mpu, check_engine, config
 
-CONFIG = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 1}}
+SETTINGS = {"zero_optimization": {"stage": 1}}
 
 
 def main() -> int:
@@ -29,23 +31,26 @@ def main() -> int:
             torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16)
         )
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        plan = mesh.batch(global_batch=16, micro_batch=2)
         engine, *_ = deepspeed.initialize(
-            model=model, optimizer=optimizer, mpu=Mpu(mesh), config=CONFIG
+            model=model, optimizer=optimizer, mpu=Mpu(mesh), config={**SETTINGS, **config(plan)}
         )
-        torch.manual_seed(mesh.coordinate["dp"])  # ranks of one dp read the same samples
-        whole = torch.randn(8, 64, 16, device=engine.device)  # (micro batch, sequence, features)
-        x = whole.chunk(mesh.size("sp"), 1)[mesh.coordinate["sp"]]
+        check_engine(engine, plan)  # raises if DeepSpeed would accumulate another number
+        samples = torch.randn(16 * 8, 64, 16)  # (samples, sequence, features), on every rank
+        shard = mesh.sequence(64)
         losses = []
-        for _ in range(30):
-            loss = (engine(x) - x.roll(1, -1)).square().mean() / mesh.size("sp")
-            engine.backward(loss)
-            engine.step()
-            mean = loss.detach() / mesh.size("dp")  # each rank's share of the mean over all
-            dist.all_reduce(mean)
-            losses.append(float(mean))
+        for step in range(30):
+            step_loss = torch.zeros((), device=engine.device)
+            for micro in plan.micro_batches(step % 8):
+                x = shard.take(samples[micro.samples].to(engine.device))
+                loss = (engine(x) - x.roll(1, -1)).square().mean() / mesh.size("sp")
+                engine.backward(loss)
+                engine.step()  # changes the weights after the last micro batch
+                step_loss += loss.detach() * micro.weight / mesh.size("dp")
+            dist.all_reduce(step_loss)  # the sum of each rank's share is the mean over all
+            losses.append(float(step_loss))
         print_once(mesh, f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
-        weight = float(sum(p.detach().double().sum() for p in model.parameters()))
-        mesh.agree("the weights", weight)  # raises on every rank if they differ
+        mesh.check_parameters(model)  # raises on every rank if weights differ
         print_once(mesh, f"the same weights on {mesh.layout.num_ranks} ranks")
         return 0 if losses[-1] < losses[0] else 1
 

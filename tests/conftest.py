@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,11 @@ settings.register_profile("shared", deadline=None, suppress_health_check=[Health
 settings.load_profile("shared")
 
 preload("tests.preloaded")
+
+# A script, nohup and some CI systems start a background process with SIGINT ignored. Its children
+# inherit that, and tests send SIGINT to their jobs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_SLOW = pytest.StashKey[int]()
 

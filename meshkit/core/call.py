@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
@@ -144,6 +145,28 @@ def _translation(kwargs: Mapping[str, object], counterparts: Mapping[str, str | 
     )
 
 
+def checked_by(
+    check: Callable[[Sequence[Any], Mapping[str, Any]], None],
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
+    """Return a decorator that checks arguments which the function itself would not accept.
+
+    It stands below :func:`public`, so that its errors have the call.
+
+    Args:
+        check: gets the positional arguments and those by keyword, and raises a MeshkitError.
+    """
+
+    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
+        @functools.wraps(function)
+        def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+            check(args, kwargs)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
 def public(
     name: str,
     *,
@@ -175,10 +198,11 @@ def public(
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        code = function.__code__
+        written = inspect.unwrap(function)  # behind a decorator that checks the arguments
+        code = written.__code__
         parameters = code.co_varnames[: code.co_argcount]
         skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
-        required = len(parameters) - len(function.__defaults__ or ())
+        required = len(parameters) - len(written.__defaults__ or ())
 
         def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
             while len(args) > required and args[-1] is None:  # the same as not given

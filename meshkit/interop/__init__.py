@@ -2,7 +2,7 @@
 
 Public names, by file::
 
-    deepspeed.py     Mpu
+    deepspeed.py     Mpu, config, check_engine
     megatron.py      layouts, groups, ends, process_groups
     transformers.py  distribute
 """

@@ -1,4 +1,4 @@
-"""A mesh as the model parallel unit of ``deepspeed.initialize(mpu=...)``.
+"""A mesh as the model parallel unit of ``deepspeed.initialize(mpu=...)``, and a plan as its config.
 
 The method names are those that DeepSpeed 0.19 calls (``deepspeed/utils/groups.py``,
 ``utils/bwc.py``, ``runtime/model_checkpointing/utils.py``). This file does not import DeepSpeed.
@@ -13,8 +13,11 @@ from typing import Any
 import torch.distributed as dist
 
 from ..core.call import public
-from ..core.errors import Change, SpecError
+from ..core.data.batch import BatchPlan
+from ..core.errors import BatchError, Change, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
+from ..core.grid.roles import data_axes
+from ..live.data.rank_batch import RankBatch
 from ..live.mesh import Mesh
 
 NAMES = {  # role of axes to DeepSpeed's names for their group
@@ -26,7 +29,6 @@ NAMES = {  # role of axes to DeepSpeed's names for their group
     "pipeline": ("pipeline_model_parallel", "pipe_parallel"),
 }
 DEFAULT_AXES = {
-    "data": ("dp",),
     "model": ("pp", "tp"),
     "tensor": ("tp",),
     "sequence": ("sp",),
@@ -34,7 +36,81 @@ DEFAULT_AXES = {
 }
 REQUIRED = ("data", "model", "tensor")  # DeepSpeed calls the others only if they exist
 
+FIELDS = {  # field of a config and method of an engine to the attribute of a plan
+    "train_batch_size": "global_batch",
+    "train_micro_batch_size_per_gpu": "micro_batch",
+    "gradient_accumulation_steps": "accumulation_steps",
+}
+
 Axes = str | Iterable[str]
+
+
+@public("config", by_name=("plan",))
+def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
+    """Return the fields of DeepSpeed's config that hold the batch of a plan. Pure.
+
+    DeepSpeed infers a field that is left out from the others, rounded down, and from the ranks of
+    ``mpu``. A train_batch_size that counts ranks of sp or tp then gives more micro batches than
+    were meant. Therefore pass all three fields.
+
+    ``engine.backward`` divides the loss by the accumulation steps, so leave ``micro.weight`` out.
+
+    Args:
+        plan: the result of ``mesh.batch``, or a :class:`meshkit.BatchPlan`.
+
+    Returns:
+        ``train_batch_size``, ``train_micro_batch_size_per_gpu`` and
+        ``gradient_accumulation_steps``.
+
+    Raises:
+        BatchError: if the plan is uneven, because DeepSpeed has no micro batches without weight.
+
+    Example:
+        >>> config(BatchPlan.solve(dp=4, global_batch=64, micro_batch=2))["train_batch_size"]
+        64
+    """
+    if plan.uneven:
+        whole = plan.micro_batch * plan.dp
+        below = plan.global_batch // whole * whole
+        nearest = [str(batch) for batch in (below, below + whole) if batch]
+        raise BatchError(
+            "the plan is uneven.",
+            f"{plan}.",
+            "DeepSpeed runs equally many micro batches, all with samples, on every rank.",
+            fix=f"global_batch={' or global_batch='.join(nearest)}.",
+            global_batch=plan.global_batch,
+            below=below or None,
+            above=below + whole,
+        )
+    return {field: getattr(plan, attribute) for field, attribute in FIELDS.items()}
+
+
+@public("check_engine", by_name=("engine", "plan"))
+def check_engine(engine: Any, plan: BatchPlan | RankBatch) -> None:  # noqa: ANN401  # untyped
+    """Check that a live engine of DeepSpeed has the batch of a plan. Local.
+
+    Args:
+        engine: the result of ``deepspeed.initialize``.
+        plan: the plan by which samples are read.
+
+    Raises:
+        BatchError: if the engine has another batch, micro batch or number of accumulation steps,
+            with those of both; if the plan is uneven.
+
+    Example:
+        ``check_engine(engine, plan)``
+    """
+    planned = config(plan)
+    actual = {field: int(getattr(engine, field)()) for field in planned}
+    differing = [field for field in planned if actual[field] != planned[field]]
+    if differing:
+        raise BatchError(
+            f"the engine has another batch than the plan: {', '.join(differing)}.",
+            *(f"{field}: engine {actual[field]}, plan {planned[field]}." for field in planned),
+            fix="deepspeed.initialize(config={**settings, **config(plan)}, ...), with config of "
+            "meshkit.interop.deepspeed.",
+            global_batch=planned["train_batch_size"],
+        )
 
 
 class Mpu:
@@ -44,12 +120,12 @@ class Mpu:
     an error before DeepSpeed starts. Each name below has the methods ``get_NAME_group()``,
     ``get_NAME_rank()``, ``get_NAME_world_size()`` and ``get_NAME_group_ranks()``::
 
-        data_parallel                          dp
+        data_parallel                          dp ep     those that the mesh has
         model_parallel                         pp tp
         tensor_model_parallel, slice_parallel  tp
         pipeline_model_parallel, pipe_parallel pp        if the mesh has it
         sequence_parallel                      sp        if the mesh has it
-        sequence_data_parallel                 dp sp     if the mesh has sp
+        sequence_data_parallel                 dp ep sp  if the mesh has sp
 
     There is also ``get_tensor_model_parallel_src_rank()``.
 
@@ -59,7 +135,8 @@ class Mpu:
 
     Args:
         mesh: any mesh with dp, and with tp, pp or an axis of size 1.
-        data: the axes along which ranks read different samples; None is ``dp``.
+        data: the axes along which ranks read different samples; None is ``dp``, ``ep`` and the
+            other names of data and experts in the mesh.
         model: the axes that split the model; None is those of ``pp tp`` in the mesh.
         tensor: the axes that split each layer; None is ``tp`` if the mesh has it.
         sequence: the axes that split each sequence, for example ``cp``; None is ``sp`` if the mesh
@@ -88,8 +165,9 @@ class Mpu:
         sequence: Axes | None = None,
         pipeline: Axes | None = None,
     ) -> None:
-        options = (data, model, tensor, sequence, pipeline)  # in the order of DEFAULT_AXES
-        chosen = {role: a for role, a in zip(DEFAULT_AXES, options, strict=True) if a is not None}
+        options = {"data": data, "model": model, "tensor": tensor, "sequence": sequence}
+        options["pipeline"] = pipeline
+        chosen = {role: axes for role, axes in options.items() if axes is not None}
         roles = _axes_by_role(mesh, chosen)
         _check_all_axes_used(mesh, roles)
         self._mesh = mesh
@@ -127,6 +205,7 @@ def _axes_by_role(mesh: Mesh, chosen: dict[str, Axes]) -> dict[str, tuple[str, .
     """Return the axes of each role that DeepSpeed sees; empty if a required role has none."""
     present = mesh.layout.axes
     roles = {role: tuple(a for a in axes if a in present) for role, axes in DEFAULT_AXES.items()}
+    roles = {"data": data_axes(mesh.layout.sizes), **roles}
     for role, names in chosen.items():
         roles[role] = parse_axes(names)
         check_axes_exist(roles[role], present)

@@ -81,7 +81,8 @@ def layouts(
 
     Returns:
         Two layouts with the axes of the order from right to left, for
-        ``build_mesh(sizes, order=axes)`` and ``mesh.view(sizes, order=axes)``.
+        ``build_mesh(sizes, order=axes)`` and ``mesh.view(sizes, order=axes)``. Take batches
+        and samplers from the mesh of the dense layers, as experts may have smaller tp and cp.
 
     Raises:
         SpecError: if the sizes do not divide the world, if an axis is not in the order, or if the

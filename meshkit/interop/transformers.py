@@ -8,8 +8,11 @@ with the four axis names of Transformers. Its groups exist already, except one o
     view   pp=1 dp_replicate=1 fsdp=2 tp=2
              └───────┴─ one group of a single rank, the only one created
 
-Tested with gloo: tp, fsdp and dp_replicate with tp, dp_replicate with fsdp, and pp alone, forward.
-Never run: a GPU, and pp with tp.
+cp belongs to torch's ``context_parallel``, which divides the attention. The data axis next to it
+holds its ranks, too, so that gradients are averaged over both.
+
+Tested with gloo: tp, fsdp and dp_replicate with tp, dp_replicate with fsdp, fsdp with cp, and pp
+alone, forward. Never run: a GPU, pp with tp, and ``context_parallel``, which has no CPU kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.call import Call, public
 from ..core.errors import Change, SpecError
+from ..core.grid.axis_names import STANDARD
 from ..core.grid.layout import Layout
+from ..core.grid.roles import CONTEXT, DATA
 from ..core.text import article
 from ..launch.current_job import require_job
 from ..live.mesh import Mesh
@@ -49,11 +54,15 @@ def distribute(
     ``backward``. The axes of the mesh may nest in any order. If Transformers raises, the view is
     closed, and the model stays as Transformers left it.
 
+    With cp, run the model inside torch's ``context_parallel(mesh.device_mesh("cp"), ...)``. The
+    loss of a rank is then the mean over its own tokens.
+
     Args:
         model: a model with a ``tp_plan`` and an ``fsdp_plan`` if the mesh has such axes, from its
             class or from ``options``. It is changed.
         mesh: a mesh over all ranks of the world with axes ``pp``, ``dp``, ``dp_replicate``,
-            ``fsdp`` and ``tp``. Any other axis must have size 1.
+            ``fsdp``, ``tp`` and ``cp``. Any other axis must have size 1. cp must be next to a data
+            axis, as in the standard order, and counts as a part of it.
         data: the role of ``dp``. ``"fsdp"`` splits the parameters over it. ``"dp_replicate"``
             keeps them whole (HSDP if there is an axis ``fsdp``, too).
         **options: more fields of ``transformers.distributed.DistributedConfig``.
@@ -99,7 +108,7 @@ def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is m
 def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, int]:
     """Return the sizes of the view, the outermost first."""
     check_data(data, ("fsdp", "dp_replicate"))
-    sizes = rename_axes(layout, "Transformers", AXES, data)
+    sizes = rename_axes(fold_context(layout), "Transformers", AXES, data)
     if layout.num_ranks != world:
         raise SpecError(
             f"the mesh holds {layout.num_ranks} ranks of {world}.",
@@ -113,6 +122,34 @@ def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, in
         fix = "for example AutoModelForCausalLM.from_pretrained(path)."
         raise SpecError(f"the model is {kind}, not one of Transformers.", fix=fix)
     return sizes
+
+
+def fold_context(layout: Layout) -> Layout:
+    """Return the layout with cp as a part of the data axis next to it, or as dp if there is none.
+
+    Example:
+        >>> fold_context(Layout(dp=2, cp=4, tp=2)), fold_context(Layout(dp=1, cp=4, tp=2))
+        (Layout(dp=8, tp=2), Layout(dp=4, tp=2))
+    """
+    sizes = {axis: size for axis, size in layout.sizes.items() if size > 1}
+    axes = [*sizes]
+    cp = next((axis for axis in axes if axis in CONTEXT), None)
+    if cp is None:
+        return layout
+    at = axes.index(cp)
+    beside = [axis for axis in (*axes[:at][-1:], *axes[at + 1 :][:1]) if axis in DATA]
+    if not beside and any(axis in DATA for axis in axes):
+        order = [axis for axis in STANDARD if axis in layout.axes]
+        raise SpecError(
+            f"{cp} is not next to a data axis.",
+            f"The axes longer than 1 nest as {' '.join(axes)}.",
+            "Gradients are averaged over both, which must be one axis for Transformers.",
+            fix=f"build_mesh(..., order={' '.join(order)!r}).",
+            sizes=layout.sizes,
+        )
+    name = beside[0] if beside else "dp"
+    folded = {name if axis in (cp, name) else axis: size for axis, size in sizes.items()}
+    return layout.view(**{**folded, name: sizes[cp] * sizes.get(name, 1)})
 
 
 def _config(sizes: dict[str, int], options: dict[str, Any]) -> DistributedConfig:

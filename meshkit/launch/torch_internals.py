@@ -1,20 +1,25 @@
 """All uses of torch's private API, and how it differs between torch versions.
 
 The functions read and set the timeout of a group, read its store and its number of collectives,
-advance torch's group counter, and clear DTensor's cache. If newer versions of torch have a public
-name, that name is used first.
+advance torch's group counter, slice a DeviceMesh, and clear DTensor's cache. If newer versions of
+torch have a public name, that name is used first.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 # Before torch 2.13, the connect timeout of a gloo group is also that of its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
@@ -129,6 +134,54 @@ def clear_dtensor_cache() -> None:
 
         with suppress(AttributeError):
             debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
+def can_slice() -> bool:
+    """Return whether a DeviceMesh can be a slice of a root with dims that join several of its own.
+
+    Local. Below torch 2.13 each DeviceMesh is its own root.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+
+    with suppress(ImportError):
+        from torch.distributed._mesh_layout import _FlatLayout  # noqa: F401
+
+        return hasattr(DeviceMesh, "_concatenate")
+    return False
+
+
+def slice_device_mesh(
+    root: DeviceMesh,
+    dims: Mapping[str, tuple[tuple[int, int], ...]],
+    groups: Sequence[dist.ProcessGroup],
+) -> DeviceMesh:
+    """Return a slice of a root over existing groups; torch's own slicing would make groups. Local.
+
+    Args:
+        root: a DeviceMesh over all ranks.
+        dims: the name of each dimension to its sizes and strides in the ranks of the root.
+        groups: the group of each dimension.
+    """
+    from torch.distributed._mesh_layout import _FlatLayout, _MeshLayout
+    from torch.distributed.device_mesh import DeviceMesh
+
+    flat = [
+        _FlatLayout(tuple(size for size, _ in steps), tuple(stride for _, stride in steps))
+        if steps
+        else _FlatLayout(1, 0)
+        for steps in dims.values()
+    ]
+    sliced = DeviceMesh(
+        root.device_type,
+        mesh_dim_names=tuple(dims),
+        _init_backend=False,
+        _layout=_MeshLayout(flat),
+        _rank_map=root._rank_map,
+        _root_mesh=root,
+    )
+    sliced._dim_group_names = [group.group_name for group in groups]
+    root._pg_registry.update({group.group_name: group for group in groups})
+    return sliced
 
 
 def _device(group: dist.ProcessGroup) -> torch.device:

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.arrays import Ints
-from ..core.call import Call, public
+from ..core.call import Call, checked_by, public
+from ..core.grid.device_mesh_call import refuse_device_mesh_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
-from ..core.grid.sizes import merge_sizes
-from ..core.topology.crossing_policy import check_policies
+from ..core.grid.sizes import read_sizes
 from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
 from ..launch.job import identify, join
-from ..launch.timeouts import Time, parse_timeout
-from .groups.create import check_orders
-from .groups.options import GroupOptions, GroupTimeouts
-from .groups.registry import GroupRegistry
-from .mesh import Mesh, open_mesh
-from .setup.proposal import MeshProposal, announcing_failure
+from ..launch.store.deadline import Time, parse_timeout
+from .groups.create import KEEPS_ORDER, GroupOptions, GroupTimeouts, check_orders
+from .groups.mesh_groups import GroupRegistry
+from .mesh import Mesh
+from .setup.proposal import MeshProposal, announcing_failure, open_groups
 
 
 @public("build_mesh")
+@checked_by(refuse_device_mesh_call)
 def build_mesh(
     sizes: Mapping[str, int] | None = None,
     /,
@@ -51,10 +51,16 @@ def build_mesh(
     and one per rank in a file.
 
     Args:
-        sizes: axis name to size, for example from a config; the same as ``**axes``.
-        order: axis names from the outside in; None is the standard order ``pp dp ep cp sp tp``.
+        sizes: axis name to size, for example from a config. The names may be any: axes nest as
+            written, the outermost first, with standard axes among them in the standard order. If
+            all names are standard, it is the same as ``**axes``.
+        order: axis names from the outside in: ``"tp dp"``, ``"tp,dp"``, ``("tp", "dp")``, or in
+            Megatron's spelling, the fastest-varying axis first, ``"dp-tp"``. None is the standard
+            order ``pp dp ep cp sp tp``.
         groups: groups over several axes beyond the default ones: ``["dp tp"]``. The default ones
-            are every axis, the whole mesh, and those of dp, cp and sp that are present together.
+            are every axis, the whole mesh, and those of dp, ep, cp and sp that are present
+            together. With ep longer than 1, those of dp, cp and sp together are made too. Names of
+            other libraries count as well; :meth:`Mesh.gradient_group` returns both.
         ranks: the ranks of the mesh by grid position; None means the whole world in order. Other
             ranks call the function too and get a mesh of which they are not a part.
         within: axis to its size on one node, instead of axes; see :func:`factor_world`.
@@ -73,7 +79,7 @@ def build_mesh(
             the job; None is that of ``init``.
         backend: the backend of the groups; None is that of the default group.
         **axes: axis name to size; one may be -1. ``dp`` is inferred if it is left out, unless
-            ``order`` leaves it out too.
+            ``order`` leaves it out too. A name that is not standard needs ``order``.
 
     Returns:
         A :class:`Mesh`. Close it, or use it in ``with``.
@@ -111,22 +117,28 @@ def build_mesh(
     job = current_job()
     world = identify() if job is None else job.world
     with announcing_failure(world, call):
+        merged, nesting = read_sizes(sizes, axes, order)
         plan = plan_groups(
-            axes if sizes is None else merge_sizes(sizes, axes),
+            merged,
             world.world_size,
             world.size_evidence,
-            order=order,
+            order=nesting,
             groups=groups,
             ranks=ranks,
             within=within,
             across=across,
         )
-        check_orders(plan)
+        if not KEEPS_ORDER:
+            check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout)
         wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
         backend = None if backend is None else check_backend(backend)
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
-        policies = check_policies(plan.layout, crossing, within=on_one_node)
+        policies: dict[str, str] = {}
+        if crossing is not None or on_one_node or plan.keys.get(("tp",)):  # the axes that may warn
+            from ..core.topology.crossing_policy import check_policies
+
+            policies = check_policies(plan.layout, crossing, within=on_one_node)
         if place is not False:
             from .setup.hosts import check_place
 
@@ -136,7 +148,9 @@ def build_mesh(
     group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
     proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
-    return open_mesh(proposal if place is False else _place(proposal))
+    if place is not False:
+        proposal = _place(proposal)
+    return Mesh(proposal, open_groups(proposal))
 
 
 def _place(proposal: MeshProposal) -> MeshProposal:
@@ -147,8 +161,9 @@ def _place(proposal: MeshProposal) -> MeshProposal:
     from ..core.topology.placement import placed
     from .setup.hosts import find_topology
 
-    topology = find_topology(proposal)
-    with announcing_failure(proposal.job.world, proposal.built_by):
+    place, job = proposal.options.place, proposal.job
+    topology = find_topology(place, proposal.before_creation(), job)
+    with announcing_failure(job.world, proposal.built_by):
         layout = placed(proposal.plan.layout, topology).layout
         plan = GroupPlan.of(layout, proposal.plan.requested)
         check_orders(plan)

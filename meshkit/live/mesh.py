@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import torch
 import torch.distributed as dist
 
 from ..core.arrays import Ints
-from ..core.call import public
-from ..core.grid.axis_names import DEFAULT_DATA_AXES
+from ..core.call import checked_by, public
+from ..core.data.batch_names import refuse_foreign_names
+from ..core.errors import MeshkitError
+from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
+from ..core.grid.position import Position
 from ..core.text import format_sizes
-from ..launch.current_job import Job
-from ..launch.timeouts import Time
+from ..launch.store.deadline import Time
 from .groups.mesh_groups import MeshGroups
-from .groups.options import GroupOptions
 from .setup.close import close_mesh
-from .setup.open_groups import open_groups
-from .setup.proposal import MeshProposal
+from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.utils.data import IterableDataset
+    from torch.utils.data import DataLoader, IterableDataset
 
     from ..core.data.batch import BatchPlan
     from ..core.data.sequence import Order
@@ -44,37 +45,29 @@ if TYPE_CHECKING:
 Sample = TypeVar("Sample")
 
 
+@dataclass(eq=False, repr=False)
 class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch`` and ``token_weights``
-    communicate. ``with`` closes the mesh at the end.
-
-    Args:
-        job: the job in which it was built, with the arrival timeout of this mesh.
-        options: the options of its groups.
-        groups: the groups of this rank, with the plan and the registry of the mesh.
+    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch``, ``check_parameters`` and
+    ``token_weights`` communicate. ``with`` closes the mesh at the end.
     """
 
-    def __init__(self, job: Job, options: GroupOptions, groups: MeshGroups) -> None:
-        self._layout = groups.plan.layout
-        self._rank = groups.rank
-        self._job = job
-        self._options = options
-        self._groups = groups
+    _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
+    _groups: MeshGroups  # those of this rank, with the plan and the registry of the mesh
 
     # -------------------------------------------------------------------- the grid
 
     @property
     def layout(self) -> Layout:
         """The grid of ranks."""
-        return self._layout
+        return self._groups.plan.layout
 
     @property
     def rank(self) -> int:
         """The global rank of this process."""
-        return self._rank
+        return self._groups.rank
 
     @property
     def coordinate(self) -> dict[str, int]:
@@ -83,30 +76,42 @@ class Mesh:
         Raises:
             CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
 
-        Cost: O(axes) for the first call; then a copy.
+        Cost: O(axes).
         """
-        return self._coordinate.copy()
-
-    @cached_property
-    def _coordinate(self) -> dict[str, int]:
         return self.layout.coordinate(self.rank)
+
+    @property
+    def position(self) -> Position:
+        """The rank and its layout without process groups, which can be pickled. Local.
+
+        Give it, not the mesh, to datasets, to workers of a DataLoader and to other processes.
+
+        Example:
+            ``DataLoader(Tokens(path, mesh.position), multiprocessing_context="spawn")``
+        """
+        return Position(self.layout, self.rank)
 
     @property
     def inside(self) -> bool:
         """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group."""
         return self.rank in self.layout
 
+    @property
+    def device(self) -> torch.device:
+        """The device of this process, on which tensors of its collectives are. Local."""
+        return self._device
+
     @public("mesh.size")
-    def size(self, *axes: str) -> int:
+    def size(self, *axes: Names) -> int:
         """Return the size of the groups over the axes; without axes, of the whole mesh. Local.
 
         Raises:
             UnknownAxisError: if the mesh does not have an axis.
         """
-        return self._layout.size(*axes)
+        return self.layout.size(*axes)
 
     @public("mesh.group_rank")
-    def group_rank(self, *axes: str) -> int:
+    def group_rank(self, *axes: Names) -> int:
         """Return the rank of this process in its group over the axes. Local.
 
         It equals ``mesh.group(*axes).rank()``, but such a group need not exist. It is the index
@@ -121,7 +126,7 @@ class Mesh:
         return group_rank(self.layout, self.rank, axes)
 
     @public("mesh.peers")
-    def peers(self, *axes: str) -> Ints:
+    def peers(self, *axes: Names) -> Ints:
         """Return the global ranks of this rank's group over the axes, in group order. Local.
 
         Returns:
@@ -146,11 +151,11 @@ class Mesh:
             UnknownAxisError: if the mesh does not have the axis.
             CoordinateError: on a rank outside the mesh, or if ``shift`` is no int.
         """
-        return self._layout.neighbor(self._rank, axis, shift, wrap=wrap)
+        return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
     @public("mesh.ring")
-    def ring(self, axis: str) -> Ints:
-        """Return the global ranks around an axis, this one first. Local.
+    def ring(self, axis: Names) -> Ints:
+        """Return the global ranks around an axis, or around several, this one first. Local.
 
         See :meth:`meshkit.Layout.ring`.
 
@@ -165,7 +170,7 @@ class Mesh:
 
     # -------------------------------------------------------------------- process groups
 
-    def group(self, *axes: str) -> dist.ProcessGroup:
+    def group(self, *axes: Names) -> dist.ProcessGroup:
         """Return this rank's process group over the axes; without axes, that of the whole mesh.
 
         Local: ``build_mesh`` created it. ``group.rank()`` is the index along the axes as listed,
@@ -179,13 +184,42 @@ class Mesh:
         """
         return self._groups.get(axes)
 
-    @public("mesh.device_mesh")
-    def device_mesh(self, pattern: str | None = None) -> DeviceMesh:
-        """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
+    @public("mesh.gradient_group")
+    def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
+        """Return this rank's group over which gradients are averaged, for DDP. Local.
+
+        ``build_mesh`` created it. Its ranks hold equal weights and see different tokens: those
+        along dp and ep, which read different samples, and along cp and sp, which read different
+        tokens of one sample, whatever the names of these axes. Ranks along tp and pp are in other
+        groups. If there is no such axis, the group holds this rank only.
 
         Args:
-            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``. Axes
-                that are left out are fixed at this rank's coordinate. None gives every axis.
+            experts: return the group for the weights of experts, which ranks along ep do not share.
+                With one rank along ep, or without ep, it is the group of the other weights.
+
+        Raises:
+            SpecError: if an axis longer than 1 has an unknown role, with the groups to choose from.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``DistributedDataParallel(model, process_group=mesh.gradient_group())``
+        """
+        return self._groups.gradient_group(experts=experts)
+
+    @public("mesh.device_mesh")
+    def device_mesh(self, pattern: Names | None = None) -> DeviceMesh:
+        """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
+
+        All DeviceMeshes of a mesh are slices of one root, so that ``fully_shard`` over
+        ``device_mesh("(dp sp)")`` and ``parallelize_module`` over ``device_mesh("tp")`` combine in
+        one model. (Below torch 2.13, slice one result: ``device_mesh("(dp sp) tp")["tp"]``.)
+
+        Args:
+            pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``: the
+                name of a dimension is its axes, joined by an underscore. Axes that are left out
+                are fixed at this rank's coordinate. None gives every axis of the mesh. An absent
+                standard axis has size 1.
 
         Returns:
             A DeviceMesh over existing groups, after a check of the members of each. No group is
@@ -199,9 +233,21 @@ class Mesh:
         """
         from .groups.device_mesh import device_mesh
 
-        return device_mesh(self.layout, self.rank, self.group, self._device.type, pattern)
+        return device_mesh(self._groups, self.group, self._device.type, pattern)
 
     @public("mesh.groups_report")
+    def __getitem__(self, pattern: Names) -> DeviceMesh:
+        """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``."""
+        return self.device_mesh(pattern)
+
+    if not TYPE_CHECKING:  # a type checker reports names that the mesh does not have
+
+        def __getattr__(self, name: str) -> object:
+            """Return the value of a name of DeviceMesh, or raise with its counterpart."""
+            from .habits import find_attribute
+
+            return find_attribute(self, name)
+
     def groups_report(self) -> GroupsReport:
         """Return the groups of this rank in the mesh and all its open views, and their users.
 
@@ -243,7 +289,8 @@ class Mesh:
         """
         from .setup.external import propose_from_groups
 
-        return open_mesh(propose_from_groups(layout, groups))
+        proposal = propose_from_groups(layout, groups)
+        return cls(proposal, open_groups(proposal))
 
     @classmethod
     @public("Mesh.from_device_mesh")
@@ -259,7 +306,8 @@ class Mesh:
         """
         from .setup.external import propose_from_device_mesh
 
-        return open_mesh(propose_from_device_mesh(device_mesh))
+        proposal = propose_from_device_mesh(device_mesh)
+        return cls(proposal, open_groups(proposal))
 
     @public("mesh.view")
     def view(
@@ -301,18 +349,21 @@ class Mesh:
         from .setup.view import propose_view
 
         request = sizes, axes, order, groups, timeout, arrival_timeout
-        return open_mesh(propose_view(self._groups, self._job, self._options, *request))
+        job, options = self._proposal.job, self._proposal.options
+        proposal = propose_view(self._groups, job, options, *request)
+        return Mesh(proposal, open_groups(proposal))
 
     # -------------------------------------------------------------------- data
 
     @public("mesh.batch")
+    @checked_by(refuse_foreign_names)
     def batch(
         self,
         *,
         global_batch: int | None = None,
         micro_batch: int | None = None,
         accumulation_steps: int | None = None,
-        data: str | tuple[str, ...] = DEFAULT_DATA_AXES,
+        data: str | tuple[str, ...] | None = None,
         round: str | None = None,
         uneven: bool = False,
     ) -> RankBatch:
@@ -323,7 +374,9 @@ class Mesh:
             micro_batch: samples in one forward and backward of one rank.
             accumulation_steps: micro batches per rank and optimizer step.
             data: the axes that divide the samples, ``"dp ep"`` or ``("dp", "ep")``; the ranks of
-                all others share them. Empty means that all ranks read the same samples.
+                all others share them. Empty means that all ranks read the same samples. None means
+                the axes whose names are of data or experts: ``dp``, ``ep``, ``data``, ``fsdp``,
+                ``shard``, ``replicate``, ``dp_shard``, ``dp_replicate``, ``expert`` and others.
             round: ``"down"`` or ``"up"``, see :meth:`meshkit.BatchPlan.solve`.
             uneven: let some ranks run one micro batch more than others; see there.
 
@@ -333,9 +386,10 @@ class Mesh:
 
         Raises:
             BatchError: if they do not divide, with the nearest batches that do.
+            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
         """
-        from .data.mesh_data import plan_rank_batch
+        from .data.data_index import plan_rank_batch
 
         return plan_rank_batch(
             self._groups,
@@ -348,7 +402,7 @@ class Mesh:
         )
 
     @public("mesh.token_weights")
-    def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: str) -> torch.Tensor:
+    def token_weights(self, counts: Sequence[int] | torch.Tensor, *axes: Names) -> torch.Tensor:
         """Return the factors for the mean loss of each micro batch if samples differ in length.
 
         Collective over the group of the axes: one all-reduce of two numbers. With these factors,
@@ -360,17 +414,17 @@ class Mesh:
                 padding and masked ones; 0 for a filler. A mean over no token is NaN, also after
                 scaling by 0, so divide by at least one.
             *axes: the axes over which gradients are averaged and tokens differ; without any,
-                ``dp``, and ``cp`` and ``sp`` if the mesh has them.
+                those of :meth:`gradient_group`.
 
         Returns:
             float64 (micro batches,), on the cpu. It replaces ``micro.weight``.
 
         Raises:
             SpecError: if counts are not whole numbers of 0 or more, or no rank has a token; if the
-                group was not requested.
+                group was not requested; without axes, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if the mesh does not have an axis.
         """
-        from .data.mesh_data import weigh_tokens
+        from .data.data_index import weigh_tokens
 
         return weigh_tokens(self._groups, counts, axes, self._device)
 
@@ -423,7 +477,8 @@ class Mesh:
         Args:
             dataset: anything with ``len``, or that number; or an ``IterableDataset``, which gives a
                 :class:`~meshkit.live.data.stream.MicroBatchStream`.
-            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over this dp.
+            plan: the result of :meth:`batch`; or a plain :class:`meshkit.BatchPlan` over the data
+                axes of the mesh.
             shuffle: whether each epoch has its own order, by ``seed`` and the number of the epoch.
                 It is the same for every version of torch and numpy. Not for a stream.
             seed: any int, the same on every rank.
@@ -442,20 +497,63 @@ class Mesh:
             BatchError: if the dataset is empty or has no ``len``; if an order or a tail is invalid;
                 if there are fewer samples than a global batch with ``"drop"``; if the plan is of
                 another mesh.
+            SpecError: for a plain plan, if an axis longer than 1 has an unknown role.
             CoordinateError: on a rank outside the mesh.
 
         Example:
             ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
         """
         from ..core.data.epoch import SampleOrder
-        from .data.mesh_data import sample
+        from .data.data_index import sample
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
+    @public("mesh.loader", by_name=("dataset", "plan"))
+    def loader(
+        self,
+        dataset: IterableDataset[Any] | Sized,
+        plan: BatchPlan | RankBatch,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epoch: int = 0,
+        tail: str | None = None,
+        **options: Any,  # noqa: ANN401  # any option of DataLoader
+    ) -> DataLoader[Any]:
+        """Return torch's DataLoader over this rank's micro batches of a dataset. Local.
+
+        Each item is one collated micro batch. The position for a checkpoint is that of the sampler:
+        ``loader.batch_sampler.state_dict(steps=...)``, for an iterable dataset
+        ``loader.dataset.state_dict(steps=...)``.
+
+        Args:
+            dataset: a dataset that is read by index, or an ``IterableDataset``.
+            plan: as in :meth:`sampler`.
+            shuffle: as in :meth:`sampler`.
+            seed: as in :meth:`sampler`.
+            epoch: as in :meth:`sampler`.
+            tail: as in :meth:`sampler`.
+            **options: more options of ``DataLoader``: ``num_workers``, ``collate_fn``,
+                ``pin_memory``.
+
+        Raises:
+            BatchError: as :meth:`sampler`; if an option would change the samples of a batch, such
+                as ``batch_size``; if the dataset is a number.
+            CoordinateError: on a rank outside the mesh.
+
+        Example:
+            ``for tokens in mesh.loader(data, plan, shuffle=True, num_workers=2): ...``
+        """
+        from ..core.data.epoch import SampleOrder
+        from .data.data_index import sample
+        from .data.loader import check_options, make_loader
+
+        check_options(options)
+        order = SampleOrder(shuffle, seed, epoch, tail)
+        return make_loader(dataset, sample(self._groups, dataset, plan, order), options)
+
     @public("mesh.check_batch", by_name=("batch",))
-    def check_batch(
-        self, batch: object, *, data: str | tuple[str, ...] = DEFAULT_DATA_AXES
-    ) -> None:
+    def check_batch(self, batch: object, *, data: str | tuple[str, ...] | None = None) -> None:
         """Check that ranks which share samples hold equal batches, and other ranks different ones.
 
         Collective over the mesh. Pass the batch as it was read, before sp cuts the sequence, and no
@@ -469,12 +567,13 @@ class Mesh:
                 bool and None. Dtype, shape and bytes are compared, not the device. The order of
                 keys does not matter.
             data: the axes that divide the samples, as in :meth:`batch`. Empty means that all ranks
-                must hold the same batch.
+                must hold the same batch. None means the data axes by their names.
 
         Raises:
             BatchError: the same on every rank: if ranks of one data coordinate hold different
                 batches, with the first key that differs; if two data coordinates hold equal ones;
                 if a rank holds a value of another type.
+            SpecError: without ``data``, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
@@ -482,16 +581,53 @@ class Mesh:
         Example:
             ``mesh.check_batch(next(iter(loader)))``
         """
-        from .data.mesh_data import compare_batches
+        from .data.data_index import compare_batches
 
         compare_batches(self._groups, batch, data, self._device)
+
+    @public("mesh.check_parameters", by_name=("model",))
+    def check_parameters(
+        self, model: torch.nn.Module, *, axes: str | tuple[str, ...] | None = None
+    ) -> None:
+        """Check that parameters are equal on all ranks that average their gradients.
+
+        Collective over the mesh. It finds replicas that drift, for example because DDP averages
+        over dp alone on a mesh with sp. Call it between steps, on models of any wrapper.
+
+        A plain tensor must be equal along the axes of :meth:`gradient_group`, and may differ along
+        tp and pp. A parameter with ``parameter.allreduce = False``, the mark of Megatron-core and
+        DeepSpeed for experts, may also differ along ep. The placements of a DTensor say which of
+        these ranks hold the same part, and also that the ranks of a replicated dim do.
+
+        Cost: one gather of 265 bytes per rank, and one more if there is a conflict. Bytes are
+        summed on the device of the parameter, in one pass.
+
+        Args:
+            model: the model, or its wrapper. Parameters are compared, buffers are not.
+            axes: the axes along which plain tensors must be equal; None is those of
+                :meth:`gradient_group`.
+
+        Raises:
+            SpecError: if an axis longer than 1 has an unknown role, and ``axes`` is None.
+            DisagreementError: the same on every rank, with the first parameter and the content of
+                each rank as ``requests``: if bytes differ; if a rank lacks a parameter, or has
+                another dtype, shape or placement; if a parameter is a shard of FSDP1 or ZeRO-3.
+            CoordinateError: on a rank outside the mesh.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``mesh.check_parameters(model)``
+        """
+        from .data.check_parameters import compare_parameters
+
+        compare_parameters(self._groups, model, axes, self._device)
 
     @public("mesh.sequence")
     def sequence(
         self,
         length: int,
         *,
-        axes: str | tuple[str, ...] = ("sp",),
+        axes: str | tuple[str, ...] | None = None,
         order: Order = "contiguous",
         pad: bool = False,
     ) -> SequenceShard:
@@ -502,8 +638,8 @@ class Mesh:
 
         Args:
             length: tokens in the sequence.
-            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. Empty means that all
-                ranks hold all of it.
+            axes: the axes that divide it, ``"cp sp"`` or ``("cp", "sp")``. None is those of cp and
+                sp that the mesh has. Empty means that all ranks hold all of it.
             order: ``"contiguous"``, one run of tokens per rank; or ``"zigzag"``, an early and a
                 late chunk per rank, equal work for all in causal ring attention. See
                 :class:`meshkit.SequencePlan`.
@@ -519,7 +655,7 @@ class Mesh:
         Example:
             ``mesh.sequence(4096, order="zigzag").take(tokens)``
         """
-        from .data.mesh_data import shard_sequence
+        from .data.data_index import shard_sequence
 
         return shard_sequence(self._groups, length, axes, order, pad, self._device)
 
@@ -551,7 +687,7 @@ class Mesh:
         from ..core.data.random_streams import compute_seed, select_coordinate
         from .data.rng import base_seed
 
-        number = base_seed(self._job.seed) if base is None else base
+        number = base_seed(self._proposal.job.seed) if base is None else base
         return compute_seed(number, "", select_coordinate(self.layout, self.rank, vary))
 
     @cached_property
@@ -563,13 +699,13 @@ class Mesh:
         """
         from .data.rng import RandomStreams, base_seed
 
-        base = partial(base_seed, self._job.seed)  # no method of the mesh: avoids a cycle
+        base = partial(base_seed, self._proposal.job.seed)  # no method of the mesh: avoids a cycle
         return RandomStreams(self.layout, self.rank, self._device.type, base)
 
     # -------------------------------------------------------------------- checks and failures
 
     @public("mesh.barrier")
-    def barrier(self, *axes: str, timeout: Time | None = None) -> None:
+    def barrier(self, *axes: Names, timeout: Time | None = None) -> None:
         """Wait until every rank of this rank's group over the axes has called this.
 
         Collective over that group; without axes, over the whole mesh.
@@ -588,7 +724,7 @@ class Mesh:
         """
         from .guard.mesh_guard import wait_at_barrier
 
-        wait_at_barrier(self._groups, self._job, axes, timeout)
+        wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
 
     @public("mesh.guard")
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
@@ -615,7 +751,7 @@ class Mesh:
         """
         from .guard.mesh_guard import guard_mesh
 
-        return guard_mesh(self._groups, self._job, self._guard_state, timeout)
+        return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
     @public("mesh.verify")
     def verify(self, *, timeout: Time | None = None) -> Verification:
@@ -640,7 +776,9 @@ class Mesh:
         """
         from .guard.mesh_guard import verify_mesh
 
-        return verify_mesh(self._groups, self._job, self._guard_state, timeout, self._device)
+        return verify_mesh(
+            self._groups, self._proposal.job, self._guard_state, timeout, self._device
+        )
 
     @public("mesh.agree")
     def agree(self, what: str, value: object) -> None:
@@ -661,7 +799,7 @@ class Mesh:
         """
         from .setup.agree_on_value import agree_on_value
 
-        agree_on_value(self._groups, self._job, what, value)
+        agree_on_value(self._groups, self._proposal.job, what, value)
 
     @public("mesh.close")
     def close(self) -> None:
@@ -677,7 +815,7 @@ class Mesh:
             RankTimeoutError: on NCCL, if ranks are missing; the groups are then aborted.
             DisagreementError: on NCCL, if a rank makes another call.
         """
-        close_mesh(self._groups, self._job, failed=False)
+        close_mesh(self._groups, self._proposal.job, failed=False)
 
     @public("with mesh")
     def __enter__(self) -> Mesh:
@@ -690,7 +828,26 @@ class Mesh:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        close_mesh(self._groups, self._job, failed=error is not None)
+        close_mesh(self._groups, self._proposal.job, failed=error is not None)
+
+    def __copy__(self) -> Mesh:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Mesh:
+        """Return the mesh itself, so that copies of a model share its process groups."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to pickle the mesh.
+
+        Raises:
+            MeshkitError: always, with what to pass instead.
+        """
+        raise MeshkitError(
+            "a mesh cannot be pickled, because its process groups belong to one process.",
+            fix="mesh.position, which knows the rank and the layout. Save models with "
+            "torch.save(model.state_dict(), path).",
+        )
 
     def __repr__(self) -> str:
         position = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"
@@ -710,20 +867,4 @@ class Mesh:
     @property
     def _device(self) -> torch.device:
         """The device of tensors in a collective."""
-        return self._job.world.device or torch.device("cpu")
-
-
-def open_mesh(proposal: MeshProposal) -> Mesh:
-    """Agree on a proposed mesh and create its groups. Collective over the world.
-
-    ``build_mesh``, ``view``, ``from_groups`` and ``from_device_mesh`` share it.
-
-    Args:
-        proposal: the mesh that this rank proposes.
-
-    Raises:
-        DisagreementError: if ranks differ; the same on every rank, and no group is created.
-        SpecError: if an axis crosses nodes against its policy; the same on every rank.
-        RankTimeoutError: if ranks are missing. The groups created so far are destroyed.
-    """
-    return Mesh(proposal.job, proposal.options, open_groups(proposal))
+        return self._proposal.job.world.device or torch.device("cpu")

@@ -21,7 +21,7 @@ law = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
-AXES = st.sampled_from(["dp", "tp", "sp", "pp", "x", "seq", "shard"])
+AXES = st.sampled_from(["dp", "tp", "sp", "pp", "ep", "x", "seq", "shard"])
 WORD = st.builds(lambda axis, size: f"{axis}={size}", AXES, st.sampled_from([1, 2, 3, 4, 7, -1]))
 WORDS = st.lists(WORD, min_size=1, max_size=3).map(" ".join)
 NUMBER = st.sampled_from([1, 2, 3, 5, 6, 8, 12])
@@ -39,9 +39,13 @@ def line(*parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.tuples(*parts).map(lambda found: " ".join(part for part in found if part))
 
 
-BATCH = (option("--global-batch", NUMBER), option("--micro-batch", NUMBER))
+BATCH = (
+    option("--global-batch", NUMBER),
+    option("--micro-batch", NUMBER),
+    option("--data", AXES),
+)
 NODES_TYPED = NUMBER | st.sampled_from(["3,5", "1,1", "2,2,4"])
-GRID = (option("--world", NUMBER), option("--order", ORDER), option("--nodes", NODES_TYPED))
+GRID = (option("--world-size", NUMBER), option("--order", ORDER), option("--nodes", NODES_TYPED))
 GROUPS = option("--groups", AXES)
 PLAN = line(st.just("plan"), WORDS, *GRID, *BATCH, GROUPS, st.sampled_from(["", "--place"]))
 EXPLAIN = line(
@@ -53,7 +57,7 @@ EXPLAIN = line(
     option("--seq", NUMBER),
 )
 GRIDS = WORDS.map(lambda words: f'"{words}"')
-DIFF = line(st.just("diff"), GRIDS, GRIDS, option("--world", NUMBER), *BATCH)
+DIFF = line(st.just("diff"), GRIDS, GRIDS, option("--world-size", NUMBER), *BATCH)
 CHECK = line(st.just("check"), WORDS, option("--order", ORDER), GROUPS, option("-n", NUMBER))
 BENCH = line(
     st.just("bench"),

@@ -9,6 +9,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.interop.deepspeed import Mpu
+from meshkit.interop.deepspeed import Mpu, check_engine, config
+from meshkit.live.data.rank_batch import RankBatch
 from tests.interop.run_example import run_example
 
 LIBRARY = ["deepspeed"]
@@ -106,7 +108,7 @@ def train(mesh: meshkit.Mesh, stage: int, share: bool) -> Trained:
     import deepspeed
 
     network = model()
-    config = {
+    settings = {
         "train_micro_batch_size_per_gpu": 4,
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
@@ -117,7 +119,7 @@ def train(mesh: meshkit.Mesh, stage: int, share: bool) -> Trained:
         model=network,
         optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
         mpu=Mpu(mesh),
-        config=config,
+        config=settings,
     )
     sp = mesh.layout.sizes.get("sp", 1)
     part = mesh.coordinate["dp"] * sp + mesh.coordinate.get("sp", 0)
@@ -194,6 +196,79 @@ def test_gradients_are_summed_over_sp(environ: dict[str, str]) -> None:
         assert local == pytest.approx(plain, rel=1e-5)
 
 
+def accumulate(environ: dict[str, str]) -> dict[str, tuple[int, int, str]]:
+    """Return the accumulation steps, the optimizer steps after 8 micro batches, and the check."""
+    import deepspeed
+
+    os.environ.update(environ)
+    report = {}
+    with strict(), meshkit.build_mesh(dp=2, sp=2, tp=1) as mesh:
+        plan = mesh.batch(global_batch=32, micro_batch=2)
+        # OpenRLHF multiplies by the ring size and tp, for a DeepSpeed that divides by all ranks
+        openrlhf = {"train_batch_size": 32 * 2 * 1, "train_micro_batch_size_per_gpu": 2}
+        for name, batch in {"OpenRLHF": openrlhf, "plan": config(plan)}.items():
+            network = model()
+            engine, *_ = deepspeed.initialize(
+                model=network,
+                optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+                mpu=Mpu(mesh),
+                config={**batch, "zero_allow_untested_optimizer": True},
+            )
+            for micro in plan.micro_batches(0):
+                engine.backward(loss_of(engine, sample(0, micro.index)))
+                engine.step()
+            error = error_text(partial(check_engine, engine, plan))
+            report[name] = engine.gradient_accumulation_steps(), engine.global_steps, error
+    return report
+
+
+DIFFERENT = """\
+BatchError: check_engine(engine, plan): the engine has another batch than the plan: \
+train_batch_size, gradient_accumulation_steps.
+  train_batch_size: engine 64, plan 32.
+  train_micro_batch_size_per_gpu: engine 2, plan 2.
+  gradient_accumulation_steps: engine 16, plan 8.
+  Fix: deepspeed.initialize(config={**settings, **config(plan)}, ...), with config of \
+meshkit.interop.deepspeed."""
+
+
+@needs_deepspeed
+def test_the_engine_accumulates_as_the_plan_says(environ: dict[str, str]) -> None:
+    for report in meshkit.spawn(accumulate, 4, (environ,), timeout=280):
+        assert report == {"OpenRLHF": (16, 0, DIFFERENT), "plan": (8, 1, "nothing")}
+
+
+class Engine:
+    """The methods of DeepSpeed's engine that a check calls."""
+
+    def __init__(self, batch: int, micro: int, steps: int) -> None:
+        self.train_batch_size = lambda: batch
+        self.train_micro_batch_size_per_gpu = lambda: micro
+        self.gradient_accumulation_steps = lambda: steps
+
+
+def test_a_config_has_the_batch_of_its_plan() -> None:
+    plan = meshkit.BatchPlan.solve(dp=2, global_batch=32, micro_batch=2)
+    fields = {
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 8,
+    }
+    assert config(plan) == config(RankBatch(plan, ("dp",), 0)) == fields
+    check_engine(Engine(32, 2, 8), plan)
+    assert error_text(lambda: check_engine(Engine(64, 2, 16), plan)) == DIFFERENT
+
+
+def test_an_uneven_plan_has_no_config() -> None:
+    plan = meshkit.BatchPlan.solve(dp=3, global_batch=8, micro_batch=2, uneven=True)
+    assert error_text(lambda: config(plan)) == (
+        "BatchError: config(plan): the plan is uneven.\n"
+        "  global_batch 8 = micro_batch 2 x 4, of which dp 3 run 2 or 1 each.\n"
+        "  DeepSpeed runs equally many micro batches, all with samples, on every rank.\n"
+        "  Fix: global_batch=6 or global_batch=12."
+    )
+
+
 @needs_deepspeed
 def test_the_example_trains(environ: dict[str, str]) -> None:
     arguments = str(EXAMPLE), {**environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -247,6 +322,16 @@ def call_all_methods(sizes: dict[str, int], groups: list[str], roles: dict[str, 
             {**{w: AXES_OF[w] for w in list(AXES_OF)[:4]}, "model_parallel": ("tp",)},
         ),
         (
+            {"dp": 2, "ep": 2, "tp": 2},  # ranks along ep read different samples
+            [],
+            {},
+            {
+                **{w: AXES_OF[w] for w in list(AXES_OF)[:4]},
+                "data_parallel": ("dp", "ep"),
+                "model_parallel": ("tp",),
+            },
+        ),
+        (
             {"dp": 4, "cp": 2, "tp": 1},
             [],
             {"sequence": "cp"},
@@ -274,7 +359,8 @@ def test_every_method_agrees_with_the_mesh(
         assert answers == {"src": layout.peers(rank, "tp").tolist()[0]}
         assert ranks == {}
         assert created == 0
-        assert closed.startswith("MeshkitError: mesh.group('dp'): the mesh is closed.")
+        data = ", ".join(map(repr, axes_of["data_parallel"]))
+        assert closed.startswith(f"MeshkitError: mesh.group({data}): the mesh is closed.")
         assert not initialize
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.interop.transformers import distribute
+from meshkit.interop.transformers import distribute, fold_context
 from tests.interop.run_example import run_example
 
 pytest.importorskip(
@@ -57,10 +57,12 @@ CASES: dict[str, tuple[dict[str, int], str | None, dict[str, Any]]] = {
     "tp outside": ({"dp": 2, "tp": 2}, "tp dp", {}),
     "replicate tp": ({"dp": 2, "tp": 2}, None, {"data": "dp_replicate"}),
     "hsdp": ({"dp": 2, "fsdp": 2}, "dp fsdp", {"data": "dp_replicate"}),
+    "cp": ({"dp": 2, "cp": 2}, None, {}),
 }
 PARTS = {"fsdp tp": (2, (8, 32)), "tp outside": (2, (8, 32)), "replicate tp": (2, (16, 32))}
 PARTS |= {
     "hsdp": (4, (16, 32)),
+    "cp": (4, (8, 32)),
     "tp": (1, (16, 32)),
 }  # number of data ranks, and the shape of a local weight
 WEIGHTS = ("model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight")
@@ -209,6 +211,15 @@ def test_logits_and_a_whole_gradient_are_those_of_one_process(
 ) -> None:
     for results in on_four:
         check(case, folder, results[[*CASES].index(case)])
+
+
+def test_cp_is_a_part_of_the_data_axis_beside_it() -> None:
+    layout = meshkit.Layout(dp_replicate=2, fsdp=2, cp=2, tp=2)
+    assert fold_context(layout) == meshkit.Layout(dp_replicate=2, fsdp=4, tp=2)
+    assert fold_context(meshkit.Layout(cp=2, dp=2)) == meshkit.Layout(dp=4)
+    with pytest.raises(meshkit.SpecError, match="cp is not next to a data axis") as error:
+        fold_context(meshkit.Layout(dp=2, tp=2, cp=2))
+    assert str(error.value).endswith("Fix: build_mesh(..., order='dp cp tp').")
 
 
 def test_tp_alone_creates_no_group(folder: str, on_two: list[list[Any]]) -> None:

@@ -6,7 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit import BatchPlan
+from meshkit import BatchPlan, Layout
+from meshkit.core.data.data_axes import num_data_coordinates, resolve_data_axes
+from meshkit.core.grid.group_rank import group_rank
 from meshkit.testing import batch_plans
 from tests.laws.derivations import law
 
@@ -58,6 +60,48 @@ def test_law_9_the_global_order_does_not_depend_on_dp(dp: int, micro: int, steps
     alone = BatchPlan.solve(dp=1, global_batch=plan.global_batch, micro_batch=micro)
     together = np.stack([plan.samples(3, d) for d in range(dp)], axis=1).reshape(-1, micro)
     np.testing.assert_array_equal(together, alone.samples(3, 0))
+
+
+NAMES = ["pp", "dp", "ep", "cp", "sp", "tp", "fsdp", "expert", "model", "seq"]
+SAMPLES_DIFFER = {
+    "dp",
+    "ep",
+    "fsdp",
+    "expert",
+}  # along these axes; along all others they are shared
+
+
+@law
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 3),
+)
+def test_law_9_a_sample_is_read_by_the_ranks_that_differ_along_model_axes_only(
+    sizes: dict[str, int], micro: int, steps: int, step: int
+) -> None:
+    """Compare with an array of samples that is laid over the grid of ranks."""
+    layout = Layout(**sizes)
+    axes = resolve_data_axes(None, layout.sizes)
+    plan = BatchPlan.solve(
+        dp=num_data_coordinates(layout.sizes, axes), micro_batch=micro, accumulation_steps=steps
+    )
+    shape = [size if axis in SAMPLES_DIFFER else 1 for axis, size in sizes.items()]
+    assert plan.global_batch == micro * steps * int(np.prod(shape))
+    begin = step * plan.global_batch
+    samples = np.arange(begin, begin + plan.global_batch).reshape(steps, *shape, micro)
+    owners: dict[int, list[int]] = {}
+    for rank in range(layout.num_ranks):
+        index = tuple(np.argwhere(layout.grid == rank)[0] % shape)  # 0 along the model axes
+        read = plan.samples(step, group_rank(layout, rank, axes) if axes else 0)
+        np.testing.assert_array_equal(read, samples[(slice(None), *index)])
+        for sample in read.ravel().tolist():
+            owners.setdefault(sample, []).append(rank)
+    assert sorted(owners) == samples.ravel().tolist()
+    model = [axis for axis in sizes if axis not in SAMPLES_DIFFER]
+    groups = layout.groups(*model).tolist() if model else [[r] for r in range(layout.num_ranks)]
+    assert all(ranks in groups for ranks in owners.values())
 
 
 @law

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from meshkit import BatchPlan, Layout, SequencePlan, UnknownAxisError, factor_world
+from meshkit import BatchPlan, Layout, SequencePlan, factor_world
 from tests.messages.snapshot import error_of
 
 LAYOUT = Layout(dp=4, sp=2, tp=1)
@@ -124,14 +124,6 @@ def test_an_index_of_another_type_names_its_axis() -> None:
     error = error_of(lambda: LAYOUT.rank(dp="1", sp=0, tp=0))
     assert error.headline.endswith("dp is '1', a str.")
     assert (error.axis, error.index) == ("dp", "1")
-
-
-@pytest.mark.parametrize("axis", ["pp", "ep", "cp"])
-def test_a_missing_standard_axis_is_not_taken_for_a_misspelling(axis: str) -> None:
-    error = error_of(lambda: LAYOUT.groups(axis))
-    assert isinstance(error, UnknownAxisError)
-    assert error.suggestion is None
-    assert error.fix_text == "use one of dp, sp, tp."
 
 
 @pytest.mark.parametrize(

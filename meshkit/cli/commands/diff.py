@@ -13,10 +13,9 @@ from ...core.grid.layout import Layout
 from ...core.report.diff import Difference, format_diff
 from .. import terminal
 from ..command import Command, Result
-from ..options.batch import add_batch, read_batch
+from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.command_line import CommandLine, Word, command_line
-from ..options.grid import read_axis_sizes, read_layout
-from ..options.numbers import read_count
+from ..options.grid import add_world_size, read_axis_sizes, read_layout
 
 
 def run(args: Namespace) -> Result:
@@ -26,8 +25,9 @@ def run(args: Namespace) -> Result:
     with _quoting(args, "after"):
         after = _read_grid(args.after, args)
     with _quoting(args, "before"):
-        batch = read_batch(before, args)
-    difference = Difference.of(before, after, batch)
+        data_before, data_after = read_data_axes(args, before, after)
+        batch = read_batch(before, args, data_before)
+    difference = Difference.of(before, after, batch, data=(data_before, data_after))
     if args.json:
         return Result(json.dumps(difference.as_dict()))
     ascii = not terminal.get_line_characters()
@@ -42,8 +42,8 @@ def _read_grid(text: str, args: Namespace) -> Layout:
         raise SpecError("one of the two grids has no sizes.", fix=fix)
     sizes = read_axis_sizes(words)
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
-    world = args.world if -1 in sizes.values() else None
-    return read_layout(words, Namespace(order=order, world=world))
+    world = args.world_size if -1 in sizes.values() else None
+    return read_layout(words, Namespace(order=order, world_size=world))
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _add_options(parser: ArgumentParser) -> None:
         help = f"the sizes in one word: {example}; axes that are not standard nest as written"
         parser.add_argument(name, metavar=name.upper(), help=help)
     help = "the number of ranks, for a grid with a size of -1"
-    parser.add_argument("--world", type=read_count, metavar="N", help=help)
+    add_world_size(parser, help)
     add_batch(parser)
 
 

@@ -14,7 +14,7 @@ from ...core.report.rank import format_rank, format_rank_table, rank_reports, se
 from ...core.text import count_noun
 from .. import terminal
 from ..command import Command, Result
-from ..options.batch import add_batch, read_batch
+from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.grid import add_grid, read_layout
 from ..options.nodes import add_nodes, read_topology
 from ..options.numbers import INTEGER, read_count, read_integer
@@ -29,12 +29,13 @@ def run(args: Namespace) -> Result:
     layout = read_layout(words, args)
     _check_rank(layout, rank)
     topology = read_topology(layout, args)
-    batch, sequence = read_batch(layout, args), _read_sequence(layout, args.seq)
+    (data,) = read_data_axes(args, layout)
+    batch, sequence = read_batch(layout, args, data), _read_sequence(layout, args.seq)
     ranks = layout.ranks if rank is None else [rank]
     if len(ranks) > MAX_ROWS:
         summary = f"{len(ranks)} ranks are too many for a list with one row a rank."
         raise SpecError(summary, fix=f"at most {MAX_ROWS} ranks, or a single rank.")
-    reports = rank_reports(layout, ranks, topology, batch, sequence, args.seed)
+    reports = rank_reports(layout, ranks, topology, batch, sequence, args.seed, data=data)
     if args.json:
         _check_numbers(layout, len(ranks), batch)
         dicts = [report.as_dict() for report in reports]

@@ -19,7 +19,7 @@ from ...core.topology.topology import Topology
 from ...core.validate import divisors
 from .. import terminal
 from ..command import Command, Result
-from ..options.batch import add_batch, read_batch
+from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.command_line import CommandLine, command_line
 from ..options.grid import add_grid, add_groups, read_layout
 from ..options.nodes import add_nodes, read_topology
@@ -41,7 +41,9 @@ def _report(args: Namespace) -> JobReport:
     placement = _place(layout, topology) if args.place else None
     layout = layout if placement is None else placement.layout
     plan = GroupPlan.of(layout, args.groups or ())
-    report = JobReport.of(plan, topology, read_batch(layout, args), placement=placement)
+    (data,) = read_data_axes(args, layout)
+    batch = read_batch(layout, args, data)
+    report = JobReport.of(plan, topology, batch, data=data, placement=placement)
     warnings = _quote_warnings(report, command_line(args))
     return replace(report, warnings=tuple(warnings))
 

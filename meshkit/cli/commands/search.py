@@ -14,6 +14,7 @@ from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
 from .. import terminal
 from ..command import Command, Result
+from ..options.grid import add_world_size
 from ..options.machine import DEFAULT_MACHINE, read_machine, read_option_file
 from ..options.numbers import read_count, read_gigabytes
 
@@ -24,7 +25,7 @@ def run(args: Namespace) -> Result:
     """Rank the layouts that fit. Local, without torch; at most a second for 16,384 ranks."""
     model = ModelShape.of(read_option_file("model", args.model, "the config.json of a model."))
     machine, assumed = read_machine(args)
-    numbers = args.world, args.nodes, args.global_batch, args.seq
+    numbers = args.world_size, args.nodes, args.global_batch, args.seq
     check_job(*numbers)
     job = TrainingJob(*numbers, machine)
     result = search(model, job, args.top or TOP)
@@ -38,11 +39,11 @@ def run(args: Namespace) -> Result:
 
 def _add_options(parser: ArgumentParser) -> None:
     required = {
-        "world": "the number of ranks",
         "nodes": "the number of equal nodes, with consecutive ranks on each",
         "global-batch": "samples of one optimizer step",
         "seq": "tokens of one sample",
     }
+    add_world_size(parser, "the number of ranks", required=True)
     for name, help in required.items():
         parser.add_argument(f"--{name}", type=read_count, required=True, metavar="N", help=help)
     help = "the config.json of the model, in the format of the Hugging Face Hub"

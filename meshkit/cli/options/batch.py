@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 
 from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
+from ...core.data.batch_names import COUNTERPARTS, foreign_name_error
 from ...core.data.batch_solver import solve_batch
-from ...core.errors import BatchError, Change, Fix, join_fixes
+from ...core.data.data_axes import (
+    data_choices,
+    describe_data,
+    num_data_coordinates,
+    resolve_data_axes,
+)
+from ...core.errors import BatchError, Change, Fix, SpecError, join_fixes
+from ...core.grid.axis_names import resolve_axes
+from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
+from ...core.grid.roles import unknown_axes
 from .numbers import read_count
 
 HELP = {
@@ -20,25 +30,54 @@ HELP = {
 
 
 def add_batch(parser: ArgumentParser) -> None:
-    """Add the options ``--global-batch``, ``--micro-batch`` and ``--accumulation-steps``."""
+    """Add ``--global-batch``, ``--micro-batch``, ``--accumulation-steps`` and ``--data``."""
     for name, help in HELP.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, metavar="N", help=help)
+    for name in COUNTERPARTS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=read_count, help=SUPPRESS)
+    help = 'the axes that divide the samples (default: by their names, for example "dp ep")'
+    parser.add_argument("--data", dest="data_axes", metavar="AXES", help=help)
 
 
-def read_batch(layout: Layout, args: Namespace) -> BatchPlan | None:
-    """Return the batch plan over dp, or None if none of the options was given."""
+def read_data_axes(args: Namespace, *layouts: Layout) -> tuple[Axes | None, ...]:
+    """Return the axes of ``--data`` that each grid has; None for each grid without the option."""
+    if args.data_axes is None:
+        return (None,) * len(layouts)
+    every = tuple(dict.fromkeys(axis for layout in layouts for axis in layout.axes))
+    names = resolve_axes("data", args.data_axes, every)
+    return tuple(tuple(axis for axis in names if axis in grid.axes) for grid in layouts)
+
+
+def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan | None:
+    """Return the batch plan, or None if none of the options was given.
+
+    The data axes are those of ``--data``; if they are None, the roles of the axes give them.
+    """
     given = drop_none(**{name: getattr(args, name) for name in HELP})
+    if foreign := drop_none(**{name: getattr(args, name, None) for name in COUNTERPARTS}):
+        raise foreign_name_error(foreign, given)
     if not given:
         return None
-    if "dp" not in layout.axes:
-        sizes = {"dp": 1, **layout.sizes}
-        fix = (Change(**sizes, order=" ".join(sizes)), ".")
-        raise BatchError("there is no axis dp that divides the samples.", fix=fix)
+    axes = _data_axes(layout, data)
     try:
-        return BatchPlan.of(solve_batch({"dp": layout.sizes["dp"], **given}))
+        dp = num_data_coordinates(layout.sizes, axes)
+        return BatchPlan.of(solve_batch({"dp": dp, **given}))
     except BatchError as error:
+        error.evidence += describe_data(layout.sizes, axes)
         error.fix = _batch_fix(error, given) or error.fix
+        raise
+
+
+def _data_axes(layout: Layout, data: Axes | None) -> Axes:
+    """Return the data axes; the error for an unknown role proposes ``--data``."""
+    try:
+        return resolve_data_axes(data, layout.sizes)
+    except SpecError as error:
+        if data is None and unknown_axes(layout.sizes):
+            ways = [Change(data_axes=" ".join(axes)) for axes in data_choices(layout.sizes)]
+            error.fix = (*join_fixes(ways), ".")
         raise
 
 

@@ -6,8 +6,9 @@ import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from ...core.errors import Change, SpecError
+from ...core.errors import Change, SpecError, join_fixes
 from ...core.grid.layout import Layout
+from ...core.grid.nested_experts import divide_data_axis, leave_out_experts, use_divided
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from .numbers import INTEGER, read_count
 
@@ -15,15 +16,24 @@ MAX_RANKS = 2**21  # a command takes more than a few seconds for larger grids
 
 
 def add_grid(parser: ArgumentParser) -> None:
-    """Add the options ``--world`` and ``--order``."""
+    """Add the options ``--world-size`` and ``--order``."""
     help = "the number of ranks, if a size is -1 or dp is left out"
-    parser.add_argument("--world", type=read_count, metavar="N", help=help)
+    add_world_size(parser, help)
     add_order(parser)
+
+
+def add_world_size(parser: ArgumentParser, help: str, *, required: bool = False) -> None:
+    """Add the option ``--world-size``, which ``--world`` abbreviates."""
+    flags = "--world-size", "--world"
+    parser.add_argument(*flags, type=read_count, required=required, metavar="N", help=help)
 
 
 def add_order(parser: ArgumentParser) -> None:
     """Add the option ``--order``."""
-    help = 'the axes from the outermost to the innermost (default: "pp dp ep cp sp tp")'
+    help = (
+        "the axes from the outermost to the innermost (default pp,dp,ep,cp,sp,tp); "
+        "with hyphens as in Megatron, from the innermost: tp-dp"
+    )
     parser.add_argument("--order", metavar="AXES", help=help)
 
 
@@ -34,12 +44,7 @@ def add_groups(parser: ArgumentParser) -> None:
 
 
 def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
-    """Read sizes such as ``dp=4``.
-
-    Example:
-        >>> read_axis_sizes(["dp=4", "tp=-1"])
-        {'dp': 4, 'tp': -1}
-    """
+    """Read sizes such as ``dp=4``."""
     sizes: dict[str, int] = {}
     for word in words:
         axis, equals, size = word.partition("=")
@@ -56,15 +61,22 @@ def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
 
 
 def read_layout(words: Sequence[str], args: Namespace) -> Layout:
-    """Return the layout of sizes; ``args`` has ``order`` and ``world``, either may be None."""
+    """Return the layout of sizes; ``args`` has ``order`` and ``world_size``, either may be None."""
     sizes = read_axis_sizes(words)
-    nested = ordered_sizes(sizes, args.order)
+    nested = ordered_sizes(sizes, args.order, args.world_size)
     known = math.prod(size for size in nested.values() if size != -1)
     unknown = [axis for axis, size in nested.items() if size == -1]
-    if args.world is None and unknown and (not sizes or -1 in sizes.values()):
-        fix = ("for example ", Change(world=8 * known), ".")
+    if args.world_size is None and unknown and (not sizes or -1 in sizes.values()):
+        fix = ("for example ", Change(world_size=8 * known), ".")
         raise SpecError(f"there is nothing to infer {unknown[0]} from.", fix=fix)
-    ranks = known if args.world is None else args.world
+    ranks = known if args.world_size is None else args.world_size
     if ranks > MAX_RANKS:
         raise SpecError(f"{ranks} ranks are too many.", fix=f"at most {MAX_RANKS} ranks.")
-    return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world {ranks}"))
+    try:
+        return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world-size {ranks}"))
+    except SpecError as error:
+        if divided := divide_data_axis(nested, ranks):  # a command has no views
+            dense = leave_out_experts(nested), " for the dense layers alone"
+            start = f"start {known} ranks"
+            error.fix = (*join_fixes([use_divided(nested, divided), dense, start]), ".")
+        raise

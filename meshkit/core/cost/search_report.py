@@ -38,7 +38,7 @@ def _job_lines(job: TrainingJob, title: str) -> list[str]:
     machine = job.machine
     intra_node, inter_node = machine.bandwidth_intra_node, machine.bandwidth_inter_node
     return [
-        f"{title}; {count_noun(job.world, 'rank')} on {count_noun(job.nodes, 'node')}.",
+        f"{title}; {count_noun(job.world_size, 'rank')} on {count_noun(job.nodes, 'node')}.",
         f"A step: {job.global_batch} samples of {job.seq} tokens.",
         f"A rank: {machine.memory:g} GB, {machine.flops / 1e12:.0f} TFLOP/s attained, "
         f"{intra_node:g} GB/s in a node, {inter_node:g} GB/s out of it.",
@@ -60,20 +60,8 @@ def _row(number: int, layout: RankedLayout, width: int) -> str:
 
 
 def format_commands(layout: RankedLayout, job: TrainingJob) -> list[str]:
-    r"""Return the calls that build a layout in a trainer, and the command that shows it.
-
-    Example:
-        >>> from meshkit.core.cost.machines import MACHINES
-        >>> sizes = {"dp": 8, "tp": 8}
-        >>> layout = RankedLayout(sizes, ("dp",), 2, 64, 1, "fsdp", False, 1.0, {}, 9.0)
-        >>> job = TrainingJob(64, 8, 1024, 8192, MACHINES["h100"])
-        >>> print(*format_commands(layout, job), sep="\n")
-        mesh = meshkit.build_mesh(dp=8, tp=8)
-        plan = mesh.batch(global_batch=1024, micro_batch=2)
-        meshkit plan dp=8 tp=8 --nodes 8
-    """
-    data = {"data": ("dp", "ep")} if "ep" in layout.sizes else {}
-    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch, **data}
+    """Return the calls that build a layout in a trainer, and the command that shows it."""
+    batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch}
     return [
         f"mesh = {Call('meshkit.build_mesh', kwargs=layout.sizes)}",
         f"plan = {Call('mesh.batch', kwargs=batch)}",

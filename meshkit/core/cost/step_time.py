@@ -39,27 +39,19 @@ from .memory import SHARDS, ParallelConfig, stage_layers, stage_weights
 from .transformer import ModelShape
 
 AXES = ParallelConfig._fields[:6]
-LIMITS = {"world": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}
+LIMITS = {"world_size": 2**17, "nodes": 2**17, "global_batch": 2**40, "seq": 2**40}
 ZERO1, FSDP = SHARDS.index("zero1"), SHARDS.index("fsdp")
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The ranks, the batch and the machine of a training job.
+    """The ranks, the batch and the machine of a training job."""
 
-    Attributes:
-        world: the number of ranks.
-        nodes: the number of nodes of equal size. Each holds consecutive ranks.
-        global_batch: samples in one optimizer step.
-        seq: tokens of a sample.
-        machine: the devices and links.
-    """
-
-    world: int
-    nodes: int
-    global_batch: int
-    seq: int
-    machine: Machine
+    world_size: int  # ranks
+    nodes: int  # number of equal nodes, each with consecutive ranks
+    global_batch: int  # samples in one optimizer step
+    seq: int  # tokens of a sample
+    machine: Machine  # devices and links
 
     def __post_init__(self) -> None:
         numbers = check_job(*(getattr(self, name) for name in LIMITS))
@@ -67,11 +59,13 @@ class TrainingJob:
             object.__setattr__(self, name, number)
 
 
-def check_job(world: object, nodes: object, global_batch: object, seq: object) -> dict[str, int]:
+def check_job(
+    world_size: object, nodes: object, global_batch: object, seq: object
+) -> dict[str, int]:
     """Return the numbers of a :class:`TrainingJob` as plain ints, by name."""
-    values = dict(zip(LIMITS, (world, nodes, global_batch, seq), strict=True))
+    values = dict(zip(LIMITS, (world_size, nodes, global_batch, seq), strict=True))
     numbers = {name: _check_limit(name, value) for name, value in values.items()}
-    check_divides(numbers["world"], numbers["nodes"])
+    check_divides(numbers["world_size"], numbers["nodes"])
     return numbers
 
 
@@ -105,7 +99,7 @@ def group_locality(job: TrainingJob, config: ParallelConfig, *axes: str) -> Grou
     counts as 1.
     """
     size, shared, stride = np.int64(1), np.int64(1), np.int64(1)
-    node_size = job.world // job.nodes
+    node_size = job.world_size // job.nodes
     for axis in reversed(AXES):
         extent = getattr(config, axis)
         if axis in axes:

@@ -1,6 +1,7 @@
 """BatchPlan: global batch = micro batch x accumulation steps x data-parallel size, exactly.
 
-Ranks of one sp x tp block read the same samples, so sp and tp never multiply the batch::
+Ranks of one sp x tp block read the same samples, so sp and tp never multiply the batch. The name dp
+stands for all data coordinates: those along ep, too, if a mesh has experts::
 
     one optimizer step of BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
 
@@ -17,9 +18,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..arrays import Ints
-from ..call import drop_none, public
+from ..call import checked_by, drop_none, public
 from ..errors import CoordinateError
 from ..validate import parse_integer
+from .batch_names import refuse_foreign_names
 from .batch_solver import BATCH_FIELDS, solve_batch
 from .micro_batch import MicroBatch, micro_batches
 
@@ -71,6 +73,7 @@ class BatchPlan:
 
     @classmethod
     @public("BatchPlan.solve")
+    @checked_by(refuse_foreign_names)
     def solve(
         cls,
         *,

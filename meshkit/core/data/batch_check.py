@@ -152,4 +152,4 @@ def _format_ranks(layout: Layout, ranks: Sequence[int]) -> str:
 
 def _format_coordinate(layout: Layout, rank: int, axes: Sequence[str]) -> str:
     coordinate = layout.coordinate(rank)
-    return format_sizes({axis: coordinate[axis] for axis in axes})
+    return format_sizes({axis: coordinate.get(axis, 0) for axis in axes})

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..errors import BatchError, Change
+from ..errors import BatchError, Change, Fix
+from ..text import article
 from ..validate import divisors, parse_integer
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
@@ -72,14 +73,32 @@ def _solve_uneven(sizes: Sizes, rounding: object) -> dict[str, int]:
 
 
 def _parse_size(name: str, given: Mapping[str, object]) -> int:
-    number = parse_integer(value := given[name])
+    number = _parse_number(value := given[name])
     if number is None or number < 1:
+        smallest = _batch_unit(given) if name == "global_batch" else 1
+        kind = f", {article(type(value).__name__)}" if isinstance(value, str) else ""
         raise BatchError(
-            f"{name} is {value!r}.",
+            f"{name} is {value!r}{kind}.",
             "Batches and steps are whole numbers of 1 or more.",
-            fix=f"{name}={_batch_unit(given) if name == 'global_batch' else 1}, or more.",
+            fix=_fix_of_text(name, value) or f"{name}={smallest}, or more.",
         )
     return number
+
+
+def _parse_number(value: object) -> int | None:
+    """Return an integer as a plain int, also one that a config holds as a float, such as 8.0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return parse_integer(value)
+
+
+def _fix_of_text(name: str, value: object) -> Fix:
+    """Return the fix of a number that a config holds as text, such as 1e3; "" for other values."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return ""
+    return (Change(**{name: int(number)}), ".") if number >= 1 and number.is_integer() else ""
 
 
 def _batch_unit(given: Mapping[str, object]) -> int:

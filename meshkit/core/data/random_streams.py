@@ -104,7 +104,7 @@ def select_coordinate(layout: Layout, rank: int, vary: object) -> dict[str, int]
     if axes:
         check_member(layout, rank)
     coordinate = layout.coordinate(rank) if axes else {}
-    return {axis: coordinate[axis] for axis in axes}
+    return {axis: coordinate.get(axis, 0) for axis in axes}
 
 
 def _encode(coordinate: Mapping[str, object]) -> int:

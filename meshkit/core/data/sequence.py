@@ -29,6 +29,7 @@ from ..arrays import Ints
 from ..call import public
 from ..errors import Change, CoordinateError, SpecError
 from ..grid.layout import Layout
+from ..grid.roles import CONTEXT, SEQUENCE
 from ..text import plural
 from ..validate import parse_integer
 
@@ -206,6 +207,16 @@ class SequencePlan:
         return f"length {self.length}{padding} = {parts}, {self.order}"
 
 
+def sequence_axes(layout: Layout) -> tuple[str, ...]:
+    """Return the axes that divide a sequence by their names, those of cp before those of sp.
+
+    Example:
+        >>> sequence_axes(Layout(dp=2, sp=2, cp=2)), sequence_axes(Layout(dp=2, tp=2))
+        (('cp', 'sp'), ())
+    """
+    return tuple(axis for kind in (CONTEXT, SEQUENCE) for axis in layout.axes if axis in kind)
+
+
 def plan_sequence(
     layout: Layout,
     axes: tuple[str, ...],
@@ -230,8 +241,8 @@ def plan_sequence(
         >>> print(plan_sequence(Layout(cp=2, sp=2), ("cp", "sp"), 16))
         length 16 = tokens 4 x parts 4, contiguous
     """
-    sizes = layout.sizes
-    parts = math.prod(sizes[axis] for axis in axes)
+    sizes = {axis: layout.size(axis) for axis in axes}
+    parts = math.prod(sizes.values())
     try:
         return SequencePlan(length, parts, order, pad)
     except SpecError as error:

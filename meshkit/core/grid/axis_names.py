@@ -6,6 +6,11 @@ and its ranks are the closest neighbors::
 
     pp  dp  ep  cp  sp  tp
     far ................ near
+
+Axes are listed in one grammar everywhere, the outermost first: ``"dp sp"``, ``"dp,sp"``,
+``"(dp sp)"``, ``("dp", "sp")``. ``"sp-dp"`` is Megatron's spelling. It begins with the axis that
+varies fastest, so it is read from its end and means ``"dp sp"``. An absent standard axis has size
+1.
 """
 
 from __future__ import annotations
@@ -17,65 +22,93 @@ from collections.abc import Collection, Iterable
 from ..errors import CALL, Change, SpecError, UnknownAxisError
 from ..text import article
 
+Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
+
 STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
-# Names of options, planned ones included: an axis of that name could not be passed by keyword.
+# Names of options: an axis of such a name would be a mistake, or could not be passed by keyword.
+INIT_OPTIONS = frozenset({"seed", "device", "init_method", "rank", "world_size", "local_rank"})
+BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
 RESERVED = frozenset(
     {
-        "order",
-        "sizes",
-        "groups",
-        "ranks",
-        "timeout",
-        "arrival_timeout",
-        "backend",
-        "world_size",
-        "data",
-        "place",
-        "crossing",
-        "within",
-        "across",
+        *INIT_OPTIONS,
+        *BATCH_OPTIONS,
+        *("order", "sizes", "groups", "ranks", "timeout", "arrival_timeout", "backend"),
+        *("place", "crossing", "within", "across"),
     }
 )
 
 MAX_AXES = 32  # the most dimensions that an array of numpy 1 can have
-DEFAULT_DATA_AXES = ("dp",)  # the default of every ``data=`` option
+SEPARATORS = str.maketrans(",()", "   ")
+HYPHENS = "A hyphenated order is Megatron's: all axes in one word, the fastest-varying one first."
 
 
-def parse_axes(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the axis names of ``"dp sp"`` or ``("dp", "sp")``.
+def parse_axes(names: object) -> tuple[str, ...]:
+    """Return the axis names of a text, or of texts in a sequence of any depth, outermost first.
+
+    Anything that is no text and no iterable is returned as it is, for a later check.
 
     Example:
-        >>> parse_axes("dp sp"), parse_axes(["dp", "sp"])
-        (('dp', 'sp'), ('dp', 'sp'))
+        >>> parse_axes("dp sp"), parse_axes("(dp, sp)"), parse_axes([("dp", "sp"), "tp"])
+        (('dp', 'sp'), ('dp', 'sp'), ('dp', 'sp', 'tp'))
+        >>> parse_axes("tp-dp")  # Megatron's spelling: tp varies fastest
+        ('dp', 'tp')
     """
-    return tuple(names.split() if isinstance(names, str) else names)
+    if isinstance(names, str):
+        return tuple(name for token in _tokens(names) for name in reversed(token.split("-")))
+    if isinstance(names, Iterable):
+        return tuple(name for part in names for name in parse_axes(part))
+    return (names,)  # type: ignore[return-value]
+
+
+def _tokens(text: str) -> list[str]:
+    """Return the words between blanks, commas and brackets; with one hyphen all are one word."""
+    words = text.translate(SEPARATORS).split()
+    if text.count("(") != text.count(")"):
+        raise SpecError(f"{text!r} has an open bracket.", fix=f"{' '.join(words)!r}.")
+    if len(words) > 1 and any("-" in word for word in words):
+        line = f"{text!r} mixes hyphens with other separators."
+        names = " ".join(name for word in words for name in reversed(word.split("-")) if name)
+        raise SpecError(line, HYPHENS, fix=f"blanks between all axes, as in {names!r}.")
+    return words
+
+
+def parse_axis(value: object, axes: tuple[str, ...]) -> str:
+    """Return the one axis that an argument names."""
+    names = parse_axes(value)
+    check_axes_exist(names, axes)
+    if len(names) != 1:
+        line = f"{value!r} names {len(names)} axes instead of one."
+        fix = (Change(axis=(names or axes)[0]), ", for example.")
+        raise SpecError(line, fix=fix)
+    return names[0]
 
 
 def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes that an argument names, in the order written; none for an empty value.
 
+    If none of them is present, the axes of the mesh must be standard ones too: along ``dp`` of a
+    mesh of ``replicate`` and ``shard`` something else is meant than an axis of size 1.
+
     Example:
         >>> resolve_axes("data", "dp ep", ("dp", "ep", "tp"))
         ('dp', 'ep')
     """
-    if not isinstance(value, str | tuple | list):
+    if not isinstance(value, Iterable):
         fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
         raise SpecError(f"{argument} is {value!r}.", fix=fix)
     names = parse_axes(value)
-    if names == DEFAULT_DATA_AXES and "dp" not in axes:
-        fix = f"{argument}={' '.join(axes)!r}, or those of these axes that divide the samples."
-        line = "there is no axis dp that divides the samples."
-        raise UnknownAxisError(line, fix=fix, axis="dp", axes=axes)
     check_axes_exist(names, axes)
+    if names and not {*names} & {*axes} and not {*axes} <= {*STANDARD}:
+        raise _unknown_axis_error(names[0], axes)
     return names
 
 
 def check_axes_exist(names: Iterable[str], axes: tuple[str, ...]) -> None:
-    """Check that each name is one of the axes, and that none is repeated."""
+    """Check that each name is one of the axes or an absent standard one, and none is repeated."""
     seen: set[str] = set()
     for name in names:
-        if name not in axes:
+        if name not in axes and name not in STANDARD:
             raise _unknown_axis_error(name, axes)
         if name in seen:
             raise SpecError(f"{CALL} names the axis {name} twice.", fix=f"name {name} once.")
@@ -83,10 +116,6 @@ def check_axes_exist(names: Iterable[str], axes: tuple[str, ...]) -> None:
 
 
 def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError:
-    if isinstance(name, str) and len(name.split()) > 1 and set(name.split()) <= set(axes):
-        fix = f"one str for each axis: {', '.join(repr(axis) for axis in name.split())}."
-        line = f"{name!r} is several axes in one str."
-        return UnknownAxisError(line, fix=fix, axis=name, axes=axes)
     suggestion = closest_axis(name, axes)
     return UnknownAxisError(
         f"there is no axis {name!r}.",
@@ -118,15 +147,22 @@ def check_names(names: Collection[object], *, inferable: bool = False) -> None:
         if reason:
             fix = "a short lower-case word, such as dp, sp or tp."
             if name in RESERVED:
-                fix = f"another name; {name} is an option of build_mesh or of a mesh."
+                fix = f"another name; {name} is an option of {_owner(name)}."
             raise SpecError(f"{name!r} cannot be the name of an axis.", f"It {reason}.", fix=fix)
     if not 1 <= len(names) <= MAX_AXES:
-        add_one = (Change(dp=-1 if inferable else 1), ".")
+        add_one = ("for example ", Change(dp=-1 if inferable else 1), ".")
         raise SpecError(
             f"{CALL} has {len(names)} axes.",
             f"A mesh has 1 to {MAX_AXES}.",
             fix="leave out axes of size 1." if names else add_one,
         )
+
+
+def _owner(option: object) -> str:
+    """Return the call that has an option of this name."""
+    if option in INIT_OPTIONS:
+        return "meshkit.init"
+    return "mesh.batch" if option in BATCH_OPTIONS else "build_mesh or of a mesh"
 
 
 def _name_fault(name: object) -> str | None:

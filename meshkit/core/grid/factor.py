@@ -10,26 +10,38 @@ from ..errors import CALL, Change, Fix, SpecError, join_fixes
 from ..validate import parse_integer
 from .hybrid import check_no_plain_sizes, hybrid_layout
 from .layout import Layout
-from .sizes import check_num_ranks, check_one_inferred, infer_sizes, ordered_sizes, parse_sizes
+from .sizes import (
+    check_num_ranks,
+    check_one_inferred,
+    check_sizes,
+    infer_sizes,
+    ordered_sizes,
+    read_sizes,
+)
 
 
 @public("factor_world")
 def factor_world(
     world_size: int,
+    sizes: Mapping[str, int] | None = None,
     *,
     order: str | Iterable[str] | None = None,
     within: Mapping[str, int] | None = None,
     across: Mapping[str, int] | None = None,
-    **sizes: int,
+    **axes: int,
 ) -> Layout:
     """Factor a number of ranks into a layout. Pure arithmetic: no torch, no processes.
 
     Args:
         world_size: the number of ranks.
-        order: axis names, the outermost first. None is the standard order ``pp dp ep cp sp tp``;
-            the order of the arguments does not matter.
-        **sizes: axis name to size; one may be -1. ``dp`` is inferred if it is left out, unless
-            ``order`` leaves it out too.
+        sizes: axis name to size, for example from a config. The names may be any: axes nest as
+            written, the outermost first, with standard axes among them in the standard order. If
+            all names are standard, it is the same as ``**axes``.
+        order: axis names, the outermost first: ``"tp dp"``, ``"tp,dp"``, ``("tp", "dp")``, or in
+            Megatron's spelling, the fastest-varying axis first, ``"dp-tp"``. None is the standard
+            order ``pp dp ep cp sp tp``; the order of the keywords does not matter.
+        **axes: axis name to size; one may be -1. ``dp`` is inferred if it is left out, unless
+            ``order`` leaves it out too. A name that is not standard needs ``order``.
         within: instead of ``sizes``: axis to its size on one node. Their product is the number of
             ranks of a node, which are consecutive.
         across: axis to its size over nodes. An axis may have both, and its size is
@@ -49,6 +61,8 @@ def factor_world(
         Layout(dp=4, sp=2, tp=8)
         >>> factor_world(8, order="tp dp", tp=2)
         Layout(tp=2, dp=4)
+        >>> factor_world(8, {"data": 4, "model": 2})
+        Layout(data=4, model=2)
         >>> mixed = factor_world(8, within={"dp": 2, "tp": 2}, across={"pp": 2})
         >>> mixed, factor_world(8, within={"pp": 2, "tp": 2}, across={"dp": 2}).grid.tolist()
         (Layout(pp=2, dp=2, tp=2), [[[0, 1], [4, 5]], [[2, 3], [6, 7]]])
@@ -56,12 +70,13 @@ def factor_world(
     num_ranks = parse_integer(world_size)
     if num_ranks is None or num_ranks < 1:
         line = f"world_size is {world_size!r}."
-        raise SpecError(line, fix="an int of 1 or more.", sizes=dict(sizes))
-    check_num_ranks(num_ranks, sizes)
+        raise SpecError(line, fix="an int of 1 or more.", sizes=dict(axes))
+    merged, order = read_sizes(sizes, axes, order)
+    check_num_ranks(num_ranks, merged)
     if within is not None or across is not None:
-        check_no_plain_sizes(sizes, across)
+        check_no_plain_sizes(merged, across)
         return hybrid_layout(num_ranks, within, across, order)
-    ordered = ordered_sizes(sizes, order)
+    ordered = ordered_sizes(merged, order, num_ranks)
     return Layout(ranks=None, **infer_sizes(ordered, num_ranks, f"world_size = {num_ranks}"))
 
 
@@ -92,7 +107,7 @@ def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, ran
     if not parts:
         fix = ("for example ", Change(actor=-1 if world_size is not None else 4), ".")
         raise SpecError(f"{CALL} names no part.", fix=fix)
-    sizes = parse_sizes(parts)
+    sizes = check_sizes(parts, any_name=True)
     check_one_inferred(sizes)
     if world_size is not None or -1 in sizes.values():
         sizes = _infer_part(sizes, world_size)

@@ -14,19 +14,18 @@ other, and computes nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..arrays import Ints
 from ..call import Call
 from ..errors import CALL, Change, SpecError
 from ..text import count_noun
-from .axis_names import check_axes_exist, parse_axes
+from .axis_names import STANDARD, check_axes_exist, parse_axes
 from .layout import Layout
 from .rank_order import RankOrder
-from .sizes import check_sizes, infer_sizes, ordered_sizes, view_sizes
-
-AVERAGED = ("dp", "cp", "sp")  # gradients are averaged over those of these that are present
+from .roles import gradient_axes, unknown_axes
+from .sizes import STANDARD_AXES, check_sizes, infer_sizes, ordered_sizes, view_sizes
 
 Axes = tuple[str, ...]
 Order = str | Iterable[str] | None
@@ -53,22 +52,16 @@ class GroupPlan:
     Attributes:
         layout: the grid.
         axis_sets: the axes of every group that can be looked up, each once: the whole mesh ``()``,
-            every axis, the axes over which gradients are averaged, and the requested ones.
+            every axis, the axes over which gradients are averaged, those of experts, and the
+            requested ones.
         requested: the axes of the groups that the caller requested in addition, as written.
+        keys: axis set to its axes longer than 1. Equal keys mean equal groups.
     """
 
     layout: Layout
     axis_sets: tuple[Axes, ...]
-    requested: tuple[Axes, ...] = ()
-
-    @cached_property
-    def keys(self) -> dict[Axes, Axes]:
-        """The key of each axis set: the axes longer than 1. Equal keys mean equal groups."""
-        shape = dict(zip(self.layout.axes, self.layout.shape, strict=True))
-        return {
-            axes: tuple([axis for axis in axes or self.layout.axes if shape[axis] > 1])
-            for axes in self.axis_sets
-        }
+    requested: tuple[Axes, ...]
+    keys: Mapping[Axes, Axes] = field(compare=False)
 
     @classmethod
     def of(cls, layout: Layout, groups: str | Sequence[str | Iterable[str]] = ()) -> GroupPlan:
@@ -90,18 +83,32 @@ class GroupPlan:
             >>> [(step.axes, step.members.shape) for step in plan.steps]
             [((), (1, 8)), (('dp',), (2, 4)), (('sp',), (4, 2)), (('tp',), (8, 1))]
         """
-        requested = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
-        for axes in requested:
+        listed = _parse_groups([groups] if isinstance(groups, str) else groups) if groups else ()
+        for axes in listed:
             check_axes_exist(axes, layout.axes)
-        averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
-        usual: list[Axes] = [(), *((axis,) for axis in layout.axes), averaged]
+        requested = tuple(names for axes in listed if (names := _drop_absent(axes, layout)))
+        sizes = layout.sizes
+        if not sizes.keys() <= STANDARD_AXES and unknown_axes(sizes):
+            # the gradient groups are not known, so only the standard names have groups together
+            sizes = {axis: size for axis, size in sizes.items() if axis in STANDARD_AXES}
+        averaged = gradient_axes(sizes), gradient_axes(sizes, experts=True)
+        usual: list[Axes] = [(), *((axis,) for axis in layout.axes), *averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
-        axis_sets = [whole.get(axes, axes) for axes in (*usual, *requested)]
-        return cls(layout, tuple(dict.fromkeys(axis_sets)), requested)
+        axis_sets = dict.fromkeys([whole.get(axes, axes) for axes in (*usual, *requested)])
+        long = {axis for axis, size in zip(layout.axes, layout.shape, strict=True) if size > 1}
+        keys = {
+            axes: tuple([axis for axis in axes or layout.axes if axis in long])
+            for axes in axis_sets
+        }
+        return cls(layout, tuple(axis_sets), requested, keys)
 
     def has(self, axes: Axes) -> bool:
-        """Return whether the plan has the group over these axes, whatever the sizes are."""
-        return axes in self.axis_sets or axes == self.layout.axes
+        """Return whether the plan has the group over these axes, whatever the sizes are.
+
+        An absent standard axis changes no group, so it is passed over.
+        """
+        names = _drop_absent(axes, self.layout)
+        return not names or names in self.axis_sets or names == self.layout.axes
 
     def group_key(self, axes: Axes) -> Axes:
         """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.
@@ -109,7 +116,7 @@ class GroupPlan:
         No axes mean the whole mesh. An empty key is a group of one.
         """
         sizes = self.layout.sizes
-        return tuple(axis for axis in axes or self.layout.axes if sizes[axis] > 1)
+        return tuple(axis for axis in axes or self.layout.axes if sizes.get(axis, 1) > 1)
 
     @cached_property
     def steps(self) -> tuple[GroupStep, ...]:
@@ -121,6 +128,12 @@ class GroupPlan:
         for axes, key in self.keys.items():
             first.setdefault(key, axes)
         return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
+
+    @property
+    def needs_group_of_one(self) -> bool:
+        """Whether an absent standard axis needs a group of one rank that no step creates."""
+        has_absent = not set(STANDARD) <= set(self.layout.axes)
+        return has_absent and () not in self.keys.values()
 
 
 def plan_groups(
@@ -159,10 +172,11 @@ def plan_groups(
             raise SpecError(f"{CALL} gives ranks beside within and across.", fix=fix)
         layout = hybrid_layout(world_size, within, across, order)
     elif ranks is None:
-        inferred = infer_sizes(ordered_sizes(sizes, order), world_size, evidence)
+        inferred = infer_sizes(ordered_sizes(sizes, order, world_size), world_size, evidence)
         layout = Layout.of(inferred)
     else:
-        ordered, positions = ordered_sizes(sizes, order), RankOrder.of(ranks, None)
+        positions = RankOrder.of(ranks, None)
+        ordered = ordered_sizes(sizes, order, len(positions))
         check_in_world(int(positions.array().max()), world_size, evidence)
         held = f"ranks has {len(positions)}"
         inferred = infer_sizes(ordered, len(positions), held, owner="ranks=", can_start=False)
@@ -222,13 +236,18 @@ def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = Non
         built_by: the call that built the mesh; None for the call that raises the error.
     """
     existing = ", ".join("(" + " ".join(names) + ")" for names in plan.axis_sets if names)
-    groups = [" ".join(names) for names in (*plan.requested, axes)]
+    groups = [" ".join(names) for names in (*plan.requested, _drop_absent(axes, plan.layout))]
     return SpecError(
         f"the mesh has no group over {' '.join(axes)}.",
         f"It has groups over {existing}; a getter never creates one.",
         fix=f"{built_by.with_args(groups=groups)}." if built_by else (Change(groups=groups), "."),
         sizes=plan.layout.sizes,
     )
+
+
+def _drop_absent(axes: Axes, layout: Layout) -> Axes:
+    """Return the axes without the standard ones that a layout does not have."""
+    return tuple(axis for axis in axes if axis in layout.axes)
 
 
 def _parse_groups(groups: object) -> tuple[Axes, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import CoordinateError
 from ..text import count_noun
-from .axis_names import check_axes_exist
+from .axis_names import Names, check_axes_exist, parse_axes
 from .layout import Layout
 
 
@@ -20,7 +22,7 @@ def check_member(layout: Layout, rank: int) -> None:
         )
 
 
-def group_rank(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
+def group_rank(layout: Layout, rank: int, axes: Iterable[Names]) -> int:
     """Return the rank within its group over the axes, as ``dist.get_group_rank`` does.
 
     It is the row-major index of the coordinate along the axes as listed, the last one fastest.
@@ -32,8 +34,9 @@ def group_rank(layout: Layout, rank: int, axes: tuple[str, ...]) -> int:
         >>> group_rank(Layout(dp=4, sp=2), 5, ("dp",)), group_rank(Layout(dp=4, sp=2), 5, ())
         (2, 5)
     """
-    check_axes_exist(axes, layout.axes)
+    names = parse_axes(axes)
+    check_axes_exist(names, layout.axes)
     index, coordinate, sizes = 0, layout.coordinate(rank), layout.sizes
-    for axis in axes or layout.axes:
-        index = index * sizes[axis] + coordinate[axis]
+    for axis in names or layout.axes:
+        index = index * sizes.get(axis, 1) + coordinate.get(axis, 0)
     return index

@@ -26,29 +26,22 @@ from ..validate import (
     check_integers,
     parse_integer,
 )
-from .axis_names import check_axes_exist
+from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
+from .option_names import check_view_names
 from .rank_order import RankOrder, unknown_rank_error
-from .sizes import check_complete, check_sizes, infer_sizes
-from .strides import (
-    AxisStrides,
-    Strides,
-    axis_strides,
-    coalesce,
-    group_start,
-    indices,
-    offsets,
-    select,
-    shift_position,
-)
+from .sizes import check_complete, check_sizes, infer_sizes, merge_sizes
+from .strides import AxisStrides, Strides, group_start, indices, offsets, shift_position
 
 
 class Layout:
     """A named grid of ranks: immutable, comparable, hashable, O(axes) in memory.
 
     Args:
+        sizes: axis name to size as a mapping; the same as ``**axes``.
         ranks: the rank at each grid position, in row-major order; None means that each rank equals
             its position. A range takes no memory, any other order one array.
-        **sizes: axis name to size, the outermost axis first; the last axis varies fastest.
+        **axes: axis name to size, the outermost axis first; the last axis varies fastest. Names
+            may be any, in the order written.
 
     Attributes:
         axes: the axis names, the outermost first.
@@ -78,17 +71,41 @@ class Layout:
     _axis_strides: AxisStrides
 
     @public("Layout")
-    def __init__(self, /, *, ranks: Sequence[int] | Ints | None = None, **sizes: int) -> None:
-        checked = check_sizes(sizes)
+    def __init__(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        /,
+        *,
+        ranks: Sequence[int] | Ints | None = None,
+        **axes: int,
+    ) -> None:
+        checked = check_sizes(axes if sizes is None else merge_sizes(sizes, axes))
         check_complete(checked)
         num_ranks = math.prod(checked.values())
-        _set(self, checked, None if ranks is None else RankOrder.of(ranks, num_ranks))
+        layout = Layout.of(checked, None if ranks is None else RankOrder.of(ranks, num_ranks))
+        for name in self.__slots__:
+            object.__setattr__(self, name, getattr(layout, name))
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], rank_order: RankOrder | None = None) -> Layout:
         """Return the layout of sizes that are checked already; with no order, rank = position."""
-        layout = cls.__new__(cls)
-        _set(layout, sizes, rank_order)
+        layout, shape = cls.__new__(cls), tuple(sizes.values())
+        num_ranks = stride = math.prod(shape)
+        axis_strides = []
+        for axis, size in sizes.items():
+            stride //= size
+            axis_strides.append((axis, size, stride))
+        rank_order = RankOrder(range(num_ranks)) if rank_order is None else rank_order
+        attributes = {
+            "axes": tuple(sizes),
+            "shape": shape,
+            "num_ranks": num_ranks,
+            "rank_order": rank_order,
+            "ranks": rank_order.ranks,
+            "_axis_strides": tuple(axis_strides),
+        }
+        for name, value in attributes.items():  # from then on the layout is immutable
+            object.__setattr__(layout, name, value)
         return layout
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -103,6 +120,11 @@ class Layout:
         return {axis: size for axis, size, _ in self._axis_strides}
 
     @property
+    def sizes_text(self) -> str:
+        """The sizes as errors and reports show them: ``"dp=4 sp=2"``."""
+        return " ".join([f"{axis}={size}" for axis, size, _ in self._axis_strides])
+
+    @property
     def grid(self) -> Ints:
         """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks)."""
         grid = self.rank_order.array().reshape(self.shape)
@@ -110,16 +132,15 @@ class Layout:
         return grid
 
     @public("layout.size")
-    def size(self, *axes: str) -> int:
+    def size(self, *axes: Names) -> int:
         """Return the product of the sizes of the axes; without axes, the number of ranks.
 
         Raises:
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes(axes)
-        product = 1
+        names, product = self._parse_axes(axes), 1
         for axis, size, _ in self._axis_strides:
-            if axis in axes or not axes:
+            if axis in names or not names:
                 product *= size
         return product
 
@@ -146,6 +167,8 @@ class Layout:
         """
         check_axes_exist(coordinate, self.axes)
         check_coordinate_complete(coordinate, self.axes)
+        for axis in coordinate.keys() - set(self.axes):  # absent standard axes, of size 1
+            check_index(axis, coordinate[axis], 1)
         position = 0
         for axis, size, stride in self._axis_strides:
             position += check_index(axis, coordinate[axis], size) * stride
@@ -171,7 +194,7 @@ class Layout:
         return indices(positions, self._axis_strides)
 
     @public("layout.groups")
-    def groups(self, *axes: str) -> Ints:
+    def groups(self, *axes: Names) -> Ints:
         """Return all groups over the axes.
 
         Args:
@@ -184,8 +207,8 @@ class Layout:
         Raises:
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes(axes)
-        inner = axes or self.axes
+        names = self._parse_axes(axes) or self.axes
+        inner = [axis for axis in names if axis in self.axes]
         outer = [axis for axis in self.axes if axis not in inner]
         dims = [self.axes.index(axis) for axis in (*outer, *inner)]
         group_size = math.prod([self.shape[dim] for dim in dims[len(outer) :]])
@@ -194,7 +217,7 @@ class Layout:
         return groups
 
     @public("layout.peers")
-    def peers(self, rank: int, *axes: str) -> Ints:
+    def peers(self, rank: int, *axes: Names) -> Ints:
         """Return the group of one rank over the axes, with the rank itself.
 
         Args:
@@ -208,13 +231,11 @@ class Layout:
             CoordinateError: if the rank is not in the layout.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes(axes)
-        position = self._position(rank)
-        steps = select(self._axis_strides, axes or self.axes)
+        steps, position = self._steps(axes), self._position(rank)
         return self.rank_order.take(group_start(position, steps) + offsets(steps))
 
     @public("layout.strides")
-    def strides(self, *axes: str) -> Strides:
+    def strides(self, *axes: Names) -> Strides:
         """Return size and stride of a group over the axes, in as few steps as possible. O(axes).
 
         Equal strides mean equal groups, in this layout and in every :meth:`view` of it: the same
@@ -228,8 +249,13 @@ class Layout:
             >>> dense.strides("dp", "sp"), dense.view(shard=8, tp=2).strides("shard")
             (((8, 2),), ((8, 2),))
         """
-        self._check_axes(axes)
-        return coalesce(select(self._axis_strides, axes or self.axes))
+        merged: list[tuple[int, int]] = []
+        for size, stride in self._steps(axes):
+            if size > 1 and merged and merged[-1][1] == size * stride:
+                merged[-1] = (merged[-1][0] * size, stride)
+            elif size > 1:
+                merged.append((size, stride))
+        return tuple(merged)
 
     @public("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
@@ -245,16 +271,16 @@ class Layout:
             CoordinateError: if the rank is not in the layout, or ``shift`` is not an int.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes((axis,))
-        _, size, stride = self._axis_strides[self.axes.index(axis)]
+        name = axis if axis in self.axes else parse_axis(axis, self.axes)
+        ((size, stride),) = self._steps((name,))
         position = self._position(rank)
         steps = shift if type(shift) is int else check_integer("shift", shift)
         target = shift_position(position, size, stride, steps, wrap=wrap)
         return None if target is None else self.rank_order.at(target)
 
     @public("layout.ring")
-    def ring(self, rank: int, axis: str) -> Ints:
-        """Return the ranks around an axis, this one first: int64 (size of the axis,).
+    def ring(self, rank: int, axis: Names) -> Ints:
+        """Return the ranks around an axis, or around several, this one first: int64 (size,).
 
         Ring attention sends to the second rank and receives from the last one. After i steps a
         rank holds the block of ``ring[-i]``. The ring of an axis of size 1 is the rank itself.
@@ -265,7 +291,8 @@ class Layout:
             CoordinateError: if the rank is not in the layout.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        return np.roll(self.peers(rank, axis), -self.coordinate(rank)[axis])
+        ranks = self.peers(rank, axis)
+        return np.roll(ranks, -int((ranks == rank).argmax()))
 
     @public("layout.rearrange")
     def rearrange(self, pattern: str, /, **sizes: int) -> Ints:
@@ -288,11 +315,12 @@ class Layout:
         return rearrange_grid(self.grid, self.axes, pattern, sizes)
 
     @public("layout.view")
-    def view(self, /, **sizes: int) -> Layout:
+    def view(self, sizes: Mapping[str, int] | None = None, /, **axes: int) -> Layout:
         """Return the same ranks in the same order, with another factorization.
 
         Args:
-            **sizes: the new axes in the caller's order, the outermost first; one may be -1.
+            sizes: axis name to size as a mapping; the same as ``**axes``.
+            **axes: the new axes in the caller's order, the outermost first; one may be -1.
 
         Raises:
             SpecError: if the product is not ``num_ranks``.
@@ -302,7 +330,8 @@ class Layout:
             Layout(replicate=2, shard=4)
         """
         evidence = f"{self!r} has {self.num_ranks} ranks"
-        checked = check_sizes(sizes, inferable=True)
+        check_view_names(axes)
+        checked = check_sizes(merge_sizes(sizes, axes), inferable=True)
         complete = infer_sizes(
             checked, self.num_ranks, evidence, owner="the layout", can_start=False
         )
@@ -329,10 +358,10 @@ class Layout:
 
     def _repr_html_(self) -> str:
         """Return the picture for a notebook, or the text if there are more than 1024 ranks."""
-        from ..draw.svg import MAX_NOTEBOOK_RANKS, escape, notebook_html
+        from ..draw.svg import MAX_NOTEBOOK_RANKS, notebook_html
 
         small = self.num_ranks <= MAX_NOTEBOOK_RANKS
-        return notebook_html(self.axes, self.grid) if small else f"<pre>{escape(str(self))}</pre>"
+        return notebook_html(self.axes, self.grid) if small else f"<pre>{self}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
         """Return the grid as text, with one rank in brackets.
@@ -344,11 +373,19 @@ class Layout:
         position = None if mark is None else self.rank_order.find(mark)
         return draw_positions(self.axes, self.shape, self.rank_order.at, mark=position, width=width)
 
-    def _check_axes(self, axes: tuple[str, ...]) -> None:
+    def _parse_axes(self, axes: tuple[Names, ...]) -> tuple[str, ...]:
+        """Return the axes that a caller names, after a check; absent standard ones included."""
         if len(axes) == 1 and axes[0] in self.axes:  # the usual case
-            return
-        if any(axis not in self.axes or axes.count(axis) > 1 for axis in axes):
-            check_axes_exist(axes, self.axes)
+            return axes  # type: ignore[return-value]
+        names = parse_axes(axes)
+        check_axes_exist(names, self.axes)
+        return names
+
+    def _steps(self, axes: tuple[Names, ...]) -> Strides:
+        """Return size and stride of some axes, or of all, in order; an absent one has size 1."""
+        names = self._parse_axes(axes) or self.axes
+        steps = {axis: (size, stride) for axis, size, stride in self._axis_strides}
+        return tuple([steps.get(name, (1, 1)) for name in names])
 
     def _position(self, rank: int) -> int:
         number = rank if type(rank) is int else check_integer("rank", rank)
@@ -356,20 +393,3 @@ class Layout:
         if position is None:
             raise unknown_rank_error(number, self, self.rank_order)
         return position
-
-
-def _set(layout: Layout, sizes: Mapping[str, int], rank_order: RankOrder | None) -> None:
-    """Set the attributes of a new layout, which is immutable from then on."""
-    shape = tuple(sizes.values())
-    num_ranks = math.prod(shape)
-    rank_order = RankOrder(range(num_ranks)) if rank_order is None else rank_order
-    attributes = {
-        "axes": tuple(sizes),
-        "shape": shape,
-        "num_ranks": num_ranks,
-        "rank_order": rank_order,
-        "ranks": rank_order.ranks,
-        "_axis_strides": axis_strides(sizes, num_ranks),
-    }
-    for name, value in attributes.items():
-        object.__setattr__(layout, name, value)

@@ -8,68 +8,83 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ..call import Call
 from ..errors import CALL, Change, Fix, SpecError, join_fixes
 from ..text import article, count_noun, format_sizes
 from ..validate import parse_integer
 from .axis_names import STANDARD, check_names, closest_axis, parse_axes
+from .nested_experts import (
+    dense_mesh_and_view,
+    describe_divided,
+    divide_data_axis,
+    use_divided,
+)
+from .option_names import check_options
+
+Order = str | Iterable[str] | None
 
 MAX_RANKS = 2**63 - 1  # the largest int64
 STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
 
-def check_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
+def check_sizes(
+    sizes: Mapping[str, object], *, inferable: bool = False, any_name: bool = False
+) -> dict[str, int]:
     """Return the sizes as plain ints, each 1 or more, or -1, after a check of the names."""
-    if not sizes or not sizes.keys() <= STANDARD_AXES:
+    if not any_name and not (sizes and sizes.keys() <= STANDARD_AXES):
+        check_options(sizes, ())
         check_names(sizes, inferable=inferable)
-    return parse_sizes(sizes, inferable=inferable)
-
-
-def parse_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
-    """Return the sizes as plain ints, as :func:`check_sizes` does, for names of any kind."""
     return {
         name: size
         if type(size) is int and size >= 1  # the usual case
-        else _parse_size(name, sizes, inferable=inferable)
+        else _parse_size(name, sizes)
         for name, size in sizes.items()
     }
 
 
-def _parse_size(name: str, sizes: Mapping[str, object], *, inferable: bool) -> int:
+def _parse_size(name: str, sizes: Mapping[str, object]) -> int:
     size = sizes[name]
     number = parse_integer(size)
     if number is not None and (number >= 1 or number == -1):
         return number
     text = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
+    left_out = size is None and len(sizes) > 1
     raise SpecError(
         f"the size of {name} is {text}.",
-        "A size is an int of 1 or more, or -1 for the one to be inferred.",
-        fix=(Change(**{name: _guess_size(sizes, size, inferable=inferable)}), "."),
+        "A size is an int of 1 or more, or -1.",
+        "1 switches an axis off, and -1 infers one size from the number of ranks.",
+        fix=(Change(**{name: None if left_out else _guess_size(size)}), "."),
         sizes=dict(sizes),
     )
 
 
-def _guess_size(sizes: Mapping[str, object], size: object, *, inferable: bool) -> int:
-    """Return 4 for ``"4"`` and 4.0; for other values -1 if that can be inferred, or else 1."""
+def _guess_size(size: object) -> int:
+    """Return 4 for ``"4"`` and 4.0; for other values 1, which switches the axis off."""
     try:
         number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = 0
-    return number if number >= 1 else (-1 if inferable and -1 not in sizes.values() else 1)
+    return max(number, 1)
 
 
-def check_one_inferred(sizes: Mapping[str, int]) -> None:
-    """Check that at most one size is -1: of two, only the product could be inferred."""
+def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None = None) -> None:
+    """Check that at most one size is -1: of two, only the product could be inferred.
+
+    Args:
+        sizes: axis name to size.
+        given: the axes that the caller named; None for all. The fix infers one of these.
+    """
     unknown = [name for name, size in sizes.items() if size == -1]
     if len(unknown) > 1:
-        first, *others = unknown
+        first = next((name for name in unknown if given is None or name in given), unknown[0])
+        ones = {name: 1 for name in unknown if name != first}
         hint = "; dp is inferred if it is left out." if "dp" in unknown else "."
         raise SpecError(
             f"{CALL} leaves the sizes of {' and '.join(unknown)} open.",
             f"Only one size can be inferred{hint}",
-            fix=(Change(**{first: -1}, **dict.fromkeys(others, 1)), "."),
+            fix=(Change(**{first: -1}, **ones), "."),
             sizes=dict(sizes),
         )
 
@@ -107,15 +122,43 @@ def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, objec
     return {**mapping, **axes}
 
 
-def ordered_sizes(sizes: Mapping[str, object], order: str | Iterable[str] | None) -> dict[str, int]:
+def read_sizes(
+    sizes: object, axes: Mapping[str, object], order: Order
+) -> tuple[Mapping[str, object], Order]:
+    """Return the sizes given as a mapping with those given by keyword, and the order of the axes.
+
+    The axes of a mapping nest as written if one of their names is not standard, and such an axis
+    needs no position. By keyword it needs one, since it may be a misspelt option.
+    """
+    merged = merge_sizes(sizes, axes)
+    if order is not None or sizes is None or not axes.keys() <= STANDARD_AXES:
+        return merged, order
+    mapping = [name for name in merged if name not in axes]
+    written = [*mapping, *sorted(axes, key=STANDARD.index)]
+    if {*mapping} <= STANDARD_AXES:
+        check_standard_order({name: merged[name] for name in mapping}, as_mapping=True)
+        return merged, None
+    nested = {name: merged[name] for name in written}
+    check_standard_order(nested, as_mapping=True)
+    return nested, written
+
+
+def ordered_sizes(
+    sizes: Mapping[str, object], order: Order, num_ranks: int | None = None
+) -> dict[str, int]:
     """Return the checked sizes with dp, the outermost axis first, before the -1 is inferred."""
+    if not sizes.keys() <= STANDARD_AXES:
+        check_options(sizes, () if order is not None else sizes)
     inferable = "dp" in sizes or order is not None
     checked = check_sizes(sizes, inferable=inferable) if sizes else {}  # no sizes: dp alone
-    return order_axes(checked, order)
+    return order_axes(checked, order, num_ranks=num_ranks)
 
 
 def order_axes(
-    sizes: Mapping[str, int], order: str | Iterable[str] | None, *, can_add_dp: bool = True
+    sizes: Mapping[str, int],
+    order: Order,
+    *,
+    num_ranks: int | None = None,
 ) -> dict[str, int]:
     """Return the sizes with dp, the outermost axis first.
 
@@ -125,62 +168,98 @@ def order_axes(
     """
     if order is None:
         if not sizes.keys() <= STANDARD_AXES:
-            raise _no_position_error(sizes)
+            raise _no_position_error(sizes, num_ranks)
         names: tuple[str, ...] = tuple(n for n in STANDARD if n in sizes or n == "dp")
     else:
-        names = _parse_order(order)
-        _check_order(sizes, names, can_add_dp=can_add_dp)
+        names = _parse_order(order, sizes)
+        _check_order(sizes, names, num_ranks)
     ordered = {name: sizes.get(name, -1) for name in names}
     if [*ordered.values()].count(-1) > 1:
-        check_one_inferred(ordered)
+        check_one_inferred(ordered, sizes)
     return ordered
 
 
-def view_sizes(sizes: Mapping[str, int], order: str | Iterable[str] | None) -> dict[str, int]:
+def view_sizes(sizes: Mapping[str, int], order: Order) -> dict[str, int]:
     """Return the sizes of a view, the outermost axis first: as written, or in ``order``."""
     if order is not None:
-        return order_axes(sizes, order, can_add_dp=False)
-    written = [name for name in sizes if name in STANDARD]
-    standard = sorted(written, key=STANDARD.index)
-    if written != standard:
-        remaining = iter(standard)
-        names = [next(remaining) if name in STANDARD else name for name in sizes]
-        reordered = format_sizes({name: sizes[name] for name in names}, ", ")
-        raise SpecError(
-            f"{' '.join(written)} is not the standard order, {' '.join(standard)}.",
-            "A view keeps the order in which its axes are written, the outermost first.",
-            fix=(f"{reordered}; or ", Change(order=" ".join(sizes)), ", if it is intended."),
-            sizes=dict(sizes),
-        )
+        return order_axes(sizes, order)
+    check_standard_order(sizes)
     return dict(sizes)
 
 
-def _parse_order(order: object) -> tuple[str, ...]:
+def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = False) -> None:
+    """Check that the standard axes among the sizes are written in the standard order.
+
+    Args:
+        sizes: axis name to size, as written.
+        as_mapping: whether they were given as a mapping, which the fix writes in order.
+    """
+    written = [name for name in sizes if name in STANDARD]
+    standard = sorted(written, key=STANDARD.index)
+    if written == standard:
+        return
+    remaining = iter(standard)
+    names = [next(remaining) if name in STANDARD else name for name in sizes]
+    reordered = {name: sizes[name] for name in names}
+    keywords = format_sizes(reordered, ", ")
+    raise SpecError(
+        f"{' '.join(written)} is not the standard order, {' '.join(standard)}.",
+        "These axes nest in the order in which they are written, the outermost first.",
+        fix=(
+            Change(sizes=reordered) if as_mapping else keywords,
+            "; or ",
+            Change(order=" ".join(sizes)),
+            ", if it is intended.",
+        ),
+        sizes=dict(sizes),
+    )
+
+
+def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the axes of an order. Megatron's names all its axes, also those without a size."""
     if isinstance(order, Iterable):
-        return parse_axes(order)
+        names = parse_axes(order)
+        is_megatron = isinstance(order, str) and "-" in order
+        absent = STANDARD_AXES - sizes.keys() - {"dp"} if is_megatron else ()
+        return tuple(name for name in names if name not in absent)
     fix = ("for example ", Change(order="dp tp"), ".")
     raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
 
 
-def _no_position_error(sizes: Mapping[str, int]) -> SpecError:
+def _no_position_error(sizes: Mapping[str, int], num_ranks: int | None) -> SpecError:
     """Return the error for the first axis without a position in the standard order."""
-    name = next(name for name in sizes if name not in STANDARD)
-    suggestion = closest_axis(name, STANDARD)
-    dp = () if -1 in sizes.values() else ("dp",)
-    order = " ".join(dict.fromkeys((*dp, *sizes)))
-    hint = f"did you mean {suggestion}? Or " if suggestion else ""
+    unknown = [name for name in sizes if name not in STANDARD]
+    suggestions = {name: closest_axis(name, STANDARD) for name in unknown}
+    renamed = {new: sizes[name] for name, new in suggestions.items() if new and new not in sizes}
+    name, change = unknown[0], Change(**dict.fromkeys(unknown), **renamed)
+    position = _order_fix(sizes, " ".join(sizes), num_ranks)
     return SpecError(
         f"the axis {name} has no standard position.",
         f"The standard order is {' '.join(STANDARD)}, the outermost axis first.",
-        fix=(f"{hint}give its position: ", Change(order=order), "."),
+        "An axis of another name may be a misspelt option, unless order= names it.",
+        fix=(
+            *(("did you mean ", change, "? Or ") if len(renamed) == len(unknown) else ()),
+            *("give its position: ", *position, "."),
+        ),
         sizes=dict(sizes),
         axis=name,
         axes=STANDARD,
-        suggestion=suggestion,
+        suggestion=suggestions[name],
     )
 
 
-def _check_order(sizes: Mapping[str, int], names: tuple[str, ...], *, can_add_dp: bool) -> None:
+def _order_fix(
+    sizes: Mapping[str, int], order: str, num_ranks: int | None
+) -> tuple[str | Change, ...]:
+    """Return the call with another order; words if its sizes do not fit the ranks then."""
+    names = order.split()
+    is_open = -1 in sizes.values() or any(name not in sizes for name in names)
+    if num_ranks is None or is_open or math.prod(sizes.values()) == num_ranks:
+        return (Change(order=order),)
+    return (f"order={order!r}, with sizes whose product is {num_ranks}",)
+
+
+def _check_order(sizes: Mapping[str, int], names: tuple[str, ...], num_ranks: int | None) -> None:
     """Check that the order names each axis once."""
     if names:
         check_names(names)
@@ -193,10 +272,11 @@ def _check_order(sizes: Mapping[str, int], names: tuple[str, ...], *, can_add_dp
     evidence += [f"{n} is in order but has no size." for n in unsized]
     evidence += [f"{n} has a size but is not in order." for n in missing]
     evidence += [f"{n} appears twice in order." for n in repeated]
-    complete = "dp" in sizes or -1 in sizes.values() or not can_add_dp
-    dp = [] if complete else ["dp"]  # with dp, any number of ranks fits
-    valid = " ".join(dict.fromkeys(dp + [n for n in names if n not in unsized] + missing))
-    fix = (Change(order=valid), ".")
+    valid = " ".join(dict.fromkeys([n for n in names if n not in unsized] + missing))
+    fix: Fix = (*_order_fix(sizes, valid, num_ranks), ".")
+    if not valid:  # no size is given at all
+        sized = f"a size for each axis of order, as in {unsized[0]}=2." if unsized else ""
+        fix = sized or (Change(order=None), ".")
     raise SpecError("order does not match the sizes.", *evidence, fix=fix, sizes=dict(sizes))
 
 
@@ -223,12 +303,17 @@ def infer_sizes(
     if unknown is None and num_ranks == known:
         return dict(sizes)
     product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size != -1)
+    divided = divide_data_axis(sizes, num_ranks)
     need = count_noun(known, "rank") if unknown is None else f"a multiple of {known} ranks"
-    ways = [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
-    ways += [*_change_one_size(sizes, known, num_ranks, can_start=can_start)]
+    ways: list[Fix] = [use_divided(sizes, divided)] if divided else []
+    ways += dense_mesh_and_view(sizes, divided) if divided and can_start else []
+    ways += [*_start_other_ranks(sizes, known, num_ranks)] if can_start else []
+    if not divided:
+        ways += [*_change_one_size(sizes, known, num_ranks, can_start=can_start)]
     raise SpecError(
         f"{CALL} needs {need}, {owner} has {num_ranks}.",
         f"{product} = {known}; {evidence}.",
+        *([describe_divided(sizes, divided)] if divided else []),
         fix=(*join_fixes(ways or [f"sizes whose product is {num_ranks}"]), "."),
         sizes=dict(sizes),
         world_size=num_ranks,

@@ -18,8 +18,10 @@ import numpy as np
 
 from ..arrays import Ints
 from ..data.batch import BatchPlan
+from ..data.data_axes import Axes, num_data_coordinates, resolve_data_axes
 from ..draw.table import format_items, format_table
 from ..grid.layout import Layout
+from ..grid.roles import unknown_axes
 from ..text import count_noun, format_range, summarize_ranks
 from .job import headline
 
@@ -28,31 +30,17 @@ WEIGHT_AXES = ("pp", "tp")
 
 @dataclass(frozen=True)
 class Moves:
-    """The weights that ranks must fetch after a change of layout.
+    """The weights that ranks must fetch after a change of layout."""
 
-    Attributes:
-        parts_before: the number of parts of the weights before.
-        parts_after: the number of parts after.
-        held: the share of its new part that a rank holds already, to the ranks with that share.
-        total: the fetches of all ranks together, in sizes of the whole model.
-        lost: the number of parts before that no staying rank holds.
-    """
-
-    parts_before: int
+    parts_before: int  # of the weights
     parts_after: int
-    held: Mapping[Fraction, Ints]
-    total: Fraction
-    lost: int
+    held: Mapping[Fraction, Ints]  # share of the new part that a rank holds, to these ranks
+    total: Fraction  # fetches of all ranks, in sizes of the whole model
+    lost: int  # parts before that no staying rank holds
 
 
 def weight_moves(before: Layout, after: Layout) -> Moves:
-    """Return the weights to fetch after a change of layout. Cost: O(num_ranks).
-
-    Example:
-        >>> moves = weight_moves(Layout(dp=2, tp=2), Layout(dp=4))
-        >>> [(str(share), ranks.tolist()) for share, ranks in moves.held.items()], moves.total
-        ([('1/2', [0, 1, 2, 3])], Fraction(2, 1))
-    """
+    """Return the weights to fetch after a change of layout. Cost: O(num_ranks)."""
     num_before, num_after = num_weight_parts(before), num_weight_parts(after)
     stay = np.arange(min(before.num_ranks, after.num_ranks), dtype=np.int64)
     kept = np.zeros(after.num_ranks, dtype=np.int64)  # of num_before
@@ -93,42 +81,34 @@ def axis_index(layout: Layout, axis: str, ranks: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Difference:
-    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`.
-
-    Attributes:
-        before: the old layout.
-        after: the new layout.
-        groups: axis to the ranks whose group over it changes in members or order. Ranks of only
-            one layout are included. An axis of size 1 that the other layout lacks changes no
-            group of the staying ranks.
-        data: the staying ranks that own other samples than before.
-        moves: the weights that a checkpoint must move.
-    """
+    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`."""
 
     before: Layout
     after: Layout
-    groups: Mapping[str, Ints]
-    data: Ints
+    groups: Mapping[str, Ints]  # axis to the ranks whose group over it differs or is new or gone
+    data_axes: tuple[Axes, Axes] | None  # before and after; None if unknown
+    data: Ints | None  # staying ranks that own other samples than before; None if unknown
     moves: Moves
 
     @classmethod
-    def of(cls, before: Layout, after: Layout, batch: BatchPlan | None = None) -> Difference:
+    def of(
+        cls,
+        before: Layout,
+        after: Layout,
+        batch: BatchPlan | None = None,
+        *,
+        data: tuple[Axes | None, Axes | None] = (None, None),
+    ) -> Difference:
         """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks).
 
-        Example:
-            >>> diff = Difference.of(Layout(dp=4, sp=2), Layout(dp=2, sp=4))
-            >>> {axis: ranks.tolist() for axis, ranks in diff.groups.items()}
-            {'dp': [0, 1, 2, 3, 4, 5, 6, 7], 'sp': [0, 1, 2, 3, 4, 5, 6, 7]}
+        The axes that divide the samples are ``data``; if one is None, the roles of the axes give
+        them.
         """
         axes = dict.fromkeys((*before.axes, *after.axes))
         groups = {axis: _changed_group_ranks(before, after, axis) for axis in axes}
-        return cls(
-            before,
-            after,
-            groups,
-            _changed_data_ranks(before, after, batch),
-            weight_moves(before, after),
-        )
+        data_axes = _data_axes(before, after, data)
+        changed = data_axes and _changed_data_ranks(before, after, data_axes, batch)
+        return cls(before, after, groups, data_axes, changed, weight_moves(before, after))
 
     @property
     def stay(self) -> int:
@@ -142,7 +122,7 @@ class Difference:
             "before": self.before.sizes,
             "after": self.after.sizes,
             "groups": {axis: ranks.tolist() for axis, ranks in self.groups.items()},
-            "data": self.data.tolist(),
+            "data": None if self.data is None else self.data.tolist(),
             "checkpoint": {**vars(self.moves), "held": held, "total": str(self.moves.total)},
         }
 
@@ -169,12 +149,25 @@ def _changed_group_ranks(before: Layout, after: Layout, axis: str) -> Ints:
     return np.arange(first, largest, dtype=np.int64)
 
 
-def _changed_data_ranks(before: Layout, after: Layout, batch: BatchPlan | None) -> Ints:
+def _data_axes(
+    before: Layout, after: Layout, data: tuple[Axes | None, Axes | None]
+) -> tuple[Axes, Axes] | None:
+    """Return the axes that divide the samples before and after; None if one is unknown."""
+    pairs = [*zip((before.sizes, after.sizes), data, strict=True)]
+    if any(axes is None and unknown_axes(sizes) for sizes, axes in pairs):
+        return None
+    first, second = (resolve_data_axes(axes, sizes) for sizes, axes in pairs)
+    return first, second
+
+
+def _changed_data_ranks(
+    before: Layout, after: Layout, data: tuple[Axes, Axes], batch: BatchPlan | None
+) -> Ints:
     """Return the staying ranks that own other samples of a step."""
     stay, _ = _num_staying(before, after)
     ranks = np.arange(stay, dtype=np.int64)
-    was, now = axis_index(before, "dp", ranks), axis_index(after, "dp", ranks)
-    dp = before.sizes.get("dp", 1), after.sizes.get("dp", 1)
+    was, now = _data_index(before, data[0], ranks), _data_index(after, data[1], ranks)
+    dp = _num_data(before, data[0]), _num_data(after, data[1])
     if batch is None:
         return np.flatnonzero((was != now) | (dp[0] != dp[1]))
     # micro batches d, d + dp, ... below `cuts`: two runs are equal if their first two are equal
@@ -182,6 +175,18 @@ def _changed_data_ranks(before: Layout, after: Layout, batch: BatchPlan | None) 
     firsts = np.minimum(was, cuts) != np.minimum(now, cuts)
     seconds = np.minimum(was + dp[0], cuts) != np.minimum(now + dp[1], cuts)
     return np.flatnonzero(firsts | seconds)
+
+
+def _data_index(layout: Layout, axes: Axes, ranks: Ints) -> Ints:
+    """Return the data coordinate of each rank: its index along the axes, the last one fastest."""
+    index = np.zeros_like(ranks)
+    for axis in axes:
+        index = index * layout.sizes[axis] + axis_index(layout, axis, ranks)
+    return index
+
+
+def _num_data(layout: Layout, axes: Axes) -> int:
+    return num_data_coordinates(layout.sizes, axes)
 
 
 def _num_staying(before: Layout, after: Layout) -> tuple[int, int]:
@@ -196,11 +201,18 @@ def _rank_facts(difference: Difference) -> Iterator[tuple[str, str]]:
     if largest > stay:
         verb = "leave" if difference.before.num_ranks == largest else "join"
         yield "ranks", f"{stay} stay, {largest - stay} {verb}: {format_range(stay, largest - 1)}"
-    sizes = [str(layout.sizes.get("dp", 1)) for layout in (difference.before, difference.after)]
-    yield (
-        "data",
-        f"dp {' -> '.join(sizes)}; {summarize_ranks(difference.data)} own other samples of a step",
-    )
+    yield "data", _describe_change(difference)
+
+
+def _describe_change(difference: Difference) -> str:
+    """Return the data coordinates before and after, and the ranks that own other samples."""
+    if difference.data_axes is None or difference.data is None:
+        sizes = {**difference.before.sizes, **difference.after.sizes}
+        return f"unknown, as no role is known for {' and '.join(unknown_axes(sizes))}: --data AXES"
+    before, after = difference.data_axes
+    name = " ".join(dict.fromkeys((*before, *after))) or "no axis"
+    change = f"{_num_data(difference.before, before)} -> {_num_data(difference.after, after)}"
+    return f"{name} {change}; {summarize_ranks(difference.data)} own other samples of a step"
 
 
 def _move_facts(moves: Moves) -> Iterator[tuple[str, str]]:
@@ -218,10 +230,5 @@ def _move_facts(moves: Moves) -> Iterator[tuple[str, str]]:
 
 
 def _format_models(total: Fraction) -> str:
-    """Return a number of models as text.
-
-    Example:
-        >>> _format_models(Fraction(0)), _format_models(Fraction(3, 2))
-        ('nothing', '1.5 times the model, all ranks together')
-    """
+    """Return a number of models as text."""
     return f"{float(total):.4g} times the model, all ranks together" if total else "nothing"

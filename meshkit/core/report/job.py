@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from ..arrays import Ints
 from ..call import Call
 from ..data.batch import BatchPlan
+from ..data.data_axes import Axes, describe_data, resolve_data_axes
 from ..draw.node_boxes import draw_node_boxes
 from ..draw.table import format_items, format_table
 from ..errors import SpecError, format_error
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
-from ..text import count_noun, format_sizes, summarize
+from ..text import count_noun, summarize
 from ..topology.crossing import Crossing, crossings
 from ..topology.crossing_policy import suggest_fix
 from ..topology.placement import Placement
@@ -22,50 +23,30 @@ from ..topology.topology import Topology
 
 @dataclass(frozen=True)
 class AxisRow:
-    """One axis of a layout.
-
-    Attributes:
-        axis: its name.
-        size: its size.
-        stride: the positions between two neighboring indices.
-        groups: the number of its groups.
-        first_group: the ranks of the first group.
-        crossing: the number of groups on several nodes; None if the topology is unknown.
-        spans: the maximum number of nodes of one group; None likewise.
-    """
+    """One axis of a layout."""
 
     axis: str
     size: int
-    stride: int
+    stride: int  # positions between two neighboring indices
     groups: int
     first_group: tuple[int, ...]
-    crossing: int | None
-    spans: int | None
+    crossing: int | None  # groups on several nodes; None if the topology is unknown
+    spans: int | None  # nodes of one group at most; None likewise
 
 
 @dataclass(frozen=True)
 class JobReport:
-    """The report of a job before it runs. Create it with :meth:`of`.
-
-    Attributes:
-        layout: the layout of the mesh.
-        topology: the nodes of its ranks; None if unknown.
-        axes: a row for each axis.
-        groups_per_rank: process groups of one rank, the default group included.
-        groups: process groups in all, the default group included.
-        batch: the batch plan, or None.
-        warnings: likely causes of slow communication. Each quotes ``build_mesh`` in its fix.
-        placement: the reasons for the order of ranks; None without placement.
-    """
+    """The report of a job before it runs. Create it with :meth:`of`."""
 
     layout: Layout
     topology: Topology | None
     axes: tuple[AxisRow, ...]
-    groups_per_rank: int
-    groups: int
+    groups_per_rank: int  # process groups of one rank, the default group included
+    groups: int  # process groups in all, the default group included
     batch: BatchPlan | None
-    warnings: tuple[SpecError, ...]
+    warnings: tuple[SpecError, ...]  # causes of slow communication; each quotes ``build_mesh``
     placement: Placement | None = None
+    data: tuple[str, ...] = ()  # the axes that divide the samples, unless that is dp alone
 
     @classmethod
     def of(
@@ -74,14 +55,12 @@ class JobReport:
         topology: Topology | None = None,
         batch: BatchPlan | None = None,
         *,
+        data: Axes | None = None,
         placement: Placement | None = None,
     ) -> JobReport:
         """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
 
-        Example:
-            >>> report = JobReport.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
-            >>> report.groups_per_rank, report.groups
-            (4, 15)
+        The data axes of the batch are ``data``; if it is None, the roles of the axes give them.
         """
         layout = plan.layout
         crossing = {} if topology is None else crossings(layout, topology)
@@ -90,7 +69,9 @@ class JobReport:
         keys = {plan.group_key(axes) for axes in plan.axis_sets}
         groups = sum(layout.num_ranks // (layout.size(*key) if key else 1) for key in keys)
         warnings = () if topology is None else tuple(_warnings(layout, topology, crossing))
-        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement)
+        axes = () if batch is None else resolve_data_axes(data, layout.sizes)
+        divided = describe_data(layout.sizes, axes)
+        return cls(layout, topology, rows, len(keys), groups, batch, warnings, placement, divided)
 
     @property
     def nodes(self) -> Ints | None:
@@ -173,14 +154,9 @@ def format_job(report: JobReport, *, width: int = 80, ascii: bool = False) -> st
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
-    """Return one line with the sizes, the number of ranks and, if known, the nodes.
-
-    Example:
-        >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
-        ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
-    """
+    """Return one line with the sizes, the number of ranks and, if known, the nodes."""
     ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
-    return f"{format_sizes(layout.sizes)}: {ranks}"
+    return f"{layout.sizes_text}: {ranks}"
 
 
 def _axis_cells(row: AxisRow) -> list[str]:
@@ -201,5 +177,6 @@ def _facts(report: JobReport) -> list[tuple[str, str]]:
     per_rank = f"{report.groups_per_rank} on each rank, the default group included"
     facts = [("groups", f"{per_rank}; {report.groups} in all")]
     facts += [("batch", str(report.batch))] if report.batch else []
+    facts += [("", line.removesuffix(".")) for line in report.data]
     facts += [("placed", str(report.placement))] if report.placement else []
     return facts + [("warning", format_warning(warning)) for warning in report.warnings]

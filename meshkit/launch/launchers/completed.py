@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping, MutableMapping
 
 from .endpoint import FIRST_PORT, NUM_PORTS
-from .table import LAUNCHERS, SPAWN
+from .table import LAUNCHERS, SPAWN, matching_launchers
 from .variables import COMPLETED, Env
 from .world import EXPORTED, World
 
@@ -54,7 +54,7 @@ def without_completed(env: Env) -> Env:
     In a process that this one has started, torchrun or the user may have set another rank since.
     Then only the place of this process on its node is removed, unless it was set too.
     """
-    if COMPLETED not in env or any(row.matches(env) for row in COMPLETE):
+    if COMPLETED not in env or any(row in COMPLETE for row in matching_launchers(env)):
         return env
     identity, added = json.loads(env[COMPLETED])
     unchanged = {name for name, value in added.items() if env.get(name) == value}

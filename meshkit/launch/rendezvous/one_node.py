@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..launchers.world import World
-from ..store.process import process_stat
+from ..store.rank_lease import process_stat
 
 SOURCE = "one node: a file named after the launcher's process"
 MAX_ANCESTORS = 64

@@ -27,7 +27,7 @@ from ...core.errors import RankTimeoutError, SpawnError, SpecError
 from ...core.text import format_ranks
 from ...core.validate import parse_integer
 from ..launchers.completed import free_port
-from ..timeouts import Time, parse_timeout
+from ..store.deadline import Time, parse_timeout
 from .habits import COUNTERPARTS, check_arguments_fit, check_no_launcher
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, child_environment, run_rank

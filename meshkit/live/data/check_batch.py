@@ -16,7 +16,7 @@ from ...core.data.batch_check import (
 )
 from ...core.grid.layout import Layout
 from ...core.text import article
-from ..groups.all_gather import all_gather
+from ..groups.all_gather import gather_bytes
 
 PLAIN = int | float | str | bytes | bool | None
 DIGEST_BYTES = 32
@@ -48,12 +48,12 @@ def check_batches(
     details = own.packed()
     head = own.digest() + len(details).to_bytes(8, "little") + bytes([bool(own.fault)])
     coordinates = data_coordinates(layout, data)  # in the order of the group
-    heads = dict(zip(coordinates, _gather_bytes(head, HEAD_BYTES, group, device), strict=True))
+    heads = dict(zip(coordinates, gather_bytes(head, HEAD_BYTES, group, device), strict=True))
     digests = {rank: row[:DIGEST_BYTES] for rank, row in heads.items()}
     if not (any(row[-1] for row in heads.values()) or digests_conflict(digests, coordinates)):
         return
     sizes = [int.from_bytes(row[DIGEST_BYTES:-1], "little") for row in heads.values()]
-    rows = _gather_bytes(details, max(sizes), group, device)
+    rows = gather_bytes(details, max(sizes), group, device)
     packed = [row[:size] for row, size in zip(rows, sizes, strict=True)]
     batches = dict(zip(coordinates, map(BatchDigest.unpacked, packed), strict=True))
     raise batch_conflict_error(layout, data, batches)
@@ -101,12 +101,3 @@ def _describe_leaf(leaf: object) -> str:
 
 def _digest(content: bytes | memoryview) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-
-def _gather_bytes(
-    content: bytes, size: int, group: dist.ProcessGroup, device: torch.device
-) -> list[bytes]:
-    """Return the bytes of every rank of the group, each padded to one size."""
-    padded = bytearray(content.ljust(size, b"\0"))
-    rows = all_gather(torch.frombuffer(padded, dtype=torch.uint8).to(device), group)
-    return [row.cpu().numpy().tobytes() for row in rows]

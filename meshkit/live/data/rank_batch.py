@@ -16,7 +16,6 @@ from ...core.call import public
 from ...core.data.batch import BatchPlan
 from ...core.data.micro_batch import MicroBatch
 from ...core.errors import CoordinateError, SpecError
-from ...core.grid.axis_names import DEFAULT_DATA_AXES
 from ...core.text import count_noun
 
 MAX_TOKENS = 2**40  # tokens of a micro batch, so that the sum over any job fits an int64
@@ -44,7 +43,7 @@ class RankBatch:
     """
 
     plan: BatchPlan
-    axes: tuple[str, ...] = DEFAULT_DATA_AXES
+    axes: tuple[str, ...]
     data_index: int | None = None
 
     @property

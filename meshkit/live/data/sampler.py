@@ -15,6 +15,7 @@ from ...core.data.sampler_state import State, epoch_state, parse_count, resume_e
 from ...core.errors import BatchError
 from ...core.text import article
 from ...core.validate import parse_integer
+from .double_batching import check_not_batched_again
 
 
 class MicroBatchSampler(Sampler[list[int]]):
@@ -85,7 +86,12 @@ class MicroBatchSampler(Sampler[list[int]]):
         return self._pass.micro_batches(step)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin a pass over the current epoch, or over the next one if that has ended."""
+        """Begin a pass over the current epoch, or over the next one if that has ended.
+
+        Raises:
+            BatchError: if ``DataLoader(sampler=...)`` would batch the micro batches again.
+        """
+        check_not_batched_again(self)
         last = self._pass
         next_epoch = replace(last, number=last.number + 1, begin=0)
         self._pass = next_epoch if self._has_ended else replace(last)

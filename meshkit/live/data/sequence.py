@@ -18,8 +18,6 @@ from ...core.text import count_noun
 from ...core.validate import parse_integer
 from ..groups.all_gather import all_gather
 
-DEFAULT_AXES = ("sp",)
-
 
 @dataclass(frozen=True, eq=False)
 class SequenceShard:
@@ -46,6 +44,13 @@ class SequenceShard:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return a copy without the group, for example for a DataLoader's worker."""
         return SequenceShard, (self.plan, self.part, self.device, _no_group)
+
+    def __copy__(self) -> SequenceShard:
+        return self
+
+    def __deepcopy__(self, memo: object) -> SequenceShard:
+        """Return the shard itself, with its group: it is immutable, and a model may keep it."""
+        return self
 
     @cached_property
     def positions(self) -> Tensor:

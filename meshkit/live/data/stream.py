@@ -14,6 +14,7 @@ from ...core.data.epoch import SampleOrder
 from ...core.data.micro_batch import MicroBatch, micro_batches
 from ...core.data.sampler_state import VERSION, State, parse_count, read_position, read_state
 from ...core.errors import BatchError, Change
+from .double_batching import check_not_batched_again
 
 Sample = TypeVar("Sample")
 
@@ -71,7 +72,12 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         return [*micro_batches(*share)]
 
     def __iter__(self) -> Iterator[list[Sample]]:
-        """Read the stream from its beginning; yield the micro batches of this rank and worker."""
+        """Read the stream from its beginning; yield the micro batches of this rank and worker.
+
+        Raises:
+            BatchError: if ``DataLoader(stream)`` has a batch size, and would batch them again.
+        """
+        check_not_batched_again(self)
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         stream = islice(self._dataset, self._begin, None)

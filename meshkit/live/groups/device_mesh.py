@@ -1,12 +1,13 @@
 """Make torch's DeviceMesh from existing groups, after a check of their members.
 
 ``DeviceMesh.from_group`` checks only the number of groups. Here each group must hold exactly the
-ranks of the layout, in that order, before torch receives it.
+ranks of the layout, in that order, before torch receives it. All DeviceMeshes of one mesh are
+slices of one root over all its ranks: FSDP2 and tensor parallelism of one model need one root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,31 +15,50 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ...core.arrays import Ints
 from ...core.errors import SpecError
+from ...core.grid.axis_names import Names
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.grid.pattern import parse_axis_pattern
+from ...launch.torch_internals import can_slice, slice_device_mesh
+from .mesh_groups import MeshGroups
 
 GroupOf = Callable[..., dist.ProcessGroup]
 
 
 def device_mesh(
-    layout: Layout, rank: int, group_of: GroupOf, device_type: str, pattern: str | None
+    mesh: MeshGroups, group_of: GroupOf, device_type: str, pattern: Names | None
 ) -> DeviceMesh:
-    """Return a DeviceMesh over existing groups. Local; no group is created."""
+    """Return a slice of the root DeviceMesh of a mesh. Local; no group is created."""
+    layout = mesh.plan.layout
     single = tuple((axis,) for axis in layout.axes)
     parts = single if pattern is None else parse_axis_pattern(pattern, layout.axes)
-    names = tuple("_".join(part) for part in parts)
     groups = [group_of(*part) for part in parts]
     for part, group in zip(parts, groups, strict=True):
-        check_members(part, group, layout.peers(rank, *part))
+        check_members(part, group, layout.peers(mesh.rank, *part))
+    if not can_slice():
+        return _make_root(layout, mesh.rank, parts, groups, device_type)
+    if mesh.root is None:
+        whole = groups if parts == single else [group_of(*part) for part in single]
+        mesh.root = _make_root(layout, mesh.rank, single, whole, device_type)
+    if parts == single:
+        return mesh.root
+    dims = {"_".join(part): layout.strides(*part) for part in parts}
+    return slice_device_mesh(mesh.root, dims, groups)
+
+
+def _make_root(
+    layout: Layout,
+    rank: int,
+    parts: tuple[Axes, ...],
+    groups: Sequence[dist.ProcessGroup],
+    device_type: str,
+) -> DeviceMesh:
+    """Return a DeviceMesh that is no slice of another one."""
+    names = tuple("_".join(part) for part in parts)
     if len(groups) == 1:
         return DeviceMesh.from_group(groups[0], device_type, mesh_dim_names=names)
-    return DeviceMesh.from_group(
-        groups,
-        device_type,
-        mesh=torch.from_numpy(sub_grid(layout, rank, parts)),
-        mesh_dim_names=names,
-    )
+    grid = torch.from_numpy(sub_grid(layout, rank, parts))
+    return DeviceMesh.from_group([*groups], device_type, mesh=grid, mesh_dim_names=names)
 
 
 def sub_grid(layout: Layout, rank: int, parts: tuple[Axes, ...]) -> Ints:

@@ -11,8 +11,7 @@ from ...core.call import format_value
 from ...core.draw.table import format_rows
 from ...core.text import count_noun
 from ...launch.torch_internals import timeout_of
-from .mesh_groups import MeshGroups
-from .registry import GroupKey, GroupRegistry
+from .mesh_groups import GroupKey, GroupRegistry, MeshGroups
 
 
 @dataclass(frozen=True)
@@ -70,17 +69,22 @@ class GroupsReport:
 
 
 def report_groups(mesh: MeshGroups) -> GroupsReport:
-    """Return every group of the open views that this rank holds, the largest first. Local."""
+    """Return every group of the open views that this rank holds, the largest first. Local.
+
+    A group of one rank that only absent axes have is left out.
+    """
     mesh.check_open()
     registry, views = mesh.registry, mesh.registry.open_views
     keys_of: dict[dist.ProcessGroup, list[GroupKey]] = {}
     for key in dict.fromkeys(key for view in views.values() for key in view.groups):
+        if not registry.uses(key):
+            continue
         origin, group = registry.find(key)
         held = dist.group.WORLD if origin == "default" else group
         if held is not None:  # an external group stands for all groups of equal members
             keys_of.setdefault(held, []).append(key)
     entries = [_entry(registry, group, keys) for group, keys in keys_of.items()]
-    names = {view_id: view.name for view_id, view in views.items()}
+    names = {view_id: view.layout.sizes_text for view_id, view in views.items()}
     return GroupsReport(mesh.rank, names, tuple(sorted(entries, key=lambda e: -len(e.members))))
 
 

@@ -8,10 +8,11 @@ from functools import partial
 
 import torch
 
+from ...core.grid.axis_names import Names
 from ...core.report.verification import Verification
-from ...launch.agreement.consensus import Participants
+from ...launch.agreement.proposal import Participants
 from ...launch.current_job import Job
-from ...launch.timeouts import Time, parse_timeout
+from ...launch.store.deadline import Time, parse_timeout
 from ...launch.torch_internals import timeout_of
 from ..groups.mesh_groups import MeshGroups
 from ..setup.proposal import describe_coordinate
@@ -22,7 +23,7 @@ from .verify import verify_groups
 
 
 def wait_at_barrier(
-    mesh: MeshGroups, job: Job, axes: tuple[str, ...], timeout: Time | None
+    mesh: MeshGroups, job: Job, axes: tuple[Names, ...], timeout: Time | None
 ) -> None:
     """Wait for the ranks of this rank's group. See :meth:`meshkit.Mesh.barrier`."""
     group, device = mesh.collective_group(axes), job.world.device
@@ -50,7 +51,7 @@ def verify_mesh(
         return verify_groups(mesh.plan.layout, mesh.rank, mesh.groups.by_key, device)
 
 
-def _participants(mesh: MeshGroups, job: Job, axes: tuple[str, ...]) -> Participants | None:
+def _participants(mesh: MeshGroups, job: Job, axes: tuple[Names, ...]) -> Participants | None:
     """Return the ranks of a group at the store; None if there is no store."""
     ranks = sorted(mesh.plan.layout.peers(mesh.rank, *axes).tolist())
     digest = hashlib.sha256(str(ranks).encode()).hexdigest()  # one prefix for equal groups

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 from ...core.call import Call
 from ...core.grid.group_plan import Axes, GroupPlan, plan_view
+from ...core.grid.option_names import check_view_names
 from ...core.grid.sizes import merge_sizes
 from ...launch.current_job import Job
-from ...launch.timeouts import Time, parse_timeout
-from ..groups.create import check_orders
+from ...launch.store.deadline import Time, parse_timeout
+from ..groups.create import GroupOptions, GroupTimeouts, check_orders
 from ..groups.mesh_groups import MeshGroups
-from ..groups.options import GroupOptions, GroupTimeouts
 from .proposal import MeshProposal, announcing_failure
 
 
@@ -34,6 +34,7 @@ def propose_view(
     call = Call("mesh.view", () if sizes is None else (sizes,), keywords, ("sizes",))
     with announcing_failure(job.world, call):
         mesh.check_open()
+        check_view_names(axes)
         plan = plan_view(mesh.plan.layout, merge_sizes(sizes, axes), order, groups)
         check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout, options.timeouts.default)

@@ -125,7 +125,7 @@ def test_from_eight_ranks_to_json_and_a_search(
     }
     (tmp_path / "r.json").write_text(out)
     model = ["--model", str(ROOT / "examples/llama-3-8b.json"), "--links", str(tmp_path / "r.json")]
-    job = ["--world", "8", "--nodes", "1", "--global-batch", "8", "--seq", "8192", "--json"]
+    job = ["--world-size", "8", "--nodes", "1", "--global-batch", "8", "--seq", "8192", "--json"]
     assert main(["search", *job, *model]) == 0
     links = json.loads(capfd.readouterr().out)["job"]["machine"]
     assert {one["levels"][0] for one in reported["results"]} == {"inside"}

@@ -57,7 +57,7 @@ def test_a_batch_lists_the_ranks_that_read_other_samples(answer: Answers) -> Non
 
 
 def test_a_size_is_inferred_where_it_is_open(answer: Answers) -> None:
-    text = answer("diff dp=2 'sp=2 dp=-1' --world 8")[1]
+    text = answer("diff dp=2 'sp=2 dp=-1' --world-size 8")[1]
     assert text.startswith("before  dp=2: 2 ranks\nafter   dp=4 sp=2: 8 ranks\n")
 
 
@@ -72,13 +72,13 @@ def test_axes_without_a_standard_place_stand_as_written(answer: Answers) -> None
         (
             "diff x=2 y=-1",
             'meshkit diff "x=2" "y=-1": there is nothing to infer y from.\n'
-            '  Fix: for example meshkit diff "x=2" "y=-1" --world 8.',
+            '  Fix: for example meshkit diff "x=2" "y=-1" --world-size 8.',
         ),
         (
-            "diff 'dp=-1 tp=4' dp=2 --world 6",
-            'meshkit diff "dp=-1 tp=4" "dp=2" --world 6 needs a multiple of 4 ranks, '
+            "diff 'dp=-1 tp=4' dp=2 --world-size 6",
+            'meshkit diff "dp=-1 tp=4" "dp=2" --world-size 6 needs a multiple of 4 ranks, '
             "the world has 6.\n"
-            "  tp 4 = 4; --world 6.\n"
+            "  tp 4 = 4; --world-size 6.\n"
             "  Fix: start 4 or 8 ranks.",
         ),
         (
@@ -101,21 +101,36 @@ def test_what_cannot_be_is_one_message_and_misuse(
     assert answer(command) == (2, "", error + "\n")
 
 
-def test_a_batch_without_dp_names_sizes_that_can_be_typed(answer: Answers) -> None:
-    assert answer('diff "x=4" "dp=4" --global-batch 8 --micro-batch 2') == (
+def test_a_batch_over_an_unknown_role_asks_for_the_data_axes(answer: Answers) -> None:
+    line = 'meshkit diff "x=4" "dp=4" --global-batch 8 --micro-batch 2'
+    assert answer(line.removeprefix("meshkit ")) == (
         2,
         "",
-        'meshkit diff "x=4" "dp=4" --global-batch 8 --micro-batch 2: there is no axis dp that '
-        "divides the samples.\n"
-        '  Fix: meshkit diff "dp=1 x=4" "dp=4" --global-batch 8 --micro-batch 2.\n',
+        f"{line}: nothing says whether ranks along x share samples.\n"
+        "  The roles of the axes, by their names: x unknown.\n"
+        f"  Fix: {line} --data x, or {line} --data ''.\n",
     )
+    code, text, _ = answer(f"{line.removeprefix('meshkit ')} --data 'x dp'")
+    assert code == 0
+    assert "data      x dp 4 -> 4; 0 ranks own other samples of a step\n" in text
+
+
+def test_samples_of_an_unknown_role_are_unknown(answer: Answers) -> None:
+    _, text, _ = answer('diff "x=4" "dp=4"')
+    assert "data      unknown, as no role is known for x: --data AXES\n" in text
+    assert '"data": null' in answer('diff "x=4" "dp=4" --json')[1]
+
+
+def test_experts_carved_out_of_dp_own_the_samples_that_they_had(answer: Answers) -> None:
+    _, text, _ = answer('diff "dp=8" "dp=2 ep=4" --global-batch 32 --micro-batch 2')
+    assert "data      dp ep 8 -> 8; 0 ranks own other samples of a step\n" in text
 
 
 def test_the_options_of_a_batch_stay_in_a_fix(answer: Answers) -> None:
     batch = "--global-batch 100 --micro-batch 3"
     code, _, printed = answer(f'diff "ep=-1 pp=3 tp=8" "seq=1 dp=-1 cp=1" {batch}')
     assert code == 2
-    fix = f'meshkit diff "ep=1 pp=3 tp=8 dp=-1" "seq=1 dp=-1 cp=1" {batch}.'
+    fix = f'meshkit diff "ep=-1 pp=3 tp=8 dp=1" "seq=1 dp=-1 cp=1" {batch}.'
     assert printed.splitlines()[-1] == f"  Fix: {fix}"
 
 
@@ -128,5 +143,5 @@ def test_two_million_ranks(answer: Answers) -> None:
 
 
 def test_the_fix_works(answer: Answers) -> None:
-    assert answer('diff "x=2" "y=-1" --world 8')[0] == 0
+    assert answer('diff "x=2" "y=-1" --world-size 8')[0] == 0
     assert answer('diff "dp=4 sp=2" "dp=2 sp=2 tp=2"')[0] == 0

@@ -37,7 +37,9 @@ def test_one_rank(answer: Answers) -> None:
 
 
 def test_one_rank_as_json(answer: Answers) -> None:
-    code, text, _ = answer(f"explain 5 sp=2 --world 8 --nodes 2 {BATCH} --seq 16 --seed 0 --json")
+    code, text, _ = answer(
+        f"explain 5 sp=2 --world-size 8 --nodes 2 {BATCH} --seq 16 --seed 0 --json"
+    )
     assert code == 0
     reported = json.loads(text)
     plan = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
@@ -181,10 +183,10 @@ def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
             "  Fix: meshkit explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000.",
         ),
         (
-            "explain 5 dp=4 sp=2 --world 6",
-            "meshkit explain 5 dp=4 sp=2 --world 6 needs 8 ranks, the world has 6.\n"
-            "  dp 4 x sp 2 = 8; --world 6.\n"
-            "  Fix: start 8 ranks, or meshkit explain 5 sp=2 --world 6, which gives dp=3.",
+            "explain 5 dp=4 sp=2 --world-size 6",
+            "meshkit explain 5 dp=4 sp=2 --world-size 6 needs 8 ranks, the world has 6.\n"
+            "  dp 4 x sp 2 = 8; --world-size 6.\n"
+            "  Fix: start 8 ranks, or meshkit explain 5 sp=2 --world-size 6, which gives dp=3.",
         ),
         (
             "explain 5 four",

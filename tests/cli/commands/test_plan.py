@@ -120,7 +120,9 @@ def test_without_nodes_it_is_the_grid_alone(answer: Answers) -> None:
 
 
 def test_the_json(answer: Answers) -> None:
-    code, text, _ = answer(f"plan dp=-1 tp=2 --world 8 --nodes 2 --groups 'dp tp' --json {BATCH}")
+    code, text, _ = answer(
+        f"plan dp=-1 tp=2 --world-size 8 --nodes 2 --groups 'dp tp' --json {BATCH}"
+    )
     assert code == 0
     reported = json.loads(text)
     assert reported["axes"][0] == {
@@ -144,9 +146,11 @@ def test_the_json(answer: Answers) -> None:
 
 
 def test_sizes_are_nested_and_inferred_as_in_build_mesh(answer: Answers) -> None:
-    assert answer("plan tp=2 sp=2 --world 12")[1].startswith("dp=3 sp=2 tp=2: 12 ranks\n")
+    assert answer("plan tp=2 sp=2 --world-size 12")[1].startswith("dp=3 sp=2 tp=2: 12 ranks\n")
     assert answer("plan tp=2 sp=2")[1].startswith("dp=1 sp=2 tp=2: 4 ranks\n")
-    assert answer("plan tp=2 dp=-1 --world 4 --order 'tp dp'")[1].startswith("tp=2 dp=2: 4 ranks\n")
+    assert answer("plan tp=2 dp=-1 --world-size 4 --order 'tp dp'")[1].startswith(
+        "tp=2 dp=2: 4 ranks\n"
+    )
 
 
 def test_nodes_that_differ(answer: Answers) -> None:
@@ -158,15 +162,15 @@ def test_nodes_that_differ(answer: Answers) -> None:
     ("command", "error"),
     [
         (
-            "plan dp=4 sp=2 --world 6",
-            "meshkit plan dp=4 sp=2 --world 6 needs 8 ranks, the world has 6.\n"
-            "  dp 4 x sp 2 = 8; --world 6.\n"
-            "  Fix: start 8 ranks, or meshkit plan sp=2 --world 6, which gives dp=3.",
+            "plan dp=4 sp=2 --world-size 6",
+            "meshkit plan dp=4 sp=2 --world-size 6 needs 8 ranks, the world has 6.\n"
+            "  dp 4 x sp 2 = 8; --world-size 6.\n"
+            "  Fix: start 8 ranks, or meshkit plan sp=2 --world-size 6, which gives dp=3.",
         ),
         (
             "plan dp=-1 tp=2",
             "meshkit plan dp=-1 tp=2: there is nothing to infer dp from.\n"
-            "  Fix: for example meshkit plan dp=-1 tp=2 --world 16.",
+            "  Fix: for example meshkit plan dp=-1 tp=2 --world-size 16.",
         ),
         (
             "plan dp=4 sp=3 --nodes 5",
@@ -209,16 +213,44 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "or meshkit plan dp=4 --global-batch 100 --micro-batch 1.",
         ),
         (
-            "plan tp=8 --order tp --global-batch 4 --micro-batch 1",
-            "meshkit plan tp=8 --order tp --global-batch 4 --micro-batch 1: "
-            "there is no axis dp that divides the samples.\n"
-            "  Fix: meshkit plan tp=8 dp=1 --order 'dp tp' --global-batch 4 --micro-batch 1.",
+            "plan x=8 --order x --global-batch 8 --micro-batch 1",
+            "meshkit plan x=8 --order x --global-batch 8 --micro-batch 1: "
+            "nothing says whether ranks along x share samples.\n"
+            "  The roles of the axes, by their names: x unknown.\n"
+            "  Fix: meshkit plan x=8 --order x --global-batch 8 --micro-batch 1 --data x, "
+            "or meshkit plan x=8 --order x --global-batch 8 --micro-batch 1 --data ''.",
+        ),
+        (
+            "plan dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd",
+            "meshkit plan dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd: "
+            "there is no axis 'dd'.\n"
+            "  The axes are dp, ep.\n"
+            "  Fix: did you mean dp?",
+        ),
+        (
+            "plan dp=2 ep=2 --global-batch 10 --micro-batch 1",
+            "meshkit plan dp=2 ep=2 --global-batch 10 --micro-batch 1: "
+            "10 is not a multiple of dp 4 x micro_batch 1 = 4.\n"
+            "  Nearest global batches: 8 and 12.\n"
+            "  Micro batches that divide 10 over dp 4: none.\n"
+            "  dp 2 x ep 2 = 4 divides the samples.\n"
+            "  Fix: meshkit plan dp=2 ep=2 --global-batch 8 --micro-batch 1, "
+            "or meshkit plan dp=2 ep=2 --global-batch 12 --micro-batch 1.",
+        ),
+        (
+            "plan dp=8 ep=4 --world-size 8",
+            "meshkit plan dp=8 ep=4 --world-size 8 needs 32 ranks, the world has 8.\n"
+            "  dp 8 x ep 4 = 32; --world-size 8.\n"
+            "  Ranks along ep read different samples, so 8 data-parallel ranks are dp 2 x ep 4.\n"
+            "  Fix: meshkit plan dp=2 ep=4 --world-size 8, "
+            "or meshkit plan dp=8 --world-size 8 for the dense layers alone, or start 32 ranks.",
         ),
         (
             "plan shard=2 dp=2",
             "meshkit plan shard=2 dp=2: the axis shard has no standard position.\n"
             "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
-            "  Fix: give its position: meshkit plan shard=2 dp=2 --order 'dp shard'.",
+            "  An axis of another name may be a misspelt option, unless order= names it.\n"
+            "  Fix: give its position: meshkit plan shard=2 dp=2 --order 'shard dp'.",
         ),
         (
             "plan dp=4 --groups dd",
@@ -257,9 +289,10 @@ def test_what_cannot_be_is_one_message_and_misuse(
 
 
 def test_a_number_that_is_none_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
-    for option, text in (("--world", "x"), ("--nodes", "2,"), ("--micro-batch", "0")):
+    refused = (("--world-size/--world", "x"), ("--nodes", "2,"), ("--micro-batch", "0"))
+    for option, text in refused:
         with pytest.raises(SystemExit) as left:
-            main(["plan", "dp=4", option, text])
+            main(["plan", "dp=4", option.partition("/")[0], text])
         assert left.value.code == 2
         wrong = text.split(",")[-1]
         assert capsys.readouterr().err.splitlines()[-1] == (

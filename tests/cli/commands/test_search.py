@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 MIXTRAL = {**LLAMA_8B, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
 
-ASKED = ["--world", "64", "--nodes", "8", "--global-batch", "1024", "--seq", "8192"]
+ASKED = ["--world-size", "64", "--nodes", "8", "--global-batch", "1024", "--seq", "8192"]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_command_prints_the_table(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    size = ["--world", "16384", "--nodes", "2048", "--global-batch", "2048", "--seq", "8192"]
+    size = ["--world-size", "16384", "--nodes", "2048", "--global-batch", "2048", "--seq", "8192"]
     model = ["--model", str(folder / "llama-405b.json"), "--top", "2"]
     assert run(capsys, *size, *model) == (0, TABLE + "\n", "")
     size[1], size[3] = "8", "1"
@@ -67,7 +67,8 @@ def test_the_printed_call_builds_a_mesh_of_that_world(
     layout = eval(mesh.removeprefix("mesh = meshkit."), build)
     assert layout.num_ranks == 64
     assert layout.sizes["ep"] > 1
-    assert batch.endswith(", data=('dp', 'ep'))")
+    assert batch.startswith("plan = mesh.batch(global_batch=1024, micro_batch=")
+    assert "data=" not in batch  # dp and ep divide the samples
     sizes = " ".join(f"{axis}={size}" for axis, size in layout.sizes.items())
     assert plan == f"meshkit plan {sizes} --nodes 8"
     assert main.main(plan.split()[1:]) == 0
@@ -319,7 +320,11 @@ NOT_GB = "is not a number of GB above 0 and below a million"
 @pytest.mark.parametrize(
     ("option", "value", "last"),
     [
-        ("--world", "0", "argument --world: '0' is not a whole number of 1 or more"),
+        (
+            "--world-size",
+            "0",
+            "argument --world-size/--world: '0' is not a whole number of 1 or more",
+        ),
         ("--seq", "8k", "argument --seq: '8k' is not a whole number of 1 or more"),
         ("--memory", "-1", f"argument --memory: '-1' {NOT_GB}"),
         ("--memory", "nan", f"argument --memory: 'nan' {NOT_GB}"),
@@ -341,7 +346,7 @@ def test_nodes_that_do_not_divide(folder: Path, capsys: pytest.CaptureFixture[st
     assert run(capsys, *asked) == (
         2,
         "",
-        f"meshkit search --world 64 --nodes 7 {rest}: 64 ranks do not divide over 7 nodes.\n"
-        f"  Fix: meshkit search --world 64 --nodes 4 {rest}, "
-        f"or meshkit search --world 64 --nodes 8 {rest}.\n",
+        f"meshkit search --world-size 64 --nodes 7 {rest}: 64 ranks do not divide over 7 nodes.\n"
+        f"  Fix: meshkit search --world-size 64 --nodes 4 {rest}, "
+        f"or meshkit search --world-size 64 --nodes 8 {rest}.\n",
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
+
 from meshkit.cli.main import create_parser
 from meshkit.cli.options.command_line import CommandLine, command_line, format_option
 
@@ -17,24 +19,40 @@ def test_sizes_and_options_are_quoted_as_typed() -> None:
 
 
 def test_changes_become_sizes_and_options() -> None:
-    call = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"world": 6})
-    assert str(call.with_args(dp=None)) == "meshkit plan tp=2 --world 6"
-    assert str(call.with_args(dp=None, tp=None)) == "meshkit plan dp=-1 --world 6"
-    assert str(call.with_args(dp=3, world=None)) == "meshkit plan dp=3 tp=2"
-    assert str(call.with_args(sp=2)) == "meshkit plan dp=4 tp=2 sp=2 --world 6"
-    assert str(call.with_args(micro_batch=1)) == "meshkit plan dp=4 tp=2 --world 6 --micro-batch 1"
+    call = CommandLine("meshkit plan", ({"dp": 4, "tp": 2},), {"world_size": 6})
+    assert str(call.with_args(dp=None)) == "meshkit plan tp=2 --world-size 6"
+    assert str(call.with_args(dp=None, tp=None)) == "meshkit plan dp=-1 --world-size 6"
+    assert str(call.with_args(dp=3, world_size=None)) == "meshkit plan dp=3 tp=2"
+    assert str(call.with_args(sp=2)) == "meshkit plan dp=4 tp=2 sp=2 --world-size 6"
+    assert (
+        str(call.with_args(micro_batch=1))
+        == "meshkit plan dp=4 tp=2 --world-size 6 --micro-batch 1"
+    )
 
 
 def test_sizes_in_one_word() -> None:
     call = CommandLine("meshkit diff", ({"dp": 4, "tp": 2}, '"dp=2"'), one_word=True)
     assert str(call) == 'meshkit diff "dp=4 tp=2" "dp=2"'
     assert str(call.with_args(dp=2)) == 'meshkit diff "dp=2 tp=2" "dp=2"'
+    assert str(call.with_args(order="tp dp")) == 'meshkit diff "tp=2 dp=4" "dp=2"'
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "fitting"),
+    [(4, "3", "2"), (6, "3", "3"), (6, "4", "3"), (15, "7,8", "7,8"), (16, "7,8", "1")],
+)
+def test_a_change_keeps_the_most_nodes_that_divide_the_ranks(
+    ranks: int, nodes: str, fitting: str
+) -> None:
+    line = CommandLine("meshkit plan", ({"x": 1},), {"nodes": nodes})
+    assert str(line.with_args(x=ranks)) == f"meshkit plan x={ranks} --nodes {fitting}"
 
 
 def test_options() -> None:
     assert [*format_option("groups", ["dp tp", "dp"])] == ["--groups", "'dp tp'", "--groups", "dp"]
     assert [*format_option("all", True)] == ["--all"]
     assert [*format_option("nodes", "7,8")] == ["--nodes", "7,8"]
+    assert [*format_option("timeout", 5.0)] == ["--timeout", "5"]
 
 
 def test_defaults_are_not_quoted_and_a_whole_number_has_no_point() -> None:
@@ -55,8 +73,8 @@ def test_an_axis_with_the_name_of_an_option_is_an_axis() -> None:
 
 
 def test_a_command_without_sizes_gets_none() -> None:
-    line = CommandLine("meshkit search", (), {"world": 64, "nodes": "7"})
-    assert str(line.with_args(nodes=8)) == "meshkit search --world 64 --nodes 8"
+    line = CommandLine("meshkit search", (), {"world_size": 64, "nodes": "7"})
+    assert str(line.with_args(nodes=8)) == "meshkit search --world-size 64 --nodes 8"
 
 
 def test_invalid_words_are_quoted_for_a_shell() -> None:

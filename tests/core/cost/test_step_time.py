@@ -80,11 +80,11 @@ def test_near_is_counted_again_on_the_ranks(
 ) -> None:
     job, config = case
     size, ranks_per_node = (int(n) for n in group_locality(job, config, *axes))
-    node = job.world // job.nodes
+    node = job.world_size // job.nodes
     found = [n for group in groups(config, *axes) for n in members_beside(group, node)]
     assert size == len(groups(config, *axes)[0])
     assert ranks_per_node <= min(found)  # never more than the least lucky rank has
-    if (job.world & (job.world - 1)) == 0:
+    if (job.world_size & (job.world_size - 1)) == 0:
         assert {ranks_per_node} == {*found}
 
 
@@ -95,11 +95,11 @@ def test_a_group_leaves_its_node_or_not_as_its_ranks_do(
 ) -> None:
     job, config = case
     size, ranks_per_node = group_locality(job, config, *axes)
-    node = job.world // job.nodes
+    node = job.world_size // job.nodes
     crosses = any(len({rank // node for rank in group}) > 1 for group in groups(config, *axes))
     assert bool(ranks_per_node < size) == crosses
     layout = Layout(**dict(zip(AXES, config[:6], strict=True)))
-    told = crossings(layout, Topology.even(job.world, nodes=job.nodes))[axes[0]]
+    told = crossings(layout, Topology.even(job.world_size, nodes=job.nodes))[axes[0]]
     assert bool(ranks_per_node < size) == (told.crossing_groups > 0)
 
 

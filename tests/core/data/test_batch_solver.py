@@ -107,7 +107,7 @@ def test_resize_keeps_the_global_batch_and_is_invertible(plan: BatchPlan, dp: in
     assert not other.resize(plan.dp).uneven
 
 
-@pytest.mark.parametrize("dp", [0, -1, 2.0, True, None])
+@pytest.mark.parametrize("dp", [0, -1, 2.5, True, None])
 def test_an_invalid_dp_of_resize_raises(dp: int) -> None:
     with pytest.raises(BatchError, match=rf"plan.resize\({dp}\)"):
         BatchPlan.solve(dp=2, global_batch=4, micro_batch=2).resize(dp)

@@ -29,7 +29,7 @@ def test_the_standard_axes_with_the_outermost_first() -> None:
 
 
 def test_the_names_of_options_are_reserved() -> None:
-    options = "order groups ranks timeout arrival_timeout backend data place crossing within across"
+    options = "order groups ranks timeout arrival_timeout backend place crossing within across"
     assert set(options.split()) <= RESERVED
 
 
@@ -149,8 +149,3 @@ def test_resolve_axes_raises_an_error_for_other_values(
 ) -> None:
     with pytest.raises(error):
         resolve_axes("data", value, ("dp", "tp"))
-
-
-def test_the_default_axis_dp_may_be_missing() -> None:
-    with pytest.raises(UnknownAxisError, match="no axis dp that divides the samples"):
-        resolve_axes("data", ("dp",), ("replicate", "shard"))

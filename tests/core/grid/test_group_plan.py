@@ -23,8 +23,17 @@ def test_the_usual_groups() -> None:
     assert GroupPlan.of(Layout(dp=4, sp=2)).axis_sets == ((), ("dp",), ("sp",))
 
 
-def test_gradients_are_averaged_over_dp_cp_sp_if_present() -> None:
-    assert GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).axis_sets[-1] == ("dp", "cp", "sp")
+def test_gradients_are_averaged_over_dp_ep_cp_sp_if_present() -> None:
+    both = GroupPlan.of(Layout(dp=2, ep=2, cp=2, sp=2, tp=2)).axis_sets[-2:]
+    assert both == (("dp", "ep", "cp", "sp"), ("dp", "cp", "sp"))
+    # with one rank along ep, both names are one group
+    alone = GroupPlan.of(Layout(dp=2, ep=1, sp=2, tp=2))
+    assert alone.axis_sets[-2:] == (("dp", "ep", "sp"), ("dp", "sp"))
+    assert len(alone.steps) == len(GroupPlan.of(Layout(dp=2, sp=2, tp=2)).steps) + 1  # one of one
+    assert GroupPlan.of(Layout(data=2, seq=2, model=2)).axis_sets[-1] == ("data", "seq")
+    # with an axis of unknown role, only the standard names have a group together
+    assert GroupPlan.of(Layout(data=2, seq=2, x=2)).axis_sets[-1] == ("x",)
+    assert GroupPlan.of(Layout(dp=2, x=2, sp=2)).axis_sets[-1] == ("dp", "sp")
     assert GroupPlan.of(Layout(dp=2, cp=2, tp=2)).axis_sets[-1] == ("dp", "cp")
     assert GroupPlan.of(Layout(cp=2, sp=2, tp=2)).axis_sets[-1] == ("cp", "sp")
     # in that order, for every order of the axes

@@ -24,7 +24,7 @@ def test_a_rank_outside_raises_an_error() -> None:
     with pytest.raises(CoordinateError):
         group_rank(layout, 9, ("dp",))
     with pytest.raises(UnknownAxisError):
-        group_rank(layout, 9, ("tp",))
+        group_rank(layout, 9, ("tq",))
     check_member(layout, 3)
     with pytest.raises(CoordinateError, match=r"It has 4 ranks; mesh\.inside is False") as caught:
         check_member(layout, 4)

@@ -31,7 +31,7 @@ def test_the_axes_of_each_name_or_bracket(pattern: str, parts: object) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["", " ", "()", "(dp", "dp)", "((dp) sp)", "dp -> sp", "dp, sp", "dp-sp", "...", 3, None],
+    ["", " ", "()", "(dp", "dp)", "((dp) sp)", "dp -> sp", "dp-sp", "...", 3, None],
 )
 def test_an_invalid_pattern_raises_an_error(pattern: object) -> None:
     with pytest.raises(SpecError, match="the pattern cannot be parsed"):

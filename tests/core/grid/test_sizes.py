@@ -39,12 +39,12 @@ def test_an_invalid_size_raises_an_error(size: object) -> None:
         ("4", 4),
         (4.0, 4),
         (2.7, 2),
-        (0, -1),
-        (-3, -1),
-        ("four", -1),
-        (None, -1),
-        (math.inf, -1),
-        (math.nan, -1),
+        (0, 1),
+        (-3, 1),
+        ("four", 1),
+        (None, 1),
+        (math.inf, 1),
+        (math.nan, 1),
     ],
 )
 def test_the_fix_suggests_a_valid_size(size: object, suggestion: int) -> None:

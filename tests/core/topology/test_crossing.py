@@ -175,7 +175,7 @@ def test_traffic_that_cannot_be(amount: object) -> None:
 
 def test_traffic_along_no_axis() -> None:
     with pytest.raises(UnknownAxisError):
-        link_bytes(Layout(tp=2), Topology.even(2, nodes=1), {"sp": 1})
+        link_bytes(Layout(tp=2), Topology.even(2, nodes=1), {"sq": 1})
     numbers = {"tp": np.int64(3)}
     assert link_bytes(Layout(tp=2), Topology.even(2, nodes=2), numbers).tolist() == [3, 3]
 

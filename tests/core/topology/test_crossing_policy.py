@@ -160,7 +160,7 @@ def test_suggested_fixes_for_racks() -> None:
 
 def test_a_fix_for_an_unknown_axis() -> None:
     with pytest.raises(UnknownAxisError):
-        suggest_fix(Layout(dp=8), Topology.even(8, nodes=2), "tp")
+        suggest_fix(Layout(dp=8), Topology.even(8, nodes=2), "tq")
 
 
 @st.composite

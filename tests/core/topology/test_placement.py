@@ -282,8 +282,8 @@ def test_refused() -> None:
         placed(Layout(dp=9), topology)
     with pytest.raises(SpecError, match=r"^placed\(.*\): the traffic of dp is -1"):
         placed(Layout(dp=8), topology, {"dp": -1})
-    with pytest.raises(UnknownAxisError, match="there is no axis 'tp'"):
-        placed(Layout(dp=8), topology, {"tp": 1})
+    with pytest.raises(UnknownAxisError, match="there is no axis 'tq'"):
+        placed(Layout(dp=8), topology, {"tq": 1})
 
 
 def test_the_layout_of_llama_3_405b_takes_a_moment() -> None:

@@ -44,6 +44,7 @@ CUTS: list[Cut] = [
     ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, "cp sp", ("cp", "sp")),
     ({"dp": 1, "cp": 2, "sp": 2, "groups": ["sp cp"]}, ["sp", "cp"], ("sp", "cp")),
     ({"dp": 4, "sp": 1}, "sp", ("sp",)),
+    ({"dp": 1, "cp": 2, "sp": 2, "groups": ["cp sp"]}, None, ("cp", "sp")),
 ]
 
 
@@ -161,6 +162,7 @@ def use_group_not_built() -> list[Any]:
         refused = [
             error_of(lambda: mesh.sequence(10, axes=("cp", "sp"), order="zigzag")),
             error_of(lambda: mesh.sequence(9)),
+            error_of(lambda: mesh.sequence(9, axes="sp")),
             error_of(lambda: mesh.sequence(8, axes="tp")),
             error_of(lambda: mesh.sequence(8, axes="sp sp")),
             error_of(lambda: mesh.sequence(8, axes=3)),  # type: ignore[arg-type]
@@ -191,9 +193,16 @@ def test_the_errors_of_mesh_sequence() -> None:
             ),
             (
                 "SpecError",
-                "mesh.sequence(9): 9 is not a multiple of sp 2.\n"
+                "mesh.sequence(9): 9 is not a multiple of cp 2 x sp 2 = 4.\n"
+                "  Nearest lengths: 8 and 12.\n"
+                "  Fix: length 8 or 12, or mesh.sequence(9, pad=True), which pads to 12.",
+            ),
+            (
+                "SpecError",
+                "mesh.sequence(9, axes='sp'): 9 is not a multiple of sp 2.\n"
                 "  Nearest lengths: 8 and 10.\n"
-                "  Fix: length 8 or 10, or mesh.sequence(9, pad=True), which pads to 10.",
+                "  Fix: length 8 or 10, or mesh.sequence(9, axes='sp', pad=True), which pads to "
+                "10.",
             ),
             (
                 "UnknownAxisError",
@@ -214,7 +223,7 @@ def test_the_errors_of_mesh_sequence() -> None:
                 "SpecError",
                 "mesh.sequence(0, pad=True): length is 0.\n"
                 "  Lengths and parts are whole numbers of 1 or more.\n"
-                "  Fix: length=2, for example.",
+                "  Fix: length=4, for example.",
             ),
             (
                 "SpecError",

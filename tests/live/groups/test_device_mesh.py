@@ -74,7 +74,7 @@ def swap_groups() -> str:
     swap = {("dp",): ("sp",), ("sp",): ("dp",)}
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
         try:
-            device_mesh(mesh.layout, mesh.rank, lambda *a: mesh.group(*swap[a]), "cpu", "dp sp")
+            device_mesh(mesh._groups, lambda *a: mesh.group(*swap[a]), "cpu", "dp sp")
         except meshkit.SpecError as error:
             return str(error)
     return "accepted"

@@ -16,7 +16,9 @@ from meshkit import (
 )
 from meshkit.core.arrays import Ints
 from meshkit.core.call import public
+from meshkit.core.data.data_axes import resolve_data_axes
 from meshkit.core.data.epoch import Epoch, validate_epoch
+from meshkit.core.data.parameter_check import EqualAxes
 from meshkit.core.data.random_streams import select_coordinate
 from meshkit.core.data.sampler_state import epoch_state, parse_count, resume_epoch
 from meshkit.core.data.sequence import plan_sequence
@@ -29,6 +31,11 @@ EPOCH = Epoch(100, PLAN, 0, True, 1, "keep", number=2)
 STATE = epoch_state(EPOCH, 1)
 
 
+@public("mesh.check_parameters", by_name=("model",))
+def check_parameters(model: object, *, axes: object = None) -> object:
+    return EqualAxes.of({"dp": 2, "rows": 4, "tp": 2}, axes)
+
+
 @public("mesh.seed")
 def mesh_seed(*, vary: object) -> object:
     return select_coordinate(LAYOUT, 0, vary)
@@ -37,6 +44,16 @@ def mesh_seed(*, vary: object) -> object:
 @public("mesh.seed")
 def mesh_seed_on_rank_9(*, vary: object) -> object:
     return select_coordinate(LAYOUT, 9, vary)
+
+
+@public("mesh.batch")
+def mesh_batch_with_rows(*, global_batch: int, micro_batch: int) -> object:
+    return resolve_data_axes(None, {"dp": 2, "rows": 4, "tp": 2})
+
+
+@public("mesh.batch")
+def mesh_batch_of_x_and_y(*, global_batch: int, micro_batch: int) -> object:
+    return resolve_data_axes(None, {"x": 4, "y": 2})
 
 
 @public("mesh.sampler", by_name=("plan",))
@@ -75,6 +92,14 @@ def read_step(step: int) -> object:
 
 
 CASES = unique(
+    (
+        "a batch over an axis of unknown role",
+        lambda: mesh_batch_with_rows(global_batch=16, micro_batch=2),
+    ),
+    (
+        "a batch over axes of unknown role alone",
+        lambda: mesh_batch_of_x_and_y(global_batch=16, micro_batch=2),
+    ),
     (
         "a batch that does not divide",
         lambda: BatchPlan.solve(dp=4, global_batch=100, micro_batch=3),
@@ -175,6 +200,7 @@ CASES = unique(
         "padding that is an int",
         lambda: SequencePlan(8, 4, pad=1),
     ),
+    ("parameters on axes of unknown role", lambda: check_parameters(object())),
     ("a part outside a sequence", lambda: SequencePlan(8, 4).positions(4)),
     ("a position outside a shuffled order", lambda: read_positions(np.array([0, 8, -1]), 8)),
     ("a step beyond an epoch", lambda: read_step(7)),
@@ -208,5 +234,7 @@ CASES = unique(
     ("a stream at an index beyond its limit", lambda: stream_seed(1, "init", sample=2**40)),
     ("the seed of a rank outside the layout", lambda: mesh_seed_on_rank_9(vary="dp")),
     ("vary as an int", lambda: mesh_seed(vary=3)),
-    ("vary with an unknown axis", lambda: mesh_seed(vary="pp")),
+    ("a batch in the words of another library", lambda: BatchPlan.solve(dp=2, batch_size=4)),
+    ("a batch of text", lambda: BatchPlan.solve(dp=2, global_batch="1e3", micro_batch=4)),
+    ("vary with an unknown axis", lambda: mesh_seed(vary="xx")),
 )

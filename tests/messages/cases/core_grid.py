@@ -21,7 +21,7 @@ CASES = unique(
     ("a name that is not an identifier", lambda: Layout(**{"d-p": 2})),
     ("a name with an edge underscore", lambda: Layout(dp_=2)),
     ("a name that is a keyword", lambda: factor_world(8, **{"for": 2})),
-    ("a name that is an option", lambda: Layout(data=2)),
+    ("a name that is an option", lambda: Layout(groups=2)),
     (
         "a name that is not a str",
         lambda: factor_world(8, order=["dp", 3], dp=8),
@@ -88,9 +88,15 @@ CASES = unique(
     ),
     ("a repeated rank", lambda: Layout(dp=8, ranks=[0, 0, *range(2, 8)])),
     (
-        "a layout without the default data axes",
-        lambda: resolve_axes("data", ("dp",), ("replicate", "shard")),
+        "an axis of data that the layout does not have",
+        lambda: resolve_axes("data", ("dq",), ("replicate", "shard")),
     ),
+    ("experts that dp counts, too", lambda: factor_world(8, dp=8, ep=4)),
+    (
+        "experts that dp counts, too, in another order",
+        lambda: factor_world(16, dp=8, ep=4, tp=2, order="ep dp tp"),
+    ),
+    ("a view with experts that dp counts, too", lambda: Layout(dp=8).view(dp=8, ep=4)),
     (
         "an order that is an int",
         lambda: factor_world(8, order=5, tp=2),
@@ -116,5 +122,16 @@ CASES = unique(
     ),
     ("a size of 0 within nodes", lambda: factor_world(8, across={"dp": 4}, within={"tp": 0})),
     ("two sizes to infer within and across nodes", lambda: factor_world(8, within={"tp": -1})),
+    (
+        "data axes of a mesh with other names",
+        lambda: resolve_axes("data", "dp", ("replicate", "shard")),
+    ),
+    ("axes with hyphens and blanks", lambda: LAYOUT.size("tp-sp dp")),
+    ("axes with an open bracket", lambda: LAYOUT.size("(dp sp")),
+    ("two axes instead of one", lambda: LAYOUT.neighbor(0, "dp sp")),
+    ("an order of sizes that are missing", lambda: factor_world(8, order="sp")),
+    ("an axis of another library", lambda: factor_world(8, dp=4, tensor_parallel=2)),
+    ("a mapping out of the standard order", lambda: factor_world(8, {"tp": 2, "dp": 4})),
+    ("a size that is None", lambda: factor_world(8, dp=None, tp=2)),
     ("a layout of 33 axes", lambda: Layout(**{f"a{i}": 1 for i in range(33)})),
 )

@@ -10,6 +10,11 @@ CASES = unique(
     ("build_mesh with positional sizes", lambda: build_mesh([4, 2])),
     ("build_mesh for more ranks than there are", lambda: build_mesh(dp=4, sp=2, tp=1)),
     ("build_mesh with an unknown axis", lambda: build_mesh(dp_size=1)),
+    ("build_mesh with the options of other calls", lambda: build_mesh(dp=1, seed=1, micro_batch=4)),
+    (
+        "build_mesh with the arguments of init_device_mesh",
+        lambda: build_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp")),
+    ),
     ("build_mesh with a group over an unknown axis", lambda: build_mesh(dp=1, groups=["dp ttp"])),
     ("build_mesh with ranks beside within", lambda: build_mesh(within={"tp": 1}, ranks=[0])),
     ("build_mesh with a rank outside the world", lambda: build_mesh(dp=1, ranks=[5])),

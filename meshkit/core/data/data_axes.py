@@ -1,0 +1,75 @@
+"""The axes that divide the samples: those that ``data=`` names, or else those of the roles.
+
+No function guesses whether ranks along an axis of unknown role read different samples::
+
+    pp=2 dp=2 ep=2 tp=2     data axes  dp ep
+    dp=2 rows=4             refused: dp, or dp and rows?
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..errors import Change, join_fixes
+from ..grid.axis_names import resolve_axes
+from ..grid.roles import axes_with_unknown, data_axes, unknown_axes, unknown_role_error
+
+MAX_CHOICES = 4  # sets of axes that a fix shows
+
+Axes = tuple[str, ...]
+
+
+def resolve_data_axes(data: object, sizes: Mapping[str, int]) -> Axes:
+    """Return the axes that ``data=`` names; if it is None, those that divide samples by their role.
+
+    Example:
+        >>> resolve_data_axes(None, {"data": 4, "model": 2}), resolve_data_axes("x", {"x": 4})
+        (('data',), ('x',))
+    """
+    if data is not None:
+        return resolve_axes("data", data, tuple(sizes))
+    if unknown_axes(sizes):
+        first, *others = data_choices(sizes)
+        shown = [f"data={' '.join(axes)!r}" for axes in others]
+        fix = (*join_fixes([Change(data=" ".join(first)), *shown]), ".")
+        raise unknown_role_error(sizes, fix)
+    return data_axes(sizes)
+
+
+def num_data_coordinates(sizes: Mapping[str, int], axes: Axes) -> int:
+    """Return the number of data coordinates: the product of the sizes of the data axes."""
+    return math.prod(sizes.get(axis, 1) for axis in axes)
+
+
+def data_choices(sizes: Mapping[str, int], dp: int | None = None) -> list[Axes]:
+    """Return the sets of axes that may divide the samples, the largest first.
+
+    Args:
+        sizes: axis name to size.
+        dp: the number of data coordinates that they must give, if any set of axes does.
+
+    Example:
+        >>> data_choices({"x": 4, "y": 2}), data_choices({"x": 4, "y": 2}, dp=2)
+        ([('x', 'y'), ('x',), ('y',), ()], [('y',)])
+    """
+    choices = axes_with_unknown(sizes, data_axes(sizes))
+    fitting = [axes for axes in choices if num_data_coordinates(sizes, axes) == dp]
+    return (fitting or choices)[:MAX_CHOICES]
+
+
+def describe_data(sizes: Mapping[str, int], axes: Axes) -> tuple[str, ...]:
+    """Return a line about the data axes, for texts that call their product dp; none for dp alone.
+
+    Example:
+        >>> describe_data({"dp": 2, "ep": 4}, ("dp", "ep")), describe_data({"dp": 2}, ("dp",))
+        (('dp 2 x ep 4 = 8 divides the samples.',), ())
+        >>> describe_data({"dp": 1, "data": 4}, ("dp", "data"))
+        ('data 4 divides the samples.',)
+    """
+    long_axes = [axis for axis in axes if sizes.get(axis, 1) > 1]
+    if long_axes in ([], ["dp"]):
+        return ()
+    product = " x ".join(f"{axis} {sizes[axis]}" for axis in long_axes)
+    total = f" = {num_data_coordinates(sizes, axes)}" if len(long_axes) > 1 else ""
+    return (f"{product}{total} divides the samples.",)

@@ -1,0 +1,107 @@
+"""Names that are taken for axes by mistake: options of other calls, and other names of an axis.
+
+::
+
+    build_mesh(dp=8, seed=42)            seed is an option of meshkit.init
+    build_mesh(dp=4, global_batch=64)    global_batch is a size of mesh.batch
+    build_mesh(dp_size=4, tp_size=2)     the axes are dp and tp
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+from ..call import Call
+from ..errors import Change, SpecError
+from .axis_names import BATCH_OPTIONS, INIT_OPTIONS, RESERVED, STANDARD
+from .roles import axis_role
+
+SUFFIX = re.compile(r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$")
+AXES_BY_WORD = {
+    **dict.fromkeys(("data", "dp"), "dp"),
+    **dict.fromkeys(("tensor", "tensor_model", "tp"), "tp"),
+    **dict.fromkeys(("pipe", "pipeline", "pipeline_model", "stage", "stages", "pp"), "pp"),
+    **dict.fromkeys(("context", "cp"), "cp"),
+    **dict.fromkeys(("sequence", "seq", "ulysses", "sp"), "sp"),
+    **dict.fromkeys(("expert", "experts", "expert_model", "ep"), "ep"),
+}
+OTHER_NAMES = {"timeouts": "timeout", "axis_order": "order", "dim_order": "order"}
+
+
+def standard_axis(name: str) -> str | None:
+    """Return the standard axis that a name of another library means, or None.
+
+    Example:
+        >>> standard_axis("tensor_model_parallel_size"), standard_axis("dp_size")
+        ('tp', 'dp')
+        >>> standard_axis("data"), standard_axis("dp_shard"), standard_axis("model")
+        ('dp', None, None)
+    """
+    word = name
+    while (shorter := SUFFIX.sub("", word)) != word:
+        word = shorter
+    return AXES_BY_WORD.get(word)
+
+
+def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
+    """Check that none of the names is an option of another call, or another name of an axis.
+
+    Args:
+        sizes: axis name to size, as given.
+        names: those of the names that have no position otherwise.
+    """
+    renamed = _rename(names)
+    moved = [name for name in sizes if name in INIT_OPTIONS or name in BATCH_OPTIONS]
+    if not renamed and not moved:
+        return
+    lines = [f"{name} is an option of {_owner(name)}, not an axis." for name in moved]
+    lines += [f"{name} is called {new} here." for name, new in renamed.items()]
+    changes: dict[str, object] = dict.fromkeys((*moved, *renamed))
+    changes |= {new: sizes[name] for name, new in renamed.items() if new not in sizes}
+    init = {name: sizes[name] for name in moved if name in INIT_OPTIONS}
+    batch = {name: sizes[name] for name in moved if name in BATCH_OPTIONS}
+    first = f"{Call('meshkit.init', kwargs=init)}, then " if init else ""
+    then = f", then {Call('mesh.batch', kwargs=_complete(batch))}" if batch else ""
+    fix = (first, Change(**changes), f"{then}.")
+    raise SpecError(lines[0], *lines[1:], fix=fix, sizes=dict(sizes))
+
+
+def check_view_names(sizes: Mapping[str, object]) -> None:
+    """Check that no keyword of a view is another name of a standard axis, such as ``dp_size``."""
+    unknown = [name for name in sizes if axis_role(name) == "unknown"]
+    check_options(sizes, [name for name in unknown if standard_axis(name)])
+
+
+def _rename(names: Iterable[str]) -> dict[str, str]:
+    """Return the names that stand for an axis or an option, with that axis or option.
+
+    Names of other libraries stay, unless the whole mesh can be written with standard axes.
+    """
+    unknown = [n for n in names if not (n in STANDARD or n in INIT_OPTIONS or n in BATCH_OPTIONS)]
+    renamed = {name: _other_name(name) for name in unknown}
+    is_complete = all(renamed.values())
+    kept = {name for name in unknown if axis_role(name) != "unknown" and not is_complete}
+    return {name: new for name, new in renamed.items() if new and name not in kept}
+
+
+def _other_name(name: str) -> str | None:
+    """Return the axis or the option that a name stands for, or None."""
+    if name in OTHER_NAMES:
+        return OTHER_NAMES[name]
+    if name in RESERVED or axis_role(name) != "unknown":
+        return standard_axis(name)
+    close = difflib.get_close_matches(name, sorted(RESERVED), n=1, cutoff=0.8)
+    return standard_axis(name) or (close[0] if close else None)
+
+
+def _owner(name: str) -> str:
+    return "meshkit.init" if name in INIT_OPTIONS else "mesh.batch"
+
+
+def _complete(batch: Mapping[str, object]) -> dict[str, object]:
+    """Return sizes of a batch that give the third: a single one with a micro batch of 1."""
+    if len(batch) > 1:
+        return dict(batch)
+    return {**batch, "accumulation_steps" if "micro_batch" in batch else "micro_batch": 1}

@@ -1,0 +1,209 @@
+"""First guesses of people who know other libraries: understood, or answered with a line to type."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, UserDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import meshkit
+from meshkit import BatchPlan, Layout, SpecError, factor_world
+from meshkit.core.grid.device_mesh_call import refuse_device_mesh_call
+from meshkit.core.grid.option_names import standard_axis
+from meshkit.core.grid.roles import axis_role
+from tests.messages.snapshot import error_of
+
+LAYOUT = Layout(dp=4, tp=2)
+
+
+def build(*args: Any, **kwargs: Any) -> Layout:
+    """Return the layout of a call of build_mesh on 8 ranks, without a job."""
+    refuse_device_mesh_call(args, kwargs)
+    options = {name: kwargs.pop(name) for name in ("timeout", "groups") if name in kwargs}
+    assert set(options) <= {"timeout", "groups"}
+    return factor_world(8, *args, **kwargs)
+
+
+def typed(fix: str, name: str) -> str:
+    """Return the first call of a name in a fix, with its brackets closed."""
+    start = re.search(rf"(?<![\w.]){re.escape(name)}\(", fix)
+    assert start is not None, fix
+    depth = 0
+    for end in range(start.end() - 1, len(fix)):
+        depth += {"(": 1, ")": -1}.get(fix[end], 0)
+        if depth == 0:
+            return fix[start.start() : end + 1]
+    raise AssertionError(fix)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layout"),
+    [
+        ({"dp_size": 4, "tp_size": 2}, Layout(dp=4, tp=2)),
+        ({"dp": 4, "tensor_parallel": 2}, Layout(dp=4, tp=2)),
+        ({"tensor_model_parallel_size": 2, "dp": 4}, Layout(dp=4, tp=2)),
+        ({"context_parallel_degree": 2}, Layout(dp=4, cp=2)),
+        ({"expert_model_parallel_size": 2, "dp": 4}, Layout(dp=4, ep=2)),
+        ({"tpp": 2, "dp": 4}, Layout(dp=4, tp=2)),
+        ({"shard": 4, "tp": 2}, Layout(shard=4, tp=2)),
+        ({"data": 4, "model": 2}, Layout(data=4, model=2)),
+        ({"tp": 0}, Layout(dp=8, tp=1)),
+        ({"dp": None, "tp": 2}, Layout(dp=4, tp=2)),
+        ({"tp": "2"}, Layout(dp=4, tp=2)),
+        ({"tp": -1}, Layout(dp=1, tp=8)),
+        ({"sp": 2, "tp": 4, "order": "tp"}, Layout(tp=4, sp=2)),
+        ({"tp": 2, "order": "dp sp tp"}, Layout(dp=4, tp=2)),
+        ({"order": ""}, Layout(dp=8)),
+    ],
+)
+def test_the_fix_keeps_the_values_and_works(sizes: dict[str, Any], layout: Layout) -> None:
+    error = error_of(lambda: factor_world(8, **sizes))
+    call = typed(error.fix_text, "factor_world")
+    assert eval(call, {"factor_world": factor_world}) == layout
+
+
+@pytest.mark.parametrize("sizes", [{"shard": 2, "tp": 2}, {"x": 2}, {"sp": 2, "order": "tp sp"}])
+def test_no_fix_adds_an_axis_or_infers_a_size(sizes: dict[str, Any]) -> None:
+    error = error_of(lambda: factor_world(8, **sizes))
+    assert "dp" not in error.fix_text
+    assert "-1" not in error.fix_text
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ({"seed": 42}, "meshkit.init(seed=42), then build_mesh(dp=1)."),
+        ({"device": "cpu"}, "meshkit.init(device='cpu'), then build_mesh(dp=1)."),
+        ({"init_method": "env://"}, "meshkit.init(init_method='env://'), then build_mesh(dp=1)."),
+        ({"timeouts": 30}, "build_mesh(dp=1, timeout=30)."),
+        ({"timout": 30}, "build_mesh(dp=1, timeout=30)."),
+        (
+            {"global_batch": 16},
+            "build_mesh(dp=1), then mesh.batch(global_batch=16, micro_batch=1).",
+        ),
+    ],
+)
+def test_an_option_of_another_call_is_no_axis(option: dict[str, Any], line: str) -> None:
+    error = error_of(lambda: meshkit.build_mesh(dp=1, **option))
+    assert error.fix_text == line
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "layout"),
+    [
+        (("cuda", (4, 2)), {"mesh_dim_names": ("dp", "tp")}, Layout(dp=4, tp=2)),
+        (("cpu", (4, 2)), {"mesh_dim_names": ("tp", "dp")}, Layout(tp=4, dp=2)),
+        (("cpu", (4, 2)), {"mesh_dim_names": ("data", "model")}, Layout(data=4, model=2)),
+        (((4, 2),), {"mesh_dim_names": ("dp", "tp")}, Layout(dp=4, tp=2)),
+        (("cpu", (8,)), {}, Layout(dp=8)),
+    ],
+)
+def test_the_arguments_of_device_mesh_are_translated(
+    args: Any, options: dict[str, Any], layout: Layout
+) -> None:
+    error = error_of(lambda: meshkit.build_mesh(*args, **options))
+    assert eval(typed(error.fix_text, "build_mesh"), {"build_mesh": build}) == layout
+    assert (f"device={args[0]!r}" in error.fix_text) == isinstance(args[0], str)
+
+
+def test_a_mapping_takes_any_name_in_the_order_written() -> None:
+    assert factor_world(8, {"data": 4, "model": 2}) == Layout(data=4, model=2)
+    assert factor_world(8, {"model": -1, "data": 4}) == Layout(model=2, data=4)
+    assert factor_world(8, {"replicate": 2, "tp": 4}) == Layout(replicate=2, tp=4)
+    assert factor_world(8, {"tp": 2, "data": 4}, order="tp data") == Layout(tp=2, data=4)
+    assert factor_world(8, {"dp": 4}, tp=2) == factor_world(8, {"tp": 2}) == Layout(dp=4, tp=2)
+    with pytest.raises(SpecError, match="needs 4 ranks"):
+        factor_world(8, {"data": 4})
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 2, "dp": 4}, {"tp": 2, "x": 2, "dp": 2}])
+def test_standard_axes_of_a_mapping_stand_in_the_standard_order(sizes: dict[str, int]) -> None:
+    error = error_of(lambda: factor_world(8, sizes))
+    first, second = error.fix_text.split("; or ")
+    assert eval(first, {"factor_world": factor_world}).axes[0] == "dp"
+    call = typed(second, "factor_world")
+    assert eval(call, {"factor_world": factor_world}) == Layout(sizes)
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, UserDict])
+def test_a_mapping_of_any_class(kind: Callable[[dict[str, int]], Any]) -> None:
+    sizes = kind({"dp": 4, "tp": 2})
+    assert factor_world(8, sizes) == Layout(sizes) == Layout(dp=8).view(sizes) == LAYOUT
+
+
+def test_a_config_of_omegaconf() -> None:
+    omegaconf = pytest.importorskip("omegaconf")
+    config = omegaconf.OmegaConf.create({"dp": 4, "tp": 2, "order": ["tp", "dp"], "batch": 1024.0})
+    sizes = omegaconf.OmegaConf.masked_copy(config, ["dp", "tp"])
+    assert factor_world(8, sizes) == LAYOUT
+    assert factor_world(8, sizes, order=config.order) == Layout(tp=2, dp=4)
+    plan = BatchPlan.solve(dp=4, global_batch=config.batch, micro_batch=2)
+    assert (plan.global_batch, type(plan.global_batch)) == (1024, int)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "plan"),
+    [
+        ({"global_batch": "1e3", "micro_batch": 4}, (1000, 4)),
+        ({"global_batch_size": 16, "per_device_train_batch_size": 4}, (16, 4)),
+        ({"train_batch_size": 16, "gradient_accumulation_steps": 2}, (16, 4)),
+        ({"batch_size": 4, "accumulation_steps": 2}, (16, 4)),
+        ({"micro_batch_size": 4, "global_batch": 16}, (16, 4)),
+    ],
+)
+def test_sizes_of_a_batch_in_the_words_of_others(
+    sizes: dict[str, Any], plan: tuple[int, int]
+) -> None:
+    error = error_of(lambda: BatchPlan.solve(dp=2, **sizes))
+    made = eval(error.fix_text.removesuffix("."), {"BatchPlan": BatchPlan})
+    assert (made.global_batch, made.micro_batch) == plan
+
+
+def test_a_whole_float_of_a_config_is_a_batch() -> None:
+    plan = BatchPlan.solve(dp=2, global_batch=1024.0, micro_batch=4)  # type: ignore[arg-type]
+    assert plan == BatchPlan.solve(dp=2, global_batch=1024, micro_batch=4)
+    assert type(plan.global_batch) is int
+
+
+AXES = ["dp sp", "dp,sp", "dp, sp", "(dp sp)", ("dp", "sp"), ["dp", "sp"], "sp-dp", [("dp", "sp")]]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=repr)
+def test_axes_are_listed_in_one_grammar(axes: Any) -> None:
+    layout = Layout(dp=2, sp=2, tp=2)
+    for method in (layout.size, layout.groups, layout.strides):
+        assert str(method(axes)) == str(method("dp", "sp"))
+    assert layout.peers(5, axes).tolist() == layout.peers(5, "dp", "sp").tolist()
+    assert layout.ring(5, axes).tolist() == [5, 7, 1, 3]
+    assert factor_world(4, dp=2, sp=2, order=axes).axes == ("dp", "sp")
+    assert meshkit.core.grid.group_plan.GroupPlan.of(layout, [axes]).requested == (("dp", "sp"),)
+
+
+def test_an_order_of_megatron_begins_with_the_fastest_axis() -> None:
+    assert factor_world(8, tp=2, order="tp-dp") == Layout(dp=4, tp=2)
+    assert factor_world(8, tp=2, pp=2, order="tp-cp-ep-dp-pp") == Layout(pp=2, dp=2, tp=2)
+    with pytest.raises(SpecError, match="mixes hyphens"):
+        factor_world(8, tp=2, order="tp-dp pp")
+
+
+@pytest.mark.parametrize("axis", ["pp", "ep", "cp", "sp"])
+def test_an_absent_standard_axis_has_size_1(axis: str) -> None:
+    assert LAYOUT.size(axis) == 1
+    assert LAYOUT.groups(axis).tolist() == [[rank] for rank in range(8)]
+    assert LAYOUT.peers(5, axis).tolist() == LAYOUT.ring(5, axis).tolist() == [5]
+    assert (LAYOUT.neighbor(5, axis), LAYOUT.neighbor(5, axis, wrap=False)) == (5, None)
+    assert LAYOUT.rank(dp=2, tp=1, **{axis: 0}) == 5
+    assert LAYOUT.strides("dp", axis) == LAYOUT.strides("dp")
+    pattern = f"dp {axis} tp -> (dp {axis}) tp"
+    assert LAYOUT.rearrange(pattern).tolist() == LAYOUT.grid.tolist()
+    assert LAYOUT.rearrange(f"... {axis} -> {axis} ...").shape == (1, 4, 2)
+
+
+def test_names_of_other_libraries_for_axes() -> None:
+    words = {"data_parallel_size": "dp", "pipeline_model_parallel_size": "pp", "dp_shard": None}
+    assert {word: standard_axis(word) for word in words} == words
+    assert axis_role("tensor_parallel") == "model"  # a mapping may have it as a name
+    assert factor_world(8, {"data": 4, "tensor_parallel": 2}).axes == ("data", "tensor_parallel")
