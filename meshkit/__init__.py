@@ -4,6 +4,7 @@
 
     before any process   factor_world  split_world  Layout
                          BatchPlan  BatchSchedule  SequencePlan  stream_seed
+                         plan_redistribution
     hardware             Topology  slurm_topology  crossings  link_bytes  placed
     this process         detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     )
     from .core.grid.factor import factor_world, split_world
     from .core.grid.layout import Layout
+    from .core.redistribute.report import plan_redistribution
     from .core.topology.crossing import crossings, link_bytes
     from .core.topology.placement import placed
     from .core.topology.topology import Topology
@@ -69,6 +71,7 @@ __all__ = [
     "init",
     "link_bytes",
     "placed",
+    "plan_redistribution",
     "shutdown",
     "slurm_topology",
     "spawn",
@@ -83,6 +86,7 @@ _MODULES = {
     "core.data.sequence": ("SequencePlan",),
     "core.grid.factor": ("factor_world", "split_world"),
     "core.grid.layout": ("Layout",),
+    "core.redistribute.report": ("plan_redistribution",),
     "core.topology.crossing": ("crossings", "link_bytes"),
     "core.topology.placement": ("placed",),
     "core.topology.topology": ("Topology",),

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,8 @@ from torch.distributed.constants import default_pg_nccl_timeout, default_pg_time
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 # Before torch 2.13, the connect timeout of a gloo group is also that of its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
@@ -40,6 +42,15 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
     """Set the timeout of later collectives of the group. Local; only if ``CAN_SET_TIMEOUT``."""
     group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
+
+
+def mark_constant(function: Function) -> Function:
+    """Let torch.compile call a method while it traces, and take the result as a constant.
+
+    ``torch.compiler.assume_constant_result`` sets the same mark, but first imports the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def default_timeout(backend: str) -> timedelta:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..core.grid.layout import Layout
+    from .groups.mesh_groups import MeshGroups
 
 SAME: dict[str, Callable[[Any], object]] = {  # DeviceMesh's names, as functions of a mesh
     "shape": lambda mesh: mesh.layout.shape,
@@ -62,9 +62,9 @@ def find_attribute(mesh: object, name: str) -> object:
 
 def _of_axis(attributes: dict[str, Any], name: str) -> str:
     """Return the calls for an axis that is used as an attribute: ``mesh.dp``, ``mesh.dp_size``."""
-    layout: Layout | None = attributes.get("_layout")
+    groups: MeshGroups | None = attributes.get("_groups")
     axis, _, what = name.partition("_")
-    if layout is None or axis not in layout.axes:
+    if groups is None or axis not in groups.plan.layout.axes:
         return ""
     calls = {
         "size": f"mesh.size({axis!r})",

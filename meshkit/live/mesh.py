@@ -22,6 +22,7 @@ from ..core.grid.layout import Layout
 from ..core.grid.position import Position
 from ..core.text import format_sizes
 from ..launch.store.deadline import Time
+from ..launch.torch_internals import mark_constant
 from .groups.mesh_groups import MeshGroups
 from .setup.close import close_mesh
 from .setup.proposal import MeshProposal, open_groups
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, IterableDataset
 
     from ..core.data.batch import BatchPlan
-    from ..core.data.sequence import Order
+    from ..core.data.sequence import Order, SequencePlan
     from ..core.report.verification import Verification
     from .data.rank_batch import RankBatch
     from .data.rng import RandomStreams
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from .data.stream import MicroBatchStream
     from .groups.report import GroupsReport
     from .guard.roll_call import GuardState
+    from .move.handle import Handle
+    from .move.mesh_moves import MeshMoves
+    from .move.redistribution import Redistribution
 
 Sample = TypeVar("Sample")
 
@@ -352,6 +356,228 @@ class Mesh:
         job, options = self._proposal.job, self._proposal.options
         proposal = propose_view(self._groups, job, options, *request)
         return Mesh(proposal, open_groups(proposal))
+
+    # -------------------------------------------------------------------- movement
+
+    @public("mesh.redistribute", by_name=("x",))
+    def redistribute(
+        self,
+        x: torch.Tensor,
+        pattern: str,
+        /,
+        *,
+        op: str = "sum",
+        grad_dtype: torch.dtype | None = None,
+        to: Mesh | None = None,
+        **sizes: int | SequencePlan,
+    ) -> torch.Tensor:
+        """Return a tensor in another division over the mesh. Differentiable.
+
+        Collective over the axes that change. ``"b s/sp h d -> b s h/sp d"`` is an all_to_all: each
+        rank had all heads of some tokens, and has all tokens of some heads. Names and brackets are
+        those of einops. The marks:
+
+        - ``s/sp``: cut along s; ``s/dp/sp`` by two axes, the outer one first.
+        - ``+tp``: the ranks of tp have the parts of a sum.
+        - ``*tp``: each has a copy, and goes on with its own part of the work.
+        - ``=tp``: each has a copy, and all do the same work.
+        - ``@dp:0``: the rank with that coordinate has it. Others pass any tensor of the shape, and
+          get zeros.
+
+        ``*`` and ``=`` differ in the gradient only: at ``*`` the gradients of the ranks are summed,
+        at ``=`` they are equal. :meth:`checked` finds a wrong one.
+
+        Args:
+            x: the local tensor: any dtype, contiguous or not.
+            pattern: the division before and after.
+            op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
+            grad_dtype: the dtype in which gradients are summed, needed below float32.
+            to: the view of this mesh whose axes the right side names; None is this mesh.
+            **sizes: global sizes of dims: for a bracket on the left; for parts of different sizes,
+                cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan` for a sequence
+                that is cut in its order.
+
+        Returns:
+            The local tensor of the right side. It may share memory with ``x``.
+
+        Raises:
+            SpecError: if the pattern is invalid; if a size does not divide or does not fit the
+                tensor; if a gradient flows over an axis without a mark on one side, through a
+                maximum, or below float32 without ``grad_dtype``; if a group is missing.
+            UnknownAxisError: if the mesh does not have an axis.
+            CoordinateError: on a rank outside the mesh, or for a mark outside its axis.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Cost: no more than each rank lacks, in at most one collective of each kind; see
+        :func:`meshkit.plan_redistribution`. The plan is made once for each shape.
+
+        Example:
+            ``q = mesh.redistribute(q, "b s/sp h d -> b s h/sp d")``
+        """
+        key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
+        if torch.compiler.is_compiling():
+            name = self._prepare_move(*key)  # first: it makes the moves
+            traced: Redistribution = getattr(self._moves, name)
+            return traced(x)
+        return self._moves.find(*key)(x)
+
+    @public("mesh.redistribution")
+    def redistribution(
+        self,
+        pattern: str,
+        /,
+        *,
+        op: str = "sum",
+        grad_dtype: torch.dtype | None = None,
+        to: Mesh | None = None,
+        **sizes: int | SequencePlan,
+    ) -> Redistribution:
+        """Return the redistribution of a pattern, a function of a tensor. Local.
+
+        Args:
+            pattern: as in :meth:`redistribute`.
+            op: as in :meth:`redistribute`.
+            grad_dtype: as in :meth:`redistribute`.
+            to: as in :meth:`redistribute`.
+            **sizes: as in :meth:`redistribute`.
+
+        Raises:
+            SpecError: if the pattern is invalid; and when called, as :meth:`redistribute`.
+            UnknownAxisError: if the mesh does not have an axis.
+            CoordinateError: on a rank outside the mesh, or for a mark outside its axis.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``self.scatter = mesh.redistribution("b s d +tp -> b s/tp d")``
+        """
+        key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
+        return self._moves.find(*key)
+
+    @public("mesh.begin", by_name=("x",))
+    def begin(
+        self,
+        x: torch.Tensor,
+        pattern: str,
+        /,
+        *,
+        op: str = "sum",
+        to: Mesh | None = None,
+        **sizes: int | SequencePlan,
+    ) -> Handle:
+        """Begin a redistribution, and return a handle whose ``wait`` returns the result.
+
+        Collective over the axes that change. Only the last collective of the plan runs beside the
+        caller's work; most plans have one. Keep ``x`` unchanged until then.
+
+        Args:
+            x: the local tensor, without a gradient.
+            pattern: as in :meth:`redistribute`.
+            op: as in :meth:`redistribute`.
+            to: as in :meth:`redistribute`.
+            **sizes: as in :meth:`redistribute`.
+
+        Raises:
+            SpecError: if the tensor requires a gradient; and as :meth:`redistribute`.
+
+        Example:
+            ``weight = mesh.begin(shard, "o/dp i -> o i *dp"); ...; weight = weight.wait()``
+        """
+        return self._moves.begin(x, pattern, op, _groups_of(to), tuple(sizes.items()))
+
+    @public("mesh.shift", by_name=("x",))
+    def shift(self, x: torch.Tensor, axis: str, steps: int = 1) -> torch.Tensor:
+        """Send a tensor some steps along an axis, and return the one that arrives. Differentiable.
+
+        Collective over the axis, which is a ring: the rank at index i gets the tensor of index
+        i - steps. The gradient goes the other way.
+
+        Args:
+            x: the local tensor, of equal shape and dtype on all ranks of the axis.
+            axis: the axis.
+            steps: the number of steps; negative ones go back.
+
+        Returns:
+            A tensor of that shape.
+
+        Raises:
+            UnknownAxisError: if the mesh does not have the axis.
+            CoordinateError: on a rank outside the mesh, or if ``steps`` is no int.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            ``kv = mesh.shift(kv, "cp")``
+        """
+        if torch.compiler.is_compiling():
+            name = self._prepare_ring(axis)
+            return self._moves.shift(getattr(self._moves, name), x, steps)
+        return self._moves.shift(self._moves.ring(axis), x, steps)
+
+    @public("mesh.exchange", by_name=("x",))
+    def exchange(
+        self, x: torch.Tensor, axis: str, counts: Sequence[int] | torch.Tensor
+    ) -> tuple[torch.Tensor, list[int]]:
+        """Send rows to the ranks of an axis, and return the rows that arrive. Differentiable.
+
+        Collective over the axis. The rows for the first rank come first, and so on.
+
+        Args:
+            x: the rows in its dim 0; all other dims are equal on all ranks.
+            axis: the axis.
+            counts: the number of rows for each rank of the axis, in their order.
+
+        Returns:
+            The rows received, in the order of the ranks, and how many came from each. Pass these
+            counts to a second call to send results back.
+
+        Raises:
+            SpecError: if the counts are not one number for each rank, with the sum of the rows.
+            UnknownAxisError: if the mesh does not have the axis.
+            MeshkitError: after ``close``, or after ``shutdown``.
+
+        Cost: two all_to_alls, the first one of the counts, which are read on the host.
+
+        Example:
+            ``tokens, counts = mesh.exchange(tokens, "ep", counts)``
+        """
+        from .move.exchange import exchange_rows
+
+        return exchange_rows(self._groups, x, axis, counts)
+
+    @public("mesh.checked")
+    def checked(self) -> AbstractContextManager[None]:
+        """Check the marks of every redistribution inside, forwards and backwards.
+
+        At ``=`` and ``*`` the tensors of the ranks must be equal. At ``=`` on the right, their
+        gradients must be equal. At ``*`` on the right, gradients that are equal on all ranks and
+        not zero are an error: these ranks do the same work, which would count once for each rank.
+        Enter it on every rank, also around the backward. Calls that torch compiled are not checked.
+
+        Cost: a hash of each tensor on the host, and a small collective for each axis.
+
+        Raises:
+            SpecError: inside, the same on all ranks of the axis, with the mark to write.
+
+        Example:
+            ``with mesh.checked(): loss(model(batch)).backward()``
+        """
+        return self._moves.checked()
+
+    @mark_constant
+    def _prepare_move(self, *key: Any) -> str:  # noqa: ANN401
+        """Return the attribute of the moves that holds a redistribution, for torch.compile."""
+        return self._moves.publish(*key)
+
+    @mark_constant
+    def _prepare_ring(self, axis: str) -> str:
+        """Return the attribute of the moves that holds a ring, for torch.compile."""
+        return self._moves.publish_ring(axis)
+
+    @cached_property
+    def _moves(self) -> MeshMoves:
+        """The redistributions of this mesh."""
+        from .move.mesh_moves import MeshMoves
+
+        return MeshMoves(self._groups)
 
     # -------------------------------------------------------------------- data
 
@@ -816,6 +1042,7 @@ class Mesh:
             DisagreementError: on NCCL, if a rank makes another call.
         """
         close_mesh(self._groups, self._proposal.job, failed=False)
+        self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     @public("with mesh")
     def __enter__(self) -> Mesh:
@@ -868,3 +1095,8 @@ class Mesh:
     def _device(self) -> torch.device:
         """The device of tensors in a collective."""
         return self._proposal.job.world.device or torch.device("cpu")
+
+
+def _groups_of(mesh: Mesh | None) -> MeshGroups | None:
+    """Return the groups of another mesh, or None."""
+    return None if mesh is None else mesh._groups  # noqa: SLF001  # of the same class

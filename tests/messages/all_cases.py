@@ -9,6 +9,7 @@ from tests.messages.cases import (
     core_data,
     core_draw,
     core_grid,
+    core_redistribute,
     core_topology,
     launch,
     live,
@@ -16,5 +17,8 @@ from tests.messages.cases import (
 
 CASES = snapshot.merge(
     module.CASES
-    for module in (core_grid, core_data, core_topology, core_cost, core_draw, bench, launch, live)
+    for module in (
+        *(core_grid, core_data, core_topology, core_cost, core_draw, core_redistribute),
+        *(bench, launch, live),
+    )
 )

@@ -65,6 +65,11 @@ def tracking() -> Iterator[CollectiveTracker]:
         _TRACKER.reset(token)
 
 
+def is_tracked() -> bool:
+    """Return whether a guard is around this thread. Local."""
+    return _TRACKER.get() is not None
+
+
 @contextmanager
 def in_collective(name: str, group: dist.ProcessGroup) -> Iterator[None]:
     """Announce a collective to the guards around it. Local."""

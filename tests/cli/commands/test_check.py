@@ -260,7 +260,8 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
             ["x=2", "-n", "2"],
             " x=2 -n 2: the axis x has no standard position.\n"
             "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
-            "  Fix: give its position: meshkit check x=2 --order 'dp x' -n 2.\n",
+            "  An axis of another name may be a misspelt option, unless order= names it.\n"
+            "  Fix: give its position: meshkit check x=2 --order x -n 2.\n",
         ),
         (
             ["dp=4", "sp=2"],

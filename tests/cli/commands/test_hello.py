@@ -129,7 +129,8 @@ def test_no_number_of_processes(here: Here, text: str) -> None:
     code, out, error = here("-n", text)
     assert (code, out) == (2, "")
     assert error.splitlines()[-1] == (
-        f"meshkit hello: error: argument -n: {text!r} is not a whole number of 1 or more"
+        f"meshkit hello: error: argument -n/--world-size: {text!r} is not a whole number of 1 or "
+        "more"
     )
 
 

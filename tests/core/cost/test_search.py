@@ -271,4 +271,4 @@ def test_nothing_divides() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     job = TrainingJob(np.int64(8), np.int64(1), np.int64(8), np.int64(64), H100)  # type: ignore[arg-type]
     assert asdict(job)["world_size"] == 8
-    assert type(job.world) is int
+    assert type(job.world_size) is int

@@ -71,7 +71,7 @@ def test_a_view_with_equal_groups_has_equal_strides() -> None:
 
 def test_an_unknown_axis_raises_an_error() -> None:
     with pytest.raises(UnknownAxisError, match=r"layout\.strides"):
-        Layout(dp=2).strides("tp")
+        Layout(dp=2).strides("tq")
 
 
 def test_the_callers_order_is_kept() -> None:

@@ -1,0 +1,129 @@
+"""The global sizes of dims: those that a caller gives, and those of a local tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from ..data.sequence import SequencePlan
+from ..errors import SpecError
+from ..text import count_noun, format_sizes
+from .cut import Coordinate, Cut
+from .move import Sizes
+from .pattern import DOTS, Dim, Pattern, expand_dots
+
+
+def split_sizes(
+    pattern: Pattern, sizes: Mapping[str, object]
+) -> tuple[dict[str, int], dict[str, SequencePlan]]:
+    """Return the sizes given by keyword as ints, and the sequence plans among them."""
+    names = [dim.name for dim in pattern.left.dims]
+    plans, numbers = {}, {}
+    for name, size in sizes.items():
+        if name not in names:
+            known = ", ".join(n for n in names if n != DOTS)
+            summary = f"the pattern has no dim {name}."
+            fix = f"sizes of {known}." if known else f"leave out {name}."
+            raise SpecError(summary, fix=fix)
+        if isinstance(size, SequencePlan):
+            plans[name] = size
+            _check_not_padded(name, size)
+        number = size.length if isinstance(size, SequencePlan) else size
+        if type(number) is not int or number < 0:
+            raise SpecError(f"the size of {name} is {size!r}.", fix=f"{name}=4096, for example.")
+        numbers[name] = number
+    return numbers, plans
+
+
+def _check_not_padded(name: str, plan: SequencePlan) -> None:
+    if plan.padded != plan.length:
+        raise SpecError(
+            f"the plan of {name} pads {plan.length} tokens to {plan.padded}.",
+            fix=f"pad the tensor first, and pass {name}=SequencePlan({plan.padded}, {plan.parts}, "
+            f"{plan.order!r}).",
+        )
+
+
+def infer_sizes(
+    pattern: Pattern,
+    axes: Sizes,
+    coordinate: Coordinate,
+    shape: Sequence[int],
+    given: Mapping[str, int],
+) -> tuple[Pattern, dict[str, int]]:
+    """Return the pattern without ellipsis and the global sizes, from a local shape."""
+    pattern = expand_to(pattern, shape)
+    sizes: dict[str, int] = {}
+    for entry, local in zip(pattern.left.entries, shape, strict=True):
+        unknown = [dim for dim in entry if dim.name not in given]
+        known = 1
+        for dim in entry:
+            if dim.name in given:
+                sizes[dim.name] = given[dim.name]
+                cut = Cut((given[dim.name],), (dim.axes,), tuple(axes.items()))
+                known *= cut.shape(coordinate)[0]
+        if len(unknown) > 1:
+            raise _unknown_size_error([dim.name for dim in unknown], local)
+        if local != known if not unknown else (local % known if known else local):
+            raise _local_size_error(entry, local, known, sizes, coordinate)
+        for dim in unknown:
+            parts = math.prod(axes[axis] for axis in dim.axes)
+            sizes[dim.name] = parts * (local // known if known else 0)
+    _check_divides(pattern, axes, sizes, given)
+    return pattern, sizes
+
+
+def expand_to(pattern: Pattern, shape: Sequence[int]) -> Pattern:
+    """Return the pattern with as many dims as a local tensor has."""
+    dots = [dim.name for dim in pattern.left.dims].count(DOTS)
+    missing = len(shape) - len(pattern.left.entries)
+    if dots and missing >= -1:
+        return expand_dots(pattern, missing + 1)
+    if missing:
+        wanted = len(pattern.left.entries)
+        raise SpecError(
+            f"the tensor has {count_noun(len(shape), 'dim')}, and the left side {wanted - dots}"
+            f"{' or more' * bool(dots)}.",
+            f"The shape is {tuple(shape)}.",
+            fix="one name for each dim of the tensor on the left side, or ... for several.",
+        )
+    return pattern
+
+
+def _unknown_size_error(names: Sequence[str], local: int) -> SpecError:
+    others = ", ".join(f"{name}=64" for name in names[1:])
+    return SpecError(
+        f"the sizes of {' and '.join(names)} are unknown.",
+        f"Together they have {local} elements on this rank.",
+        fix=f"global sizes of all but one of them: {others}.",
+    )
+
+
+def _local_size_error(
+    entry: Sequence[Dim],
+    local: int,
+    known: int,
+    sizes: Sizes,
+    coordinate: Coordinate,
+) -> SpecError:
+    text = " ".join(map(str, entry))
+    return SpecError(
+        f"{text} has {local} elements on this rank, and {format_sizes(sizes)} gives {known}.",
+        f"This rank is at {format_sizes(coordinate)}. Sizes by keyword are global.",
+        fix="the global size of the dim, or no size if it divides.",
+    )
+
+
+def _check_divides(pattern: Pattern, axes: Sizes, sizes: Sizes, given: Collection[str]) -> None:
+    """Check that the cuts of the right side divide the dims whose size was not given."""
+    for dim in pattern.right.dims:
+        size, parts = sizes[dim.name], math.prod(axes[axis] for axis in dim.axes)
+        if dim.name in given or size % parts == 0:
+            continue
+        product = " x ".join(f"{axis} {axes[axis]}" for axis in dim.axes)
+        equals = f" = {parts}" if len(dim.axes) > 1 else ""
+        above = -(-size // parts) * parts
+        nearest = " or ".join(str(n) for n in (above - parts, above) if n)
+        uneven = f"{dim.name}={size} by keyword, which allows parts of different sizes"
+        summary = f"{dim.name} is {size}, which is not a multiple of {product}{equals}."
+        raise SpecError(summary, fix=f"{dim.name} of {nearest}, or {uneven}.")

@@ -1,0 +1,189 @@
+"""Move: a pattern together with the sizes of axes and dims, without names of dims.
+
+Axes of size 1 are dropped. Two patterns that differ in the names of dims or in the order of marks
+give equal moves, and so one plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from ..data.sequence import SequencePlan
+from ..errors import CoordinateError, SpecError
+from ..grid.axis_names import check_axes_exist
+from .cut import AxisLists, Cut
+from .pattern import AxisType, Pattern, Side
+
+Sizes = Mapping[str, int]
+Entries = tuple[tuple[int, ...], ...]  # the dims of the global tensor in each local dim
+
+
+class Zigzag(NamedTuple):
+    """A dim whose tokens are in the order of a zigzag plan on the side on which it is cut.
+
+    Attributes:
+        dim: the dim.
+        parts: the parts of the plan.
+        whole_first: whether the left side has the whole dim, and the right side the parts.
+    """
+
+    dim: int
+    parts: int
+    whole_first: bool
+
+
+@dataclass(frozen=True)
+class Move:
+    """A pattern with its sizes.
+
+    Attributes:
+        axes: the named axes longer than 1 with their sizes, the outermost axis of the mesh first.
+        types: the types of these axes on the left and on the right.
+        sizes: the global size of each dim, in the order of the left side.
+        left: the axes that cut each dim on the left side.
+        right: the axes that cut each dim on the right side.
+        left_entries: the dims in each dim of the local tensor.
+        right_entries: the same for the result.
+        zigzags: the dims in zigzag order.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    types: tuple[tuple[AxisType, AxisType], ...]
+    sizes: tuple[int, ...]
+    left: AxisLists
+    right: AxisLists
+    left_entries: Entries
+    right_entries: Entries
+    zigzags: tuple[Zigzag, ...] = ()
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.axes, self.types, self.sizes, self.left, self.right))
+
+    def __hash__(self) -> int:  # kept, since a plan is looked up by its move
+        return self._hash
+
+    @cached_property
+    def source(self) -> Cut:
+        """The division on the left side."""
+        return Cut(self.sizes, self.left, self.axes)
+
+    @cached_property
+    def target(self) -> Cut:
+        """The division on the right side."""
+        return Cut(self.sizes, self.right, self.axes)
+
+    @cached_property
+    def type_of(self) -> dict[str, tuple[AxisType, AxisType]]:
+        """The types by axis."""
+        return dict(zip((axis for axis, _ in self.axes), self.types, strict=True))
+
+    def axes_of(self, left: str, right: str) -> tuple[str, ...]:
+        """Return the axes whose symbols are among these, in the order of the mesh."""
+        return tuple(
+            axis
+            for axis, (before, after) in self.type_of.items()
+            if before.symbol in left and after.symbol in right
+        )
+
+
+def make_move(
+    pattern: Pattern, axes: Sizes, sizes: Mapping[str, int], plans: Mapping[str, SequencePlan] = {}
+) -> Move:
+    """Return the move of a pattern without ellipsis; ``sizes`` has the global size of each dim."""
+    named = [axis for axis in axes if axis in pattern.types and axes[axis] > 1]
+    index = {dim.name: number for number, dim in enumerate(pattern.left.dims)}
+    return Move(
+        tuple((axis, axes[axis]) for axis in named),
+        tuple(pattern.types[axis] for axis in named),
+        tuple(sizes[name] for name in index),
+        _axis_lists(pattern.left, named, index),
+        _axis_lists(pattern.right, named, index),
+        tuple(tuple(index[dim.name] for dim in entry) for entry in pattern.left.entries),
+        tuple(tuple(index[dim.name] for dim in entry) for entry in pattern.right.entries),
+        tuple(_zigzags(pattern, axes, plans, index)),
+    )
+
+
+def _axis_lists(side: Side, named: Collection[str], index: Mapping[str, int]) -> AxisLists:
+    lists = {dim.name: tuple(axis for axis in dim.axes if axis in named) for dim in side.dims}
+    return tuple(lists[name] for name in index)
+
+
+def _zigzags(
+    pattern: Pattern, axes: Sizes, plans: Mapping[str, SequencePlan], index: Mapping[str, int]
+) -> list[Zigzag]:
+    zigzags = []
+    for name, plan in plans.items():
+        counts = [
+            math.prod(axes[axis] for axis in dim.axes)
+            for side in (pattern.left, pattern.right)
+            for dim in side.dims
+            if dim.name == name
+        ]
+        if max(counts) != plan.parts or plan.parts % min(counts):
+            cuts = " and ".join(map(str, sorted({*counts})))
+            raise SpecError(
+                f"the plan of {name} has {plan.parts} parts, and the pattern cuts it in {cuts}.",
+                fix=f"{name}=SequencePlan({plan.length}, {max(counts)}, {plan.order!r}).",
+            )
+        if plan.order == "zigzag" and min(counts) == 1 < max(counts):
+            zigzags.append(Zigzag(index[name], plan.parts, counts[0] == 1))
+    return zigzags
+
+
+def check_axes(pattern: Pattern, axes: Sizes) -> None:
+    """Check that the mesh has the axes, and the coordinates that hold a tensor."""
+    check_axes_exist(pattern.types, tuple(axes))
+    for mark in [*pattern.left.marks, *pattern.right.marks]:
+        size = axes[mark.axis]
+        if mark.type.holder >= size:
+            raise CoordinateError(
+                f"{mark} is outside the axis.",
+                f"{mark.axis} has {size} {'index' if size == 1 else 'indices'}, 0 to {size - 1}.",
+                fix=f"@{mark.axis}:{size - 1}, or another index of the axis.",
+                axis=mark.axis,
+                index=mark.type.holder,
+                size=size,
+            )
+
+
+def check_op(pattern: Pattern, op: str) -> None:
+    """Check the reduction: max, min and avg need parts on the left and none that begin."""
+    if op not in ("sum", "max", "min", "avg"):
+        fix = 'op="sum", which is the default, or op="max", op="min", op="avg".'
+        raise SpecError(f"op is {op!r}.", fix=fix)
+    begins = [axis for axis, (a, b) in pattern.types.items() if b.symbol == "+" != a.symbol]
+    if op != "sum" and begins:
+        axis = begins[0]
+        raise SpecError(
+            f"+{axis} on the right side is a sum, and op is {op!r}.",
+            "Ranks without a part hold 0, which is neutral for a sum only.",
+            fix=f'op="sum", or ={axis} in place of +{axis}.',
+        )
+
+
+def check_gradient(pattern: Pattern) -> None:
+    """Raise if the gradient is not determined: an axis has no mark on one side."""
+    for axis, (left, right) in pattern.types.items():
+        if "?" not in (left.symbol, right.symbol):
+            continue
+        side, text = ("right", pattern.right) if right.symbol == "?" else ("left", pattern.left)
+        shared = f"{text} *{axis}"
+        same = f"{text} ={axis}"
+        raise SpecError(
+            f"{axis} has no mark on the {side} side, and the tensor requires a gradient.",
+            f"*{axis}: each rank of {axis} does its own part of the work; gradients are summed.",
+            f"={axis}: all ranks of {axis} do the same work; their gradients are equal.",
+            fix=f'"{shared}", or "{same}", on the {side} side; or x.detach().',
+            axis=axis,
+        )
+
+
+def local_shape(entries: Entries, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the local tensor, whose dims join some dims of the global one."""
+    return tuple(math.prod(shape[dim] for dim in entry) for entry in entries)

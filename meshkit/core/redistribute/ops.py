@@ -1,0 +1,110 @@
+"""Operations of one rank: the steps of a plan with the numbers of its coordinate.
+
+The interpreter runs them with numpy for all ranks, ``live/move`` with torch for one rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Index = tuple[slice | int, ...]
+Shape = tuple[int, ...]
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"]
+
+
+@dataclass(frozen=True)
+class Arrange:
+    """Reshape, then permute the dims; None leaves the shape or the order."""
+
+    shape: Shape | None
+    order: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Take:
+    """Take a part of the tensor."""
+
+    index: Index
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Put the tensor into zeros of a shape."""
+
+    shape: Shape
+    index: Index
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep the tensor, or replace it by zeros."""
+
+    is_kept: bool
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """Put a dim of whole sequences into the order of a zigzag plan, or back into its own order."""
+
+    dim: int
+    parts: int
+    back: bool
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective over a group.
+
+    The parts of a ``reduce_scatter`` are the first dims, and so are those of an ``all_gather``.
+
+    Attributes:
+        kind: the collective.
+        axes: the axes of the group, in the order of the mesh.
+        size: the ranks of the group.
+        shape: the shape of the result.
+        root: the group rank that sends a broadcast or receives a reduction.
+    """
+
+    kind: Kind
+    axes: tuple[str, ...]
+    size: int
+    shape: Shape
+    root: int = 0
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """Exchange blocks of one size. The blocks stand one after the other in the order of the group.
+
+    Attributes:
+        axes: the axes of the group, in the order of the mesh.
+        sends: the elements for each rank of the group; None for equal numbers.
+        receives: the elements from each rank; None likewise.
+        shape: the shape of the result.
+    """
+
+    axes: tuple[str, ...]
+    sends: Shape | None
+    receives: Shape | None
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Route:
+    """Exchange regions of any size. A region that several ranks send is summed.
+
+    Attributes:
+        axes: the axes of the group, in the order of the mesh.
+        sends: the region of this rank's tensor for each rank of the group, or None.
+        receives: the region of the result from each rank, or None.
+        shape: the shape of the result, which is 0 outside these regions.
+    """
+
+    axes: tuple[str, ...]
+    sends: tuple[Index | None, ...]
+    receives: tuple[Index | None, ...]
+    shape: Shape
+
+
+Op = Arrange | Take | Fill | Keep | Reorder | Collective | AllToAll | Route

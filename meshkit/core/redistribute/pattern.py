@@ -1,0 +1,268 @@
+"""Parse patterns such as ``"b s/sp h d -> b s h/sp d"``: einops' notation with mesh axes.
+
+::
+
+    pattern := side "->" side        side := (dim | "(" dim+ ")" | "..." | mark)*
+    dim     := NAME ("/" AXIS)* | "1"        mark := ("+" | "*" | "=") AXIS | "@" AXIS ":" INT
+
+``s/a`` is cut over axis a. ``+a`` is a sum over a whose parts are on its ranks. ``*a`` and ``=a``
+are copies on all ranks of a: with ``*`` each rank goes on with its own part of the work, with ``=``
+all ranks do the same. ``@a:k`` is on the rank with coordinate k only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from ..errors import SpecError
+
+NAME = r"[^\W\d_]\w*"
+TOKEN = re.compile(
+    rf"\s*(?:(?P<bracket>[()])|(?:(?P<dots>\.\.\.)|(?P<dim>{NAME}|1)(?P<cuts>(?:/{NAME})*)"
+    rf"|(?P<symbol>[+*=])(?P<axis>{NAME})|@(?P<holder>{NAME}):(?P<index>[0-9]{{1,9}}))(?=[\s()]|$))"
+)
+DOTS = "..."
+EXAMPLE = 'for example "b s/sp h d -> b s h/sp d".'
+MIRROR = {"+": "*", "*": "+"}
+
+
+class AxisType(NamedTuple):
+    """The relation between a tensor and one axis of the mesh.
+
+    Attributes:
+        symbol: ``/``, ``+``, ``*``, ``=``, ``@``, or ``?`` if only the other side names the axis.
+        holder: the coordinate of the rank that holds the tensor, for ``@``.
+    """
+
+    symbol: str
+    holder: int = 0
+
+
+UNMARKED = AxisType("?")
+
+
+class Dim(NamedTuple):
+    """A dim of the global tensor and the axes that cut it, the outer axis first."""
+
+    name: str
+    axes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "/".join((self.name, *self.axes))
+
+
+class Mark(NamedTuple):
+    """A mark such as ``+tp`` or ``@dp:0``."""
+
+    type: AxisType
+    axis: str
+
+    def __str__(self) -> str:
+        place = f":{self.type.holder}" if self.type.symbol == "@" else ""
+        return f"{self.type.symbol}{self.axis}{place}"
+
+
+class Joined(NamedTuple):
+    """The dims between a pair of brackets, which are one dim of the local tensor."""
+
+    dims: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        return f"({' '.join(map(str, self.dims))})"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a pattern, in the order written.
+
+    Attributes:
+        items: dims, dims in brackets, and marks.
+    """
+
+    items: tuple[Dim | Joined | Mark, ...]
+
+    @cached_property
+    def entries(self) -> tuple[tuple[Dim, ...], ...]:
+        """The dims of the local tensor, each with the dims of the global tensor in it."""
+        parts = [item for item in self.items if not isinstance(item, Mark)]
+        entries = (part.dims if isinstance(part, Joined) else (part,) for part in parts)
+        return tuple(tuple(dim for dim in entry if dim.name != "1") for entry in entries)
+
+    @cached_property
+    def dims(self) -> tuple[Dim, ...]:
+        """The dims of the global tensor."""
+        return tuple(dim for entry in self.entries for dim in entry)
+
+    @cached_property
+    def types(self) -> dict[str, AxisType]:
+        """The type of each axis that the side names."""
+        cut = {axis: AxisType("/") for dim in self.dims for axis in dim.axes}
+        return {**cut, **{mark.axis: mark.type for mark in self.marks}}
+
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        """The marks."""
+        return tuple(item for item in self.items if isinstance(item, Mark))
+
+    def axes(self) -> Iterator[str]:
+        """Yield the axes in the order written, also those that occur twice."""
+        for item in self.items:
+            if isinstance(item, Mark):
+                yield item.axis
+            for dim in item.dims if isinstance(item, Joined) else [item]:
+                yield from () if isinstance(dim, Mark) else dim.axes
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.items))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A parsed pattern. ``str`` gives it back, with single spaces.
+
+    Example:
+        >>> pattern = parse_pattern("b  s/tp d -> b s d *tp")
+        >>> print(pattern)
+        b s/tp d -> b s d *tp
+        >>> print(pattern.mirror)
+        b s d +tp -> b s/tp d
+    """
+
+    left: Side
+    right: Side
+
+    @cached_property
+    def types(self) -> dict[str, tuple[AxisType, AxisType]]:
+        """The types of each axis on the left and on the right, in the order written."""
+        left, right = self.left.types, self.right.types
+        axes = dict.fromkeys([*self.left.axes(), *self.right.axes()])
+        return {axis: (left.get(axis, UNMARKED), right.get(axis, UNMARKED)) for axis in axes}
+
+    @cached_property
+    def mirror(self) -> Pattern:
+        """The pattern of the backward: the sides are exchanged, and so are ``+`` and ``*``."""
+        return Pattern(_mirror_side(self.right), _mirror_side(self.left))
+
+    def __str__(self) -> str:
+        return f"{self.left} -> {self.right}"
+
+
+def _mirror_side(side: Side) -> Side:
+    return Side(tuple(_mirror_mark(i) if isinstance(i, Mark) else i for i in side.items))
+
+
+def _mirror_mark(mark: Mark) -> Mark:
+    symbol = mark.type.symbol
+    return mark._replace(type=mark.type._replace(symbol=MIRROR.get(symbol, symbol)))
+
+
+@lru_cache(maxsize=4096)
+def parse_pattern(text: str) -> Pattern:
+    """Return the parsed pattern, from a cache if it was parsed before."""
+    if not isinstance(text, str) or text.count("->") != 1:
+        raise SpecError("the pattern is not a str with one ->.", fix=EXAMPLE)
+    left, right = (_parse_side(side) for side in text.split("->"))
+    pattern = Pattern(left, right)
+    for side in left, right:
+        _check_unique([dim.name for dim in side.dims], "dim", side)
+        _check_unique([*side.axes()], "axis", side)
+    _check_same_dims(pattern)
+    return pattern
+
+
+def _parse_side(text: str) -> Side:
+    items: list[Dim | Joined | Mark] = []
+    bracket: list[Dim] | None = None
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = TOKEN.match(text, position)
+        if match is None:
+            raise _syntax_error(text, position)
+        position = match.end()
+        if match["bracket"] == "(" and bracket is None:
+            bracket = []
+        elif match["bracket"] == ")" and bracket:
+            items.append(Joined(tuple(bracket)))
+            bracket = None
+        elif match["bracket"] or (bracket is not None and not match["dim"]):
+            raise _syntax_error(text, match.start())
+        elif bracket is not None:
+            bracket.append(_parse_dim(match))
+        else:
+            items.append(_parse_dim(match) if match["dim"] else _parse_mark(match))
+    if bracket is not None:
+        raise _syntax_error(text, end)
+    return Side(tuple(items))
+
+
+def _parse_dim(match: re.Match[str]) -> Dim:
+    dim = Dim(match["dim"], tuple(match["cuts"].split("/")[1:]))
+    if dim.name == "1" and dim.axes:
+        fix = f"a name for the dim, such as n/{'/'.join(dim.axes)}."
+        raise SpecError("a dim of size 1 cannot be cut.", fix=fix)
+    return dim
+
+
+def _parse_mark(match: re.Match[str]) -> Dim | Mark:
+    if match["dots"]:
+        return Dim(DOTS)
+    if match["holder"]:
+        return Mark(AxisType("@", int(match["index"])), match["holder"])
+    return Mark(AxisType(match["symbol"]), match["axis"])
+
+
+def _syntax_error(text: str, position: int) -> SpecError:
+    """Return the error for a text that does not follow the grammar."""
+    cut = re.search(rf"\(\s*({NAME})\s+({NAME})[^()]*\)/({NAME})", text)
+    if cut:
+        outer, inner, axis = cut.groups()
+        return SpecError(
+            f"{cut[0]} cuts a pair of brackets.",
+            f"A cut belongs to one dim: over {axis}, either {outer} is cut or {inner}.",
+            fix=f"({outer}/{axis} {inner}), or ({outer} {inner}/{axis}).",
+        )
+    rest = text[position:].strip()
+    place = f"at {rest!r}" if rest else "at the end of a side"
+    return SpecError(
+        f"the pattern cannot be parsed {place}.",
+        "A side is dims (s, s/sp, 1), brackets of dims, ... and marks (+tp, *tp, =tp, @pp:0).",
+        fix=EXAMPLE,
+    )
+
+
+def _check_unique(names: list[str], noun: str, side: Side) -> None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        summary = f"the {noun} {repeated} occurs twice in {str(side)!r}."
+        raise SpecError(summary, fix=f"name {repeated} once on each side.")
+
+
+def _check_same_dims(pattern: Pattern) -> None:
+    left, right = ([dim.name for dim in side.dims] for side in (pattern.left, pattern.right))
+    for name in [*left, *right]:
+        if name not in left or name not in right:
+            side, other = ("left", "right") if name in left else ("right", "left")
+            noun = "the ellipsis" if name == DOTS else f"the dim {name}"
+            fix = f"{name} on both sides. A size of 1 is written 1."
+            raise SpecError(f"{noun} is on the {side} side, and not on the {other} one.", fix=fix)
+
+
+def expand_dots(pattern: Pattern, count: int) -> Pattern:
+    """Return the pattern with the ellipsis replaced by names for a number of dims.
+
+    Example:
+        >>> print(expand_dots(parse_pattern("... d =tp -> ... d *tp"), 2))
+        _0 _1 d =tp -> _0 _1 d *tp
+    """
+    names = tuple(Dim(f"_{index}") for index in range(count))
+    dots = Dim(DOTS)
+
+    def expand(side: Side) -> Side:
+        pairs = (names if item == dots else (item,) for item in side.items)
+        return replace(side, items=tuple(item for pair in pairs for item in pair))
+
+    return Pattern(expand(pattern.left), expand(pattern.right))

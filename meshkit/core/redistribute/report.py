@@ -1,0 +1,229 @@
+"""Report the plan of a redistribution: steps, groups, bytes, the backward and the lower bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..call import public
+from ..data.sequence import SequencePlan
+from ..draw.table import format_items, format_table
+from ..errors import SpecError
+from ..grid.group_plan import GroupPlan
+from ..grid.layout import Layout
+from ..text import format_sizes
+from .cost import most_needed, most_received
+from .dim_sizes import split_sizes
+from .move import check_axes, local_shape, make_move
+from .pattern import DOTS, Pattern, parse_pattern
+from .plan import Plan, communicates, plan_move
+from .views import find_common_axes
+
+BYTES = 4  # of a float32
+
+
+@dataclass(frozen=True)
+class RedistributionPlan:
+    """The plan of a redistribution, from :func:`plan_redistribution`. ``print`` shows it.
+
+    Attributes:
+        layout: the mesh.
+        pattern: the pattern, with common factors of axes between two views.
+        sizes: the global size of each dim.
+        forward: the steps.
+        backward: the steps of the gradient; None if an axis has no mark on one side.
+    """
+
+    layout: Layout
+    pattern: Pattern
+    sizes: Mapping[str, int]
+    forward: Plan
+    backward: Plan | None
+
+    @property
+    def received(self) -> int:
+        """The numbers that one rank receives in the forward, of the rank that receives most."""
+        return most_received(self.forward)
+
+    @property
+    def bound(self) -> int:
+        """The least number that any plan needs for it."""
+        return most_needed(self.forward.move)
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of the forward and the backward, each as its axes."""
+        plans = [self.forward, *([self.backward] if self.backward else [])]
+        return tuple(dict.fromkeys(" ".join(axes) for plan in plans for axes in plan.groups))
+
+    @cached_property
+    def missing_groups(self) -> tuple[str, ...]:
+        """Those of the groups that ``build_mesh`` creates only on request, as in ``groups=``."""
+        plan = GroupPlan.of(self.layout)
+        axes = [tuple(group.split()) for group in self.groups]
+        known = [group for group in axes if set(group) <= {*self.layout.axes}]
+        return tuple(" ".join(group) for group in known if not plan.has(group))
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the plan in JSON types; bytes are those of float32."""
+        plans = {"forward": self.forward, "backward": self.backward}
+        return {
+            "axes": self.layout.sizes,
+            "pattern": str(self.pattern),
+            "sizes": dict(self.sizes),
+            "shapes": [list(shape) for shape in self._shapes()],
+            **{name: plan and _plan_dict(plan) for name, plan in plans.items()},
+            "groups": list(self.groups),
+            "missing_groups": list(self.missing_groups),
+        }
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the local tensors of rank 0 before and after."""
+        move = self.forward.move
+        first = {axis: 0 for axis, _ in move.axes}
+        sides = (move.left_entries, move.source), (move.right_entries, move.target)
+        return [local_shape(entries, cut.shape(first)) for entries, cut in sides]
+
+    def draw(self, *, width: int = 80, ascii: bool = False) -> str:
+        """Return the plan as text."""
+        before, after = (" x ".join(map(str, shape)) or "a number" for shape in self._shapes())
+        items = [
+            ("mesh", f"{format_sizes(self.layout.sizes)}, {self.layout.num_ranks} ranks"),
+            ("forward", str(self.pattern)),
+            ("backward", str(self.pattern.mirror) if self.backward else self._no_gradient()),
+            ("shape", f"{before} -> {after} on rank 0, of {format_sizes(self.sizes) or 'no dims'}"),
+        ]
+        if self.missing_groups:
+            names = ", ".join(f'"{group}"' for group in self.missing_groups)
+            items.append(("groups", f"build_mesh(groups=[{names}]) creates the missing ones"))
+        header = ["", "step", "over", "KiB a rank", "at least"]
+        rows = _rows("forward", self.forward)
+        rows += _rows("backward", self.backward) if self.backward else []
+        table = format_table(header, rows, width=width, ascii=ascii)
+        return f"{format_items(items, width=width)}\n\n{table}"
+
+    def _no_gradient(self) -> str:
+        axes = [a for a, pair in self.pattern.types.items() if "?" in (pair[0][0], pair[1][0])]
+        return f"none, since only one side names {', '.join(axes)}"
+
+    def __str__(self) -> str:
+        return self.draw()
+
+
+def _plan_dict(plan: Plan) -> dict[str, object]:
+    steps = [
+        {
+            "step": step.name,
+            "axes": list(step.axes),
+            "bytes": BYTES * most_received(Plan(plan.move, (step,))),
+        }
+        for step in plan.named_steps
+    ]
+    received, bound = most_received(plan), most_needed(plan.move)
+    return {"steps": steps, "bytes": BYTES * received, "bound": BYTES * bound}
+
+
+def _rows(name: str, plan: Plan) -> list[list[str]]:
+    """Return a row for each step, and one for all of them."""
+    rows = []
+    for step in plan.named_steps:
+        alone = Plan(plan.move, (step,))
+        kib = _kib(most_received(alone)) if communicates(step) else "-"
+        rows.append([name, step.name, " ".join(step.axes), kib, "-"])
+        name = ""
+    total = [name, "in all" if rows else "no step", "", _kib(most_received(plan))]
+    return [*rows, [*total, _kib(most_needed(plan.move))]]
+
+
+def _kib(elements: int) -> str:
+    return f"{elements * BYTES / 1024:.1f}"
+
+
+@public("plan_redistribution")
+def plan_redistribution(
+    axes: str | Mapping[str, int] | Layout,
+    pattern: str,
+    /,
+    *,
+    to: str | Mapping[str, int] | Layout | None = None,
+    **sizes: int | SequencePlan,
+) -> RedistributionPlan:
+    """Plan the movement of a tensor over the axes of a mesh. Pure: no torch, no processes.
+
+    Args:
+        axes: the mesh: ``"dp=4 tp=2"``, a mapping of sizes, or a :class:`Layout`; the outermost
+            axis first.
+        pattern: the division before and after, as for ``mesh.redistribute``.
+        to: the view of the mesh that the right side names; None is the same mesh.
+        **sizes: the global size of each dim, or a :class:`SequencePlan` for a sequence that is cut
+            in its order.
+
+    Returns:
+        The plan: its steps, the groups that they need, the numbers that a rank receives, the plan
+        of the gradient, and the least that any plan needs. Bytes are those of float32.
+
+    Raises:
+        SpecError: if the pattern or a size is invalid.
+        UnknownAxisError: if the pattern names an axis that the mesh does not have.
+        CoordinateError: if a mark names a coordinate outside its axis.
+
+    Cost: O(axes x dims) for the plan, O(ranks) for the largest number over all ranks.
+
+    Example:
+        >>> plan = plan_redistribution("dp=4 tp=2", "o/dp i -> o i *dp", o=4096, i=4096)
+        >>> plan.received, plan.bound, plan.groups
+        (12582912, 12582912, ('dp',))
+    """
+    layout = _read_layout(axes)
+    parsed = parse_pattern(pattern)
+    numbers, plans = split_sizes(parsed, sizes)
+    _check_all_sizes(parsed, numbers)
+    if to is None:
+        check_axes(parsed, layout.sizes)
+        forward = make_move(parsed, layout.sizes, numbers, plans)
+        backward = make_move(parsed.mirror, layout.sizes, numbers, plans)
+    else:
+        view = _read_layout(to)
+        check_axes(Pattern(parsed.left, parsed.left), layout.sizes)
+        check_axes(Pattern(parsed.right, parsed.right), view.sizes)
+        common = find_common_axes(layout.sizes, view.sizes)
+        parsed = common.rewrite(parsed)
+        forward = make_move(parsed, common.sizes, numbers, plans)
+        backward = make_move(parsed.mirror, common.sizes, numbers, plans)
+        common.check_even(forward)
+    symbols = [kind.symbol for pair in parsed.types.values() for kind in pair]
+    gradient = None if "?" in symbols else plan_move(backward)
+    return RedistributionPlan(layout, parsed, numbers, plan_move(forward), gradient)
+
+
+def _read_layout(axes: str | Mapping[str, int] | Layout) -> Layout:
+    """Return the layout that a caller names."""
+    if isinstance(axes, Layout):
+        return axes
+    sizes = _read_sizes(axes.split()) if isinstance(axes, str) else dict(axes)
+    return Layout(ranks=None, **sizes)
+
+
+def _read_sizes(words: Sequence[str]) -> dict[str, int]:
+    sizes = {}
+    for word in words:
+        axis, _, size = word.partition("=")
+        if not size.isdecimal() or axis in sizes:
+            fix = 'for example "dp=4 tp=2".'
+            raise SpecError(f"{word!r} is not an axis with its size.", fix=fix)
+        sizes[axis] = int(size)
+    return sizes
+
+
+def _check_all_sizes(pattern: Pattern, sizes: Mapping[str, int]) -> None:
+    names = [dim.name for dim in pattern.left.dims]
+    if DOTS in names:
+        raise SpecError("the dims of an ellipsis are unknown.", fix="a name for each of them.")
+    missing = [name for name in names if name not in sizes]
+    if missing:
+        example = ", ".join(f"{name}=4096" for name in missing)
+        noun = "size" if len(missing) == 1 else "sizes"
+        verb = "is" if len(missing) == 1 else "are"
+        summary = f"the {noun} of {', '.join(missing)} {verb} missing."
+        raise SpecError(summary, fix=f"global {noun}, for example {example}.")

@@ -1,0 +1,155 @@
+"""Program: the operations of this rank for one plan, run on tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...core.redistribute import ops
+from ...core.redistribute.plan import Plan
+from ..guard.current import in_collective, is_tracked
+from . import operations
+from .operations import Communication, Finish, Size, Sizes, SymbolicSize
+
+Axes = tuple[str, ...]
+GroupOf = Callable[[Axes], dist.ProcessGroup]
+
+
+@dataclass(frozen=True)
+class Unknowns:
+    """Dims of unknown size, each with the size ``scale`` times a prime of its own in the plan.
+
+    Attributes:
+        primes: prime to the name of its dim.
+        scale: the other factor of these sizes.
+    """
+
+    primes: Mapping[int, str] = field(default_factory=dict)
+    scale: int = 1
+
+    def shape(self, shape: ops.Shape) -> tuple[Size, ...]:
+        """Return a shape of the plan in terms of the sizes of these dims."""
+        return tuple(map(self._size, shape)) if self.primes else shape
+
+    def _size(self, size: int) -> Size:
+        names, divisor = [], 1
+        for prime, name in self.primes.items():
+            if size % prime == 0:
+                size //= prime
+                names.append(name)
+                divisor *= self.scale
+        common = math.gcd(size, divisor)
+        return SymbolicSize(size // common, divisor // common, tuple(names)) if names else size
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The operations of this rank.
+
+    Attributes:
+        name: the call with its pattern, for reports of hangs.
+        operations: the operations in their order.
+        group_of: returns the group over some axes.
+        divisor: the number by which the result is divided, for an average.
+        groups: the groups by their axes, for torch.compile, which cannot trace ``group_of``.
+    """
+
+    name: str
+    operations: tuple[Any, ...]
+    group_of: GroupOf
+    divisor: int = 1
+    groups: Mapping[Axes, dist.ProcessGroup] = field(default_factory=dict)
+
+    def with_groups(self) -> Program:
+        """Return the program with its groups looked up. Local."""
+        steps = (o for o in self.operations if isinstance(o, Communication))
+        return replace(self, groups={o.axes: self.group_of(o.axes) for o in steps})
+
+    def run(self, x: Tensor, sizes: Sizes = None) -> Tensor:
+        """Return the result. Collective over the groups of the plan."""
+        for operation in self.operations:
+            if isinstance(operation, Communication):
+                x = self._communicate(operation, x, sizes)
+            else:
+                x = operation(x, sizes)
+        return x if self.divisor == 1 else x / self.divisor
+
+    def _communicate(self, operation: Communication, x: Tensor, sizes: Sizes) -> Tensor:
+        if torch.compiler.is_compiling():
+            return operation.start(x, sizes, self.groups[operation.axes], False)[1]()
+        group = self.group_of(operation.axes)
+        if not is_tracked():
+            return operation.start(x, sizes, group, False)[1]()
+        with in_collective(self.name, group):
+            return operation.start(x, sizes, group, False)[1]()
+
+    def begin(self, x: Tensor) -> tuple[Any, Finish]:
+        """Start the program, and return the work of its last communication and what ends it."""
+        numbers = [i for i, o in enumerate(self.operations) if isinstance(o, Communication)]
+        if not numbers:
+            return None, lambda: self.run(x)
+        last = numbers[-1]
+        head = Program(self.name, self.operations[:last], self.group_of)
+        tail = Program(self.name, self.operations[last + 1 :], self.group_of, self.divisor)
+        operation = self.operations[last]
+        group = self.group_of(operation.axes)
+        work, finish = operation.start(head.run(x), None, group, True)
+        return work, lambda: tail.run(finish())
+
+
+def make_program(
+    plan: Plan,
+    coordinate: Mapping[str, int],
+    group_of: GroupOf,
+    op: str,
+    name: str,
+    unknowns: Unknowns,
+) -> Program:
+    """Return the program of the rank at a coordinate. Local; O(group) for regions."""
+    made = tuple(_operation(step.op(coordinate), op, unknowns) for step in plan.steps)
+    sizes, divisor = dict(plan.move.axes), 1
+    for axis in plan.move.axes_of("+", "/*=?@") if op == "avg" else ():
+        divisor *= sizes[axis]
+    return Program(name, made, group_of, divisor)
+
+
+def _operation(op: ops.Op, reduction: str, unknowns: Unknowns) -> object:
+    """Return the operation in torch."""
+    local = _local_operation(op, unknowns)
+    if local is not None:
+        return local
+    if isinstance(op, ops.Collective):
+        shape = unknowns.shape(op.shape)
+        return operations.Collective(op.kind, op.axes, shape, op.root, reduction)
+    if isinstance(op, ops.AllToAll):
+        shares = _shares(op.sends), _shares(op.receives)
+        return operations.AllToAll(op.axes, *shares, unknowns.shape(op.shape))
+    route: Any = op
+    return operations.Route(route.axes, route.sends, route.receives, route.shape, reduction)
+
+
+def _local_operation(op: ops.Op, unknowns: Unknowns) -> object | None:
+    """Return an operation without communication, or None for others."""
+    if isinstance(op, ops.Arrange):
+        shape = None if op.shape is None else unknowns.shape(op.shape)
+        return operations.Arrange(shape, op.order)
+    if isinstance(op, ops.Take):
+        return operations.Take(op.index)
+    if isinstance(op, ops.Fill):
+        return operations.Fill(unknowns.shape(op.shape), op.index)
+    if isinstance(op, ops.Keep):
+        return operations.Keep(op.is_kept)
+    if isinstance(op, ops.Reorder):
+        return operations.Reorder(op.dim, op.parts, op.back)
+    return None
+
+
+def _shares(counts: ops.Shape | None) -> ops.Shape | None:
+    """Return 1 for each rank with a block and 0 for each without; all blocks have one size."""
+    return None if counts is None else tuple(int(count > 0) for count in counts)

@@ -1,0 +1,97 @@
+"""Reports of plans: text, JSON types, groups, and the speed of a plan."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from meshkit import Layout, SequencePlan, plan_redistribution
+
+
+def test_a_report_word_for_word() -> None:
+    plan = plan_redistribution("dp=4 tp=2", "o/dp/tp i -> o/tp i/dp", o=4096, i=4096)
+    assert plan.draw(ascii=True) == (
+        "mesh      dp=4 tp=2, 8 ranks\n"
+        "forward   o/dp/tp i -> o/tp i/dp\n"
+        "backward  o/tp i/dp -> o/dp/tp i\n"
+        "shape     512 x 4096 -> 2048 x 1024 on rank 0, of o=4096 i=4096\n"
+        "\n"
+        "          step        over   KiB a rank  at least\n"
+        "--------  ----------  -----  ----------  --------\n"
+        "forward   all_to_all  dp tp      8192.0         -\n"
+        "          in all                 8192.0    8192.0\n"
+        "backward  all_to_all  dp tp      8192.0         -\n"
+        "          in all                 8192.0    8192.0"
+    )
+
+
+def test_a_report_of_a_group_that_is_not_built() -> None:
+    pattern = "b s +tp +dp -> b s =tp =dp"
+    plan = plan_redistribution("dp=2 sp=2 tp=2", pattern, b=2, s=4)
+    assert plan.missing_groups == ("dp tp",)
+    assert 'groups    build_mesh(groups=["dp tp"]) creates the missing ones' in str(plan)
+
+
+def test_the_json() -> None:
+    plan = plan_redistribution({"dp": 2, "tp": 2}, "b s d +tp -> b s/tp d", b=2, s=4, d=8)
+    assert json.loads(json.dumps(plan.as_dict())) == {
+        "axes": {"dp": 2, "tp": 2},
+        "pattern": "b s d +tp -> b s/tp d",
+        "sizes": {"b": 2, "s": 4, "d": 8},
+        "shapes": [[2, 4, 8], [2, 2, 8]],
+        "forward": {
+            "steps": [{"step": "reduce_scatter", "axes": ["tp"], "bytes": 128}],
+            "bytes": 128,
+            "bound": 128,
+        },
+        "backward": {
+            "steps": [{"step": "all_gather", "axes": ["tp"], "bytes": 128}],
+            "bytes": 128,
+            "bound": 128,
+        },
+        "groups": ["tp"],
+        "missing_groups": [],
+    }
+
+
+def test_a_mesh_is_text_or_sizes_or_a_layout() -> None:
+    meshes = "dp=4 tp=2", {"dp": 4, "tp": 2}, Layout(dp=4, tp=2)
+    plans = {plan_redistribution(mesh, "o/dp -> o *dp", o=8).forward for mesh in meshes}
+    assert len(plans) == 1
+
+
+def test_a_plan_between_two_views_names_the_factors_of_their_axes() -> None:
+    plan = plan_redistribution("dp=4 tp=2", "o/dp i -> o =x i/y", to="x=2 y=4", o=64, i=64)
+    assert str(plan.pattern) == "o/dp.0/dp.1 i -> o =dp.0 i/dp.1/tp"
+    assert plan.groups == ("dp.0 dp.1",)
+
+
+def test_a_sequence_plan_reorders_tokens() -> None:
+    tokens = SequencePlan(16, 4, "zigzag")
+    plan = plan_redistribution("cp=4", "b s =cp -> b s/cp", b=2, s=tokens)
+    assert [step.name for step in plan.forward.named_steps] == ["reorder", "slice"]
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [
+        ("b s +dp -> b s/dp", 12 * 3 // 4),  # n (p - 1) / p
+        ("b s/dp -> b s *dp", 12 * 3 // 4),
+        ("b s +dp -> b s =dp", 2 * 12 * 3 // 4),
+        ("b s @dp:0 -> b s *dp", 12),
+        ("b s =dp -> b s/dp", 0),
+    ],
+)
+def test_the_elements_of_collectives_are_those_of_ring_algorithms(text: str, elements: int) -> None:
+    plan = plan_redistribution("dp=4", text, b=3, s=4)
+    assert plan.received == plan.bound == elements
+
+
+def test_a_plan_does_not_depend_on_the_number_of_ranks() -> None:
+    few, many = (
+        plan_redistribution({"dp": size}, "o/dp i -> o i/dp", o=size, i=size).forward
+        for size in (4, 65536)
+    )
+    assert [type(step) for step in few.steps] == [type(step) for step in many.steps]
+    assert sum(1 for _ in many.steps) == 3

@@ -1,0 +1,400 @@
+"""mesh.redistribute on real gloo ranks, beside the interpreter, DTensor and one process."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import meshkit
+from meshkit.core.redistribute.interpret import Array, coordinates, deal, join, run_plan
+from meshkit.core.redistribute.move import Move
+from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.redistribute.plan import plan_move
+from tests.core.redistribute.moves import Case, cases
+
+WORLDS = [{"tp": 2}, {"dp": 2, "tp": 2}, {"dp": 2, "sp": 2, "tp": 2}]
+SPECIAL = [  # several steps in one plan, which random cases seldom have
+    ("s/dp/tp i -> s/tp i/dp", {"s": 8, "i": 4}),
+    ("s/dp/tp i =sp -> s/tp i *dp *sp", {"s": 8, "i": 4}),
+    ("(q h/tp d) i +dp -> (q h d) i/dp =tp", {"q": 3, "h": 4, "d": 2, "i": 2}),
+    ("b s +tp +dp -> b/dp s =tp", {"b": 4, "s": 3}),
+    ("b s @dp:1 +tp -> b s/tp *dp", {"b": 2, "s": 4}),
+    ("b/dp s/tp -> b s @dp:0 @tp:1", {"b": 5, "s": 3}),
+    ("b s/tp +dp -> b/tp s/dp", {"b": 3, "s": 5}),
+]
+
+
+def collect(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
+    """Return examples of a strategy, the same in each run."""
+    found: list[Case] = []
+
+    @given(strategy)
+    @settings(
+        derandomize=True, max_examples=count, database=None, phases=[Phase.generate], deadline=None
+    )
+    def add(case: Case) -> None:
+        if case.move.left != case.move.right or case.move.types:
+            found.append(case)
+
+    add()
+    return found
+
+
+def list_cases(axes: Mapping[str, int]) -> list[Case]:
+    """Return cases over some axes: random ones of even and uneven sizes, and the special ones."""
+    random = [
+        *collect(cases(axes=axes, uneven=True), 60),
+        *collect(cases(axes=axes), 60),
+    ]
+    special = [Case(text, axes, sizes) for text, sizes in SPECIAL]
+    known = [case for case in special if parse_pattern(case.pattern).types.keys() <= axes.keys()]
+    return [*random, *known]
+
+
+def whole_tensor(move: Move) -> Array:
+    """Return a global tensor of random numbers."""
+    return np.random.default_rng(7).normal(size=move.sizes)
+
+
+def weights(move: Move) -> tuple[Array, list[Array]]:
+    """Return the gradient of the global tensor, and the parts of it that each rank's loss has."""
+    whole = np.random.default_rng(8).normal(size=move.sizes)
+    mirrored = tuple((_mirror(left), _mirror(right)) for left, right in move.types)
+    return whole, deal(replace(move, types=mirrored), whole, 1)
+
+
+def _mirror(kind: Any) -> Any:
+    return kind._replace(symbol={"+": "*", "*": "+"}.get(kind.symbol, kind.symbol))
+
+
+def all_groups(axes: Mapping[str, int]) -> list[str]:
+    """Return the groups over each set of axes."""
+    sets = (itertools.combinations(axes, count) for count in range(2, len(axes) + 1))
+    return [" ".join(group) for groups in sets for group in groups]
+
+
+def run_cases(axes: dict[str, int], requests: list[Case]) -> list[Any]:
+    """Return the result and the gradient of this rank for each case."""
+    torch.set_num_threads(1)
+    results: list[Any] = []
+    with meshkit.build_mesh(axes, order=" ".join(axes), groups=all_groups(axes)) as mesh:
+        for case in requests:
+            move = case.move
+            number = [*coordinates(move)].index({a: mesh.coordinate[a] for a, _ in move.axes})
+            local = deal(move, whole_tensor(move))[number]
+            # a tensor that is permuted in memory, as activations often are
+            x = torch.from_numpy(local.copy()).permute(*range(local.ndim)[::-1])
+            x = x.contiguous().permute(*range(local.ndim)[::-1]).requires_grad_()
+            y = mesh.redistribute(x, case.pattern, **case.sizes)
+            y.backward(torch.from_numpy(weights(move)[1][number].copy()))
+            results.append((y.detach().numpy(), None if x.grad is None else x.grad.numpy()))
+    return results
+
+
+@pytest.mark.parametrize("axes", WORLDS, ids=str)
+def test_ranks_give_what_the_interpreter_gives_and_the_gradient_of_one_process(
+    axes: dict[str, int],
+) -> None:
+    requests = list_cases(axes)
+    world = int(np.prod([*axes.values()]))
+    by_rank = meshkit.spawn(run_cases, world, (axes, requests), timeout=300)
+    layout = meshkit.Layout(**axes)
+    for number, case in enumerate(requests):
+        move = case.move
+        expected = run_plan(plan_move(move), deal(move, whole_tensor(move)))
+        ranks = [*coordinates(move)]
+        gradients: list[Any] = [None] * len(ranks)
+        for rank, results in enumerate(by_rank):
+            place = ranks.index({a: layout.coordinate(rank)[a] for a, _ in move.axes})
+            value, gradient = results[number]
+            np.testing.assert_allclose(value, expected[place], rtol=1e-12, err_msg=str(case))
+            gradients[place] = gradient
+        mirrored = tuple((_mirror(left), _mirror(right)) for left, right in move.types)
+        joined = join(replace(move, types=mirrored), gradients, 0)
+        np.testing.assert_allclose(joined, weights(move)[0], rtol=1e-12, err_msg=str(case))
+    assert len(requests) > 60
+
+
+# ------------------------------------------------------------------ other facts, on four ranks
+
+
+def check_dtypes(mesh: meshkit.Mesh) -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64):
+        whole = torch.arange(32).reshape(4, 8).to(dtype)
+        tp = mesh.coordinate["tp"]
+        rows, columns = whole[2 * tp : 2 * tp + 2], whole[:, 4 * tp : 4 * tp + 4]
+        assert torch.equal(mesh.redistribute(rows, "s/tp h -> s h/tp"), columns)
+        assert torch.equal(mesh.redistribute(rows, "s/tp h -> s h"), whole)
+        summed = mesh.redistribute(whole, "s h +tp -> s h =tp")
+        assert torch.equal(summed, whole + whole)
+        assert summed.dtype == dtype
+        assert torch.equal(mesh.redistribute(whole, "s h +tp -> s/tp h"), rows + rows)
+    flags = torch.tensor([True, False, False, True]).reshape(2, 2) ^ bool(mesh.coordinate["tp"])
+    both = torch.tensor([[True, False], [False, True], [False, True], [True, False]])
+    assert torch.equal(mesh.redistribute(flags, "s/tp h -> s h"), both)
+    assert torch.equal(mesh.redistribute(both, "s h -> s/tp h"), flags)
+    half = mesh.coordinate["tp"]
+    assert torch.equal(mesh.redistribute(flags, "s/tp h -> s h/tp"), both[:, half : half + 1])
+
+
+def check_reductions(mesh: meshkit.Mesh) -> None:
+    x = torch.tensor([1.0, -2.0], dtype=torch.float64) * (mesh.rank + 1)
+    assert mesh.redistribute(x, "a +dp +tp -> a =dp =tp").tolist() == [10, -20]
+    assert mesh.redistribute(x, "a +dp +tp -> a =dp =tp", op="avg").tolist() == [2.5, -5]
+    assert mesh.redistribute(x, "a +dp +tp -> a =dp =tp", op="max").tolist() == [4, -2]
+    assert mesh.redistribute(x, "a +dp +tp -> a =dp =tp", op="min").tolist() == [1, -8]
+    both = mesh.redistribute(x, "a +tp -> a/tp", op="max")
+    assert both.tolist() == [[2, -2], [4, -6]][mesh.coordinate["dp"]][slice(*_half(mesh))]
+    odd = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64) * (mesh.coordinate["tp"] or -1)
+    part = mesh.redistribute(odd, "a +tp -> a/tp", op="max", a=3)
+    assert part.tolist() == [[1, 2], [3]][mesh.coordinate["tp"]]
+    leaf = x.clone().requires_grad_()
+    mesh.redistribute(leaf, "a +dp -> a =dp", op="avg").sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [0.5, 0.5]
+
+
+def _half(mesh: meshkit.Mesh) -> tuple[int, int]:
+    return (0, 1) if mesh.coordinate["tp"] == 0 else (1, 2)
+
+
+def check_grad_dtype(mesh: meshkit.Mesh) -> None:
+    x = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
+    y = mesh.redistribute(x, "s/tp d -> s d *tp", grad_dtype=torch.float32)
+    # 1 and 2**-9 add up in float32, but not in bfloat16
+    scale = torch.tensor([1.0, 2.0**-9], dtype=torch.bfloat16)[mesh.coordinate["tp"]]
+    (y * scale).sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.bfloat16
+    expected = torch.tensor(1 + 2.0**-9).to(torch.bfloat16)
+    assert torch.equal(x.grad, expected.expand(2, 3))
+
+
+def check_bits(mesh: meshkit.Mesh) -> None:
+    generator = torch.Generator().manual_seed(mesh.rank)
+    x = torch.randn(1000, generator=generator)
+    y = mesh.redistribute(x, "... +dp +tp -> ... =dp =tp")
+    copies = [torch.empty_like(y) for _ in range(4)]
+    dist.all_gather(copies, y)
+    assert all(torch.equal(copy, y) for copy in copies)
+
+
+def check_begin_shift_exchange(mesh: meshkit.Mesh) -> None:
+    tp, rank = mesh.coordinate["tp"], mesh.rank
+    handle = mesh.begin(torch.full((1, 2), float(tp)), "s/tp d -> d s")
+    assert handle.wait().tolist() == [[0, 1], [0, 1]]
+    assert handle.wait() is handle.wait()
+    plain = mesh.begin(torch.arange(4.0), "s -> s/tp").wait()
+    assert plain.tolist() == [2.0 * tp, 2.0 * tp + 1]
+    x = torch.full((2, 3), float(rank), dtype=torch.float64, requires_grad=True)
+    for steps in (1, -1, 2, 3):
+        x.grad = None
+        y = mesh.shift(x, "dp", steps)
+        origin = (mesh.coordinate["dp"] - steps) % 2
+        assert y.tolist() == [[float(origin * 2 + tp)] * 3] * 2
+        (y * (rank + 1)).sum().backward()
+        target = (mesh.coordinate["dp"] + steps) % 2
+        assert x.grad is not None
+        assert x.grad[0, 0].item() == target * 2 + tp + 1
+    rows = torch.arange(3.0, dtype=torch.float64).reshape(3, 1) + 10 * tp
+    rows.requires_grad_()
+    counts = [1, 2] if tp == 0 else [3, 0]
+    received, sizes = mesh.exchange(rows, "tp", counts)
+    assert sizes == ([1, 3] if tp == 0 else [2, 0])
+    assert received.flatten().tolist() == ([0, 10, 11, 12] if tp == 0 else [1, 2])
+    back, again = mesh.exchange(received, "tp", sizes)
+    assert again == counts
+    assert torch.equal(back, rows)
+    (back * back).sum().backward()
+    assert torch.equal(rows.grad, 2 * rows.detach())  # type: ignore[arg-type]
+
+
+def check_view(mesh: meshkit.Mesh) -> None:
+    with mesh.view(x=4) as flat:
+        whole = torch.arange(16.0, dtype=torch.float64).reshape(8, 2)
+        dp, rank = mesh.coordinate["dp"], mesh.rank
+        part = whole[4 * dp : 4 * dp + 4].clone().requires_grad_()
+        y = mesh.redistribute(part, "o/dp i =tp -> o/x i", to=flat)
+        assert torch.equal(y.detach(), whole[2 * rank : 2 * rank + 2])
+        (y * y).sum().backward()
+        assert torch.equal(part.grad, 2 * part.detach())  # type: ignore[arg-type]
+        again = flat.redistribute(y.detach(), "o/x i -> i/tp o *dp", to=mesh)
+        tp = mesh.coordinate["tp"]
+        assert torch.equal(again, whole.T[tp : tp + 1])
+
+
+def check_zigzag(mesh: meshkit.Mesh) -> None:
+    plan = meshkit.SequencePlan(16, 4, "zigzag")
+    tokens = torch.arange(32).reshape(2, 16)
+    cut = mesh.redistribute(tokens, "b s -> b s/dp/tp", s=plan)
+    assert torch.equal(cut, tokens[:, torch.from_numpy(plan.positions(mesh.rank))])
+    assert torch.equal(mesh.redistribute(cut, "b s/dp/tp -> b s", s=plan), tokens)
+
+
+def check_gradient_of_gradient(mesh: meshkit.Mesh) -> None:
+    x = torch.full((2,), 3.0, dtype=torch.float64, requires_grad=True)
+    y = mesh.redistribute(x, "s/tp -> s *tp")
+    (first,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert first.tolist() == [2 * 27.0] * 2
+    assert second.tolist() == [2 * 18.0] * 2
+
+
+def check_dtensor(mesh: meshkit.Mesh) -> None:
+    from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+    device_mesh = mesh.device_mesh()
+    kinds: dict[str, Placement] = {"*": Replicate(), "s": Shard(0), "h": Shard(1), "+": Partial()}
+    generator = torch.Generator().manual_seed(mesh.rank)
+    for left in itertools.product(kinds, repeat=2):
+        for right in itertools.product("*sh", repeat=2):
+            sides = []
+            for places in (left, right):
+                words = {"s": "s", "h": "h", "": ""}
+                for axis, place in zip(("dp", "tp"), places, strict=True):
+                    words[place if place in "sh" else ""] += (
+                        f"/{axis}" if place in "sh" else f" {place}{axis}"
+                    )
+                sides.append(f"{words['s']} {words['h']}{words['']}")
+            shape = [8 // 2 ** left.count("s"), 4 // 2 ** left.count("h")]
+            local = torch.randn(shape, dtype=torch.float64, generator=generator)
+            for axis, place in zip(("dp", "tp"), left, strict=True):
+                if place == "*":  # equal on all ranks of the axis
+                    local = mesh.redistribute(local, f"... @{axis}:0 -> ... *{axis}")
+            theirs = DTensor.from_local(local, device_mesh, [kinds[place] for place in left])
+            expected = theirs.redistribute(placements=[kinds[place] for place in right]).to_local()
+            ours = mesh.redistribute(local, " -> ".join(sides))
+            torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12, msg=str(sides))
+
+
+def check_all() -> str:
+    torch.set_num_threads(1)
+    with meshkit.build_mesh(dp=2, tp=2) as mesh:
+        check_dtypes(mesh)
+        check_reductions(mesh)
+        check_grad_dtype(mesh)
+        check_bits(mesh)
+        check_begin_shift_exchange(mesh)
+        check_view(mesh)
+        check_zigzag(mesh)
+        check_gradient_of_gradient(mesh)
+        check_dtensor(mesh)
+    return "checked"
+
+
+def test_dtypes_reductions_views_rings_and_dtensor() -> None:
+    assert meshkit.spawn(check_all, 4, timeout=200) == ["checked"] * 4
+
+
+# ------------------------------------------------------------------ a block of a model
+
+
+def one_process(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Return the loss of a small block: attention, then an MLP."""
+    q, k, v = (x @ parameters["qkv"]).reshape(*x.shape[:2], 3, 4, 2).unbind(2)
+    attended = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)))
+    x = x + attended.transpose(1, 2).flatten(2)
+    hidden = F.gelu(F.layer_norm(x, (8,), parameters["norm"]) @ parameters["up"])
+    return ((x + hidden @ parameters["down"]) ** 2).mean()
+
+
+def make_parameters() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"qkv": (8, 24), "norm": (8,), "up": (8, 16), "down": (16, 8)}
+    return {
+        name: torch.randn(shape, dtype=torch.float64, generator=generator)
+        for name, shape in shapes.items()
+    }
+
+
+def train_block() -> tuple[float, dict[str, Any]]:
+    """Return the loss and the gradients of the block, with Ulysses over sp and Megatron over tp."""
+    whole = make_parameters()
+    generator = torch.Generator().manual_seed(2)
+    batch = torch.randn(2, 8, 8, dtype=torch.float64, generator=generator)
+    with meshkit.build_mesh(sp=2, tp=2) as mesh:
+        move = mesh.redistribute
+        x = move(batch, "b s d -> b s/sp d")
+        weights = {name: value.clone().requires_grad_() for name, value in whole.items()}
+        # each weight is a copy on sp, whose ranks have tokens of their own, and equal on tp
+        own = {name: move(weight, "... =sp -> ... *sp") for name, weight in weights.items()}
+        qkv = (x @ own["qkv"]).reshape(2, 4, 3, 4, 2)
+        q, k, v = move(qkv, "b s/sp three h d -> three b h/sp s d")
+        attended = move(F.scaled_dot_product_attention(q, k, v), "b h/sp s d -> b s/sp (h d)", h=4)
+        x = x + attended
+        normed = move(F.layer_norm(x, (8,), own["norm"]), "b s d =tp -> b s d *tp")
+        up = move(own["up"], "i o =tp -> i o/tp")
+        down = move(own["down"], "o i =tp -> o/tp i")
+        x = x + move(F.gelu(normed @ up) @ down, "b s d +tp -> b s d =tp")
+        loss = move((x**2).sum() / batch.numel(), "+sp -> =sp")
+        loss.backward()
+        return loss.item(), {n: w.grad.numpy() for n, w in weights.items()}  # type: ignore[union-attr]
+
+
+def test_a_block_has_the_loss_and_the_gradients_of_one_process() -> None:
+    parameters = {name: value.requires_grad_() for name, value in make_parameters().items()}
+    generator = torch.Generator().manual_seed(2)
+    batch = torch.randn(2, 8, 8, dtype=torch.float64, generator=generator)
+    expected = one_process(parameters, batch)
+    expected.backward()
+    for loss, gradients in meshkit.spawn(train_block, 4, timeout=100):
+        assert loss == pytest.approx(expected.item(), rel=1e-12)
+        for name, gradient in gradients.items():
+            wanted = parameters[name].grad
+            assert wanted is not None
+            np.testing.assert_allclose(gradient, wanted.numpy(), rtol=1e-12, atol=1e-13)
+
+
+# ------------------------------------------------------------------ torch.compile
+
+
+COMPILED = """
+import torch, torch.distributed as dist, meshkit
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+mesh = meshkit.build_mesh(dp=2, sp=2)
+gather = mesh.redistribution("b s/sp e -> b s e *sp")
+
+def step(x):
+    y = mesh.redistribute(x, "b s/sp h d -> b s h/sp d")
+    z = gather(mesh.redistribute(y * y, "b s h/sp d -> b s/sp (h d)"))
+    return mesh.shift(mesh.redistribute(z, "b s e +dp -> b s e =dp"), "sp", 1)
+
+backend = CompileCounterWithBackend("aot_eager")
+compiled = torch.compile(step, fullgraph=True, backend=backend, dynamic=True)
+for length in (8, 16):
+    x = torch.randn(2, length, 4, 2, requires_grad=True)
+    y = compiled(x)
+    y.sum().backward()
+    print(*y.shape, *x.grad.shape)
+print(backend.frame_count)
+exchange = mesh.redistribution("s/sp d -> s d/sp", s=5, d=3)
+uneven = torch.compile(exchange.__call__, fullgraph=True, backend="aot_eager")
+x = torch.randn(2, 3, requires_grad=True)
+uneven(x).sum().backward()
+print(*uneven(x).shape, *x.grad.shape)
+"""
+
+
+@pytest.mark.slow
+def test_torch_compile_traces_forward_and_backward_in_one_graph_for_two_lengths() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["2 16 8 2 8 4 2", "2 32 8 2 16 4 2", "1", "5 1 2 3"]
