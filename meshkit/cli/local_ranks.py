@@ -93,12 +93,12 @@ def spawn_ranks(
     smaller: str = "",
 ) -> list[Result]:
     """Run a function on ``n`` ranks that are started here, and return their results."""
-    from ..launch.spawn.spawn import spawn
+    from ..launch.spawn.spawn import start_ranks
     from ..live.preload import preload_mesh
 
     preload_mesh()
     try:
-        return spawn(function, n, args, timeout=timeout)
+        return start_ranks(function, n, args, timeout=timeout)
     except SpawnError as error:
         raise describe_failure(n, error, device, smaller) from error
 
