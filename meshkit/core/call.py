@@ -118,6 +118,14 @@ def drop_none(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def caller_level() -> int:
+    """Return the ``stacklevel`` of the first frame outside meshkit, for a warning of the caller."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _cut_own_frames(error: MeshkitError) -> None:
     """Remove the frames of meshkit below a public function from the traceback of its error.
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from ..core.call import drop_none, public
+from ..core.call import caller_level, drop_none, public
 from ..core.errors import LaunchError, format_error
 from ..core.version import VERSION
 from .agreement.claims import Claim, Claimant
@@ -165,7 +165,7 @@ def identify(
             "No srun has started it: SLURM_STEP_ID of a step is missing.",
             fix="srun python ..., or init(rank=0, world_size=1) to run one process.",
         )
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
     if init_method is None:
         return world
     if not isinstance(init_method, str):

@@ -78,8 +78,9 @@ def run(sizes: dict[str, int], **options: Any) -> list[Any]:
 
 def test_one_split_a_step() -> None:
     outcomes = run({"dp": 4, "sp": 2})
-    assert outcomes[0][0] == [[[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]
-    assert outcomes[0][1] == ["meshkit dp", "meshkit sp"]
+    axes = [[[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3], [4, 5], [6, 7]]]
+    assert outcomes[0][0] == [*axes, [[rank] for rank in range(8)]]  # and the absent axes
+    assert outcomes[0][1] == ["meshkit dp", "meshkit sp", "meshkit rank"]
 
 
 def test_axes_of_size_1_are_split_too() -> None:
@@ -95,4 +96,4 @@ def test_ranks_outside_the_mesh_take_part_in_each_split() -> None:
 
 def test_groups_that_a_split_would_reorder_are_not_split() -> None:
     outcomes = run({"dp": 4, "sp": 2}, ranks=[7, 6, 5, 4, 3, 2, 1, 0])
-    assert outcomes[0][0] == []
+    assert outcomes[0][0] == [[[rank] for rank in range(8)][::-1]]  # only groups of one

@@ -14,7 +14,7 @@ from typing import cast
 
 import torch.distributed as dist
 
-from ...core.call import Call, Verbatim
+from ...core.call import Call, Verbatim, caller_level
 from ...core.errors import Change, Fix, SpecError
 from ...core.grid.layout import Layout
 from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
@@ -77,7 +77,7 @@ def check_crossing(
         if verdict.warning is not None:
             text = str(verdict.warning.quote(built_by))
             try:
-                warnings.warn(text, RuntimeWarning, stacklevel=6)  # the line that calls build_mesh
+                warnings.warn(text, RuntimeWarning, stacklevel=caller_level())
             except RuntimeWarning as warning:  # python -W error
                 fatal = warning
     if is_strict:

@@ -663,7 +663,7 @@ def collect_refusals() -> Any:
         errors = [error_of(lambda: mesh.seed(vary="dp"))]
         errors.append(error_of(lambda: mesh.rng("init", vary="dp")))
         errors.append(error_of(lambda: mesh.seed(vary="ttp")))
-        errors.append(error_of(lambda: mesh.rng("init", vary="pp")))
+        errors.append(error_of(lambda: mesh.rng("init", vary="qq")))
         errors.append(error_of(lambda: mesh.seed(True)))
         errors.append(error_of(lambda: mesh.rng("init", seed=1.5)))  # type: ignore[arg-type]
         with mesh.rng("init"):  # nothing is varied: a rank outside may
@@ -691,7 +691,7 @@ def test_the_errors_of_a_rank_inside_and_of_one_outside() -> None:
             "  The axes are dp, sp.\n"
             "  Fix: use one of dp, sp.",
         )
-        assert errors[3][1].startswith("mesh.rng('init', vary='pp'): there is no axis 'pp'.\n")
+        assert errors[3][1].startswith("mesh.rng('init', vary='qq'): there is no axis 'qq'.\n")
         assert errors[4][1].startswith("mesh.seed(True): the base is True, a bool.\n")
         assert errors[5][1].startswith("mesh.rng('init', seed=1.5): the base is 1.5, a float.\n")
         assert (shared, seed) == (rows[0][2], stream_seed(0))

@@ -163,7 +163,7 @@ def use_group_not_built() -> list[Any]:
             error_of(lambda: mesh.sequence(10, axes=("cp", "sp"), order="zigzag")),
             error_of(lambda: mesh.sequence(9)),
             error_of(lambda: mesh.sequence(9, axes="sp")),
-            error_of(lambda: mesh.sequence(8, axes="tp")),
+            error_of(lambda: mesh.sequence(8, axes="tq")),
             error_of(lambda: mesh.sequence(8, axes="sp sp")),
             error_of(lambda: mesh.sequence(8, axes=3)),  # type: ignore[arg-type]
             error_of(lambda: mesh.sequence(0, pad=True)),
@@ -206,7 +206,7 @@ def test_the_errors_of_mesh_sequence() -> None:
             ),
             (
                 "UnknownAxisError",
-                "mesh.sequence(8, axes='tp'): there is no axis 'tp'.\n"
+                "mesh.sequence(8, axes='tq'): there is no axis 'tq'.\n"
                 "  The axes are dp, cp, sp.\n"
                 "  Fix: use one of dp, cp, sp.",
             ),
