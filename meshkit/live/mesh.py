@@ -52,8 +52,9 @@ class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch`` and ``token_weights``
-    communicate. ``with`` closes the mesh at the end.
+    ``redistribute``, ``begin``, ``shift``, ``exchange``, ``view``, ``barrier``, ``agree``,
+    ``verify``, ``check_batch`` and ``token_weights`` communicate. ``with`` closes the mesh at the
+    end.
 
     Args:
         job: the job in which it was built, with the arrival timeout of this mesh.
@@ -368,8 +369,8 @@ class Mesh:
         if torch.compiler.is_compiling():
             name = self._prepare_move(*key)  # first: it makes the moves
             traced: Redistribution = getattr(self._moves, name)
-            return traced(x)
-        return self._moves.find(*key)(x)
+            return traced.run(x)
+        return self._moves.find(*key).run(x)
 
     @public("mesh.redistribution")
     def redistribution(
@@ -918,6 +919,7 @@ class Mesh:
         trace: TracebackType | None,
     ) -> None:
         close_mesh(self._groups, self._job, failed=error is not None)
+        self.__dict__.pop("_moves", None)
 
     def __repr__(self) -> str:
         position = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"

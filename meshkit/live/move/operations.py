@@ -133,13 +133,9 @@ class Reorder:
 
 
 class Communication:
-    """An operation with other ranks. ``start`` returns its work and what gives the result."""
+    """An operation with other ranks: its ``start`` returns its work and what gives the result."""
 
     axes: tuple[str, ...]
-
-    def start(self, x: Tensor, sizes: Sizes, group: Any, is_async: bool) -> tuple[Any, Finish]:  # noqa: ANN401
-        """Start the operation; the work is None if it is complete."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -80,14 +80,18 @@ class Program:
                 x = operation(x, sizes)
         return x if self.divisor == 1 else x / self.divisor
 
-    def _communicate(self, operation: Communication, x: Tensor, sizes: Sizes) -> Tensor:
+    def _communicate(self, operation: Any, x: Tensor, sizes: Sizes) -> Tensor:  # noqa: ANN401
+        """Run one operation with other ranks, and announce it to a guard."""
         if torch.compiler.is_compiling():
-            return operation.start(x, sizes, self.groups[operation.axes], False)[1]()
-        group = self.group_of(operation.axes)
-        if not is_tracked():
-            return operation.start(x, sizes, group, False)[1]()
-        with in_collective(self.name, group):
-            return operation.start(x, sizes, group, False)[1]()
+            group = self.groups[operation.axes]
+        else:
+            group = self.group_of(operation.axes)
+            if is_tracked():
+                with in_collective(self.name, group):
+                    guarded: Tensor = operation.start(x, sizes, group, False)[1]()
+                return guarded
+        result: Tensor = operation.start(x, sizes, group, False)[1]()
+        return result
 
     def begin(self, x: Tensor) -> tuple[Any, Finish]:
         """Start the program, and return the work of its last communication and what ends it."""
