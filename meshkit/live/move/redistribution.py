@@ -175,7 +175,7 @@ class Redistribution:
         """Return the programs of a call that torch traces, and the sizes of its shapes."""
         name = self._publish(x.dim()) or self._publish_shape(*x.shape)
         known: SymbolicPair = getattr(self, name)
-        return known.pair, known.sizes(x) if known.dims else None
+        return known.pair, known.sizes(x)
 
     @mark_constant
     def _publish_shape(self, *shape: int) -> str:
