@@ -54,8 +54,9 @@ class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
-    ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch``, ``check_parameters`` and
-    ``token_weights`` communicate. ``with`` closes the mesh at the end.
+    ``redistribute``, ``begin``, ``shift``, ``exchange``, ``view``, ``barrier``, ``agree``,
+    ``verify``, ``check_batch``, ``check_parameters`` and ``token_weights`` communicate. ``with``
+    closes the mesh at the end.
     """
 
     _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
@@ -418,8 +419,8 @@ class Mesh:
         if torch.compiler.is_compiling():
             name = self._prepare_move(*key)  # first: it makes the moves
             traced: Redistribution = getattr(self._moves, name)
-            return traced(x)
-        return self._moves.find(*key)(x)
+            return traced.run(x)
+        return self._moves.find(*key).run(x)
 
     @public("mesh.redistribution")
     def redistribution(
@@ -1056,6 +1057,7 @@ class Mesh:
         trace: TracebackType | None,
     ) -> None:
         close_mesh(self._groups, self._proposal.job, failed=error is not None)
+        self.__dict__.pop("_moves", None)
 
     def __copy__(self) -> Mesh:
         return self

@@ -106,6 +106,8 @@ def _local_size_error(
     sizes: Sizes,
     coordinate: Coordinate,
 ) -> SpecError:
+    if not entry:
+        return SpecError(f"1 has {local} elements on this rank.", fix="a name for the dim.")
     text = " ".join(map(str, entry))
     return SpecError(
         f"{text} has {local} elements on this rank, and {format_sizes(sizes)} gives {known}.",

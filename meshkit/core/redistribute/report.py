@@ -92,7 +92,8 @@ class RedistributionPlan:
             ("mesh", f"{format_sizes(self.layout.sizes)}, {self.layout.num_ranks} ranks"),
             ("forward", str(self.pattern)),
             ("backward", str(self.pattern.mirror) if self.backward else self._no_gradient()),
-            ("shape", f"{before} -> {after} on rank 0, of {format_sizes(self.sizes) or 'no dims'}"),
+            ("sizes", format_sizes(self.sizes) or "a single number"),
+            ("shape", f"{before} -> {after} on rank 0"),
         ]
         if self.missing_groups:
             names = ", ".join(f'"{group}"' for group in self.missing_groups)

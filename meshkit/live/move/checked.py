@@ -8,7 +8,7 @@ that did the same work, and would count once for each of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,7 @@ class Check:
         """Raise if ranks differ in sizes, or copies in values. Collective over the axes."""
         named = self.place.rewrite(self.pattern)
         facts = f"{format_sizes(self.sizes)}, {x.dtype}"
-        for axis in (axis for axis in named.types if self.place.sizes[axis] > 1):
+        for axis in self._with_group(named.types):
             digests = self._gather(hashlib.sha256(facts.encode()).digest(), x.device, axis)
             if len({*digests}) > 1:
                 raise SpecError(
@@ -84,8 +84,13 @@ class Check:
                 )
 
     def _axes(self, side: Side, symbols: str) -> list[str]:
-        sizes = self.place.sizes
-        return [a for a, kind in side.types.items() if kind.symbol in symbols and sizes[a] > 1]
+        types = side.types
+        return self._with_group(axis for axis in types if types[axis].symbol in symbols)
+
+    def _with_group(self, axes: Iterable[str]) -> list[str]:
+        """Return the axes longer than 1. A factor of an axis of a view may have no group."""
+        sizes, has_group = self.place.sizes, self.place.has_group
+        return [axis for axis in axes if sizes[axis] > 1 and has_group((axis,))]
 
     def _gather(self, digest: bytes, device: torch.device, axis: str) -> list[bytes]:
         """Return the digest of each rank along an axis."""

@@ -88,16 +88,29 @@ class Place:
             return group
         return self._find_group(axes)
 
-    def _find_group(self, axes: Axes) -> dist.ProcessGroup:
-        """Return the group of the mesh or the view whose members these axes give."""
+    def has_group(self, axes: Axes) -> bool:
+        """Return whether the group over some axes longer than 1 was built. Local."""
+        return axes in self.mesh.groups.by_key or self._shared_group(axes) is not None
+
+    def _shared_group(self, axes: Axes) -> dist.ProcessGroup | None:
+        """Return the group of the mesh or the view with the members that common axes give."""
         if self.common is None or self.view is None:
-            raise missing_group_error(self.mesh.plan, axes, self.mesh.extended_by)
+            return None
         wanted = Layout.of(self.common.sizes).strides(*axes)
         for groups in (self.mesh, self.view):
+            layout = groups.plan.layout
             for key, group in groups.groups.by_key.items():
-                layout = groups.plan.layout
                 if layout.strides(*key) == wanted:
                     return group
+        return None
+
+    def _find_group(self, axes: Axes) -> dist.ProcessGroup:
+        """Return the group of the mesh or the view, or raise."""
+        group = self._shared_group(axes)
+        if group is not None:
+            return group
+        if self.common is None:
+            raise missing_group_error(self.mesh.plan, axes, self.mesh.extended_by)
         raise SpecError(
             f"neither the mesh nor its view has the group over {' '.join(axes)}.",
             f"The common axes are {', '.join(self.common.sizes)}.",

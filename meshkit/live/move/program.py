@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ...core.redistribute import ops
 from ...core.redistribute.plan import Plan
 from ..guard.current import in_collective, is_tracked
 from . import operations
-from .operations import Communication, Finish, Size, Sizes, SymbolicSize
+from .operations import Arrange, Communication, FlatCollective, Size, Sizes, SymbolicSize
 
 Axes = tuple[str, ...]
 GroupOf = Callable[[Axes], dist.ProcessGroup]
@@ -80,16 +80,20 @@ class Program:
                 x = operation(x, sizes)
         return x if self.divisor == 1 else x / self.divisor
 
-    def _communicate(self, operation: Communication, x: Tensor, sizes: Sizes) -> Tensor:
+    def _communicate(self, operation: Any, x: Tensor, sizes: Sizes) -> Tensor:  # noqa: ANN401
+        """Run one operation with other ranks, and announce it to a guard."""
         if torch.compiler.is_compiling():
-            return operation.start(x, sizes, self.groups[operation.axes], False)[1]()
-        group = self.group_of(operation.axes)
-        if not is_tracked():
-            return operation.start(x, sizes, group, False)[1]()
-        with in_collective(self.name, group):
-            return operation.start(x, sizes, group, False)[1]()
+            group = self.groups[operation.axes]
+        else:
+            group = self.group_of(operation.axes)
+            if is_tracked():
+                with in_collective(self.name, group):
+                    guarded: Tensor = operation.start(x, sizes, group, False)[1]
+                return guarded
+        result: Tensor = operation.start(x, sizes, group, False)[1]
+        return result
 
-    def begin(self, x: Tensor) -> tuple[Any, Finish]:
+    def begin(self, x: Tensor) -> tuple[Any, Callable[[], Tensor]]:
         """Start the program, and return the work of its last communication and what ends it."""
         numbers = [i for i, o in enumerate(self.operations) if isinstance(o, Communication)]
         if not numbers:
@@ -99,8 +103,8 @@ class Program:
         tail = Program(self.name, self.operations[last + 1 :], self.group_of, self.divisor)
         operation = self.operations[last]
         group = self.group_of(operation.axes)
-        work, finish = operation.start(head.run(x), None, group, True)
-        return work, lambda: tail.run(finish())
+        work, result = operation.start(head.run(x), None, group, True)
+        return work, lambda: tail.run(result)
 
 
 def make_program(
@@ -112,11 +116,37 @@ def make_program(
     unknowns: Unknowns,
 ) -> Program:
     """Return the program of the rank at a coordinate. Local; O(group) for regions."""
-    made = tuple(_operation(step.op(coordinate), op, unknowns) for step in plan.steps)
+    made = (o for step in plan.steps for o in _operations(step.op(coordinate), op, unknowns))
     sizes, divisor = dict(plan.move.axes), 1
     for axis in plan.move.axes_of("+", "/*=?@") if op == "avg" else ():
         divisor *= sizes[axis]
-    return Program(name, made, group_of, divisor)
+    return Program(name, tuple(_merge(made)), group_of, divisor)
+
+
+def _merge(sequence: Iterable[object]) -> list[object]:
+    """Return the operations without changes of shape that the next operation makes needless."""
+    result: list[object] = []
+    for operation in sequence:
+        last = result[-1] if result else None
+        if isinstance(last, Arrange) and last.order is None:
+            if isinstance(operation, Arrange):
+                shape = last.shape if operation.shape is None else operation.shape
+                operation = Arrange(shape, operation.order)
+                result.pop()
+            elif isinstance(operation, FlatCollective):
+                result.pop()
+        result.append(operation)
+    return result
+
+
+def _operations(op: ops.Op, reduction: str, unknowns: Unknowns) -> Iterator[object]:
+    """Yield the operations in torch: one, and after some collectives what shapes the result."""
+    operation = _operation(op, reduction, unknowns)
+    yield operation
+    if isinstance(op, ops.Route):
+        yield operations.Unpack(op.receives, op.shape, reduction)
+    elif isinstance(operation, FlatCollective):
+        yield Arrange(operation.shape, None)
 
 
 def _operation(op: ops.Op, reduction: str, unknowns: Unknowns) -> object:
@@ -125,13 +155,16 @@ def _operation(op: ops.Op, reduction: str, unknowns: Unknowns) -> object:
     if local is not None:
         return local
     if isinstance(op, ops.Collective):
-        shape = unknowns.shape(op.shape)
-        return operations.Collective(op.kind, op.axes, shape, op.root, reduction)
+        if op.kind == "all_gather":
+            return operations.AllGather(op.axes, unknowns.shape(op.shape))
+        if op.kind == "reduce_scatter":
+            return operations.ReduceScatter(op.axes, unknowns.shape(op.shape), reduction)
+        return operations.InPlaceCollective(op.kind, op.axes, op.root, reduction)
     if isinstance(op, ops.AllToAll):
         shares = _shares(op.sends), _shares(op.receives)
-        return operations.AllToAll(op.axes, *shares, unknowns.shape(op.shape))
+        return operations.AllToAll(op.axes, unknowns.shape(op.shape), *shares)
     route: Any = op
-    return operations.Route(route.axes, route.sends, route.receives, route.shape, reduction)
+    return operations.Route(route.axes, route.sends, route.receives)
 
 
 def _local_operation(op: ops.Op, unknowns: Unknowns) -> object | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ...core.call import public
 from ...core.data.sequence import SequencePlan
 from ...core.errors import SpecError
 from ...core.redistribute.dim_sizes import expand_to, infer_sizes
@@ -22,6 +23,7 @@ from .operations import Sizes
 from .place import Place
 from .program import Program, Unknowns, make_program
 
+MAX_SHAPES = 1024  # of one pattern, so that lengths that vary do not fill the memory
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 FIRST_PRIMES = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099, 1_000_117)
 
@@ -72,15 +74,21 @@ class Redistribution:
         self._place = place
         self._options = options
         self._pairs: dict[torch.Size, ProgramPair] = {}
+        self._differentiable: set[tuple[ProgramPair, torch.dtype]] = set()
 
     def __repr__(self) -> str:
         return f"Redistribution({str(self.pattern)!r})"
 
+    @public("redistribution", by_name=("x",))
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the tensor in the division of the right side, see ``mesh.redistribute``.
+        """Return the tensor in the division of the right side. Collective over these axes.
 
-        Collective over the axes that change.
+        It raises as :meth:`meshkit.Mesh.redistribute` does.
         """
+        return self.run(x)
+
+    def run(self, x: Tensor) -> Tensor:
+        """Return the same, for callers that quote a call of their own."""
         sizes = None
         if torch.compiler.is_compiling():
             pair, sizes = self._traced_pair(x)
@@ -90,7 +98,8 @@ class Redistribution:
                 sizes_of_dims = self._infer(tuple(x.shape))[1]
                 pair = replace(pair, check=Check(self._place, self.pattern, sizes_of_dims))
         if x.requires_grad and torch.is_grad_enabled():
-            self._check_differentiable(pair, x.dtype)
+            if torch.compiler.is_compiling() or (pair, x.dtype) not in self._differentiable:
+                self._check_differentiable(pair, x.dtype)
             return apply_pair(x, pair, sizes)
         return pair.run_forward(x, sizes)
 
@@ -116,12 +125,18 @@ class Redistribution:
                 f"the backward sums gradients of several ranks in {dtype}.",
                 fix=f"grad_dtype=torch.float32, or grad_dtype={dtype}, which loses bits.",
             )
+        if pair.backward is not None and not torch.compiler.is_compiling():
+            pair.backward.with_groups()  # a missing group raises here, not in the backward
+            self._differentiable.add((pair, dtype))
 
     def _bind(self, shape: tuple[int, ...]) -> ProgramPair:
         """Make the programs for a shape."""
         self._place.mesh.check_usable()
         named, sizes = self._infer(shape)
         pair = self._make_pair(self._plans(named, sizes), Unknowns())
+        if len(self._pairs) >= MAX_SHAPES:
+            self._pairs.clear()
+            self._differentiable.clear()
         self._pairs[torch.Size(shape)] = pair
         return pair
 
@@ -160,7 +175,7 @@ class Redistribution:
         """Return the programs of a call that torch traces, and the sizes of its shapes."""
         name = self._publish(x.dim()) or self._publish_shape(*x.shape)
         known: SymbolicPair = getattr(self, name)
-        return known.pair, known.sizes(x) if known.dims else None
+        return known.pair, known.sizes(x)
 
     @mark_constant
     def _publish_shape(self, *shape: int) -> str:

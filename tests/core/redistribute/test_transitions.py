@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from meshkit import plan_redistribution
-from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.redistribute.interpret import deal, join, run_plan
+from meshkit.core.redistribute.move import make_move
+from meshkit.core.redistribute.pattern import Pattern, parse_pattern
+from meshkit.core.redistribute.plan import Plan, plan_move
 
 LEFT = {"/": "s/a h", "*": "s h *a", "=": "s h =a", "+": "s h +a", "@": "s h @a:1"}
 RIGHT = {"/": "s h/a", "*": "s h *a", "=": "s h =a", "+": "s h +a", "@": "s h @a:0"}
@@ -57,6 +61,27 @@ def test_the_backward_of_a_cell_is_the_forward_of_its_mirror(left: str, right: s
     # an error in either table is an error in the other one: the mirror of text and of symbols
     pattern = parse_pattern(f"{LEFT[left]} -> {RIGHT[right]}").mirror
     assert [kind.symbol for kind in pattern.types["a"]] == [*mirror]
+
+
+@pytest.mark.parametrize(("left", "right"), TABLE)
+def test_a_backward_with_exchanged_marks_gives_a_wrong_gradient(left: str, right: str) -> None:
+    text = f"{LEFT[left]} -> {RIGHT[right]}"
+    pattern, sizes = parse_pattern(text), {"s": 4, "h": 4}
+    move = make_move(pattern, {"a": 2}, sizes)
+    mirror = make_move(pattern.mirror, {"a": 2}, sizes)
+    swapped = make_move(Pattern(pattern.right, pattern.left), {"a": 2}, sizes)
+    weights = np.arange(1, 17).reshape(4, 4)
+    gradients = deal(mirror, weights)
+
+    def is_right(plan: Plan) -> bool:
+        result = run_plan(plan, gradients)
+        copies = [{}, {axis: 1 for axis, _ in move.axes}]
+        return all(np.array_equal(join(mirror, result, copy=copy), weights) for copy in copies)
+
+    assert is_right(plan_move(mirror))
+    # the marks matter in every cell with a + or a *, but not where both sides have the same one
+    matters = bool({left, right} & {"+", "*"}) and left != right
+    assert is_right(plan_move(swapped)) != matters
 
 
 def test_an_axis_on_one_side_only_has_no_gradient() -> None:

@@ -113,7 +113,13 @@ def collect_errors() -> dict[str, Any]:
 def miss_a_group() -> Any:
     """Return the error of a move over a group that was not built."""
     with meshkit.build_mesh(dp=2, sp=2, tp=2) as mesh:
-        return error_of(lambda: mesh.redistribute(torch.ones(4), "a +dp +tp -> a =dp =tp"))
+        x = torch.ones(4)
+        scale = mesh.redistribution("a =dp =tp -> a *dp *tp")
+        return (
+            error_of(lambda: mesh.redistribute(x, "a +dp +tp -> a =dp =tp")),
+            error_of(lambda: scale(x.clone().requires_grad_())),
+            torch.equal(scale(x), x),
+        )
 
 
 MOVE = "mesh.redistribute(x, "
@@ -165,7 +171,9 @@ def test_errors_word_for_word() -> None:
 
 
 def test_a_missing_group_is_refused_with_the_call_that_creates_it() -> None:
-    for error in meshkit.spawn(miss_a_group, 8, timeout=100):
+    for error, in_the_backward, without_a_gradient in meshkit.spawn(miss_a_group, 8, timeout=100):
+        assert "redistribution(x): the mesh has no group over dp tp." in in_the_backward[1]
+        assert without_a_gradient
         assert error == (
             "SpecError",
             "mesh.redistribute(x, 'a +dp +tp -> a =dp =tp'): the mesh has no group over dp tp.\n"

@@ -53,6 +53,7 @@ CASES = unique(
     ),
     ("a bracket of unknown sizes", lambda: infer("(h d) -> h d", (12,))),
     ("a local size that differs", lambda: infer("b/dp -> b *dp", (3,), b=8)),
+    ("a dim of size 1 that is longer", lambda: infer("b 1 -> b", (2, 3))),
     ("a bracket that does not divide", lambda: infer("(h d/tp) -> h d *tp", (9,), h=4)),
     ("a size that does not divide", lambda: infer("s =dp -> s/dp", (10,))),
     ("a size that does not divide over two axes", lambda: infer("s *dp *tp -> s/tp/dp", (4,))),

@@ -1,10 +1,9 @@
-"""Steps of a plan: the same for all ranks. A step counts what a rank receives, and makes its op."""
+"""Steps that communicate: one collective, an exchange of blocks, or a route of regions."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,169 +11,7 @@ from typing import Any, ClassVar
 from . import ops
 from .cut import Coordinate, Cut, Region, num_elements, overlap, slices_within
 from .digits import AxisDigit
-from .move import Entries, local_shape
-
-Holders = tuple[tuple[str, int], ...]  # axis, and the coordinate that holds the tensor
-
-
-class Step(ABC):
-    """A step.
-
-    Attributes:
-        name: the name in a report; empty for changes of shape, which need no line there.
-        axes: the axes concerned, in the order of the mesh; a step without a name has none.
-    """
-
-    name: ClassVar[str] = ""
-    axes: tuple[str, ...]
-
-    @abstractmethod
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the operation of the rank at a coordinate."""
-
-    def received(self, coordinate: Coordinate) -> Any:  # noqa: ANN401  # also arrays
-        """Return the elements that the rank at a coordinate receives from other ranks."""
-        return 0
-
-
-@dataclass(frozen=True)
-class Arrange(Step):
-    """Reshape, then permute."""
-
-    shape: ops.Shape | None
-    order: tuple[int, ...] | None = None
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the same operation on every rank."""
-        return ops.Arrange(self.shape, self.order)
-
-
-@dataclass(frozen=True)
-class SplitDims(Step):
-    """Split the dims of the local tensor into those of the global one, of this rank's sizes."""
-
-    cut: Cut
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the reshape to this rank's sizes."""
-        return ops.Arrange(self.cut.shape(coordinate))
-
-
-@dataclass(frozen=True)
-class OrderDims(Step):
-    """Split the dims as :class:`SplitDims` does, and permute them to the order of the result."""
-
-    cut: Cut
-    order: tuple[int, ...]
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the permutation."""
-        return ops.Arrange(self.cut.shape(coordinate), self.order)
-
-
-@dataclass(frozen=True)
-class JoinDims(Step):
-    """Join the ordered dims into those of the result."""
-
-    cut: Cut
-    entries: Entries
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the reshape to this rank's sizes."""
-        return ops.Arrange(local_shape(self.entries, self.cut.shape(coordinate)))
-
-
-@dataclass(frozen=True)
-class TakeDigits(Step):
-    """Take this rank's index of some dims."""
-
-    name: ClassVar[str] = "slice"
-    factors: tuple[tuple[int, AxisDigit], ...]
-    rank: int
-    axes: tuple[str, ...]
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the index of a coordinate."""
-        index: list[slice | int] = [slice(None)] * self.rank
-        for dim, factor in self.factors:
-            index[dim] = factor.index(coordinate)
-        return ops.Take(tuple(index))
-
-
-@dataclass(frozen=True)
-class FillDigits(Step):
-    """Put the tensor at this rank's index of new first dims, in zeros."""
-
-    name: ClassVar[str] = "zero-fill"
-    factors: tuple[AxisDigit, ...]
-    shape: ops.Shape
-    axes: tuple[str, ...]
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the index of a coordinate."""
-        index = tuple(factor.index(coordinate) for factor in self.factors)
-        return ops.Fill(self.shape, index)
-
-
-@dataclass(frozen=True)
-class TakeRegion(Step):
-    """Take this rank's region of a tensor."""
-
-    name: ClassVar[str] = "slice"
-    source: Cut
-    target: Cut
-    axes: tuple[str, ...]
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the region of a coordinate."""
-        parts = self.target.region(coordinate), self.source.region(coordinate)
-        return ops.Take(slices_within(*parts))
-
-
-@dataclass(frozen=True)
-class FillRegion(Step):
-    """Put the tensor into zeros, at this rank's region."""
-
-    name: ClassVar[str] = "zero-fill"
-    source: Cut
-    target: Cut
-    axes: tuple[str, ...]
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the region of a coordinate."""
-        part, whole = self.source.region(coordinate), self.target.region(coordinate)
-        return ops.Fill(self.target.shape(coordinate), slices_within(part, whole))
-
-
-@dataclass(frozen=True)
-class Keep(Step):
-    """Keep the tensor where the coordinate holds it, with zeros on other ranks."""
-
-    name: ClassVar[str] = "keep on one"
-    axes: tuple[str, ...]
-    holders: Holders
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return whether this rank keeps it."""
-        return ops.Keep(is_held(self.holders, coordinate))
-
-
-@dataclass(frozen=True)
-class Reorder(Step):
-    """Put whole sequences into zigzag order, or back."""
-
-    name: ClassVar[str] = "reorder"
-    axes: tuple[str, ...]
-    dim: int
-    parts: int
-    back: bool
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the same operation on every rank."""
-        return ops.Reorder(self.dim, self.parts, self.back)
-
-
-# ------------------------------------------------------------------ steps that communicate
+from .step import Holders, Step, group_rank, is_held
 
 
 @dataclass(frozen=True)
@@ -330,19 +167,3 @@ def _index(region: Region, whole: Region) -> ops.Index | None:
     """Return the index of the overlap in an array that holds ``whole``, or None if it is empty."""
     shared = overlap(region, whole)
     return slices_within(shared, whole) if num_elements(shared) else None
-
-
-def is_held(holders: Holders, coordinate: Coordinate) -> Any:  # noqa: ANN401  # also arrays
-    """Return whether a coordinate is the one that holds the tensor on each of the axes."""
-    held: Any = True
-    for axis, index in holders:
-        held = held & (coordinate[axis] == index)
-    return held
-
-
-def group_rank(coordinate: Holders, sizes: dict[str, int]) -> int:
-    """Return the group rank of a coordinate, given in the order of the group's axes."""
-    rank = 0
-    for axis, index in coordinate:
-        rank = rank * sizes[axis] + index
-    return rank
