@@ -43,8 +43,10 @@ str(layout), layout.groups("dp"), layout.rearrange("dp sp tp -> (dp sp) tp")
 meshkit.BatchPlan.solve(dp=4, global_batch=64, micro_batch=2).samples(0, 0)
 meshkit.SequencePlan(16, 4, "zigzag").inverse()
 meshkit.detect({})
+str(meshkit.plan_redistribution("dp=4 tp=2", "o/dp/tp i -> o/tp i/dp", o=64, i=64))
 [getattr(meshkit, name) for name in meshkit.__all__ if name.endswith("Error")]
-import meshkit.core.grid.group_plan, meshkit.bench.results, meshkit.cli.commands.bench
+import meshkit.core.grid.group_plan, meshkit.bench.results
+import meshkit.cli.commands.bench, meshkit.cli.commands.move
 """
     modules = loaded_modules(code)
     assert "numpy" in modules

@@ -389,7 +389,8 @@ class Mesh:
         at ``=`` they are equal. :meth:`checked` finds a wrong one.
 
         Args:
-            x: the local tensor: any dtype, contiguous or not.
+            x: the local tensor: any dtype, contiguous or not. ``requires_grad`` is equal on all
+                ranks, since the backward is collective too.
             pattern: the division before and after.
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
             grad_dtype: the dtype in which gradients are summed, needed below float32.

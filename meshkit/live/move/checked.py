@@ -38,16 +38,16 @@ class Check:
     def check_values(self, x: Tensor) -> None:
         """Raise if ranks differ in sizes, or copies in values. Collective over the axes."""
         named = self.place.rewrite(self.pattern)
-        facts = f"{format_sizes(self.sizes)}, {x.dtype}"
+        facts = f"{format_sizes(self.sizes)}, {x.dtype}, requires_grad={x.requires_grad}"
         for axis in self._with_group(named.types):
             digests = self._gather(hashlib.sha256(facts.encode()).digest(), x.device, axis)
             if len({*digests}) > 1:
                 raise SpecError(
-                    f'ranks call "{self.pattern}" with tensors of different global sizes.',
+                    f'ranks call "{self.pattern}" with tensors that do not belong together.',
                     f"This rank has {facts}. Rank {_first_other(digests)} of the group over {axis} "
                     "and rank 0 differ.",
-                    fix="tensors of equal sizes and dtypes; for uneven parts the global sizes "
-                    "by keyword.",
+                    fix="equal global sizes, dtypes and requires_grad on all ranks; for parts of "
+                    "different sizes, global sizes by keyword.",
                     axis=axis,
                 )
         for axis in self._axes(named.left, "*="):

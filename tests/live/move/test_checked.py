@@ -49,7 +49,11 @@ def check_marks() -> list[Any]:
 def check_different_sizes() -> Any:
     with meshkit.build_mesh(dp=1, tp=2) as mesh, mesh.checked():
         x = torch.zeros(2 + mesh.rank, 2)
-        return error_of(lambda: mesh.redistribute(x, "s/tp d -> s d"))
+        y = torch.zeros(2, 2, requires_grad=mesh.rank == 0)
+        return [
+            error_of(lambda: mesh.redistribute(x, "s/tp d -> s d")),
+            error_of(lambda: mesh.redistribute(y, "s/tp d -> s d *tp")),
+        ]
 
 
 WRONG_GATHER = '"s/tp d -> s d {}" has {} on the right, and '
@@ -74,9 +78,9 @@ def test_both_rows_of_the_trap_and_copies_that_differ_are_found() -> None:
             "  Over tp, rank 1 of the group differs from rank 0.\n"
             "  Fix: +tp if they are parts of a sum, or a cut such as dim/tp.",
         ]
-        kind, text = outcomes[7]
-        assert kind == "SpecError"
-        assert 'ranks call "s/tp d -> s d" with tensors of different global sizes.' in text
+        sizes, gradients = (text for _, text in outcomes[7])
+        assert 'ranks call "s/tp d -> s d" with tensors that do not belong together.' in sizes
+        assert "Rank 1 of the group over tp and rank 0 differ." in gradients
 
 
 # ------------------------------------------------------------------ errors

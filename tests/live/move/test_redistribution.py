@@ -172,15 +172,18 @@ def _half(mesh: meshkit.Mesh) -> tuple[int, int]:
 
 
 def check_grad_dtype(mesh: meshkit.Mesh) -> None:
-    x = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
-    y = mesh.redistribute(x, "s/tp d -> s d *tp", grad_dtype=torch.float32)
-    # 1 and 2**-9 add up in float32, but not in bfloat16
-    scale = torch.tensor([1.0, 2.0**-9], dtype=torch.bfloat16)[mesh.coordinate["tp"]]
-    (y * scale).sum().backward()
-    assert x.grad is not None
-    assert x.grad.dtype == torch.bfloat16
-    expected = torch.tensor(1 + 2.0**-9).to(torch.bfloat16)
-    assert torch.equal(x.grad, expected.expand(2, 3))
+    """Sum 256 and three times 1 in float32: bfloat16 has no 257, so it would lose some of them."""
+    grads = []
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
+        y = mesh.redistribute(x, "s/dp/tp d -> s d *dp *tp", grad_dtype=dtype)
+        (y * (256 if mesh.rank == 0 else 1)).sum().backward()
+        assert x.grad is not None
+        assert x.grad.dtype == torch.bfloat16
+        grads.append(x.grad)
+    assert grads[0].tolist() == [[260.0] * 3] * 2  # 259, rounded once
+    lost = mesh.redistribute((grads[1] != 260).any().long(), "+dp +tp -> =dp =tp")
+    assert lost.item() > 0  # the same in bfloat16, on some rank
 
 
 def check_bits(mesh: meshkit.Mesh) -> None:
@@ -200,15 +203,14 @@ def check_begin_shift_exchange(mesh: meshkit.Mesh) -> None:
     plain = mesh.begin(torch.arange(4.0), "s -> s/tp").wait()
     assert plain.tolist() == [2.0 * tp, 2.0 * tp + 1]
     x = torch.full((2, 3), float(rank), dtype=torch.float64, requires_grad=True)
-    for steps in (1, -1, 2, 3):
-        x.grad = None
-        y = mesh.shift(x, "dp", steps)
-        origin = (mesh.coordinate["dp"] - steps) % 2
-        assert y.tolist() == [[float(origin * 2 + tp)] * 3] * 2
-        (y * (rank + 1)).sum().backward()
-        target = (mesh.coordinate["dp"] + steps) % 2
-        assert x.grad is not None
-        assert x.grad[0, 0].item() == target * 2 + tp + 1
+    with mesh.view(x=4) as ring:
+        for steps in (1, -1, 2, 3, 4):
+            x.grad = None
+            y = ring.shift(x, "x", steps)
+            assert y.tolist() == [[float((rank - steps) % 4)] * 3] * 2
+            (y * (rank + 1)).sum().backward()
+            assert x.grad is not None
+            assert x.grad[0, 0].item() == (rank + steps) % 4 + 1
     rows = torch.arange(3.0, dtype=torch.float64).reshape(3, 1) + 10 * tp
     rows.requires_grad_()
     counts = [1, 2] if tp == 0 else [3, 0]
