@@ -129,11 +129,11 @@ class Topology:
 
     @classmethod
     def of_hosts(cls, hosts: Iterable[Hashable]) -> Topology:
-        """Return the topology in which ranks of equal host share a node.
+        """Return the topology in which ranks with the same host share a node.
 
         Args:
-            hosts: the host of each rank, in the order of ranks. Equal hosts are one node. They may
-                alternate, as with Slurm's ``--distribution=cyclic``.
+            hosts: the host of each rank, in the order of ranks. Equal hosts are one node. Ranks of
+                different hosts may alternate, as with Slurm's ``--distribution=cyclic``.
 
         Raises:
             SpecError: if there are no hosts, or ``hosts`` is a str.
@@ -177,8 +177,8 @@ class Topology:
             raise SpecError(line, fix="another name.")
         of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
-            nodes = count_noun(self.num_nodes, "node")
-            line = f"{CALL} has {count_noun(len(of_node), 'domain')} for {nodes}."
+            nodes = count_noun(len(of_node), "node")
+            line = f"{CALL} lists a domain for {nodes}; the topology has {self.num_nodes}."
             raise SpecError(line, fix="one domain for each node.")
         level = Level(name, of_node, names)
         check_nested(level, self.outer[:1])
