@@ -1,5 +1,6 @@
 """The axes that divide the samples: those that ``data=`` names, or else those of the roles.
 
+The data axes decide which ranks of a mesh share a sample: ranks of equal index along them do.
 No function guesses whether ranks along an axis of unknown role read different samples::
 
     pp=2 dp=2 ep=2 tp=2     data axes  dp ep
