@@ -34,7 +34,7 @@ def add_ranks(parser: ArgumentParser) -> None:
     """Add the options ``-n``, ``--device`` and ``--timeout``."""
     help = "start N ranks on this machine; without it, this process is a rank of its launcher"
     parser.add_argument("-n", "--world-size", dest="n", type=read_count, metavar="N", help=help)
-    help = "cpu, cuda, ... (default: the accelerator, or the cpu if there are fewer than N)"
+    help = "cpu, cuda, ... (default: the accelerator, or the cpu if accelerators are fewer than N)"
     parser.add_argument("--device", help=help)
     help = "how long a rank waits for others, and how long a collective may take (default 60)"
     parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=help)
@@ -55,7 +55,7 @@ def choose_shared_device(device: str | None) -> str | None:
 
 
 def uses_cpu(device: str | None, ranks: int) -> bool:
-    """Return whether ranks on this machine compute on its cpu."""
+    """Return whether ranks on this machine compute on the cpu."""
     from ..launch.device.device import accelerator
 
     if device is not None:

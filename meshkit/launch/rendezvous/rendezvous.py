@@ -24,9 +24,9 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     The ranks use a part of the store that belongs to one generation, so that the keys of an earlier
     group are never used again. Each rank counts how often it has joined, so all ranks that join
     together have the same generation without communication. A rank retries if it has reached the
-    store of an earlier group, or a start of the job that was given up.
+    store of an earlier group, or of a start of the job that was given up.
     """
-    _holder = None  # of the port of the store, until this rank has opened it
+    _holder = None  # a store that keeps the port until this rank has opened its own store
     is_unknown = world.init_method is None and None in address(world)
     if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
         world, _holder = address_by_mpi(world, deadline)
@@ -59,7 +59,7 @@ def announce_init_failure(
         return
     try:
         participants, _ = _enter_generation(world, deadline, keep_file=True)
-    except (MeshkitError, RuntimeError):  # the caller has its own error to raise
+    except (MeshkitError, RuntimeError):  # the caller raises ``error`` itself
         return
     announce_failure(proposal, participants, error)
 
