@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from ..arrays import Ints
 from ..call import drop_none, public
 from ..errors import CALL, Change, CoordinateError, SpecError
-from ..grid.rank_order import MAX_RANK
+from ..grid.rank_positions import MAX_RANK
 from ..text import article, count_noun, plural
 from ..validate import check_divides, check_integers, parse_integer
 
