@@ -16,7 +16,7 @@ from functools import partial
 import torch.distributed as dist
 
 from ...core.errors import CALL, CollectiveError, RankTimeoutError
-from ...core.report.hang import REBUILD_ADVICE
+from ...core.report.hang_error import REBUILD_ADVICE
 from ...core.text import format_ranks
 from ...launch.agreement.consensus import next_round
 from ...launch.agreement.missing_ranks import missing_ranks_error

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.report.hang import RankStatus, hang_error
+from ...core.report.hang_error import RankStatus, hang_error
 from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
