@@ -96,12 +96,12 @@ def spawn_ranks(
     smaller: str = "",
 ) -> list[Result]:
     """Start ``n`` ranks on this machine, run a function on each, and return the results."""
-    from ..launch.spawn.spawn import spawn
+    from ..launch.spawn.spawn import start_ranks
     from ..live.preload import preload_mesh
 
     preload_mesh()
     try:
-        return spawn(function, n, args, timeout=timeout)
+        return start_ranks(function, n, args, timeout=timeout)
     except SpawnError as error:
         raise describe_failure(n, error, device, smaller) from error
 

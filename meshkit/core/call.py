@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import MeshkitError
+from .errors import Change, MeshkitError, SpecError
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
+PACKAGE = __file__.rpartition("core")[0]  # the folder of meshkit, with its separator
 MAX_REPR = 100  # characters of an object's repr in a quoted call
 
 
@@ -117,6 +118,33 @@ def drop_none(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _cut_own_frames(error: MeshkitError) -> None:
+    """Remove the frames of meshkit below a public function from the traceback of its error.
+
+    ``raised_at`` keeps the last one. A traceback with frames of the caller in between, such as a
+    function that was passed in, stays whole.
+    """
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    if frames and all(file.startswith(PACKAGE) for file, _ in frames):
+        error.raised_at = error.raised_at or frames[-1]
+        error.__traceback__ = None
+
+
+def _translation(kwargs: Mapping[str, object], counterparts: Mapping[str, str | None]) -> SpecError:
+    """Return the error of a call with keyword arguments of another library."""
+    used = [name for name in kwargs if name in counterparts]
+    renamed = {str(counterparts[name]): kwargs[name] for name in used if counterparts[name]}
+    return SpecError(
+        f"there is no argument {' and no argument '.join(used)}.",
+        *(f"{name} is {counterparts[name]} here." for name in used if counterparts[name]),
+        fix=(Change(**dict.fromkeys(used), **renamed), "."),
+    )
+
+
 def checked_by(
     check: Callable[[Sequence[Any], Mapping[str, Any]], None],
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
@@ -137,14 +165,24 @@ def checked_by(
 
 
 def public(
-    name: str, *, by_name: tuple[str, ...] = ()
+    name: str,
+    *,
+    by_name: tuple[str, ...] = (),
+    counterparts: Mapping[str, str | None] | None = None,
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
     """Return a decorator that quotes the call in every MeshkitError that leaves the function.
 
-    The outermost public function wins: its call is the one that the user wrote. A generator keeps
-    the call of an error that was raised in the body of its ``with`` statement.
+    The outermost public function wins: its call is the one that the user wrote. The traceback of
+    the error ends at that function. A generator keeps the call and the traceback of an error that
+    was raised in the body of its ``with`` statement.
 
     Cost: no work but one more Python call until an error is raised.
+
+    Args:
+        name: the function as users call it.
+        by_name: parameters that are quoted by their name.
+        counterparts: keyword arguments of another library to their name here, or to None. A call
+            with one of them raises a SpecError that translates it.
 
     Example:
         >>> @public("half")
@@ -177,10 +215,13 @@ def public(
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             try:
+                if counterparts and not kwargs.keys().isdisjoint(counterparts):
+                    raise _translation(kwargs, counterparts)
                 return function(*args, **kwargs)
             except MeshkitError as error:
                 error.quote(quote(args, kwargs))
-                raise
+                _cut_own_frames(error)
+                raise error
 
         @functools.wraps(function)
         def generate(*args: Params.args, **kwargs: Params.kwargs) -> Iterator[Any]:

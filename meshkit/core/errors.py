@@ -100,8 +100,13 @@ class MeshkitError(Exception):
 
     Attributes:
         call: the public call that raised the error; None until it is quoted.
+        raised_at: file and line of the ``raise`` in meshkit, which the traceback leaves out.
+        printed_by: the rank that prints the whole text of the same error; this one then prints a
+            line. None prints the whole text here.
     """
 
+    raised_at: tuple[str, int] | None = None
+    printed_by: int | None = None
     begins_with_call = True  # whether the text begins with the call, if it is quoted
 
     def __init__(self, summary: str = "", *evidence: str, fix: Fix = "", **facts: object) -> None:
@@ -134,8 +139,15 @@ class MeshkitError(Exception):
     def _fill(self, text: str) -> str:
         return text.replace(CALL, "this call" if self.call is None else str(self.call))
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """The whole text: the call, the evidence and the fix."""
         return format_error(self.headline, *map(self._fill, self.evidence), fix=self.fix_text)
+
+    def __str__(self) -> str:
+        if self.printed_by is not None:
+            return f"{self.headline} Rank {self.printed_by} prints the fix."
+        return self.text
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {
@@ -162,12 +174,14 @@ class SpecError(MeshkitError, ValueError):
     Attributes:
         sizes: axis name to requested size, if that could be read.
         world_size: the number of ranks, if known.
+        num_ranks: the number of ranks that the sizes need, if the world has another one.
         below: for a sequence that does not divide, the nearest shorter length that does, or None.
         above: the nearest longer one.
     """
 
     sizes: Mapping[str, object] | None = None
     world_size: int | None = None
+    num_ranks: int | None = None
     below: int | None = None
     above: int | None = None
 

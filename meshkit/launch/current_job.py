@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -14,7 +15,9 @@ import torch.distributed as dist
 from .agreement.consensus import agree, announce_failure
 from .agreement.proposal import Participants, Proposal
 from .default_group import default_group, store_from_group, world_from_group
+from .error_file import report_uncaught_error
 from .launchers.world import World
+from .own_process import check_own_process
 from .store.deadline import ARRIVAL, Deadline
 from .torch_internals import timeout_of
 
@@ -35,6 +38,8 @@ class Job:
         seed: the last seed of ``init``, as a number; None if it was given none.
         leave: destroys the group at the end of a spawned rank; None if someone else created it.
         counter: the number of this rank's agreement rounds by prefix; None counts in the store.
+        completed: the variables that ``init`` added to the environment.
+        pid: the process of this rank.
     """
 
     world: World
@@ -46,11 +51,17 @@ class Job:
     seed: int | None = None
     leave: Callable[[], None] | None = None
     counter: Counter[str] | None = None
+    completed: Mapping[str, str] = field(default_factory=dict)
+    pid: int = field(default_factory=os.getpid)
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""
     ) -> Participants | None:
-        """Return ranks at the store; None if there is no store. Local."""
+        """Return ranks at the store; None if there is no store. Local.
+
+        Every agreement begins here, so a process that is no rank is refused here.
+        """
+        check_own_process(self.world.rank, self.pid)
         if self.store is None:
             return None
         ranks = range(self.world.world_size) if ranks is None else ranks
@@ -69,14 +80,13 @@ class Job:
             return 0
         return agree(proposal, participants, Deadline.after(self.arrival_timeout))
 
-    def announce_failure(self, proposal: Proposal, error: BaseException) -> None:
+    def announce_failure(self, proposal: Proposal, error: BaseException) -> int | None:
         """Report to the other ranks, in their next round, that this rank's own call failed. Local.
 
-        Nothing happens if there is no store.
+        Returns the rank that has reported the same error before. Nothing happens without a store.
         """
         participants = self.participants()
-        if participants is not None:
-            announce_failure(proposal, participants, error)
+        return None if participants is None else announce_failure(proposal, participants, error)
 
 
 # The only module state of meshkit. A job lives as long as its default group.
@@ -89,6 +99,7 @@ def current_job() -> Job | None:
     if group is None:
         return None
     if group not in _JOBS:
+        report_uncaught_error()
         time = timeout_of(group)  # read once: a guard lowers it for a while
         world, store = world_from_group(group), store_from_group(group)
         _JOBS[group] = Job(world, store, time, ARRIVAL, 0, time)

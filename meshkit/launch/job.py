@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,9 @@ from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
+from .error_file import report_uncaught_error
+from .joining import SecondThreadError, one_thread_joins
+from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
     check_arguments,
@@ -30,12 +34,16 @@ from .launchers.detect import (
 )
 from .launchers.table import job_hosts, job_name
 from .launchers.world import World
-from .rendezvous.rendezvous import rendezvous
+from .log import log_job, show_log
+from .own_process import check_own_process
+from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
+from .store.client import address
 from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
+REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
 FAILURE = "a rank could not create the default process group; no rank has one."
 
 
@@ -51,6 +59,7 @@ def init(
     rank: int | None = None,
     world_size: int | None = None,
     local_rank: int | None = None,
+    verbose: bool = False,
 ) -> World:
     """Join the job: set up the default process group, the device and, on request, the seeds.
 
@@ -58,6 +67,11 @@ def init(
     group that someone else created is used as it is. Arguments override the launcher. With nccl the
     group is bound to its device at once, so that other groups are split from it. On failure no
     group is left behind.
+
+    RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
+    environment if they are missing and known, before the bridge of an accelerator is imported:
+    other libraries read them. No variable is overwritten, and ``shutdown`` removes those that were
+    set.
 
     Args:
         backend: the backend of collectives; None is torch's default for the device. Each kind of
@@ -74,14 +88,16 @@ def init(
         rank: the rank of this process; None takes the launcher's.
         world_size: the number of ranks of the job; None takes the launcher's.
         local_rank: the index of this process on its node; None takes the launcher's.
+        verbose: show the lines that rank 0 logs to ``logging.getLogger("meshkit")`` when it joins
+            a job and when it builds a mesh; MESHKIT_LOG=info shows them too.
 
     Returns:
         The world of this process.
 
     Raises:
         LaunchError: if the rank, the store or the device of this process is unclear; if two ranks
-            use one device and the backend does not allow it; or if an earlier ``init`` had other
-            arguments.
+            use one device and the backend does not allow it; if an earlier ``init`` had other
+            arguments; in a worker of a DataLoader; or while another thread of this process joins.
         DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
             versions of meshkit or torch.
         RankTimeoutError: if ranks did not arrive in time, with their numbers.
@@ -95,6 +111,8 @@ def init(
     limit = parse_timeout("timeout", timeout)
     wait = parse_timeout("arrival_timeout", arrival_timeout)
     ranks = check_arguments(drop_none(rank=rank, world_size=world_size, local_rank=local_rank))
+    if verbose:
+        show_log()
     job = current_job()
     if job is None:
         world = identify(ranks, init_method)
@@ -112,11 +130,14 @@ def init(
 def shutdown() -> None:
     """Leave the job: destroy the default group and every group made on it.
 
-    Local, and harmless to repeat. A default group that someone else created is left alone.
+    Local, and harmless to repeat. A default group that someone else created is left alone. The
+    variables that :func:`init` added to the environment are removed. In a forked process it does
+    nothing.
     """
     job = current_job()
-    if job is not None and job.generation:
+    if job is not None and job.generation and job.pid == os.getpid():
         dist.destroy_process_group()
+        restore_environment(job.completed, os.environ)
         clear_dtensor_cache()
 
 
@@ -135,7 +156,9 @@ def identify(
     Warns:
         RuntimeWarning: as :func:`init`, at the line that calls the public function.
     """
+    report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
+    check_own_process(world.rank)
     if variable := allocation_without_srun(world):
         text = format_error(
             f"this is a single process in an allocation of several tasks: {variable}.",
@@ -172,8 +195,44 @@ def join(
         seed: an int, ``"shared"``, or None.
     """
     wait = arrival_timeout or timeout or ARRIVAL
-    deadline = Deadline.after(wait)
-    world = _select_device(world, backend, device)
+    try:
+        with one_thread_joins(world):
+            return _join(world, backend, device, timeout, wait, seed)
+    except SecondThreadError as error:
+        proposal = Proposal("init", {}, DISAGREEMENT)
+        if error.other_rank != world.rank:  # the other thread waits for this rank
+            announce_init_failure(proposal, world, Deadline.after(REPORT_TIME), error)
+        raise
+
+
+def _join(
+    world: World,
+    backend: str | None,
+    device: str | torch.device | None,
+    timeout: timedelta | None,
+    wait: timedelta,
+    seed: Seed,
+) -> Job:
+    """Find the store, complete the environment, and create the default group. Collective."""
+    began, deadline = time.monotonic(), Deadline.after(wait)
+    world, _holder = with_address(world, deadline)
+    completed = complete_environment(world, *address(world), os.environ)  # a bridge may read it
+    try:
+        world = _select_device(world, backend, device)
+        job = _create_job(world, timeout, wait, seed, deadline)
+    except BaseException:
+        restore_environment(completed, os.environ)
+        raise
+    job = replace(job, completed=completed)
+    set_current_job(job)
+    log_job(job.world, time.monotonic() - began)
+    return job
+
+
+def _create_job(
+    world: World, timeout: timedelta | None, wait: timedelta, seed: Seed, deadline: Deadline
+) -> Job:
+    """Create the default group with the other ranks. Collective."""
     proposal = _init_proposal(world, timeout, wait, seed)
     participants, generation = rendezvous(proposal, world, deadline)
     world, store = participants.world, participants.store
@@ -188,11 +247,9 @@ def join(
         connects=connects_at_creation(str(world.backend)),
     )
     counter = participants.counter
-    job = Job(world, store, timeout, wait, generation, timeout, number, shutdown, counter)
-    set_current_job(job)
     if number is not None:
         seed_all(number)
-    return job
+    return Job(world, store, timeout, wait, generation, timeout, number, shutdown, counter)
 
 
 def _init_proposal(

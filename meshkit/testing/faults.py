@@ -30,6 +30,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ..core.call import public
+from ..launch.launchers.completed import free_port
 from ..launch.spawn.start_method import context_for, start_process
 from ..launch.spawn.worker import child_environment, set_up_worker
 from ..launch.store.rank_lease import process_stat
@@ -129,13 +130,13 @@ def play(
     Raises:
         SpecError: if ``fn`` was typed into a session that cannot be forked.
     """
-    folder = tempfile.mkdtemp(prefix="meshkit-faults-")
+    folder, port = tempfile.mkdtemp(prefix="meshkit-faults-"), free_port()
     preload_mesh()
     context = context_for(fn)
     processes: list[BaseProcess] = []
     try:
         for rank in range(world_size):
-            environ = child_environment(rank, world_size, f"file://{folder}/store")
+            environ = child_environment(rank, world_size, f"file://{folder}/store", port)
             arguments = fn, tuple(args), environ, Strike(folder, rank)
             process: BaseProcess = context.Process(target=_run_rank, args=arguments)
             start_process(process)

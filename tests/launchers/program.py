@@ -17,10 +17,12 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.launchers.world import EXPORTED
 
 
 def main(folder: str, *sizes: str) -> None:
     """Build the mesh and reduce over each of its groups."""
+    before = {*os.environ}
     axes = {name: int(size) for name, _, size in (text.partition("=") for text in sizes)}
     world = meshkit.init(arrival_timeout=60, seed="shared")
     with meshkit.build_mesh(axes) as mesh:
@@ -38,6 +40,8 @@ def main(folder: str, *sizes: str) -> None:
             "backend": world.backend,
             "device": str(world.device),
             "module": os.environ.get("HLS_MODULE_ID"),
+            "bridge": getattr(getattr(torch, "hpu", None), "identity", None),
+            "environ": {name: os.environ.get(name) for name in EXPORTED.values()},
             "coordinate": mesh.coordinate,
             "drawn": torch.initial_seed(),
             "sums": sums,
@@ -45,6 +49,8 @@ def main(folder: str, *sizes: str) -> None:
         }
     Path(folder, f"{world.rank}.json").write_text(json.dumps(record))
     meshkit.shutdown()
+    left = [name for name in EXPORTED.values() if name in os.environ and name not in before]
+    assert not left, left
 
 
 def ranks_reached(group: dist.ProcessGroup, rank: int) -> list[int]:

@@ -43,6 +43,22 @@ def test_under_mpirun(tmp_path: Path) -> None:
     assert [record["module"] for record in records] == ["4", "7"]
 
 
+def test_the_bridge_reads_its_rank_from_the_environment_under_mpirun(tmp_path: Path) -> None:
+    """Without HABANA_VISIBLE_MODULES and without an address: the bridge chooses by LOCAL_RANK."""
+    require_programs("openmpi-bin", "mpirun.openmpi")
+    mpirun = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    records = run_job([*mpirun, "-np", "2", *PYTHON], tmp_path / "out", {"dp": 2}, **PATH)
+    check_records(records, {"dp": 2}, "openmpi")
+    assert [record["bridge"] for record in records] == [["0", "2", "0"], ["1", "2", "1"]]
+
+
+def test_the_bridge_reads_its_rank_without_a_launcher() -> None:
+    code = "import torch, meshkit; meshkit.init(rank=0, world_size=1); print(torch.hpu.identity)"
+    assert one_process(code) == "['0', '1', '0']\n"
+    code = "import torch, meshkit; meshkit.init(); print(torch.hpu.identity)"
+    assert one_process(code) == "['0', '1', '0']\n"
+
+
 def one_process(code: str, **more: str) -> str:
     done = subprocess.run(
         [*PYTHON, "-c", code],
@@ -89,7 +105,7 @@ def test_the_doctor_selects_no_module() -> None:
 
 def test_spawned_ranks_select_their_own_modules() -> None:
     code = "import os; from meshkit.launch.spawn.worker import child_environment\n"
-    code += "print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x'))"
+    code += "print('HLS_MODULE_ID' in child_environment(0, 2, 'file:///x', 29500))"
     assert one_process(code, HLS_MODULE_ID="1") == "False\n"
 
 

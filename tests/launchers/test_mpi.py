@@ -22,6 +22,8 @@ LAUNCHERS_ONE_SLOW = [
     pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi", marks=pytest.mark.slow),
     LAUNCHERS[1],
 ]
+# Hides the number of ranks on the node, as if there were several nodes.
+HIDE_NODE = ["env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE", "-u", "MPI_LOCALNRANKS"]
 # Lets an import of mpi4py fail, as if it were not installed.
 WITHOUT = "import sys; sys.modules['mpi4py'] = None; "
 INIT = "import meshkit\ntry: meshkit.init(arrival_timeout=20)\nexcept meshkit.LaunchError as e: "
@@ -48,12 +50,48 @@ def test_rank_0_broadcasts_its_address(
 ) -> None:
     require_programs(package, command[0])
     records = run_job(
-        [*command, "4", *PYTHON], tmp_path / "out", SIZES, **abi_variables(name, tmp_path)
+        [*command, "4", *HIDE_NODE, *PYTHON],
+        tmp_path / "out",
+        SIZES,
+        **abi_variables(name, tmp_path),
     )
     check_records(records, SIZES, name)
-    assert [record["world"][2:] for record in records] == [[rank, 4] for rank in range(4)]
+    assert [record["world"][2:] for record in records] == [[rank, None] for rank in range(4)]
     (address,) = {tuple(record["address"]) for record in records}
-    assert (address[0], address[2]) == ("127.0.0.1", "broadcast by mpi4py")
+    assert (address[0], address[2]) == (socket.gethostname(), "broadcast by mpi4py")
+    (endpoint,) = {
+        (record["environ"]["MASTER_ADDR"], int(record["environ"]["MASTER_PORT"]))
+        for record in records
+    }
+    assert endpoint == tuple(address[:2])
+
+
+@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
+def test_one_node_needs_neither_mpi4py_nor_an_address(
+    name: str, command: list[str], package: str, tmp_path: Path
+) -> None:
+    """A wrapper between mpirun and a rank does not change the file that the ranks share."""
+    require_programs(package, command[0])
+    program = f"{WITHOUT}import runpy\nsys.argv = sys.argv[1:]\n"
+    program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    wrapper = ["sh", "-c", '"$@"; exit $?', "wrapper"]
+    argv = [*command, "2", *wrapper, *PYTHON, "-c", program]
+    records = run_job(argv, tmp_path / "out", {"dp": 2}, TMPDIR=str(tmp_path))
+    check_records(records, {"dp": 2}, name)
+    environs = [record["environ"] for record in records]
+    port = environs[0]["MASTER_PORT"]
+    assert environs == [
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank in range(2)
+    ]
+    assert [*tmp_path.glob("meshkit-*/*")] == []  # the last rank removes the file
 
 
 @pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS_ONE_SLOW)
@@ -85,7 +123,7 @@ def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
     require_programs(package, command[0])
     code = f"{WITHOUT}\n{INIT}print(e) if meshkit.detect().rank == 1 else 0"
     done = subprocess.run(
-        [*command, "2", *PYTHON, "-c", code],
+        [*command, "2", *HIDE_NODE, *PYTHON, "-c", code],
         env=clean_environ(),
         capture_output=True,
         text=True,
@@ -110,7 +148,7 @@ def test_mpi4py_of_another_mpi_raises(tmp_path: Path) -> None:
     require_programs("openmpi-bin", OPEN_MPI[0])
     environ = clean_environ(**abi_variables("openmpi", tmp_path))
     code = f"{INIT}print(e) if meshkit.detect().rank == 1 else 0"
-    command = [*MPICH, "2", PYTHON[0], "-W", "ignore", "-c", code]
+    command = [*MPICH, "2", *HIDE_NODE, PYTHON[0], "-W", "ignore", "-c", code]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert "  mpi4py uses Open MPI v" in done.stdout, done.stdout + done.stderr
     assert "in which this is rank 0 of 1; MPI4PY_MPIABI=" in done.stdout
@@ -133,7 +171,7 @@ def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
         "        print(e.missing_ranks, 2 <= waited < 8, e, flush=True)\n"
     )
     environ = clean_environ(**abi_variables("openmpi", tmp_path))
-    command = [*OPEN_MPI, "2", PYTHON[0], "-c", code]
+    command = [*OPEN_MPI, "2", *HIDE_NODE, PYTHON[0], "-c", code]
     began = time.monotonic()
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
     assert time.monotonic() - began < 38  # no rank waits for rank 0 in MPI_Finalize

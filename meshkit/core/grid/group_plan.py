@@ -223,6 +223,7 @@ def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "
             f"The world has {count_noun(world_size, 'rank')}, numbered from 0; {evidence}.",
             fix=fix or f"ranks=range({world_size}), or a part of it.",
             world_size=world_size,
+            num_ranks=highest + 1,
         )
 
 

@@ -307,6 +307,7 @@ def infer_sizes(
         fix=(*join_fixes(ways or [f"sizes whose product is {num_ranks}"]), "."),
         sizes=dict(sizes),
         world_size=num_ranks,
+        num_ranks=known,
     )
 
 

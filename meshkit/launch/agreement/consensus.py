@@ -51,7 +51,7 @@ from ..store.deadline import (
 )
 from ..store.error_json import error_from_json, error_to_json
 from .claims import conflicting_claim
-from .disagreement import failure_report
+from .disagreement import failure_report, first_reporter
 from .proposal import Participants, Proposal
 from .verdict import ALL, judge, judge_late
 
@@ -156,26 +156,29 @@ def _run_bounded(
         raise RuntimeError(f"it did not finish within {seconds:g} s") from None
 
 
-def announce_failure(proposal: Proposal, participants: Participants, error: BaseException) -> None:
+def announce_failure(
+    proposal: Proposal, participants: Participants, error: BaseException
+) -> int | None:
     """Report to the other ranks, in their next round, that this rank's own call failed.
 
-    Local. Rank 0 waits up to 5 s for the others to read it. Nothing happens if no rank waits, or if
-    the store is gone.
+    Local. Returns the rank that has reported the same error before, if there is one. Rank 0 waits
+    up to 5 s for the others to read it. Nothing happens if no rank waits, or if the store is gone.
     """
     rank = participants.world.rank
     report = failure_report(proposal.conflict_summary, rank, error)
 
-    def post() -> None:
+    def post() -> int | None:
         _, store = next_round(participants)
         # before the check-in: the last rank to check in decides "all"
-        store.compare_set(keys.DECISION, "", error_to_json(report))
+        decision = store.compare_set(keys.DECISION, "", error_to_json(report)).decode()
         CheckIn(ProcessIdentity()).post(store, rank)
         _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
+        return None if decision == ALL else first_reporter(error_from_json(decision), report)
 
     try:
-        run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
+        return run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
     except (RuntimeError, DeadlineExceededError):  # of the store; the caller has an error to raise
-        return
+        return None
 
 
 def next_round(participants: Participants) -> tuple[int, dist.Store]:

@@ -76,6 +76,17 @@ def installed() -> str | None:
     return next((row.device for row in rows), None)
 
 
+def bridge_packages(backend: str) -> dict[str, str]:
+    """Return the packages that add a backend to torch, by device type.
+
+    Example:
+        >>> bridge_packages("hccl")
+        {'hpu': 'habana_frameworks', 'npu': 'torch_npu'}
+    """
+    rows = (row for row in ACCELERATORS if row.bridge and backend in row.backends)
+    return {row.device: row.bridge[0].partition(".")[0] for row in rows}
+
+
 def load_bridge(device_type: str, local_rank: int | None) -> None:
     """Import the modules that make a device known to torch.
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 
 import torch
 import torch.distributed as dist
 
-from ...core.errors import Change, LaunchError
+from ...core.errors import Change, LaunchError, format_error
 from ...core.text import count_noun
-from .accelerators import EXCLUSIVE, accelerator_row, installed, load_bridge
+from .accelerators import (
+    EXCLUSIVE,
+    accelerator_row,
+    bridge_packages,
+    installed,
+    load_bridge,
+)
 
 
 def accelerator() -> str | None:
@@ -95,7 +102,20 @@ def _default_backend(device_type: str) -> str:
     names = list(accelerator_row(device_type).backends)
     with suppress(ValueError):  # torch has none for this device
         names.insert(0, str(dist.get_default_backend_for_device(device_type)))
-    return next((name for name in names if dist.is_backend_available(name)), names[0])
+    available = next((name for name in names if dist.is_backend_available(name)), None)
+    if available is None and device_type == "cuda":  # gloo copies its tensors to the host
+        warnings.warn(_slower_backend(names[0]), RuntimeWarning, stacklevel=7)
+        return "gloo"
+    return available or names[0]
+
+
+def _slower_backend(missing: str) -> str:
+    """Return the text of the warning that collectives of GPUs use gloo."""
+    return format_error(
+        f"this torch {torch.__version__} has no backend {missing}; collectives use gloo.",
+        "gloo copies each tensor of a GPU to the host, and lacks some collectives.",
+        fix=f"a torch built with {missing}, or init(backend='gloo') to silence this warning.",
+    )
 
 
 def check_backend(name: object) -> str:
@@ -115,9 +135,14 @@ def check_backend(name: object) -> str:
         if backend == "undefined" or not dist.is_backend_available(backend)
     ]
     if missing:
+        packages = bridge_packages(missing[0])
+        names = " or ".join(f"{package} (device {kind})" for kind, package in packages.items())
         raise LaunchError(
             f"this torch {torch.__version__} has no backend {missing[0]!r}.",
-            fix="backend='gloo', or a torch built with it.",
+            *[f"The package {names} adds it when it is imported."] * bool(packages),
+            fix=(f"install {' or '.join(packages.values())}, or ", Change(backend="gloo"), ".")
+            if packages
+            else "backend='gloo', or a torch built with it.",
         )
     return ",".join(parts)
 

@@ -65,6 +65,8 @@ def check_rendezvous(world: World) -> list[Finding]:
     if world.world_size == 1 or world.init_method or (world.master_addr and world.master_port):
         return []
     by_mpi = any(row.by_mpi for row in LAUNCHERS if row.name == world.launcher)
+    if by_mpi and world.local_world_size == world.world_size:
+        return [Finding("rendezvous", True, "one node: a file that is named after the launcher")]
     text = f"the address of rank 0 is unknown: MASTER_ADDR={world.master_addr}, "
     text += f"MASTER_PORT={world.master_port}"
     advice = "export MASTER_ADDR=<host of rank 0> MASTER_PORT=29500"

@@ -2,5 +2,7 @@
 
 ``detect`` is in ``detect.py`` and returns a ``World`` (``world.py``) by reading one row of
 ``LAUNCHERS`` (``table.py``). ``host_names``, which expands a Slurm hostlist, is in ``hostlist.py``.
-``slurm_topology``, which reads Slurm's ``topology.conf``, is in ``slurm_topology.py``.
+``completed.py`` adds the variables that other libraries read. ``program.py`` has the command line
+that starts this program on several ranks. ``slurm_topology``, which reads Slurm's
+``topology.conf``, is in ``slurm_topology.py``.
 """

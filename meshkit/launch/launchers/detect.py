@@ -16,6 +16,7 @@ from typing import Any
 from ...core.call import drop_none, public
 from ...core.errors import LaunchError
 from ...core.validate import parse_integer
+from .completed import without_completed
 from .fields import world_from_launcher
 from .launcher import Launcher
 from .table import HAND_WRITTEN, matching_launchers
@@ -29,6 +30,7 @@ NO_SRUN = "no srun ("
 ALLOCATED = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES")
 
 ARGUMENT_FIELDS = ("rank", "world_size", "local_rank")
+ENDPOINT_FIELDS = ("master_addr", "master_port")
 FIELDS = (*ARGUMENT_FIELDS, "local_world_size", "node_rank", "num_nodes")
 
 
@@ -39,6 +41,8 @@ def detect(
     rank: int | None = None,
     world_size: int | None = None,
     local_rank: int | None = None,
+    master_addr: str | None = None,
+    master_port: int | None = None,
 ) -> World:
     """Return which rank this process is, from its launcher's variables.
 
@@ -49,6 +53,8 @@ def detect(
         rank: the rank of this process, for a launcher that the table lacks; None reads it.
         world_size: the number of ranks of the job; None reads it.
         local_rank: the index of this process on its node; None reads it.
+        master_addr: the host of rank 0, where the store of the job is; None reads it.
+        master_port: the port of the store, 1 to 65535; None reads it.
 
     Returns:
         A :class:`World` whose ``device`` and ``backend`` are None. Without a launcher it is
@@ -64,7 +70,8 @@ def detect(
         (3, 'hand-written', 'RANK', 'one node assumed')
     """
     options = drop_none(rank=rank, world_size=world_size, local_rank=local_rank)
-    arguments = check_arguments(options)
+    endpoint = drop_none(master_addr=master_addr, master_port=master_port)
+    arguments = {**check_arguments(options), **_check_endpoint(endpoint)}
     return detect_world(os.environ if environ is None else environ, arguments)
 
 
@@ -84,8 +91,26 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
     return numbers
 
 
-def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
+def _check_endpoint(options: Mapping[str, object]) -> dict[str, str | int]:
+    """Return ``master_addr`` and ``master_port``, if given, as a host and a port."""
+    checked: dict[str, str | int] = {}
+    if "master_addr" in options:
+        addr = options["master_addr"]
+        if not isinstance(addr, str) or not addr.strip():
+            raise LaunchError(f"master_addr is {addr!r}.", fix='master_addr="<host of rank 0>".')
+        checked["master_addr"] = addr.strip()
+    if "master_port" in options:
+        port = parse_integer(options["master_port"])
+        if port is None or not 1 <= port <= 65535:
+            line = f"master_port is {options['master_port']!r}."
+            raise LaunchError(line, fix="a port from 1 to 65535: master_port=29500.")
+        checked["master_port"] = port
+    return checked
+
+
+def detect_world(env: Env, arguments: Mapping[str, int | str]) -> World:
     """Return the world of :func:`detect`, for arguments that have been checked."""
+    env = without_completed(env)
     rows = matching_launchers(env)
     if not rows and {"rank", "world_size"} - arguments.keys():
         return _single(env, arguments)
@@ -100,16 +125,18 @@ def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
     return replace(world, sources={**world.sources, **dict.fromkeys(arguments, "argument")})
 
 
-def _single(env: Env, arguments: Mapping[str, int]) -> World:
+def _single(env: Env, arguments: Mapping[str, int | str]) -> World:
     """Return the world of a process without launcher; its sources name an allocation around it."""
-    if "rank" in arguments or arguments.get("world_size", 1) > 1 or arguments.get("local_rank"):
-        passed = " and ".join(f"{name}={value}" for name, value in arguments.items())
+    named = {name: value for name, value in arguments.items() if name in ARGUMENT_FIELDS}
+    if "rank" in named or named.get("world_size", 1) != 1 or named.get("local_rank"):
+        passed = " and ".join(f"{name}={value}" for name, value in named.items())
         fix = "pass rank= and world_size= both, or start under a launcher."
         raise LaunchError(f"no launcher was found, and only {passed} was passed.", fix=fix)
     counts = [n for n in ALLOCATED if re.fullmatch(r"0*(?!1$)[1-9][0-9]*", env.get(n, ""))]
     source = f"{NO_SRUN}{counts[0]} = {env[counts[0]]})" if counts else "no launcher"
     sources = {**dict.fromkeys(FIELDS, source), **dict.fromkeys(arguments, "argument")}
-    return World(0, 1, 0, 1, 0, 1, None, None, "single", sources=sources)
+    endpoint: dict[str, Any] = {name: arguments.get(name) for name in ENDPOINT_FIELDS}
+    return World(0, 1, 0, 1, 0, 1, **endpoint, launcher="single", sources=sources)
 
 
 def use_master_variables(world: World, env: Env) -> World:
@@ -133,7 +160,7 @@ def allocation_without_srun(world: World) -> str | None:
     return variable if world.launcher == "single" and variable != source else None
 
 
-def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launcher:
+def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int | str]) -> Launcher:
     """Return the row without the variables that arguments override or make invalid."""
     node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
     new = {

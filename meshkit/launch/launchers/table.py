@@ -3,8 +3,10 @@
 ::
 
     row            started by                        recognised by
+    accelerate     accelerate launch                 torchrun's and ACCELERATE_MIXED_PRECISION
     torchrun       torchrun                          TORCHELASTIC_RUN_ID
     spawn          meshkit.spawn                     MESHKIT_SPAWN
+    deepspeed      deepspeed                         CROSS_RANK, CROSS_SIZE and LOCAL_SIZE
     hand-written   the user's own launcher           RANK or WORLD_SIZE
     azureml        an MPI job of AzureML             AZUREML_EXPERIMENT_ID and Open MPI's variables
     sagemaker      an MPI job of SageMaker           SM_TRAINING_ENV and Open MPI's variables
@@ -26,6 +28,7 @@ columns. Add a recorded environment of one of its ranks to
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TypedDict
 
@@ -64,6 +67,12 @@ TORCHRUN = Launcher(
     by_node=True,
     job=("TORCHELASTIC_RUN_ID",),
 )
+ACCELERATE = replace(
+    TORCHRUN,
+    name="accelerate",
+    markers=(("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"),),
+)
+BY_TORCHRUN = {TORCHRUN.name, ACCELERATE.name}  # accelerate starts several ranks by torchrun
 SPAWN = Launcher(
     "spawn",
     markers=(("MESHKIT_SPAWN",),),
@@ -71,6 +80,17 @@ SPAWN = Launcher(
     master_addr=(),
     master_port=(),
     init_method=("MESHKIT_SPAWN",),
+    by_node=True,
+)
+DEEPSPEED = Launcher(
+    "deepspeed",
+    markers=(("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"),),
+    rank=("RANK",),
+    world_size=("WORLD_SIZE",),
+    local_rank=("LOCAL_RANK",),
+    local_world_size=("LOCAL_SIZE",),
+    node_rank=("CROSS_RANK",),
+    num_nodes=("CROSS_SIZE",),
     by_node=True,
 )
 HAND_WRITTEN = Launcher(
@@ -157,8 +177,10 @@ SLURM = Launcher(
 )
 
 LAUNCHERS = (
+    ACCELERATE,
     TORCHRUN,
     SPAWN,
+    DEEPSPEED,
     HAND_WRITTEN,
     AZUREML,
     SAGEMAKER,

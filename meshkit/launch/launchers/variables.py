@@ -9,6 +9,7 @@ from typing import NoReturn
 from ...core.errors import LaunchError
 
 Env = Mapping[str, str]
+COMPLETED = "MESHKIT_COMPLETED"  # the variables that init has added, see completed.py
 Names = tuple[str, ...]  # the variables that may hold one field; the first one set is used
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .table import contradicting_variables
+from .variables import COMPLETED
 
 if TYPE_CHECKING:
     import torch
@@ -83,14 +84,16 @@ class World:
 
         Example:
             >>> from meshkit import detect
-            >>> detect({}, rank=1, world_size=2).export({})["LOCAL_RANK"]
-            '1'
+            >>> world = detect({}, rank=1, world_size=2, master_addr="node1", master_port=29500)
+            >>> world.export({})["LOCAL_RANK"], world.export({})["MASTER_ADDR"]
+            ('1', 'node1')
         """
         values = {name: getattr(self, field) for field, name in EXPORTED.items()}
         exported = {name: str(value) for name, value in values.items() if value is not None}
         target = os.environ if environ is None else environ
         for name in contradicting_variables(target, self.rank, self.world_size) | {
-            "LOCAL_WORLD_SIZE"
+            "LOCAL_WORLD_SIZE",
+            COMPLETED,
         }:
             target.pop(name, None)
         target.update(exported)

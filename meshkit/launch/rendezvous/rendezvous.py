@@ -26,10 +26,6 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     together have the same generation without communication. A rank retries if it has reached the
     store of an earlier group, or of a start of the job that was given up.
     """
-    _holder = None  # a store that keeps the port until this rank has opened its own store
-    is_unknown = world.init_method is None and None in address(world)
-    if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
-        world, _holder = address_by_mpi(world, deadline)
     while True:
         try:
             participants, generation = _enter_generation(world, deadline)
@@ -49,19 +45,24 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
 
 def announce_init_failure(
     proposal: Proposal, world: World, deadline: Deadline, error: MeshkitError
-) -> None:
+) -> int | None:
     """Report to ranks that wait in ``init`` that this rank's own call failed.
 
-    Local. Nothing is reported if the store cannot be reached before the deadline. The other ranks
-    have a few seconds more to read the report.
+    Local. Returns the rank that has reported the same error before. Nothing is reported if the
+    store cannot be reached before the deadline. The other ranks have a few seconds more to read
+    the report.
     """
+    if world.launcher in MPI_LAUNCHERS:
+        from .one_node import store_of_one_node
+
+        world = store_of_one_node(world) or world
     if world.world_size == 1 or (world.init_method is None and None in address(world)):
-        return
+        return None
     try:
         participants, _ = _enter_generation(world, deadline, keep_file=True)
     except (MeshkitError, RuntimeError):  # the caller raises ``error`` itself
-        return
-    announce_failure(proposal, participants, error)
+        return None
+    return announce_failure(proposal, participants, error)
 
 
 def _enter_generation(
@@ -87,3 +88,17 @@ def _enter_generation(
         return run_with_deadline(deadline.left + STORE_GRACE, enter)
     except DeadlineExceededError:
         raise store_lost_error(world, silent=True) from None
+
+
+def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
+    """Return the world with a store if its launcher names none, and an object that holds its port.
+
+    Local on one node. On several nodes rank 0 broadcasts an address through MPI.
+    """
+    is_unknown = world.init_method is None and None in address(world)
+    if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
+        from .one_node import store_of_one_node
+
+        on_one_node = store_of_one_node(world)
+        return (on_one_node, None) if on_one_node else address_by_mpi(world, deadline)
+    return world, None

@@ -2,5 +2,6 @@
 
 ``spawn`` is in ``spawn.py``. Each child runs ``run`` in ``worker.py``. ``context_for`` in
 ``start_method.py`` chooses between forkserver and fork. ``preload`` there registers modules that
-the forkserver imports once for all ranks.
+the forkserver imports once for all ranks. ``habits.py`` recognises calls that are written for
+``torch.multiprocessing.spawn``.
 """

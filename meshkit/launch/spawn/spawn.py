@@ -26,7 +26,9 @@ from ...core.call import public
 from ...core.errors import RankTimeoutError, SpawnError, SpecError
 from ...core.text import format_ranks
 from ...core.validate import parse_integer
+from ..launchers.completed import free_port
 from ..store.deadline import Time, parse_timeout
+from .habits import COUNTERPARTS, check_arguments_fit, check_no_launcher
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, child_environment, run_rank
 
@@ -39,7 +41,7 @@ NOTICE = 1.0
 LONGEST = 86400.0  # seconds of one wait; more than a month would overflow poll(2)
 
 
-@public("spawn")
+@public("spawn", counterparts=COUNTERPARTS)
 def spawn(
     fn: Callable[..., Result],
     world_size: int,
@@ -49,7 +51,8 @@ def spawn(
 ) -> list[Result]:
     """Run ``fn(*args)`` in ``world_size`` local processes that form one job.
 
-    In each, ``meshkit.init()`` and ``meshkit.build_mesh()`` work as under torchrun. A rank that
+    In each, ``meshkit.init()``, ``meshkit.build_mesh()`` and torch's ``init_process_group()`` work
+    as under torchrun. ``fn`` gets no rank: ``meshkit.detect().rank`` returns it. A rank that
     does not call ``shutdown()`` is shut down at its end. A rank computes with one thread unless
     OMP_NUM_THREADS is set (always with one in a fork). No rank is left when this function returns
     or raises. If this process dies, its ranks end as well. A rank that has returned is killed if
@@ -70,18 +73,34 @@ def spawn(
         SpawnError: if a rank raised, died or ran out of time. It names the rank that failed first
             and holds the error of every failed rank. An error that pickle cannot rebuild becomes
             a RuntimeError with its text. The other ranks have 10 s to end.
-        SpecError: if ``fn`` cannot be sent to another process, ``world_size`` is not a positive
-            int, or the session cannot be forked: it uses an accelerator or has joined a job.
+        SpecError: if ``fn`` cannot be sent to another process or does not take ``args``, if
+            ``world_size`` is not a positive int, or if the session cannot be forked: it uses an
+            accelerator or has joined a job.
+        LaunchError: if a launcher has started this process as one rank of several.
 
     Example:
         >>> import operator
         >>> spawn(operator.add, 2, (40, 2))
         [42, 42]
     """
+    check_no_launcher(fn)
+    return start_ranks(fn, world_size, args, timeout=timeout)
+
+
+@public("spawn")
+def start_ranks(
+    fn: Callable[..., Result],
+    world_size: int,
+    args: Sequence[object] = (),
+    *,
+    timeout: Time | None = None,
+) -> list[Result]:
+    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher: for commands that say so."""
     count = parse_integer(world_size)
     if count is None or count < 1:
         raise SpecError("world_size is not a number of processes.", fix="1 or more.")
     limit = parse_timeout("timeout", timeout)
+    check_arguments_fit(fn, args)
     context = context_for(fn)
     job = _pickled(fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
@@ -111,12 +130,12 @@ def _start(
     context: Context, job: bytes, count: int, folder: Path
 ) -> list[tuple[BaseProcess, Connection]]:
     """Start all processes; return each with the pipe on which it will send its outcome."""
-    init_method = f"file://{folder}/store"
+    init_method, port = f"file://{folder}/store", free_port()
     started: list[tuple[BaseProcess, Connection]] = []
     try:
         for rank in range(count):
             pipe, child_end = context.Pipe()
-            args = job, child_environment(rank, count, init_method), child_end
+            args = job, child_environment(rank, count, init_method, port), child_end
             inherited = inherited_pipe_ends(context, started, pipe)
             process = context.Process(target=run_rank, args=(*args, *inherited))
             start_process(process)

@@ -14,8 +14,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..device.accelerators import ACCELERATORS
+from ..launchers.completed import LOOPBACK_HOST
 from ..launchers.endpoint import LOOPBACK
 from ..launchers.table import LAUNCHERS, SPAWN
+from ..launchers.variables import COMPLETED
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,18 @@ class Failure:
 Outcome = Success | Failure
 
 
-def child_environment(rank: int, world_size: int, init_method: str) -> dict[str, str]:
-    """Return the variables of a child: this process' own, with those of its launcher replaced."""
+def child_environment(
+    rank: int, world_size: int, init_method: str, master_port: int
+) -> dict[str, str]:
+    """Return the variables of a child: this process' own, with those of its launcher replaced.
+
+    torch's own ``init_process_group()`` meets at the port, meshkit at the file of ``init_method``.
+    """
     preceding = LAUNCHERS[: LAUNCHERS.index(SPAWN)]  # these would match before spawn
     hidden = {name for row in preceding for names in row.markers for name in names}
-    hidden |= {row.module for row in ACCELERATORS if row.module}  # each rank chooses its own
+    hidden |= {COMPLETED} | {
+        row.module for row in ACCELERATORS if row.module
+    }  # each rank chooses its own
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     defaults = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
     return {
@@ -58,6 +67,8 @@ def child_environment(rank: int, world_size: int, init_method: str) -> dict[str,
         "WORLD_SIZE": str(world_size),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": LOOPBACK_HOST,
+        "MASTER_PORT": str(master_port),
     }
 
 

@@ -6,6 +6,7 @@ import os
 from urllib.parse import urlparse
 
 from ...core.errors import RankTimeoutError
+from ..launchers.table import BY_TORCHRUN
 from ..launchers.world import World
 
 
@@ -28,7 +29,7 @@ def hosted_by_rank_0(world: World) -> bool:
 def hosted_by_agent(world: World) -> bool:
     """Return whether the torchrun agent hosts the store: the user did not ask for another one."""
     has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return has_agent and world.launcher == "torchrun" and world.init_method in (None, "env://")
+    return has_agent and world.launcher in BY_TORCHRUN and world.init_method in (None, "env://")
 
 
 def store_lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:

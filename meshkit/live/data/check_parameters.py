@@ -29,8 +29,7 @@ def compare_parameters(
     mesh: MeshGroups, model: nn.Module, axes: str | tuple[str, ...] | None, device: torch.device
 ) -> None:
     """Compare the parameters of all ranks. See :meth:`meshkit.Mesh.check_parameters`."""
-    mesh.check_usable()
-    layout, group = mesh.plan.layout, mesh.get(())
+    layout, group = mesh.plan.layout, mesh.collective_group(())
     equal = EqualAxes.of(layout.sizes, axes)
     digest = digest_model(model, layout, mesh.rank, equal)
     heads = gather_bytes(digest.head(), HEAD_BYTES, group, device)

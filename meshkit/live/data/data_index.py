@@ -69,7 +69,7 @@ def weigh_tokens(
     device: torch.device,
 ) -> torch.Tensor:
     """Return the weights of micro batches by tokens. See :meth:`meshkit.Mesh.token_weights`."""
-    mesh.check_usable()
+    mesh.check_can_communicate()
     sizes = mesh.plan.layout.sizes
     if not axes and unknown_axes(sizes):
         choices = axes_with_unknown(sizes, gradient_axes(sizes))
@@ -99,7 +99,7 @@ def compare_batches(
     """Compare the batches of all ranks. See :meth:`meshkit.Mesh.check_batch`."""
     axes = resolve_data_axes(data, mesh.plan.layout.sizes)
     mesh.check_usable()
-    check_batches(batch, mesh.plan.layout, axes, mesh.get(()), device)
+    check_batches(batch, mesh.plan.layout, axes, mesh.collective_group(()), device)
 
 
 def shard_sequence(
@@ -111,7 +111,7 @@ def shard_sequence(
     names = sequence_axes(layout) if axes is None else resolve_axes("axes", axes, layout.axes)
     plan = plan_sequence(layout, names, length, order=order, pad=pad)
     part = group_rank(layout, mesh.rank, names) if names else 0
-    return SequenceShard(plan, part, device, lambda: mesh.get(names))
+    return SequenceShard(plan, part, device, lambda: mesh.collective_group(names))
 
 
 def _data_index(mesh: MeshGroups, axes: tuple[str, ...]) -> int | None:

@@ -12,6 +12,7 @@ the same groups. Ranks compare their open views before a view is created.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from ...core.grid.roles import (
     unknown_role_error,
 )
 from ...core.grid.strides import Strides
+from ...launch.own_process import check_own_process
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 Provenance = Literal["external", "created", "default"]
@@ -157,6 +159,7 @@ class MeshGroups:
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
         root: the DeviceMesh of all axes, of which all others are slices; None before the first.
         is_closed: whether the mesh is closed.
+        pid: the process of the rank.
     """
 
     plan: GroupPlan
@@ -171,6 +174,7 @@ class MeshGroups:
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
     root: DeviceMesh | None = None
     is_closed: bool = False
+    pid: int = field(default_factory=os.getpid)
 
     def get(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
         """Return this rank's group over the axes, from the earlier requests if possible.
@@ -202,6 +206,16 @@ class MeshGroups:
         check_member(self.plan.layout, self.rank)
         group = self.requested[names] = self.groups.by_key[self.plan.group_key(names)]
         return group
+
+    def collective_group(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
+        """Return this rank's group over the axes, after a check that it may communicate here."""
+        self.check_can_communicate()
+        return self.get(axes)
+
+    def check_can_communicate(self) -> None:
+        """Raise if the mesh is not usable, or if this process is a fork of the rank."""
+        self.check_usable()
+        check_own_process(self.rank, self.pid)
 
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
         """Return this rank's group over which gradients are averaged.

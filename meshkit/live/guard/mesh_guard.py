@@ -26,8 +26,7 @@ def wait_at_barrier(
     mesh: MeshGroups, job: Job, axes: tuple[Names, ...], timeout: Time | None
 ) -> None:
     """Wait for the ranks of this rank's group. See :meth:`meshkit.Mesh.barrier`."""
-    mesh.check_usable()
-    group, device = mesh.get(axes), job.world.device
+    group, device = mesh.collective_group(axes), job.world.device
     limit = parse_timeout("timeout", timeout) or timeout_of(group)
     device_ids = [device.index] if device is not None and device.index is not None else None
     participants = _participants(mesh, job, axes)
@@ -38,7 +37,7 @@ def guard_mesh(
     mesh: MeshGroups, job: Job, state: GuardState, timeout: Time | None
 ) -> AbstractContextManager[None]:
     """Return a guard of the mesh's collectives. See :meth:`meshkit.Mesh.guard`."""
-    mesh.check_usable()
+    mesh.check_can_communicate()
     limit = parse_timeout("timeout", timeout)
     layout, groups = mesh.plan.layout, mesh.groups.by_key
     return guard_collectives(GuardContext(layout, job, groups, mesh.round_id, state), limit)

@@ -6,6 +6,7 @@ A rank that has no mesh to propose reports its error instead.
 from __future__ import annotations
 
 import hashlib
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import torch.distributed as dist
 
 from ...core.arrays import Ints
 from ...core.call import Call, format_value
-from ...core.errors import MeshkitError
+from ...core.errors import MeshkitError, SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.text import format_sizes
@@ -28,7 +29,9 @@ from ...core.version import VERSION
 from ...launch.agreement.consensus import commit
 from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
+from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
+from ...launch.log import log_on_rank_0
 from ...launch.rendezvous.rendezvous import announce_init_failure
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
@@ -89,7 +92,8 @@ class MeshProposal:
 
 def open_groups(proposal: MeshProposal) -> MeshGroups:
     """Agree on a mesh, and create its missing groups. Collective over the world."""
-    plan, job, options = proposal.plan, proposal.job, proposal.options
+    began, plan, job = time.monotonic(), proposal.plan, proposal.job
+    options = proposal.options
     before = proposal.before_creation()
     round_id = job.agree(before)
     warning = None
@@ -105,6 +109,9 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
         lambda groups: destroy_groups(groups.created),
         connects=connects_at_creation(before.fields["backend"]),
     )
+    seconds, sizes = time.monotonic() - began, plan.layout.sizes_text
+    numbers = len({*groups.by_key.values()}), len(groups.created), seconds
+    log_on_rank_0(job.world, "built a mesh: %s, %d groups, %d created, %.2f s", sizes, *numbers)
     registry, call = proposal.registry, proposal.built_by
     return MeshGroups(
         plan,
@@ -170,18 +177,23 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
     try:
         yield
     except MeshkitError as error:
-        announce_failure(world, error.quote(call))
+        if isinstance(error, SpecError) and error.num_ranks is not None:
+            from ...launch.launchers.program import propose_command
+
+            propose_command(error, world, error.num_ranks)
+        first = announce_failure(world, error.quote(call))
+        if world.launcher != SPAWN.name:  # spawn collects the errors of its ranks
+            error.printed_by = first
         raise
 
 
-def announce_failure(world: World, error: MeshkitError) -> None:
+def announce_failure(world: World, error: MeshkitError) -> int | None:
     """Report an error of this rank, in the round that the other ranks enter.
 
-    Local. It takes about 10 s at most.
+    Local. Returns the rank that has reported the same error before. It takes about 10 s at most.
     """
     job = current_job()
     proposal = Proposal("build_mesh", {}, CONFLICT)
     if job is None:
-        announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
-    else:
-        job.announce_failure(proposal, error)
+        return announce_init_failure(proposal, world, Deadline.after(STORE_TIMEOUT), error)
+    return job.announce_failure(proposal, error)

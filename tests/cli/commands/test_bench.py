@@ -230,7 +230,7 @@ def test_ctrl_c_while_ranks_are_started(
             signal.raise_signal(signal.SIGINT)
         raise raised
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn.spawn", spawn)
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.start_ranks", spawn)
     args = create_parser(["bench"]).parse_args(["bench", "dp=2", "-n", "2"])
     with pytest.raises(kind) as caught:
         args.command.run(args)
@@ -343,7 +343,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
         error.__cause__ = error.errors[1]
         raise error
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn.spawn", spawn)
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.start_ranks", spawn)
     typed = ["bench", "dp=2", "-n", "2", "--ops", "broadcast", "--sizes", "1K:4M:4096"]
     args = create_parser(["bench"]).parse_args([*typed, "--timeout", "2", "--device", "cpu"])
     with pytest.raises(SpawnError) as error:

@@ -305,16 +305,18 @@ def test_misuse_is_reported_before_a_rank_starts(
 
 def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
     arguments = [*MODULE, "dp=4", "--groups", "dp", *CPU]
-    for code, out, error in by_hand(arguments, arguments):
-        assert (code, out) == (2, "")
-        *_, first, evidence, fix = error.splitlines()
-        typed = "meshkit check dp=4 --groups dp --device cpu"
-        assert first == f"{typed} needs 4 ranks, the world has 2."
-        assert evidence == "  dp 4 = 4; WORLD_SIZE = 2 (hand-written)."
-        assert fix == (
-            "  Fix: start 4 ranks, or meshkit check dp=-1 --groups dp --device cpu, "
-            "which gives dp=2."
-        )
+    typed = "meshkit check dp=4 --groups dp --device cpu"
+    first = f"{typed} needs 4 ranks, the world has 2."
+    whole = (
+        f"{first}\n"
+        "  dp 4 = 4; WORLD_SIZE = 2 (hand-written).\n"
+        "  Fix: start 4 ranks, or meshkit check dp=-1 --groups dp --device cpu, which gives dp=2.\n"
+    )
+    results = by_hand(arguments, arguments)
+    assert [(code, out) for code, out, _ in results] == [(2, "")] * 2
+    errors = [error for _, _, error in results]
+    printing = next(rank for rank, error in enumerate(errors) if error.endswith(whole))
+    assert errors[1 - printing].endswith(f"{first} Rank {printing} prints the fix.\n")
 
 
 @pytest.mark.parametrize("text", ["dp", "dp=", "dp=x", "dp=2.0", "dp=\u0662", "dp=0", ""])
@@ -345,7 +347,7 @@ def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -
         called.append((*given, timeout))
         return [REPORT, replace(REPORT, rank=1)]
 
-    monkeypatch.setattr("meshkit.launch.spawn.spawn.spawn", spawn)
+    monkeypatch.setattr("meshkit.launch.spawn.spawn.start_ranks", spawn)
     assert check._check_locally(2, {"dp": 2}, "cpu", 5.0) is REPORT
     assert called == [(check.check_on_shared_device, 2, ({"dp": 2}, "cpu", 5.0), 25.0)]
 

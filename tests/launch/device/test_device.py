@@ -164,3 +164,30 @@ def test_blanks_and_capitals_in_a_backend_are_accepted() -> None:
 def test_invalid_devices(requested: object) -> None:
     with pytest.raises(meshkit.LaunchError, match="torch does not know the device"):
         device.select_device(requested, 0)
+
+
+def test_gloo_replaces_a_missing_nccl_unless_it_is_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device.dist, "is_backend_available", lambda name: name == "gloo")
+    gpu = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(device.dist, "get_default_backend_for_device", lambda _: "nccl")
+    with pytest.warns(RuntimeWarning, match="has no backend nccl; collectives use gloo"):
+        assert device.select_backend(None, gpu) == "gloo"
+    with pytest.raises(meshkit.LaunchError, match="has no backend 'nccl'"):
+        device.select_backend("nccl", gpu)
+    monkeypatch.setattr(device.dist, "get_default_backend_for_device", lambda _: "xccl")
+    with pytest.raises(meshkit.LaunchError, match="has no backend 'xccl'"):  # gloo cannot
+        device.select_backend(None, SimpleNamespace(type="xpu"))
+
+
+def test_a_backend_of_a_missing_bridge_names_its_package() -> None:
+    with pytest.raises(meshkit.LaunchError) as caught:
+        device.select_backend("hccl", torch.device("cpu"))
+    call = Call("init", kwargs={"backend": "hccl"})
+    assert str(caught.value.quote(call)) == (
+        f"init(backend='hccl'): this torch {torch.__version__} has no backend 'hccl'.\n"
+        "  The package habana_frameworks (device hpu) or torch_npu (device npu) adds it when it is "
+        "imported.\n"
+        "  Fix: install habana_frameworks or torch_npu, or init(backend='gloo')."
+    )

@@ -14,6 +14,7 @@ from meshkit.launch.doctor.checkup import check_launcher
 from meshkit.launch.doctor.finding import Finding
 from meshkit.launch.launchers.detect import FIELDS
 from tests.launch.doctor.findings import TWO_NODES, by_name, fake_resolver
+from tests.launch.launchers import recorded
 
 
 def test_the_findings_of_this_process_and_their_order() -> None:
@@ -137,7 +138,7 @@ def test_ranks_without_an_address_of_rank_0_fail() -> None:
 def test_ranks_of_mpi_need_mpi4py(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", types.ModuleType("mpi4py") if there else None)
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    values = zip(names, "1212", strict=True)
+    values = zip(names, "1412", strict=True)  # four ranks, two of them on this node
     _, findings = check_launcher({f"OMPI_COMM_WORLD_{name}": v for name, v in values})
     text = "the address of rank 0 is unknown: MASTER_ADDR=None, MASTER_PORT=None, "
     text += "and mpi4py is not installed"
@@ -153,3 +154,9 @@ def test_an_init_method_needs_no_address() -> None:
     env |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "2")
     _, findings = check_launcher(env)
     assert findings[-1] == Finding("init_method", True, "file:///x (MESHKIT_SPAWN)")
+
+
+def test_ranks_of_mpi_on_one_node_need_nothing() -> None:
+    _, findings = check_launcher(recorded.OPEN_MPI_4)
+    text = "one node: a file that is named after the launcher"
+    assert findings[-1] == Finding("rendezvous", True, text)

@@ -37,13 +37,37 @@ TORCHRUN = _env("""
     TORCHELASTIC_MAX_RESTARTS=0 TORCHELASTIC_USE_AGENT_STORE=True
     TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 """)
+# recorded: accelerate launch --multi_gpu of Accelerate 1.15, which starts torchrun
+ACCELERATE = TORCHRUN | _env("""
+    ACCELERATE_MIXED_PRECISION=no ACCELERATE_DYNAMO_BACKEND=NO ACCELERATE_DYNAMO_MODE=default
+""")
+# recorded: the launcher of DeepSpeed 0.19.8
+DEEPSPEED = _env("""
+    RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_SIZE=2 CROSS_RANK=1 CROSS_SIZE=2 MASTER_ADDR=node1
+    MASTER_PORT=29500
+""")
 # meshkit.spawn, see meshkit/launch/spawn/worker.py: one node, so the local rank is the rank
 SPAWN = _env("""
     MESHKIT_SPAWN=file:///tmp/meshkit-0/store RANK=3 WORLD_SIZE=4 LOCAL_RANK=3
-    LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+    LOCAL_WORLD_SIZE=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo MASTER_ADDR=127.0.0.1
+    MASTER_PORT=40123
 """)
 # documented: the variables that torch.distributed's init_method "env://" reads
 HAND_WRITTEN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+# documented: a pod of Kubeflow's PyTorchJob, one process in each pod
+# (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go and master.go, values invented)
+PYTORCHJOB = _env("""
+    RANK=3 WORLD_SIZE=4 MASTER_ADDR=mnist-master-0 MASTER_PORT=23456 PYTHONUNBUFFERED=0
+    HOSTNAME=mnist-worker-2 KUBERNETES_SERVICE_HOST=10.0.0.1
+""")
+# documented: the same pods with torchrun in them, whose variables replace those of the pod
+PYTORCHJOB_TORCHRUN = PYTORCHJOB | TORCHRUN
+# documented: the second pod of a Kubernetes JobSet that starts torchrun
+# (kubernetes-sigs/jobset, site/static/examples/pytorch/cnn-mnist/mnist.yaml, values invented)
+JOBSET = TORCHRUN | _env("""
+    JOB_COMPLETION_INDEX=1 MASTER_ADDR=pytorch-workers-0-0.pytorch MASTER_PORT=3389
+    KUBERNETES_SERVICE_HOST=10.0.0.1 PYTHONUNBUFFERED=0
+""")
 # the same, from a script that also sets the variables of the node
 HAND_WRITTEN_NODES = {**HAND_WRITTEN, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -171,8 +195,10 @@ ALL: dict[str, Env] = {
 
 # A row of the table of launchers to its recording, without an outer launcher.
 ROWS = {
+    "accelerate": ACCELERATE,
     "torchrun": TORCHRUN,
     "spawn": SPAWN,
+    "deepspeed": DEEPSPEED,
     "hand-written": HAND_WRITTEN_NODES,
     "azureml": AZUREML,
     "sagemaker": SAGEMAKER_ADDRESS,
@@ -251,7 +277,18 @@ _STEP = _in_step(3, 4, 1, 2, 12062)  # job 2, step 0: 12000 + 31 * 2 + 0
 
 # Environment to its launcher and the fields that it yields.
 EXPECTED: dict[str, tuple[str, Fields]] = {
+    "ACCELERATE": ("accelerate", _BY_TORCHRUN),
     "TORCHRUN": ("torchrun", _BY_TORCHRUN),
+    "DEEPSPEED": (
+        "deepspeed",
+        {
+            **_common(1, 2),
+            "local_world_size": (2, "LOCAL_SIZE"),
+            "node_rank": (1, "CROSS_RANK"),
+            "num_nodes": (2, "CROSS_SIZE"),
+            **_BY_HAND,
+        },
+    ),
     "SPAWN": (
         "spawn",
         {
@@ -263,6 +300,22 @@ EXPECTED: dict[str, tuple[str, Fields]] = {
     "HAND_WRITTEN": (
         "hand-written",
         {**_common(3, 4, "one node assumed"), **_derived(0, 1), **_BY_HAND},
+    ),
+    "PYTORCHJOB": (
+        "hand-written",
+        {
+            **_common(3, 4, "one node assumed"),
+            **_derived(0, 1),
+            **_address("mnist-master-0", 23456, "MASTER_ADDR", "MASTER_PORT"),
+        },
+    ),
+    "PYTORCHJOB_TORCHRUN": ("torchrun", _BY_TORCHRUN),
+    "JOBSET": (
+        "torchrun",
+        {
+            **_BY_TORCHRUN,
+            **_address("pytorch-workers-0-0.pytorch", 3389, "MASTER_ADDR", "MASTER_PORT"),
+        },
     ),
     "HAND_WRITTEN_NODES": ("hand-written", {**_common(1, 2), **_derived(1, 2), **_BY_HAND}),
     "OPEN_MPI_5": ("openmpi", _OMPI),

@@ -56,6 +56,27 @@ def test_torchrun_inside_a_slurm_step_is_used_alone() -> None:
     assert meshkit.detect(nested) == meshkit.detect(TORCHRUN)
 
 
+def test_an_address_is_an_argument_like_the_others() -> None:
+    """A launcher of one's own detects with arguments and exports the variables of a child."""
+    world = meshkit.detect({}, rank=1, world_size=2, master_addr="node1", master_port=29500)
+    assert (world.master_addr, world.master_port, world.launcher) == (
+        "node1",
+        29500,
+        "hand-written",
+    )
+    assert world.sources["master_addr"] == world.sources["master_port"] == "argument"
+    environ: dict[str, str] = {}
+    assert world.export(environ) == environ
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == ("node1", "29500")
+    assert dataclasses.replace(meshkit.detect(environ), sources=world.sources) == world
+    other = meshkit.detect(TORCHRUN, master_port=1234)
+    assert (other.master_addr, other.master_port, other.rank) == ("a", 1234, 5)
+    assert meshkit.detect({}, master_addr="node1").master_addr == "node1"
+    for arguments in ({"master_addr": " "}, {"master_port": 0}, {"master_port": "x"}):
+        with pytest.raises(meshkit.LaunchError, match=f"{next(iter(arguments))} is "):
+            meshkit.detect({}, rank=1, world_size=2, **arguments)  # type: ignore[arg-type]
+
+
 def test_a_single_process() -> None:
     world = meshkit.detect({})
     assert (world.rank, world.world_size, world.local_rank, world.launcher) == (0, 1, 0, "single")

@@ -14,13 +14,14 @@ from tests.launch.launchers.recorded import ALL, ALONE, EXPECTED, ROWS, Env, wit
 FIELDS = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes")
 FIELDS = (*FIELDS, "master_addr", "master_port", "init_method")
 # The variables that torchrun and spawn set, or replace, in every process that they start.
-SET_INSIDE = {*recorded.TORCHRUN, *recorded.SPAWN}
+SET_INSIDE = {*recorded.ACCELERATE, *recorded.SPAWN}
 
 # The variables of the rank, of the world size and of the local rank, by row.
 RANK_SIZE_LOCAL = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    "spawn": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    "hand-written": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    **dict.fromkeys(
+        ("accelerate", "torchrun", "spawn", "deepspeed", "hand-written"),
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ),
     **dict.fromkeys(
         ("azureml", "sagemaker", "openmpi"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -34,7 +35,13 @@ RANK_SIZE_LOCAL = {
 IDENTITY = [
     (row, column, RANK_SIZE_LOCAL[row][column].split()) for row in ROWS for column in range(3)
 ]
-BLOCK_DISTRIBUTED = ("torchrun", "spawn", "hand-written")  # a rank implies its local rank
+BLOCK_DISTRIBUTED = (
+    "accelerate",
+    "torchrun",
+    "spawn",
+    "deepspeed",
+    "hand-written",
+)  # a rank implies its local rank
 
 
 def test_every_row_has_a_marker_and_a_name_of_its_own() -> None:
@@ -110,7 +117,7 @@ def test_the_order_of_matching_rows() -> None:
         environ |= row
     names = [row.name for row in matching_launchers(environ)]
     assert names == [
-        *("torchrun", "spawn", "hand-written", "azureml", "sagemaker"),
+        *("accelerate", "torchrun", "spawn", "deepspeed", "hand-written", "azureml", "sagemaker"),
         *("openmpi", "mvapich2", "pals", "hydra", "lsf", "slurm"),
     ]
 
@@ -121,7 +128,7 @@ def test_a_missing_variable_is_named(row: str, column: int, names: list[str]) ->
     environ = without(ROWS[row], *names)
     if column == 2 and row in BLOCK_DISTRIBUTED:
         world = meshkit.detect(environ)
-        assert world.local_rank == 3 % int(environ["LOCAL_WORLD_SIZE"])
+        assert world.local_rank == 3 % int(world.local_world_size or 0)
         assert world.sources["local_rank"] == "rank % local_world_size"
         return
     error = detect_error(environ)

@@ -54,6 +54,77 @@ def test_children_have_the_current_environment(monkeypatch: pytest.MonkeyPatch) 
     assert meshkit.spawn(environment_of_child, 1, ("TORCHELASTIC_RUN_ID",)) == [None]
 
 
+def use_plain_torch() -> tuple[int, list[str]]:
+    """Join as torch does, beside the store of meshkit, and build a mesh on that group."""
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    with meshkit.build_mesh(dp=-1, tp=1) as mesh:
+        assert mesh.layout.sizes == {"dp": 3, "tp": 1}
+    names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+    dist.destroy_process_group()
+    return int(total), [os.environ[name] for name in names]
+
+
+def test_torch_can_join_without_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "an.outer.host.invalid")
+    results = meshkit.spawn(use_plain_torch, 3, timeout=120)
+    assert [total for total, _ in results] == [3] * 3
+    ports = {environ[1] for _, environ in results}
+    assert [environ for _, environ in results] == [
+        ["127.0.0.1", *ports, str(rank), "3"] for rank in range(3)
+    ]
+
+
+def expects_a_rank(rank: int, number: int) -> None:
+    raise AssertionError((rank, number))
+
+
+def error_of_spawn(*args: Any, **kwargs: Any) -> str:
+    with pytest.raises(meshkit.MeshkitError) as caught:
+        meshkit.spawn(*args, **kwargs)
+    return str(caught.value)
+
+
+def test_calls_written_for_torch_are_translated() -> None:
+    assert error_of_spawn(os.getpid, nprocs=4, join=True) == (
+        "spawn(getpid, nprocs=4, join=True): there is no argument nprocs and no argument join.\n"
+        "  nprocs is world_size here.\n"
+        "  Fix: spawn(getpid, world_size=4)."
+    )
+    assert error_of_spawn(expects_a_rank, 2, (10,)) == (
+        "spawn(expects_a_rank, 2, (10,)): expects_a_rank takes one argument more than args has: "
+        "rank.\n"
+        "  torch.multiprocessing.spawn passes the rank first; meshkit.spawn passes args alone.\n"
+        "  Fix: remove rank from the parameters of expects_a_rank; meshkit.detect().rank is the "
+        "rank."
+    )
+    assert "rank_plus does not take the 3 arguments of args." in error_of_spawn(
+        rank_plus, 2, (1, 2, 3)
+    )
+
+
+def spawn_again() -> str:
+    return error_of_spawn(os.getpid, 2)
+
+
+def test_spawn_under_a_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank, text in enumerate(meshkit.spawn(spawn_again, 2, timeout=60)):
+        assert text.startswith(
+            f"spawn(getpid, 2): spawn has started this process as rank {rank} of 2.\n"
+        )
+        assert "Fix: call getpid without spawn: meshkit.build_mesh() in it uses the 2 ranks" in text
+    torchrun = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, value)
+    text = error_of_spawn(os.getpid, 2)
+    assert text.startswith("spawn(getpid, 2): torchrun has started this process as rank 3 of 8.\n")
+    monkeypatch.setenv("WORLD_SIZE", "1")  # a launcher of one process, srun -n1, is none
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert len(meshkit.spawn(os.getpid, 2, timeout=60)) == 2
+
+
 def raise_on_rank_1() -> None:
     if meshkit.detect().rank == 1:
         raise ValueError("boo")

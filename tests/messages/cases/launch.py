@@ -23,6 +23,11 @@ INSIDE_MVAPICH2 = {
     **{k: v for k, v in recorded.OPEN_MPI_5.items() if k != "OMPI_COMM_WORLD_RANK"},
 }
 
+
+def train(rank: int) -> None:
+    """Expect a rank, as torch.multiprocessing.spawn passes it."""
+
+
 CASES = unique(
     ("a launcher variable that is not set", lambda: meshkit.detect({"WORLD_SIZE": "8"})),
     (
@@ -73,4 +78,15 @@ CASES = unique(
     ("an arrival timeout that is a str", lambda: meshkit.init(arrival_timeout="5")),
     ("a seed that is a float", lambda: meshkit.init(seed=1.5)),
     ("spawn of 0 ranks", lambda: meshkit.spawn(print, 0)),
+    (
+        "an address that is empty as an argument",
+        lambda: meshkit.detect({}, rank=0, world_size=2, master_addr=""),
+    ),
+    (
+        "a port argument of 0",
+        lambda: meshkit.detect({}, rank=0, world_size=2, master_port=0),
+    ),
+    ("spawn as torch.multiprocessing has it", lambda: meshkit.spawn(train, nprocs=4, join=True)),  # type: ignore[call-arg]
+    ("spawn of a function that expects a rank", lambda: meshkit.spawn(train, 4)),
+    ("spawn with arguments that do not fit", lambda: meshkit.spawn(train, 4, (1, 2, 3))),
 )

@@ -13,6 +13,8 @@ if "HABANA_VISIBLE_MODULES" in os.environ and "HLS_MODULE_ID" not in os.environ:
 
 hpu = ModuleType("torch.hpu")
 hpu.current = None
+# the real bridge reads its rank when it is imported, and uses rank -1 of 1 without the variables
+hpu.identity = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
 
 
 def device_count() -> int:

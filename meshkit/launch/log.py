@@ -1,0 +1,53 @@
+"""The log of meshkit: one line of rank 0 when a job is joined, and one when a mesh is built.
+
+The logger is ``logging.getLogger("meshkit")``, and a program configures it as any other.
+``init(verbose=True)`` or MESHKIT_LOG=info shows its lines on stderr without a configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+from ..core.errors import format_error
+from .launchers.world import World
+
+LOGGER = logging.getLogger("meshkit")
+VARIABLE = "MESHKIT_LOG"
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+
+
+def show_log(level: int = logging.INFO) -> None:
+    """Show lines of a level and above, on stderr if the program has configured no logging."""
+    LOGGER.setLevel(level)
+    if not LOGGER.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        LOGGER.addHandler(handler)
+
+
+def log_on_rank_0(world: World, text: str, *values: object) -> None:
+    """Log a line on rank 0 of the job. Local."""
+    if world.rank:
+        return
+    requested = os.environ.get(VARIABLE, "")
+    if requested.lower() in LEVELS:
+        show_log(LEVELS[requested.lower()])
+    elif requested:
+        line = format_error(f"{VARIABLE}={requested!r} is no level.", fix=f"export {VARIABLE}=info")
+        warnings.warn(line, RuntimeWarning, stacklevel=2)
+    LOGGER.info(text, *values)
+
+
+def log_job(world: World, seconds: float) -> None:
+    """Log that a job was joined."""
+    log_on_rank_0(
+        world,
+        "joined a job: world_size %d, launcher %s, backend %s, device %s, %.2f s",
+        world.world_size,
+        world.launcher,
+        world.backend,
+        world.device,
+        seconds,
+    )

@@ -1,0 +1,45 @@
+"""A call that every rank of torchrun refuses: one message, one line per other rank, the summary."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.launchers.checks import clean_environ
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
+TEXT = "build_mesh(dp=4, sp=2) needs 8 ranks, the world has 3."
+
+
+def run(script: Path, code: str) -> str:
+    script.write_text(code)
+    done = subprocess.run(
+        [*TORCHRUN, str(script)], env=clean_environ(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_one_rank_prints_the_message_and_the_summary_shows_it(tmp_path: Path) -> None:
+    output = run(tmp_path / "train.py", "import meshkit\nmeshkit.build_mesh(dp=4, sp=2)\n")
+    by_ranks, _, summary = output.partition("\n====")
+    assert by_ranks.count(f"SpecError: {TEXT}") == 3
+    assert by_ranks.count("  Fix: start 8 ranks") == 1
+    assert by_ranks.count(f"{TEXT} Rank ") == 2
+    assert "prints the fix." in by_ranks
+    assert "sizes.py" not in output  # no frame of meshkit below the public function
+    assert "Fix: start 8 ranks" in summary
+    assert 'train.py", line 2, in <module>' in summary
+
+
+def test_an_error_that_was_caught_is_not_in_the_summary(tmp_path: Path) -> None:
+    code = (
+        "import meshkit\n"
+        "try: meshkit.build_mesh(dp=4, sp=2)\n"
+        "except meshkit.SpecError: pass\n"
+        "raise ValueError('another')\n"
+    )
+    _, _, summary = run(tmp_path / "train.py", code).partition("\n====")
+    assert summary
+    assert TEXT not in summary
