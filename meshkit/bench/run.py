@@ -1,4 +1,4 @@
-"""A mesh for all that is to be measured, the sweep over it, and its progress on stderr."""
+"""Build a mesh for all requested measurements, run the sweep, and write progress to stderr."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ class Request:
 
 
 def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
-    """Join the job, build the mesh, measure it until Ctrl-C, and close it. Collective."""
+    """Join the job, build the mesh, measure all cases or those before Ctrl-C, and close the mesh.
+
+    Collective.
+    """
     targets, options = request.targets, request.options
     groups = [axes for target in targets for axes in target.groups if len(axes) > 1]
     with Interruption(request.stop_file) as interruption:
@@ -90,9 +93,9 @@ def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
 
 def agree_on_hosts(request: Request) -> list[str]:
     """Return the host of each rank, after all ranks have made the same request. Collective."""
-    matter = Proposal("meshkit bench", request.fields, DISAGREEMENT)
+    proposal = Proposal("meshkit bench", request.fields, DISAGREEMENT)
     return gather_hosts(
-        matter, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."
+        proposal, require_job(), "for example meshkit bench dp=2 -n 2, which starts ranks."
     )
 
 
@@ -121,7 +124,7 @@ class Progress:
         self._write(f"{rows} in {passes}, one after the other, each of up to {calls} calls\n")
 
     def __call__(self, case: Case) -> None:
-        """Write a line after the first case, and then every ``INTERVAL`` seconds."""
+        """Write a line when the second case begins, then at most one every ``INTERVAL`` seconds."""
         done, now = self._done, self._clock()
         self._done += 1
         if done and now - self._written >= INTERVAL:

@@ -1,4 +1,7 @@
-"""Real ranks of a command: their options, their device, their deadline, their failures."""
+"""Options, device, deadline and errors of a command that runs ranks.
+
+The command starts the ranks on this machine, or a launcher has started them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ..launch.launchers.detect import detect
 from .options.grid import add_order
 from .options.numbers import read_count, read_seconds
 
-ENDING = 10.0  # seconds beyond --timeout after which ranks that have not ended are killed
+ENDING = 10.0  # seconds beyond the time limit of a command before its ranks are killed
 
 Result = TypeVar("Result")
 
@@ -31,9 +34,9 @@ def add_ranks(parser: ArgumentParser) -> None:
     """Add the options ``-n``, ``--device`` and ``--timeout``."""
     help = "start N ranks on this machine; without it, this process is a rank of its launcher"
     parser.add_argument("-n", "--world-size", dest="n", type=read_count, metavar="N", help=help)
-    help = "cpu, cuda, ... (default: the accelerator, or the cpu if there are fewer than N)"
+    help = "cpu, cuda, ... (default: the accelerator, or the cpu if accelerators are fewer than N)"
     parser.add_argument("--device", help=help)
-    help = "how long ranks wait for each other, and a collective may take (default 60)"
+    help = "how long a rank waits for others, and how long a collective may take (default 60)"
     parser.add_argument("--timeout", type=read_seconds, default=60.0, metavar="SECONDS", help=help)
 
 
@@ -52,7 +55,7 @@ def choose_shared_device(device: str | None) -> str | None:
 
 
 def uses_cpu(device: str | None, ranks: int) -> bool:
-    """Return whether ranks on this machine compute on its cpu."""
+    """Return whether ranks on this machine compute on the cpu."""
     from ..launch.device.device import accelerator
 
     if device is not None:
@@ -61,7 +64,7 @@ def uses_cpu(device: str | None, ranks: int) -> bool:
 
 
 def _has_too_few(ranks: int) -> bool:
-    """Return whether there are accelerators, but not one for each rank."""
+    """Return whether this machine has accelerators, but fewer than ranks."""
     import torch
 
     from ..launch.device.device import accelerator, visible_devices
@@ -92,7 +95,7 @@ def spawn_ranks(
     timeout: float,
     smaller: str = "",
 ) -> list[Result]:
-    """Run a function on ``n`` ranks that are started here, and return their results."""
+    """Start ``n`` ranks on this machine, run a function on each, and return the results."""
     from ..launch.spawn.spawn import start_ranks
     from ..live.preload import preload_mesh
 
@@ -131,5 +134,5 @@ def _fix(cause: BaseException | None, n: int, device: str | None, smaller: str) 
     if isinstance(cause, MeshkitError):
         return cause.fix_text
     options = [smaller] * bool(smaller) + ["--device cpu"] * (not uses_cpu(device, n))
-    less = f"; or {' or '.join(options)}, which needs less of the machine" if options else ""
+    less = f"; or {' or '.join(options)}, which needs fewer resources" if options else ""
     return f"meshkit doctor{less}."

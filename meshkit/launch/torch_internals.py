@@ -1,4 +1,4 @@
-"""All uses of torch's private API, and how it differs between torch versions.
+"""All uses of torch's private API, and the differences between torch versions.
 
 The functions read and set the timeout of a group, read its store and its number of collectives,
 advance torch's group counter, slice a DeviceMesh, and clear DTensor's cache. If newer versions of
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-# Before torch 2.13, the connect timeout of a gloo group is also that of its collectives.
+# Before torch 2.13, a gloo group has one timeout for connecting and for its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     """Return how long a collective of the group may take; None if torch does not expose it. Local.
 
-    The groups of a mesh take this timeout from the default group; else they would get torch's.
+    The groups of a mesh get this timeout of the default group, instead of torch's default.
     """
     try:
         timeout = group._get_backend(_device(group)).options._timeout
@@ -60,7 +60,7 @@ def default_timeout(backend: str) -> timedelta:
 
 
 def connects_at_creation(backend: str) -> bool:
-    """Return whether creation waits for the other ranks: gloo connects every pair."""
+    """Return whether creating a group waits for its other ranks: gloo connects each pair."""
     return "gloo" in backend
 
 
@@ -72,7 +72,8 @@ def has_connect_timeout(backend: str) -> bool:
 def collective_count(group: dist.ProcessGroup) -> int | None:
     """Return how many collectives this rank has started on the group; None if unknown. Local.
 
-    A waiting collective counts too. A send or a receive also counts, so ranks of a pipeline differ.
+    A collective that is not complete counts too. Sends and receives also count, so the ranks of a
+    pipeline have different counts.
     """
     try:
         return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]
@@ -83,7 +84,7 @@ def collective_count(group: dist.ProcessGroup) -> int | None:
 def store_of(group: dist.ProcessGroup) -> dist.Store | None:
     """Return the store of a group, public from torch 2.13 on; None if torch exposes none. Local.
 
-    Below torch 2.13 it is the store of the default group.
+    Below torch 2.13 the result is the store of the default group.
     """
     try:
         if hasattr(group, "get_group_store"):
@@ -94,7 +95,7 @@ def store_of(group: dist.ProcessGroup) -> dist.Store | None:
 
 
 def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
-    """Return the device to which a group is bound; None if it is not. Local."""
+    """Return the device to which a group is bound; None for an unbound group. Local."""
     device = getattr(dist.group.WORLD if group is None else group, "bound_device_id", None)
     return device if isinstance(device, torch.device) else None
 
@@ -102,8 +103,8 @@ def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
 def takes_part_in_split(backend: str | None) -> bool:
     """Return whether torch splits every new group from the default group. Local.
 
-    Every rank takes part in such a split, also for groups of other ranks. It happens if the default
-    group is bound to a device and the new group has its backend.
+    Every rank takes part in such a split, also for groups of other ranks. torch splits if the
+    default group is bound to a device and the new group has the same backend.
     """
     world = dist.group.WORLD
     if world is None or bound_device() is None:
@@ -114,13 +115,14 @@ def takes_part_in_split(backend: str | None) -> bool:
 def can_split(backend: str | None) -> bool:
     """Return whether ``dist.split_group`` can split new groups from the default group. Local.
 
-    nccl can, if its default group is bound to a device. torch then sorts the ranks of each group.
+    nccl can split a default group that is bound to a device. torch sorts the ranks of each split
+    group.
     """
     return takes_part_in_split(backend) and dist.get_backend(dist.group.WORLD) == "nccl"
 
 
 def advance_group_counter(groups: int) -> bool:
-    """Advance torch's group counter without creating groups. Local.
+    """Advance torch's group counter without creating groups; return whether it advanced. Local.
 
     torch names groups by their number, so every rank must count every group. ``new_group`` takes
     0.1 ms for each group of other ranks, and a large mesh has a thousand of them.
@@ -148,7 +150,7 @@ def clear_dtensor_cache() -> None:
 
 
 def can_slice() -> bool:
-    """Return whether a DeviceMesh can be a slice of a root with dims that join several of its own.
+    """Return whether a dim of a sliced DeviceMesh can join several dims of the root.
 
     Local. Below torch 2.13 each DeviceMesh is its own root.
     """

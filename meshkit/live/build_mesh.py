@@ -1,4 +1,4 @@
-"""build_mesh: create a live mesh from the sizes that a caller names."""
+"""Factor the ranks of a job into named axes, and create the process groups of the axes."""
 
 from __future__ import annotations
 
@@ -46,37 +46,36 @@ def build_mesh(
     :func:`meshkit.init` creates it. On failure, the groups created so far are destroyed, except the
     default group, which ``shutdown`` destroys.
 
-    Cost: 10 store operations per rank; 2 more if someone else created the default group. Rank 0
-    needs one more if it checks which axes cross nodes. It needs 3 more if there are several hosts,
-    and one per rank in a file.
+    Cost: 10 store operations per rank, and 2 more if someone else created the default group. To
+    check which axes cross nodes, rank 0 needs 1 more if all ranks are on one host, else 3. With a
+    FileStore, several hosts cost rank 0 one operation for each rank.
 
     Args:
-        sizes: axis name to size, for example from a config. The names may be any: axes nest as
+        sizes: axis name to size, for example from a config. Any name is allowed. Axes nest as
             written, the outermost first, with standard axes among them in the standard order. If
-            all names are standard, it is the same as ``**axes``.
+            all names are standard, the mapping is the same as ``**axes``.
         order: axis names from the outside in: ``"tp dp"``, ``"tp,dp"``, ``("tp", "dp")``, or in
             Megatron's spelling, the fastest-varying axis first, ``"dp-tp"``. None is the standard
             order ``pp dp ep cp sp tp``.
-        groups: groups over several axes beyond the default ones: ``["dp tp"]``. The default ones
-            are every axis, the whole mesh, and those of dp, ep, cp and sp that are present
-            together. With ep longer than 1, those of dp, cp and sp together are made too. Names of
-            other libraries count as well; :meth:`Mesh.gradient_group` returns both.
+        groups: groups over more sets of axes: ``["dp tp"]``. Always made: each axis, the whole
+            mesh, and the gradient groups, with and without ep (see :meth:`Mesh.gradient_group`).
+            Axes with names of other libraries count by role.
         ranks: the ranks of the mesh by grid position; None means the whole world in order. Other
-            ranks call the function too and get a mesh of which they are not a part.
+            ranks call the function too, and get a mesh with ``mesh.inside`` False.
         within: axis to its size on one node, instead of axes; see :func:`factor_world`.
-        across: axis to its size over nodes; an axis may have both.
+        across: axis to its size over nodes. An axis may be in ``within`` and in ``across``.
         place: True places ranks by their hosts, so that the innermost axes, which communicate
             most, are on the nearest links; 7 store operations more. A :class:`Topology` names the
             hosts instead. See :func:`meshkit.placed`.
-        crossing: the policy if groups of an axis cross nodes, by the hosts of the ranks or by
-            ``place``: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. All other axes may cross;
-            tp and axes that are only in ``within`` warn by default. ``"error"`` costs each rank
-            one store operation more.
-        timeout: how long a collective may take, in seconds or as a timedelta; None is that of
-            ``init``. It sets ``arrival_timeout`` too. ``{"tp": 30, "dp sp": 600}`` sets it for the
-            groups over these axes; all others keep that of ``init``.
+        crossing: the policy of each axis whose groups cross nodes, by the hosts of the ranks or by
+            ``place``: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Default: ``"warn"`` for tp
+            and for axes only in ``within``, ``"allow"`` for others. ``"error"`` costs each rank one
+            store operation more.
+        timeout: how long a collective may take, in seconds or as a timedelta; None is the timeout
+            of ``init``. A single value also sets ``arrival_timeout``. ``{"tp": 30, "dp sp": 600}``
+            sets the timeout of the groups over these axes; other groups keep that of ``init``.
         arrival_timeout: how long ranks wait for each other here, and in ``init`` if this call joins
-            the job; None is that of ``init``.
+            the job. None is ``timeout`` if that is one number or timedelta, else that of ``init``.
         backend: the backend of the groups; None is that of the default group.
         **axes: axis name to size; one may be -1. ``dp`` is inferred if it is left out, unless
             ``order`` leaves it out too. A name that is not standard needs ``order``.
@@ -85,13 +84,14 @@ def build_mesh(
         A :class:`Mesh`. Close it, or use it in ``with``.
 
     Raises:
-        SpecError: if names, sizes, order, ranks or timeouts are invalid, on the rank that requests
-            them; the other ranks quote the error. Also if an axis crosses nodes against its policy;
-            then the same on every rank, and no group is created.
-        SpecError: if an axis has no standard position and ``order`` is not given.
-        DisagreementError: if ranks request different meshes, or the request of one is invalid; the
-            same on every rank, with the request of each.
-        UnknownAxisError: if ``groups`` or ``crossing`` names an axis that the mesh does not have.
+        SpecError: if names, sizes, order, ranks or timeouts are invalid, or an axis has no
+            position. Only the requesting rank raises it; the others quote it.
+        SpecError: if an axis crosses nodes against its policy. Every rank raises it, and no group
+            exists.
+        DisagreementError: if ranks request different meshes. Every rank raises it, with the request
+            of each. If one request is invalid, the other ranks raise it with that error.
+        UnknownAxisError: if ``groups``, ``timeout`` or ``crossing`` names an axis that the mesh
+            does not have.
         LaunchError: if the launcher's variables, the device or the backend are invalid.
         RankTimeoutError: if ranks did not arrive in time, with their coordinates.
 

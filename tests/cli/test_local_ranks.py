@@ -21,12 +21,12 @@ def test_the_words_of_the_rank_that_failed_first() -> None:
     assert str(results) == (
         "rank 1 of 4 failed first; also failed: 0, 2.\n"
         "  RuntimeError: the process ended by itself, with signal SIGKILL\n"
-        "  Fix: meshkit doctor; or --device cpu, which needs less of the machine."
+        "  Fix: meshkit doctor; or --device cpu, which needs fewer resources."
     )
     assert results.errors == {0: late, 1: died, 2: late}
     fixes = {
         "cpu": "",
-        "cuda:1": "; or --sizes 1K or --device cpu, which needs less of the machine",
+        "cuda:1": "; or --sizes 1K or --device cpu, which needs fewer resources",
     }
     for device, less in fixes.items():
         text = str(

@@ -6,11 +6,11 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from ...core.data.batch import BatchPlan
-from ...core.data.sequence import SequencePlan, plan_sequence
+from ...core.data.sequence import SequencePlan, plan_sequence, sequence_axes
 from ...core.errors import Change, CoordinateError, Fix, SpecError, join_fixes
 from ...core.grid.layout import Layout
 from ...core.report.job import headline
-from ...core.report.rank import format_rank, format_rank_table, rank_reports, sequence_axes
+from ...core.report.rank import format_rank, format_rank_table, rank_reports
 from ...core.text import count_noun
 from .. import terminal
 from ..command import Command, Result
@@ -88,7 +88,7 @@ def _check_numbers(layout: Layout, ranks: int, batch: BatchPlan | None) -> None:
 
 
 def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
-    """Return the plan of a sequence that is split over cp and sp, or None without a length."""
+    """Return the plan of a sequence that the sequence axes cut, or None without a length."""
     if length is None:
         return None
     try:
@@ -107,7 +107,7 @@ def _add_options(parser: ArgumentParser) -> None:
     add_grid(parser)
     add_nodes(parser)
     add_batch(parser)
-    help = "tokens of a sequence, which is split over cp and sp"
+    help = "tokens of a sequence; axes such as cp, sp and seq cut it"
     parser.add_argument("--seq", type=read_count, metavar="N", help=help)
     parser.add_argument("--seed", type=read_integer, metavar="N", help="the seed of the job")
 

@@ -1,9 +1,9 @@
 """Search of the layouts of a world that fit a model, ranked by predicted step time.
 
 The columns of one array are all factorizations of the world over pp, dp, cp, sp, tp, and ep if the
-model has experts. Rules exclude those that do not divide. The others are evaluated in every
-configuration (micro batch, interleaving, sharding, recomputation) that fits into memory, and each
-layout is reported in its fastest one.
+model has experts. Rules exclude those that do not divide. The other layouts are
+evaluated in every configuration (micro batch, interleaving, sharding, recomputation) that fits into
+memory. Each layout is reported in the fastest configuration.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RankedLayout:
 
 @dataclass(frozen=True)
 class Excluded:
-    """Layouts that do not fit: the first reason that holds, their number, and one of them."""
+    """Layouts that are excluded for one reason: the reason, their number and an example."""
 
     reason: str
     count: int
@@ -51,7 +51,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best layouts that fit, the number of all that fit, and the others by reason."""
+    """The best layouts that fit, the number of layouts that fit, and the excluded by reason."""
 
     best: tuple[RankedLayout, ...]
     fits: int
@@ -83,7 +83,8 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
 def world_factorizations(world_size: int, *, experts: bool) -> Ints:
     """Return all factorizations of a world over the axes: int64 (6, ways)."""
     every = np.array(divisors(world_size))
-    rows = np.array([[world_size]])  # (axes so far and the rest, ways); the last one is tp
+    # (axes so far, then the quotient still to divide; number of ways); the quotient becomes tp
+    rows = np.array([[world_size]])
     for axis in AXES[:-1]:
         sizes = every if experts or axis != "ep" else every[:1]
         way, index = np.nonzero(rows[-1][:, None] % sizes == 0)
@@ -107,16 +108,21 @@ def _rules(
     model: ModelShape, job: TrainingJob, config: ParallelConfig
 ) -> dict[str, NDArray[np.bool_]]:
     """Return the rules of division: the reason to exclude a layout, and whether it passes."""
-    widths = np.gcd(model.ffn, model.expert_ffn) if model.experts else model.ffn
-    slices = np.where(config.cp > 1, 2 * config.cp, 1)  # zigzag gives each rank of a ring two
-    cuts = config.tp * config.sp * slices
     pp, kv, batch = stage_layers(model, config.pp), model.kv_heads, job.global_batch
+    tp_sp, has_cp = config.tp * config.sp, config.cp > 1
+    slices = 2 * config.cp  # zigzag gives each rank along cp two slices of the sequence
+    widths = {f"ffn {model.ffn}": model.ffn}
+    if model.experts:
+        widths[f"expert ffn {model.expert_ffn}"] = model.expert_ffn
     return {
         f"pp divides neither {model.layers} layers nor {model.layers + 2}": pp > 0,
-        f"tp does not divide {kv} kv heads and ffn {widths}": np.gcd(kv, widths) % config.tp == 0,
-        f"tp x sp does not divide {kv} kv heads": kv % (config.tp * config.sp) == 0,
+        f"tp does not divide {kv} kv heads": kv % config.tp == 0,
+        **{f"tp does not divide {text}": width % config.tp == 0 for text, width in widths.items()},
+        f"tp x sp does not divide {kv} kv heads": kv % tp_sp == 0,
         f"ep does not divide {model.experts} experts": model.experts % config.ep == 0,
-        f"tp x sp x 2 cp does not divide {job.seq} tokens": job.seq % cuts == 0,
+        f"tp x sp does not divide {job.seq} tokens": has_cp | (job.seq % tp_sp == 0),
+        f"tp x sp x 2 cp does not divide {job.seq} tokens": ~has_cp
+        | (job.seq % (tp_sp * slices) == 0),
         f"dp x ep does not divide {batch} samples": batch % (config.dp * config.ep) == 0,
     }
 
@@ -145,7 +151,7 @@ def _exclude_too_large(
     least = np.full(layouts.shape[1], np.inf)
     np.minimum.at(least, index, memory_gb)
     smallest = too_large[np.argmin(least[too_large])]
-    needs = f"the smallest needs {least[smallest]:.4g}"
+    needs = f"the smallest needs {least[smallest]:.4g} GB"
     reason = f"no configuration fits into {job.machine.memory:g} GB; {needs}"
     return Excluded(reason, len(too_large), _sizes(layouts[:, smallest]))
 
@@ -161,7 +167,8 @@ def _rank_layouts(
     """Return the fastest configuration of each layout, its terms and its GB; the fastest first."""
     terms = step_terms(model, job, config)
     step = sum(terms.values(), np.zeros(len(index)))
-    order = np.lexsort((memory_gb, step.astype(np.float32)))  # equal to seven digits is equal
+    # steps that agree to seven digits count as equal; less memory wins
+    order = np.lexsort((memory_gb, step.astype(np.float32)))
     _, first = np.unique(index[order], return_index=True)
     return [
         (i, {name: float(term[i]) for name, term in terms.items()}, float(memory_gb[i]))

@@ -1,5 +1,6 @@
 """The axes that divide the samples: those that ``data=`` names, or else those of the roles.
 
+Ranks with the same index along the data axes share a sample.
 No function guesses whether ranks along an axis of unknown role read different samples::
 
     pp=2 dp=2 ep=2 tp=2     data axes  dp ep
@@ -21,7 +22,7 @@ Axes = tuple[str, ...]
 
 
 def resolve_data_axes(data: object, sizes: Mapping[str, int]) -> Axes:
-    """Return the axes that ``data=`` names; if it is None, those that divide samples by their role.
+    """Return the axes that ``data=`` names; for None, the axes whose role divides the samples.
 
     Example:
         >>> resolve_data_axes(None, {"data": 4, "model": 2}), resolve_data_axes("x", {"x": 4})
@@ -55,7 +56,9 @@ def data_choices(sizes: Mapping[str, int], dp: int | None = None) -> list[Axes]:
 
 
 def describe_data(sizes: Mapping[str, int], axes: Axes) -> tuple[str, ...]:
-    """Return a line about the data axes, for texts that call their product dp; none for dp alone.
+    """Return a line about the sizes of the data axes; none if dp alone divides the samples.
+
+    Other texts call the product of the data axes dp.
 
     Example:
         >>> describe_data({"dp": 2, "ep": 4}, ("dp", "ep")), describe_data({"dp": 2}, ("dp",))

@@ -1,7 +1,8 @@
 """Epoch: the samples that a rank reads in each step of one pass, in an order equal on every mesh.
 
-The order of an epoch is cut into steps of a global batch, and each step into micro batches. The
-samples left for the last step are kept, dropped, or filled up with the first samples::
+The order of an epoch is cut into steps of a global batch, and each step into micro batches. If the
+samples left do not fill the last step, ``tail`` makes the step smaller, drops it, or fills it up
+with the first samples::
 
     10 samples, global_batch 4      step 0     step 1     step 2
     tail="keep"                    0 1 2 3    4 5 6 7    8 9
@@ -55,7 +56,7 @@ class Epoch:
         seed: the seed of the shuffled orders.
         tail: the treatment of samples that do not fill a step: ``keep``, ``drop`` or ``pad``.
         number: the number of the epoch, from 0.
-        begin: samples of its order that were read before; step 0 begins there.
+        begin: samples of the epoch's order that earlier passes read; step 0 begins after them.
     """
 
     length: int
@@ -87,7 +88,7 @@ class Epoch:
         return min(self.plan.global_batch, left) if self.tail == "keep" else self.plan.global_batch
 
     def consumed(self, steps: int) -> int:
-        """Return the number of samples of the epoch's order that are read after some steps."""
+        """Return how many samples of the epoch's order are read after ``steps`` of this pass."""
         return min(self.begin + steps * self.plan.global_batch, self.length)
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
@@ -126,14 +127,14 @@ class Epoch:
 
 
 def validate_epoch(epoch: Epoch) -> Epoch:
-    """Return the epoch with plain ints."""
+    """Return the epoch with plain ints, after a check of all values."""
     length, seed, number = (parse_integer(n) for n in (epoch.length, epoch.seed, epoch.number))
     if length is None or not 1 <= length <= MAX_LENGTH:
         line = f"the number of samples is {epoch.length!r}."
         raise BatchError(line, fix=f"1 sample or more, {MAX_LENGTH} at most.")
     if epoch.tail not in TAILS:
         line = f"tail is {epoch.tail!r}."
-        known = 'Use "keep" for a smaller last step, "drop", or "pad" with the first samples.'
+        known = '"keep" shortens the last step, "drop" omits it, "pad" fills it up.'
         raise BatchError(line, known, fix=(Change(tail="keep"), "."))
     if seed is None or number is None or number < 0 or not isinstance(epoch.shuffle, bool):
         raise _invalid_order_error(epoch)

@@ -23,7 +23,7 @@ from ..errors import CALL, Change, SpecError
 from ..text import count_noun
 from .axis_names import STANDARD, check_axes_exist, parse_axes
 from .layout import Layout
-from .rank_order import RankOrder
+from .rank_positions import RankPositions
 from .roles import gradient_axes, unknown_axes
 from .sizes import STANDARD_AXES, check_sizes, infer_sizes, ordered_sizes, view_sizes
 
@@ -175,7 +175,7 @@ def plan_groups(
         inferred = infer_sizes(ordered_sizes(sizes, order, world_size), world_size, evidence)
         layout = Layout.of(inferred)
     else:
-        positions = RankOrder.of(ranks, None)
+        positions = RankPositions.of(ranks, None)
         ordered = ordered_sizes(sizes, order, len(positions))
         check_in_world(int(positions.array().max()), world_size, evidence)
         held = f"ranks has {len(positions)}"
@@ -202,7 +202,7 @@ def plan_view(
     ordered = view_sizes(check_sizes(sizes), order)
     evidence = f"{layout!r} has {layout.num_ranks} ranks"
     inferred = infer_sizes(ordered, layout.num_ranks, evidence, owner="the mesh", can_start=False)
-    return GroupPlan.of(layout.of(inferred, layout.rank_order), groups or ())
+    return GroupPlan.of(layout.of(inferred, layout.rank_positions), groups or ())
 
 
 def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "") -> None:

@@ -28,7 +28,7 @@ from ..validate import (
 )
 from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
 from .option_names import check_view_names
-from .rank_order import RankOrder, unknown_rank_error
+from .rank_positions import RankPositions, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes, merge_sizes
 from .strides import AxisStrides, Strides, group_start, indices, offsets, shift_position
 
@@ -47,7 +47,7 @@ class Layout:
         axes: the axis names, the outermost first.
         shape: the axis sizes, the outermost first.
         num_ranks: the number of ranks: the product of the sizes.
-        rank_order: the rank at each position, and the position of each rank.
+        rank_positions: the rank at each position, and the position of each rank.
         ranks: the rank at each position, in row-major order: a range, or a read-only int64 array.
 
     Raises:
@@ -61,11 +61,11 @@ class Layout:
         [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
 
-    __slots__ = ("_axis_strides", "axes", "num_ranks", "rank_order", "ranks", "shape")
+    __slots__ = ("_axis_strides", "axes", "num_ranks", "rank_positions", "ranks", "shape")
 
     axes: tuple[str, ...]
     num_ranks: int
-    rank_order: RankOrder
+    rank_positions: RankPositions
     ranks: range | Ints
     shape: tuple[int, ...]
     _axis_strides: AxisStrides
@@ -82,12 +82,12 @@ class Layout:
         checked = check_sizes(axes if sizes is None else merge_sizes(sizes, axes))
         check_complete(checked)
         num_ranks = math.prod(checked.values())
-        layout = Layout.of(checked, None if ranks is None else RankOrder.of(ranks, num_ranks))
+        layout = Layout.of(checked, None if ranks is None else RankPositions.of(ranks, num_ranks))
         for name in self.__slots__:
             object.__setattr__(self, name, getattr(layout, name))
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int], rank_order: RankOrder | None = None) -> Layout:
+    def of(cls, sizes: Mapping[str, int], rank_positions: RankPositions | None = None) -> Layout:
         """Return the layout of sizes that are checked already; with no order, rank = position."""
         layout, shape = cls.__new__(cls), tuple(sizes.values())
         num_ranks = stride = math.prod(shape)
@@ -95,13 +95,15 @@ class Layout:
         for axis, size in sizes.items():
             stride //= size
             axis_strides.append((axis, size, stride))
-        rank_order = RankOrder(range(num_ranks)) if rank_order is None else rank_order
+        rank_positions = (
+            RankPositions(range(num_ranks)) if rank_positions is None else rank_positions
+        )
         attributes = {
             "axes": tuple(sizes),
             "shape": shape,
             "num_ranks": num_ranks,
-            "rank_order": rank_order,
-            "ranks": rank_order.ranks,
+            "rank_positions": rank_positions,
+            "ranks": rank_positions.ranks,
             "_axis_strides": tuple(axis_strides),
         }
         for name, value in attributes.items():  # from then on the layout is immutable
@@ -112,7 +114,7 @@ class Layout:
         raise AttributeError(f"a Layout is immutable; {name} cannot be set.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Layout.of, (self.sizes, self.rank_order)
+        return Layout.of, (self.sizes, self.rank_positions)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -127,7 +129,7 @@ class Layout:
     @property
     def grid(self) -> Ints:
         """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks)."""
-        grid = self.rank_order.array().reshape(self.shape)
+        grid = self.rank_positions.array().reshape(self.shape)
         grid.flags.writeable = False
         return grid
 
@@ -172,7 +174,7 @@ class Layout:
         position = 0
         for axis, size, stride in self._axis_strides:
             position += check_index(axis, coordinate[axis], size) * stride
-        return self.rank_order.at(position)
+        return self.rank_positions.at(position)
 
     @public("layout.coordinates")
     def coordinates(self, ranks: ArrayLike) -> Ints:
@@ -188,9 +190,9 @@ class Layout:
             CoordinateError: if a rank is not in the layout.
         """
         array = check_integers("ranks", ranks)
-        positions = self.rank_order.find_all(array)
+        positions = self.rank_positions.find_all(array)
         if (outside := positions < 0).any():
-            raise unknown_rank_error(int(array[outside].flat[0]), self, self.rank_order)
+            raise unknown_rank_error(int(array[outside].flat[0]), self, self.rank_positions)
         return indices(positions, self._axis_strides)
 
     @public("layout.groups")
@@ -212,7 +214,7 @@ class Layout:
         outer = [axis for axis in self.axes if axis not in inner]
         dims = [self.axes.index(axis) for axis in (*outer, *inner)]
         group_size = math.prod([self.shape[dim] for dim in dims[len(outer) :]])
-        grid = self.rank_order.array().reshape(self.shape)
+        grid = self.rank_positions.array().reshape(self.shape)
         groups: Ints = grid.transpose(dims).reshape(-1, group_size)
         return groups
 
@@ -232,7 +234,7 @@ class Layout:
             UnknownAxisError: for an axis that the layout does not have.
         """
         steps, position = self._steps(axes), self._position(rank)
-        return self.rank_order.take(group_start(position, steps) + offsets(steps))
+        return self.rank_positions.take(group_start(position, steps) + offsets(steps))
 
     @public("layout.strides")
     def strides(self, *axes: Names) -> Strides:
@@ -276,7 +278,7 @@ class Layout:
         position = self._position(rank)
         steps = shift if type(shift) is int else check_integer("shift", shift)
         target = shift_position(position, size, stride, steps, wrap=wrap)
-        return None if target is None else self.rank_order.at(target)
+        return None if target is None else self.rank_positions.at(target)
 
     @public("layout.ring")
     def ring(self, rank: int, axis: Names) -> Ints:
@@ -335,22 +337,25 @@ class Layout:
         complete = infer_sizes(
             checked, self.num_ranks, evidence, owner="the layout", can_start=False
         )
-        return Layout.of(complete, self.rank_order)
+        return Layout.of(complete, self.rank_positions)
 
     def __contains__(self, rank: object) -> bool:
         number = parse_integer(rank)
-        return number is not None and number in self.rank_order
+        return number is not None and number in self.rank_positions
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):
             return NotImplemented
-        return self._axis_strides == other._axis_strides and self.rank_order == other.rank_order
+        return (
+            self._axis_strides == other._axis_strides
+            and self.rank_positions == other.rank_positions
+        )
 
     def __hash__(self) -> int:
-        return hash((self._axis_strides, self.rank_order))
+        return hash((self._axis_strides, self.rank_positions))
 
     def __repr__(self) -> str:
-        ranks = {} if self.rank_order.is_identity else {"ranks": self.ranks}
+        ranks = {} if self.rank_positions.is_identity else {"ranks": self.ranks}
         return str(Call("Layout", kwargs={**self.sizes, **ranks}))
 
     def __str__(self) -> str:
@@ -370,8 +375,10 @@ class Layout:
         """
         from ..draw.grid_text import draw_positions
 
-        position = None if mark is None else self.rank_order.find(mark)
-        return draw_positions(self.axes, self.shape, self.rank_order.at, mark=position, width=width)
+        position = None if mark is None else self.rank_positions.find(mark)
+        return draw_positions(
+            self.axes, self.shape, self.rank_positions.at, mark=position, width=width
+        )
 
     def _parse_axes(self, axes: tuple[Names, ...]) -> tuple[str, ...]:
         """Return the axes that a caller names, after a check; absent standard ones included."""
@@ -389,7 +396,7 @@ class Layout:
 
     def _position(self, rank: int) -> int:
         number = rank if type(rank) is int else check_integer("rank", rank)
-        position = self.rank_order.find(number)
+        position = self.rank_positions.find(number)
         if position is None:
-            raise unknown_rank_error(number, self, self.rank_order)
+            raise unknown_rank_error(number, self, self.rank_positions)
         return position

@@ -1,7 +1,7 @@
-"""Move: a pattern together with the sizes of axes and dims, without names of dims.
+"""Move: the sizes of axes and dims, and the division of each dim before and after.
 
-Axes of size 1 are dropped. Two patterns that differ in the names of dims or in the order of marks
-give equal moves, and so one plan.
+A move has no names of dims. Axes of size 1 are dropped. Two patterns that differ in the names of
+dims or in the order of marks give equal moves, and so one plan.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ..data.sequence import SequencePlan
 from ..errors import CoordinateError, SpecError
 from ..grid.axis_names import check_axes_exist
+from ..text import count_noun
 from .cut import AxisLists, Cut
 from .pattern import AxisType, Pattern, Side
 
@@ -23,7 +24,7 @@ Entries = tuple[tuple[int, ...], ...]  # the dims of the global tensor in each l
 
 
 class Zigzag(NamedTuple):
-    """A dim whose tokens are in the order of a zigzag plan on the side on which it is cut.
+    """A dim in zigzag order on the one side where axes cut it.
 
     Attributes:
         dim: the dim.
@@ -64,7 +65,7 @@ class Move:
     def _hash(self) -> int:
         return hash((self.axes, self.types, self.sizes, self.left, self.right))
 
-    def __hash__(self) -> int:  # kept, since a plan is looked up by its move
+    def __hash__(self) -> int:  # cached: plans are looked up by their move
         return self._hash
 
     @cached_property
@@ -126,9 +127,11 @@ def _zigzags(
             if dim.name == name
         ]
         if max(counts) != plan.parts or plan.parts % min(counts):
-            cuts = " and ".join(map(str, sorted({*counts})))
+            *others, most = sorted({*counts})
+            parts = " and ".join([*map(str, others), count_noun(most, "part")])
             raise SpecError(
-                f"the plan of {name} has {plan.parts} parts, and the pattern cuts it in {cuts}.",
+                f"the plan of {name} has {count_noun(plan.parts, 'part')}; "
+                f"the pattern cuts {name} into {parts}.",
                 fix=f"{name}=SequencePlan({plan.length}, {max(counts)}, {plan.order!r}).",
             )
         if plan.order == "zigzag" and min(counts) == 1 < max(counts):
@@ -137,7 +140,7 @@ def _zigzags(
 
 
 def check_axes(pattern: Pattern, axes: Sizes) -> None:
-    """Check that the mesh has the axes, and the coordinates that hold a tensor."""
+    """Check that the mesh has the axes, and that each marked index exists on its axis."""
     check_axes_exist(pattern.types, tuple(axes))
     for mark in [*pattern.left.marks, *pattern.right.marks]:
         size = axes[mark.axis]
@@ -153,7 +156,7 @@ def check_axes(pattern: Pattern, axes: Sizes) -> None:
 
 
 def check_op(pattern: Pattern, op: str) -> None:
-    """Check the reduction: max, min and avg need parts on the left and none that begin."""
+    """Check the name of the reduction, and that partial sums (+) begin only if it is sum."""
     if op not in ("sum", "max", "min", "avg"):
         fix = 'op="sum", which is the default, or op="max", op="min", op="avg".'
         raise SpecError(f"op is {op!r}.", fix=fix)

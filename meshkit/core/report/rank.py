@@ -11,14 +11,12 @@ from ..arrays import Ints
 from ..data.batch import BatchPlan
 from ..data.data_axes import Axes, resolve_data_axes
 from ..data.random_streams import stream_seed
-from ..data.sequence import SequencePlan
+from ..data.sequence import SequencePlan, sequence_axes
 from ..draw.table import format_items, format_table
 from ..grid.group_rank import group_rank
 from ..grid.layout import Layout
 from ..text import format_range, format_sizes, summarize
 from ..topology.topology import Topology
-
-SEQUENCE_AXES = ("cp", "sp")  # the axes that divide a sequence, if the layout has them
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class AxisReport:
     index: int
     peers: tuple[int, ...]  # of its group in order, the rank included
     before: int | None  # neighbor one index lower, with wrap-around; None if the size is 1
-    after: int | None  # one index higher, likewise
+    after: int | None  # neighbor one index higher, with wrap-around; None if the size is 1
     seed: int | None  # of a stream that varies along this axis only
 
 
@@ -42,13 +40,16 @@ class RankReport:
     node: int | None
     slot: int | None  # index among the ranks of its node
     axes: tuple[AxisReport, ...]
-    samples: range | None  # first of each micro batch of step 0
+    samples: range | None  # index of the first sample of each micro batch in step 0
     micro_batch: int | None  # samples
     tokens: tuple[range, ...] | None  # sequence positions
     seed: int | None  # of a stream that is equal on all ranks
 
     def as_dict(self) -> dict[str, object]:
-        """Return the report in JSON types; a token range becomes its first and last token."""
+        """Return the report in JSON types.
+
+        A micro batch is the list of its samples, a token range its first and last token.
+        """
         axes = [{**vars(axis), "peers": list(axis.peers)} for axis in self.axes]
         size = self.micro_batch or 0
         samples = self.samples and [[*range(first, first + size)] for first in self.samples]
@@ -69,9 +70,12 @@ def rank_reports(
     *,
     data: Axes | None = None,
 ) -> Iterator[RankReport]:
-    """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank.
+    """Yield the reports of some ranks.
 
     The data axes of a batch are ``data``; if it is None, the roles of the axes give them.
+
+    Cost per rank: O(axes x (axes + group size) + ranks of a node); O(ranks) if nodes hold
+    non-consecutive ranks.
     """
     axes = () if batch is None else resolve_data_axes(data, layout.sizes)
     for rank in ranks:
@@ -86,22 +90,15 @@ def rank_reports(
             tuple(_axis_report(layout, rank, axis, coordinate[axis], seed) for axis in layout.axes),
             None if batch is None else _first_samples(batch, data_index),
             None if batch is None else batch.micro_batch,
-            None if sequence is None else sequence.ranges(sequence_part(layout, coordinate)),
+            None if sequence is None else sequence.ranges(sequence_part(layout, rank)),
             None if seed is None else stream_seed(seed),
         )
 
 
-def sequence_part(layout: Layout, coordinate: Mapping[str, int]) -> int:
-    """Return the part of a sequence at a coordinate: its index along cp and sp, sp fastest."""
-    part = 0
-    for axis in sequence_axes(layout):
-        part = part * layout.sizes[axis] + coordinate[axis]
-    return part
-
-
-def sequence_axes(layout: Layout) -> tuple[str, ...]:
-    """Return the axes of a layout that divide a sequence: cp and sp, if present."""
-    return tuple(axis for axis in SEQUENCE_AXES if axis in layout.axes)
+def sequence_part(layout: Layout, rank: int) -> int:
+    """Return the part of a sequence that a rank holds, as :meth:`meshkit.Mesh.sequence` cuts it."""
+    axes = sequence_axes(layout)
+    return group_rank(layout, rank, axes) if axes else 0
 
 
 def format_rank_table(
@@ -171,7 +168,7 @@ def _axis_cells(axis: AxisReport, size: int) -> list[str]:
 
 
 def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
-    """Yield the facts about a rank that no axis has, with their names."""
+    """Yield name and text of each fact that belongs to the rank, not to one axis."""
     yield "coordinate", format_sizes(report.coordinate)
     if report.node is not None:
         yield "node", f"{report.node}, slot {report.slot}"
@@ -180,8 +177,9 @@ def _facts(report: RankReport, layout: Layout) -> Iterator[tuple[str, str]]:
         steps = summarize(report.samples, lambda first: format_range(first, first + size - 1))
         yield "samples", f"{steps} in step 0, a range for each micro batch"
     if report.tokens is not None:
-        over = " ".join(sequence_axes(layout)) or "no axis"
+        axes = " ".join(sequence_axes(layout))
         positions = ", ".join(f"{part[0]}-{part[-1]}" for part in report.tokens)
-        yield "tokens", f"{positions} of each sequence, which is cut over {over}"
+        cut = f"{positions} of each sequence, which is cut over {axes}"
+        yield "tokens", cut if axes else "all positions; no axis cuts the sequence"
     if report.seed is not None:
         yield "seed", f"{report.seed} on all ranks; by axis below"

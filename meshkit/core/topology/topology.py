@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from ..arrays import Ints
 from ..call import drop_none, public
 from ..errors import CALL, Change, CoordinateError, SpecError
-from ..grid.rank_order import MAX_RANK
+from ..grid.rank_positions import MAX_RANK
 from ..text import article, count_noun, plural
 from ..validate import check_divides, check_integers, parse_integer
 
@@ -129,11 +129,11 @@ class Topology:
 
     @classmethod
     def of_hosts(cls, hosts: Iterable[Hashable]) -> Topology:
-        """Return the topology in which ranks of equal host share a node.
+        """Return the topology in which ranks with the same host share a node.
 
         Args:
-            hosts: the host of each rank, in the order of ranks. Equal hosts are one node. They may
-                alternate, as with Slurm's ``--distribution=cyclic``.
+            hosts: the host of each rank, in the order of ranks. Equal hosts are one node. Ranks of
+                different hosts may alternate, as with Slurm's ``--distribution=cyclic``.
 
         Raises:
             SpecError: if there are no hosts, or ``hosts`` is a str.
@@ -177,8 +177,8 @@ class Topology:
             raise SpecError(line, fix="another name.")
         of_node, names = number_labels(name, domains)
         if len(of_node) != self.num_nodes:
-            nodes = count_noun(self.num_nodes, "node")
-            line = f"{CALL} has {count_noun(len(of_node), 'domain')} for {nodes}."
+            nodes = count_noun(len(of_node), "node")
+            line = f"{CALL} lists a domain for {nodes}; the topology has {self.num_nodes}."
             raise SpecError(line, fix="one domain for each node.")
         level = Level(name, of_node, names)
         check_nested(level, self.outer[:1])

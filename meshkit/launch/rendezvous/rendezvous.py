@@ -24,7 +24,7 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     The ranks use a part of the store that belongs to one generation, so that the keys of an earlier
     group are never used again. Each rank counts how often it has joined, so all ranks that join
     together have the same generation without communication. A rank retries if it has reached the
-    store of an earlier group, or a start of the job that was given up.
+    store of an earlier group, or of a start of the job that was given up.
     """
     while True:
         try:
@@ -60,7 +60,7 @@ def announce_init_failure(
         return None
     try:
         participants, _ = _enter_generation(world, deadline, keep_file=True)
-    except (MeshkitError, RuntimeError):  # the caller has its own error to raise
+    except (MeshkitError, RuntimeError):  # the caller raises ``error`` itself
         return None
     return announce_failure(proposal, participants, error)
 

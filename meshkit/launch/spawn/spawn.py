@@ -1,8 +1,8 @@
 """Start a job of local processes from Python, on a laptop or in tests.
 
 Children are forked from multiprocessing's forkserver with torch already imported, so eight of them
-start within a second. Those of a notebook are forked from it. Their store is a file: no ports.
-This process only waits::
+start within a second. Ranks of a function typed into a notebook are forked from the notebook. Ranks
+meet through a file, so no port is used. This process only waits::
 
     parent  -- fn, args -->  child 0 .. n-1     run fn(*args), as under any launcher
             <-- outcome --                      a result, or the error with its traceback
@@ -36,9 +36,10 @@ Result = TypeVar("Result")
 
 # Time that the other ranks have to notice the failure of a rank before they are killed.
 GRACE = timedelta(seconds=10)
-# Seconds. Ranks may raise because of a dead peer before the parent sees it: date its death back.
+# Seconds. A rank may raise because a peer died before the parent sees that death. The parent
+# therefore dates the death back.
 NOTICE = 1.0
-LONGEST = 86400.0  # seconds of one wait; more than a month would overflow poll(2)
+LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
 
 
 @public("spawn", counterparts=COUNTERPARTS)
@@ -53,10 +54,11 @@ def spawn(
 
     In each, ``meshkit.init()``, ``meshkit.build_mesh()`` and torch's ``init_process_group()`` work
     as under torchrun. ``fn`` gets no rank: ``meshkit.detect().rank`` returns it. A rank that
-    does not call ``shutdown()`` is shut down at its end. A rank computes with one thread unless
-    OMP_NUM_THREADS is set (always with one in a fork). No rank is left when this function returns
-    or raises. If this process dies, its ranks end as well. A rank that has returned is killed if
-    its process does not end within 10 s. (multiprocessing keeps its forkserver for the next call.)
+    does not call ``shutdown()`` is shut down at its end. A rank uses OMP_NUM_THREADS threads, one
+    if the variable is unset. A forked rank always uses one. No rank is left when this function
+    returns or raises. If this process dies, the ranks end as well. A rank that has returned is
+    killed if its process does not end within 10 s. (multiprocessing keeps its forkserver for the
+    next call.)
 
     Args:
         fn: a function that another process can import: at the top level of a module, a script or
@@ -98,7 +100,7 @@ def start_ranks(
     """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher: for commands that say so."""
     count = parse_integer(world_size)
     if count is None or count < 1:
-        raise SpecError("world_size is not a number of processes.", fix="1 or more.")
+        raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
     limit = parse_timeout("timeout", timeout)
     check_arguments_fit(fn, args)
     context = context_for(fn)

@@ -16,8 +16,8 @@ from ..device.accelerators import ACCELERATORS
 
 Context = ForkContext | ForkServerContext
 
-# Modules that the forkserver imports once, in this order. Otherwise every rank imports them, all
-# at the same time on a few cores. Packages above this one add theirs with `preload`.
+# Modules that the forkserver imports once, in this order. Otherwise all ranks import them at the
+# same time, on a few cores. Packages that import this one add modules with `preload`.
 _preloaded: tuple[str, ...] = ("torch", "torch.distributed", f"{__package__}.worker")
 
 
@@ -59,7 +59,7 @@ def inherited_pipe_ends(
 ) -> tuple[Connection, ...]:
     """Return the parent's pipe ends that a forked child must close; none with a forkserver.
 
-    A child that keeps its own pipe open would never see the parent close it.
+    A child that keeps the parent's end of a pipe open never sees the parent close that end.
     """
     forked = isinstance(context, ForkContext)
     return (own_end, *(pipe for _, pipe in started)) if forked else ()

@@ -1,7 +1,7 @@
-"""Decide which ranks of a mesh share a sample: the data index of each rank.
+"""Give this rank its batch plan, sampler, tokens of a sequence, and weights of micro batches.
 
-Ranks of equal index along the data axes share samples. The functions here give this rank its batch
-plan, its sampler, its tokens of a sequence, and the weights of its micro batches.
+Each function computes the index of this rank along the data axes or the sequence axes, and passes
+the index on. ``core/data/data_axes.py`` decides which axes are data axes.
 """
 
 from __future__ import annotations

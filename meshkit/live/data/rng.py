@@ -3,7 +3,7 @@
 ::
 
     outer numbers   a b . . . c d           with mesh.rng("dropout"): the stream continues from
-    "dropout"           0 1 2     3 4       its last number, and so do the numbers outside
+    "dropout"           0 1 2     3 4       its last number; the outer numbers too
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ State = dict[str, Tensor]  # device type to the state of its generator, uint8 (b
 class RandomStreams:
     """The random streams of one rank: ``with mesh.rng("dropout", vary=("dp", "tp")):``.
 
-    Inside, torch's global generators of the cpu and of the mesh's current device draw from the
-    stream. After the block, also after an error, their states are restored, and the state of the
-    stream is kept for the next block. Generators of Python, numpy and other devices are unchanged,
-    and so are generators that are passed as ``generator=``.
+    Inside the ``with``, torch's global generators of the cpu and of the current device draw from
+    the stream. After the ``with``, also after an error, the states of the generators are restored,
+    and the state of the stream is kept for the next ``with``. Generators of Python, numpy and other
+    devices are unchanged, and so are generators that are passed as ``generator=``.
 
     The current device must not change inside. The generators belong to the process, so only one
     thread at a time may be inside. Local. Cost: two reads and two writes of a generator state.
 
     Activation checkpointing: if the ``with`` is around ``torch.utils.checkpoint.checkpoint``, torch
     recomputes with the same numbers. If the ``with`` is inside the checkpointed function, the
-    stream has advanced by then: pass ``context_fn=mesh.rng.replay``.
+    stream has advanced before torch recomputes: pass ``context_fn=mesh.rng.replay``.
 
-    A view has its own streams. They draw the same numbers as those of its mesh with equal name,
-    axes and coordinates.
+    A view has its own streams. A stream of the view draws the same numbers as the stream of the
+    mesh with the same name, axes and coordinates.
 
     Args:
         layout: the layout of the mesh.
@@ -81,7 +81,7 @@ class RandomStreams:
             UnknownAxisError: if the mesh has no such axis.
             CoordinateError: on a rank outside the mesh, if ``vary`` names an axis.
             MeshkitError: when an open stream is entered again, which would repeat its numbers; when
-                a stream is left before one that was entered later, as generators may do.
+                a stream is left before one that was entered later, as a generator function may do.
         """
         _check_name(name)
         coordinate = select_coordinate(self._layout, self._rank, vary)
@@ -95,7 +95,7 @@ class RandomStreams:
     def state_dict(self) -> dict[str, State]:
         """Return the state of each stream: ``{"dropout dp=1 tp=0": {"cpu": bytes}}``. Local.
 
-        Ranks that share a coordinate hold the same streams. A mesh of any other sizes resumes from
+        Ranks that share a coordinate hold the same streams. A mesh of other sizes resumes from
         the merged states of all ranks, ``{**a, **b}``.
 
         Returns:
@@ -130,10 +130,11 @@ class RandomStreams:
         self._seeds = {}
 
     def replay(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Return the ``context_fn`` of ``torch.utils.checkpoint.checkpoint``, for streams inside.
+        """Return the contexts that ``context_fn`` of ``torch.utils.checkpoint.checkpoint`` returns.
 
-        The recomputation starts the streams from their states before the forward, and does not
-        advance them. Local. torch requires ``use_reentrant=False`` with it.
+        Pass it if streams are entered inside the checkpointed function. The recomputation starts
+        each stream from the state before the forward, and does not advance the stream. Local.
+        torch requires ``use_reentrant=False`` with a ``context_fn``.
 
         Example:
             ``checkpoint(block, x, use_reentrant=False, context_fn=mesh.rng.replay)``
@@ -155,7 +156,7 @@ class RandomStreams:
             line = f"the stream {key!r} is open, and would draw the same numbers twice."
             raise MeshkitError(line, fix="another name for the inner stream.")
         outer = self._read_generators()
-        if self._open:  # so that a state_dict inside is right
+        if self._open:  # so a state_dict inside has the latest state of the outer stream
             self._states[self._open[-1]] = outer
         try:
             self._set_generators(self._states.get(key, {}), seed)
@@ -198,7 +199,7 @@ class RandomStreams:
 
 
 def base_seed(built: int | None) -> int:
-    """Return the seed of the current job, or else the seed when the mesh was built, or 0."""
+    """Return the seed of the current job; without a job, the seed of the mesh's own job; or 0."""
     job = current_job()
     return (built if job is None else job.seed) or 0
 

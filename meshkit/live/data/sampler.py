@@ -22,8 +22,8 @@ class MicroBatchSampler(Sampler[list[int]]):
     """The micro batches of one rank, for ``DataLoader(dataset, batch_sampler=sampler)``.
 
     Each item is the list of dataset indices of one micro batch, in the order of steps and micro
-    steps. Every rank yields equally many. The order is a function of seed and epoch, computed on
-    demand without an array of all samples. Local. Created by ``mesh.sampler``.
+    steps. Every rank yields the same number of micro batches. The order is a function of seed and
+    epoch, computed on demand without an array of all samples. Local. Created by ``mesh.sampler``.
 
     A pass ends with its last micro batch, and the next ``iter`` reads the next epoch. No order is
     repeated, even without ``set_epoch``. A pass that is left early starts again from its beginning,
@@ -38,10 +38,10 @@ class MicroBatchSampler(Sampler[list[int]]):
             for micro, batch in zip(sampler.micro_batches(step), batches):
                 (loss_of(batch) * micro.weight).backward()
 
-    torchdata's ``StatefulDataLoader`` calls ``state_dict``. Tested with version 0.11 and 0 and 2
-    workers: a loader state taken between steps resumes exactly, with the same number of workers. A
-    state taken inside a step repeats that step. A state taken after the end of a pass, without
-    workers, reads an empty pass before the next. On another mesh, load the sampler's own state.
+    torchdata's ``StatefulDataLoader`` calls ``state_dict``, tested with torchdata 0.11 and 0 or 2
+    workers. A loader state taken between steps resumes exactly, with the same number of workers. A
+    state taken inside a step repeats that step. After a state taken at the end of a pass, without
+    workers, the first pass is empty. On another mesh, load the sampler's own state.
 
     Args:
         epoch: the first pass, validated.
@@ -86,7 +86,7 @@ class MicroBatchSampler(Sampler[list[int]]):
         return self._pass.micro_batches(step)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin a pass over the current epoch, or over the next one if that has ended.
+        """Begin a pass over the current epoch, or over the next epoch if the current one has ended.
 
         Raises:
             BatchError: if ``DataLoader(sampler=...)`` would batch the micro batches again.
@@ -122,7 +122,7 @@ class MicroBatchSampler(Sampler[list[int]]):
             epoch: from 0.
 
         Raises:
-            CoordinateError: if it is not an int of 0 or more.
+            CoordinateError: if ``epoch`` is not an int of 0 or more.
         """
         number = parse_count("epoch", epoch)
         if self._has_begun or number != self.epoch:
@@ -132,9 +132,9 @@ class MicroBatchSampler(Sampler[list[int]]):
     def state_dict(self, *, steps: int | None = None) -> State:
         """Return the position in this pass for a checkpoint; equal on every rank.
 
-        It holds ints, bools and strings. ``consumed`` counts samples of the global order of the
-        epoch, so the state is valid on every mesh. A DataLoader with workers reads ahead, and the
-        sampler cannot know the trained micro batches. Pass the number of completed steps then.
+        The state holds ints, bools and strings. ``consumed`` counts samples of the global order of
+        the epoch, so the state is valid on every mesh. A DataLoader with workers reads ahead, and
+        the sampler cannot know the trained micro batches. With workers, pass ``steps``.
 
         Args:
             steps: completed steps of this pass. None means the steps that were yielded, which is
@@ -159,8 +159,8 @@ class MicroBatchSampler(Sampler[list[int]]):
             state: the result of ``state_dict``.
 
         Raises:
-            BatchError: if the state is invalid, or of another order of samples: another length or
-                shuffle, or with shuffle another seed. Nothing is changed then.
+            BatchError: if the state is invalid, or has another order of samples: another length,
+                another ``shuffle``, or another seed of a shuffled order. The sampler is unchanged.
         """
         self._begin(resume_epoch(self._pass, state))
 

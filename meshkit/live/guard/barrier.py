@@ -1,8 +1,8 @@
-"""A barrier that names the missing ranks on any backend, and a wait that a guard can report.
+"""Wait at a barrier, and name the missing ranks if the job has a store.
 
-Each rank checks in at the store, then waits in the group's own barrier, which also notices at once
-when a peer dies. The check-ins are read only if that barrier fails. Both functions announce their
-name and group, so that a guard reports "barrier over dp" or "wait over dp".
+Each rank checks in at the store, then waits in the group's own barrier. On gloo that barrier fails
+as soon as a peer dies. The check-ins are read only if that barrier fails. :func:`barrier` and
+:func:`wait` announce their name and group, so a guard reports "barrier over dp" or "wait over dp".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 import torch.distributed as dist
 
 from ...core.errors import CALL, CollectiveError, RankTimeoutError
-from ...core.report.hang import REBUILD_ADVICE
+from ...core.report.hang_error import REBUILD_ADVICE
 from ...core.text import format_ranks
 from ...launch.agreement.consensus import next_round
 from ...launch.agreement.missing_ranks import missing_ranks_error
@@ -41,7 +41,8 @@ def barrier(
 ) -> None:
     """Wait until every rank of a group has called this. Collective over the group.
 
-    Cost: one store operation per rank, beside the group's own barrier.
+    Cost: one store operation per rank, two if someone else created the default group. The barrier
+    of the group comes on top.
     """
     with in_collective("barrier", group):
         round_store = None
@@ -72,7 +73,7 @@ def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
 
 
 def _check_in(participants: Participants) -> dist.Store:
-    """Write this rank's name to the next barrier of its group. Cost: one store operation."""
+    """Post the host and pid of this rank in the next round of its group."""
     _, round_store = next_round(participants)
     CheckIn(ProcessIdentity()).post(round_store, participants.world.rank)
     return round_store
@@ -84,7 +85,7 @@ def _broken_error(
     error: RuntimeError,
     format_coordinate: Callable[[int], str],
 ) -> CollectiveError:
-    """Return the error of a barrier that broke before its timeout, with the dead ranks."""
+    """Return the error of a barrier that failed before the timeout, with the dead ranks."""
     line = str(error).partition("\n")[0]
     known: dict[int, LeaseHolder] = {}
     arrived: dict[int, CheckIn] = {}
@@ -97,7 +98,7 @@ def _broken_error(
                 STORE_GRACE, partial(read_check_ins, round_store, participants.ranks)
             )
     ended = [rank for rank, holder in known.items() if holder.runs() is False]
-    # a rank that reached this barrier may have ended because of one that did not
+    # name dead ranks that never checked in; the death of the others may be a consequence
     gone = [rank for rank in ended if rank not in arrived] or ended
     lines = [f"Rank {rank} ({format_coordinate(rank)}) has ended: {known[rank]}." for rank in gone]
     noun = "rank" if len(gone) == 1 else "ranks"
@@ -120,7 +121,7 @@ def _missing_error(
     limit: timedelta,
     format_coordinate: Callable[[int], str],
 ) -> RankTimeoutError:
-    """Return the error that names the ranks that did not check in, if there are any."""
+    """Return the error of a timed-out barrier, with the ranks that did not check in, if any."""
     arrived = read_check_ins(round_store, ranks)
     missing = [rank for rank in ranks if rank not in arrived]
     if not missing:

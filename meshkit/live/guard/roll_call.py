@@ -1,13 +1,13 @@
 """The roll call after a failed collective: every rank posts its status through the store.
 
-The first rank that fails starts the roll call. Every rank in a guard answers. For a rank that
-hangs, its watching thread answers. The caller writes the report once all ranks have answered or a
-few seconds have passed, and all ranks raise it. A mesh has one report: later failures are
-consequences and reuse it. If a watching thread only suspected a hang and no rank is behind, the
-roll call ends without a report.
+The first rank that fails starts the roll call; this rank is the caller. Every rank in a guard
+answers; the watching thread answers for a rank that hangs. The caller writes the report once all
+ranks have answered or a few seconds have passed, and all ranks raise the report. A mesh has one
+report: later failures are consequences and reuse the report. If a watching thread only suspected a
+hang and no rank is behind, the roll call ends without a report.
 
-The process that hosts the store leaves last. A watching thread reads the report as soon as it
-exists, for a main thread that raises its own error later, and rank 0 stays until all have read it.
+The process that hosts the store leaves last: rank 0 stays until all ranks have read the report. A
+watching thread reads the report at once, since the main thread may raise an error of its own later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.distributed as dist
 from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.report.hang import RankStatus, hang_error
+from ...core.report.hang_error import RankStatus, hang_error
 from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
@@ -33,9 +33,9 @@ from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
 from ..setup.proposal import describe_coordinate
 
-ANSWER_TIME = 3.0  # seconds for the answers, beside two polls of the watching threads
+ANSWER_TIME = 3.0  # seconds for the answers, in addition to two polls of the watching threads
 MIN_POLL = 0.5  # seconds between two polls of the store, at least
-POLLS_PER_SECOND = 4000  # of all ranks together, at most: a store serves 85,000 operations/s
+POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 
 
 @dataclass
@@ -45,7 +45,7 @@ class GuardState:
     Attributes:
         has_left: whether this rank left a guard with an error of its own, and entered none since.
         answered: ids of the roll calls that this rank has answered.
-        reports: roll call id to the report that this rank has read; the store may be gone later.
+        reports: roll call id to the report that this rank has read, kept since the store may end.
     """
 
     has_left: bool = False
@@ -55,12 +55,12 @@ class GuardState:
 
 @dataclass(frozen=True)
 class GuardContext:
-    """Everything that a guard needs to know of a mesh.
+    """The parts of a mesh that a guard uses.
 
     Attributes:
         layout: the ranks of the mesh.
         record: the current job.
-        groups: axes to this rank's group, as the group plan names them.
+        groups: axes to this rank's group; the axes are keys of the group plan.
         round_id: id of the agreement round in which the mesh was built.
         state: the state of the mesh's roll calls.
     """
@@ -99,7 +99,7 @@ def post_status(keys: dist.Store, status: RankStatus, call_id: int = 0) -> None:
 
 
 def respond(context: GuardContext, keys: dist.Store, status: RankStatus) -> None:
-    """Answer an open roll call for another thread, and read its report.
+    """Answer an open roll call for another thread, and read the report.
 
     Cost: one store operation when no roll call is open, else up to 5.
     """
@@ -124,10 +124,10 @@ def num_calls(keys: dist.Store) -> int:
 def report_failure(context: GuardContext, summary: str, status: RankStatus) -> MeshkitError | None:
     """Start a roll call, or answer the open one; return the error that all ranks raise.
 
-    Collective over the ranks that are alive. It waits ``answer_time`` seconds for the others, or
-    twice that if the rank that started the roll call has died. If rank 0 hosts the store, it stays
-    until all who answered have read the report, ``answer_time`` seconds more at most. If the store
-    is gone, this rank returns the report that it read before, or else its own status only.
+    Collective over the ranks that are alive. This rank waits ``answer_time`` seconds for the
+    others, or twice that if the caller has died. If rank 0 hosts the store, rank 0 stays until each
+    rank that answered has read the report, at most ``answer_time`` seconds more. If the store is
+    gone, the result is the last report that this rank has read, or a report of its own status.
     """
     keys, reports = context.keys, context.state.reports
     if keys is None:
@@ -149,7 +149,7 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
 def _run_roll_call(
     context: GuardContext, keys: dist.Store, summary: str, status: RankStatus
 ) -> str:
-    """Return the report as text, written by the calling rank, or by this one if that is gone."""
+    """Return the report as text; this rank writes the report if the caller does not in time."""
     call_id, is_caller = _open_call(keys, status.rank)
     context.state.answered.add(call_id)
     post_status(keys, status, call_id)
@@ -176,7 +176,7 @@ def _read_report(context: GuardContext, keys: dist.Store, call_id: int) -> str:
 
 
 def _leave_last(context: GuardContext, keys: dist.Store) -> None:
-    """Wait until all who answered the last roll call have read its report, or a few seconds."""
+    """Wait some seconds until each rank that answered the last roll call has read the report."""
     deadline = time.monotonic() + context.answer_time
     call_id = max(context.state.reports)
 
@@ -191,7 +191,7 @@ def _leave_last(context: GuardContext, keys: dist.Store) -> None:
 
 
 def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[bool]:
-    """Yield True for each rank that has answered the roll call and not read its report yet."""
+    """Yield for each rank with an unread report whether the rank answered this roll call."""
     for rank in context.layout.grid.flat:
         if keys.check([f"place/{rank}"]) and not keys.check([f"read/{call_id}/{rank}"]):
             yield json.loads(keys.get(f"place/{rank}") or "{}").get("call") == call_id
@@ -200,7 +200,7 @@ def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[b
 def _open_call(keys: dist.Store, rank: int) -> tuple[int, bool]:
     """Return the id of the open roll call, or of the last one, and whether this rank opened it.
 
-    A roll call whose report is empty is over: the next one gets its own id.
+    A roll call whose report is empty is over, so the next roll call gets a new id.
     """
     call_id = num_calls(keys)
     over = call_id == 0 or (

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ...core.grid.group_plan import Axes
-from ...core.report.hang import RankStatus
+from ...core.report.hang_error import RankStatus
 from ...launch.torch_internals import collective_count
 from .current import CurrentCollective
 

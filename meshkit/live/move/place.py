@@ -45,7 +45,7 @@ class Place:
         if self.view is None:
             return None
         before, after = self.mesh.plan.layout, self.view.plan.layout
-        if before.rank_order != after.rank_order:
+        if before.rank_positions != after.rank_positions:
             line = "the other mesh has other ranks, or another order of them."
             raise SpecError(line, fix="to=mesh.view(...), which keeps the ranks and their order.")
         return find_common_axes(before.sizes, after.sizes)

@@ -1,7 +1,7 @@
 """Find the hosts of the ranks of a live job, for placement and for axes that cross nodes.
 
 Rank 0 reads the host names with which all ranks checked in, and broadcasts the result if other
-ranks need it. The other ranks then need no store operation of the size of the world.
+ranks need it. No other rank reads an entry for each rank of the world.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..groups.create import GroupOptions
 
 
 def check_place(place: object, world: World) -> None:
-    """Raise if an argument is not a valid placement."""
+    """Raise if ``place`` is neither a bool nor a topology of all ranks of the world."""
     if isinstance(place, bool):
         return
     if not isinstance(place, Topology):
@@ -43,7 +43,7 @@ def check_place(place: object, world: World) -> None:
 
 
 def find_topology(place: Topology | bool, proposal: Proposal, job: Job) -> Topology:
-    """Return the hosts of the ranks for placement; the same on every rank.
+    """Return the topology for placement, equal on every rank.
 
     Collective over the world, unless the caller has given a topology.
     """
@@ -57,9 +57,10 @@ def find_topology(place: Topology | bool, proposal: Proposal, job: Job) -> Topol
 def check_crossing(
     layout: Layout, options: GroupOptions, job: Job, built_by: Call, round_id: int
 ) -> RuntimeWarning | None:
-    """Check which of the watched axes cross nodes against their policy.
+    """Check whether axes cross nodes against their policies.
 
-    Collective over the world if an axis must not cross, else local.
+    Collective over the world if a policy is ``"error"``, else local. If ``python -W error`` raises
+    the warning, return it, so that rank 0 takes part in the broadcast first.
 
     Warns:
         RuntimeWarning: on rank 0.
@@ -91,7 +92,8 @@ def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
     """Return the host of each rank of the world, on every rank. Collective over the world.
 
     Cost: 7 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
-    one more; or three more if there are several hosts, and one per rank in a file.
+    1 more if all ranks are on one host, else 3. With a FileStore, several hosts cost rank 0 one
+    operation for each rank.
     """
     if job.store is None:
         raise _no_store_error(fix)
@@ -114,7 +116,7 @@ def _to_json(verdict: CrossingVerdict, call: Call) -> str:
 
 
 def _broadcast(job: Job, key: str, read: Callable[[], str]) -> str:
-    """Return the text that rank 0 reads. Collective."""
+    """Return the text that ``read`` gives on rank 0, on every rank. Collective over the world."""
     what, fix = "the hosts of the ranks", "look at the log of rank 0 first."
     participants = cast(Participants, job.participants())
     deadline = Deadline.after(job.arrival_timeout)
@@ -128,7 +130,8 @@ def _read_topology(job: Job, round_id: int) -> Topology:
 def _read_hosts(job: Job, round_id: int) -> list[str]:
     """Return the host of each rank that took part in a round of the world.
 
-    Cost: one store operation; three if there are several hosts, and one per rank in a file.
+    Cost: 1 store operation if all ranks are on one host, else 3. With a FileStore, several hosts
+    cost one operation for each rank.
     """
     store = dist.PrefixStore(ROUND.format("", round_id), cast(dist.Store, job.store))
     ranks = range(job.world.world_size)

@@ -350,7 +350,7 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
         args.command.run(args)
     assert seen == [(4 + 2 * (3 + 3 + 1)) * 2 + 10]  # two plan_cases, each of one group
     assert str(error.value).splitlines()[-1] == (
-        "  Fix: meshkit doctor; or --sizes 1M, which needs less of the machine."
+        "  Fix: meshkit doctor; or --sizes 1M, which needs fewer resources."
     )
 
 

@@ -36,6 +36,12 @@ def test_one_rank(answer: Answers) -> None:
     )
 
 
+def test_axes_of_other_names_cut_the_sequence(answer: Answers) -> None:
+    code, text, _ = answer('explain 1 data=2 seq=2 --order "data seq" --seq 16')
+    assert code == 0
+    assert "tokens      8-15 of each sequence, which is cut over seq\n" in text
+
+
 def test_one_rank_as_json(answer: Answers) -> None:
     code, text, _ = answer(
         f"explain 5 sp=2 --world-size 8 --nodes 2 {BATCH} --seq 16 --seed 0 --json"

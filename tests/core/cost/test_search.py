@@ -74,17 +74,21 @@ def layers_of(model: ModelShape, pp: int) -> int:
 
 def reason_against(model: ModelShape, job: TrainingJob, config: ParallelConfig) -> str | None:
     """The word with which the reason begins, or None."""
-    inner = [model.ffn, model.expert_ffn] if model.experts else [model.ffn]
     if not layers_of(model, config.pp):
         return "pp divides"
-    if model.kv_heads % config.tp or any(width % config.tp for width in inner):
-        return "tp does"
+    if model.kv_heads % config.tp:
+        return f"tp does not divide {model.kv_heads} kv"
+    if model.ffn % config.tp:
+        return "tp does not divide ffn"
+    if model.experts and model.expert_ffn % config.tp:
+        return "tp does not divide expert"
     if model.kv_heads % (config.tp * config.sp):
-        return "tp x sp does"
+        return f"tp x sp does not divide {model.kv_heads} kv"
     if model.experts % config.ep:
         return "ep does"
     if job.seq % (config.tp * config.sp * (2 * config.cp if config.cp > 1 else 1)):
-        return "tp x sp x 2 cp does"
+        factor = " x 2 cp" if config.cp > 1 else ""
+        return f"tp x sp{factor} does not divide {job.seq} tokens"
     return "dp x ep does" if job.global_batch % (config.dp * config.ep) else None
 
 
@@ -138,13 +142,13 @@ def test_search_again_by_loops(
         e.reason[: len(r)]: e.count for e in found.excluded for r in out if e.reason.startswith(r)
     }
     for excluded in found.excluded:
-        mine = [reason for reason in out if excluded.reason.startswith(reason + " ")]
+        mine = [reason for reason in out if f"{excluded.reason} ".startswith(reason + " ")]
         assert [out[reason] for reason in mine] == [excluded.count]
     assert sum(e.count for e in found.excluded) == sum(out.values())
     nearest = tuple(found.excluded[-1].example.get(axis, 1) for axis in AXES)
     needed = {way: memory_gb for way, memory_gb in least.items() if way not in best}
     assert least[nearest] == min(needed.values())
-    assert found.excluded[-1].reason.endswith(f"; the smallest needs {least[nearest]:.4g}")
+    assert found.excluded[-1].reason.endswith(f"; the smallest needs {least[nearest]:.4g} GB")
     assert found.fits == len(best) == len(found.best)
     steps = [np.float32(one.step) for one in found.best]
     assert steps == sorted(steps)
@@ -165,12 +169,29 @@ def test_each_example_is_excluded_for_its_reason() -> None:
         assert one.reason.startswith(reason)
 
 
+def test_a_reason_about_tp_names_the_width_that_does_not_divide() -> None:
+    job = TrainingJob(16, 2, 16, 64, H100)
+    reasons = [one.reason for one in search(EXPERTS, job).excluded if one.reason.startswith("tp d")]
+    assert reasons == ["tp does not divide 4 kv heads", "tp does not divide expert ffn 42"]
+    reasons = [one.reason for one in search(ODD, job).excluded if one.reason.startswith("tp d")]
+    assert reasons == ["tp does not divide 4 kv heads", "tp does not divide ffn 90"]
+
+
+def test_a_reason_about_tokens_has_a_factor_of_cp_only_with_cp() -> None:
+    """Without cp no zigzag cuts the sequence, so 2 is not a factor."""
+    found = search(SMALL, TrainingJob(2, 1, 2, 3, H100))
+    assert {one.reason: one.count for one in found.excluded if one.reason.endswith(" tokens")} == {
+        "tp x sp does not divide 3 tokens": 2,  # tp=2, sp=2
+        "tp x sp x 2 cp does not divide 3 tokens": 1,  # cp=2
+    }
+
+
 def test_what_needs_the_least_is_the_example_for_memory() -> None:
     job = TrainingJob(8, 1, 2048, 8192, H100)
     found = search(LLAMA_405B, job)
     assert (found.best, found.fits) == ((), 0)
     (last,) = (one for one in found.excluded if "GB" in one.reason)
-    assert last.reason == "no configuration fits into 80 GB; the smallest needs 918.5"
+    assert last.reason == "no configuration fits into 80 GB; the smallest needs 918.5 GB"
     assert last.example == {"dp": 1, "tp": 8}
 
 

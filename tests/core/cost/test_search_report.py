@@ -39,7 +39,7 @@ A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
 
 715 of 3060 layouts fit.
     210 out: pp divides neither 126 layers nor 128: pp=256 dp=1 tp=64
-    986 out: tp does not divide 8 kv heads and ffn 53248: dp=1 tp=16384
+    986 out: tp does not divide 8 kv heads: dp=1 tp=16384
    1104 out: tp x sp does not divide 8 kv heads: dp=1 sp=2048 tp=8
      30 out: tp x sp x 2 cp does not divide 8192 tokens: dp=1 cp=2048 tp=8
      15 out: dp x ep does not divide 2048 samples: dp=4096 tp=4
@@ -55,7 +55,7 @@ A step: 2048 samples of 8192 tokens.
 A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
 
 0 of 35 layouts fit.
-     35 out: no configuration fits into 80 GB; the smallest needs 918.5: dp=1 tp=8"""
+     35 out: no configuration fits into 80 GB; the smallest needs 918.5 GB: dp=1 tp=8"""
 
 
 def text(ranks: int, nodes: int, **more: Any) -> str:

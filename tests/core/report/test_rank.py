@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, stream_seed
+from meshkit import BatchPlan, CoordinateError, Layout, SequencePlan, factor_world, stream_seed
 from meshkit.core.report.rank import format_rank, format_rank_table, rank_reports, sequence_part
 from meshkit.core.topology.topology import Topology
 from meshkit.testing import batch_plans, layouts
@@ -95,12 +96,29 @@ def test_each_rank_is_told_what_the_layout_tells(layout: Layout, data: st.DataOb
     assert len(slots) == layout.num_ranks
 
 
-def test_the_part_of_a_sequence_is_the_place_along_cp_and_sp() -> None:
+def test_the_part_of_a_sequence_is_the_index_along_cp_and_sp() -> None:
     layout = Layout(dp=2, cp=2, sp=3, tp=2)
     for rank in range(layout.num_ranks):
         group = layout.peers(rank, "cp", "sp").tolist()
-        assert group[sequence_part(layout, layout.coordinate(rank))] == rank
-    assert sequence_part(Layout(dp=2), {"dp": 1}) == 0
+        assert group[sequence_part(layout, rank)] == rank
+    assert sequence_part(Layout(dp=2), 1) == 0
+
+
+def test_axes_cut_the_sequence_by_their_role() -> None:
+    layout = factor_world(8, order="data seq context", data=2, seq=2, context=2)
+    for rank in range(8):
+        _, seq, context = np.unravel_index(rank, (2, 2, 2))
+        assert sequence_part(layout, rank) == 2 * context + seq  # cp before sp, in any order
+    (about,) = rank_reports(layout, [1], sequence=SequencePlan(16, 4))
+    assert about.tokens == (range(8, 12),)
+    tokens = "tokens      8-11 of each sequence, which is cut over context seq"
+    assert tokens in format_rank(about, layout, "x").splitlines()
+
+
+def test_no_axis_cuts_the_sequence() -> None:
+    (about,) = rank_reports(Layout(dp=2), [1], sequence=SequencePlan(16, 1))
+    tokens = "tokens      all positions; no axis cuts the sequence"
+    assert tokens in format_rank(about, Layout(dp=2), "x").splitlines()
 
 
 def test_many_ranks() -> None:

@@ -1,4 +1,4 @@
-"""RankOrder: the rank at each position of a grid, and the position of each rank.
+"""RankPositions: the rank at each position of a grid, and the position of each rank.
 
 A range costs nothing; any other order costs one array and its inverse::
 
@@ -25,7 +25,7 @@ from ..validate import parse_integer
 MAX_RANK = 2**63 - 2  # the end of a range up to it still fits int64
 
 
-class RankOrder:
+class RankPositions:
     """The ranks of a grid in row-major order of its positions."""
 
     def __init__(self, ranks: range | Ints) -> None:
@@ -35,12 +35,12 @@ class RankOrder:
             ranks.flags.writeable = False
         self.ranks = ranks
 
-    def __reduce__(self) -> tuple[type[RankOrder], tuple[range | Ints]]:
-        return RankOrder, (self.ranks,)  # a copy is read-only too
+    def __reduce__(self) -> tuple[type[RankPositions], tuple[range | Ints]]:
+        return RankPositions, (self.ranks,)  # a copy is read-only too
 
     @classmethod
-    def of(cls, ranks: Sequence[int] | Ints, num_positions: int | None) -> RankOrder:
-        """Return the checked order of ranks that a caller wrote."""
+    def of(cls, ranks: Sequence[int] | Ints, num_positions: int | None) -> RankPositions:
+        """Return the positions of ranks as a caller lists them, after a check of the ranks."""
         ranks = ranks if isinstance(ranks, range) else _parse_ranks(ranks)
         if len(ranks) == 0:
             raise _ranks_error("ranks is empty")
@@ -111,8 +111,8 @@ class RankOrder:
         return len(self.ranks)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RankOrder) or type(self.ranks) is not type(other.ranks):
-            return NotImplemented if not isinstance(other, RankOrder) else False
+        if not isinstance(other, RankPositions) or type(self.ranks) is not type(other.ranks):
+            return NotImplemented if not isinstance(other, RankPositions) else False
         if isinstance(self.ranks, range):
             return self.ranks == other.ranks
         return bool(np.array_equal(self.ranks, other.ranks))
@@ -170,12 +170,12 @@ def _compact(ranks: range | Ints) -> range | Ints:
     return range(int(ranks[0]), int(ranks[-1]) + (1 if step > 0 else -1), step)
 
 
-def unknown_rank_error(rank: int, layout: object, order: RankOrder) -> CoordinateError:
+def unknown_rank_error(rank: int, layout: object, positions: RankPositions) -> CoordinateError:
     """Return the error for a rank that is not in a layout."""
     return CoordinateError(
         f"rank {rank} is not in {layout!r}.",
-        f"It has {count_noun(len(order), 'rank')}, {order}.",
-        fix=f"a rank {order}.",
+        f"It has {count_noun(len(positions), 'rank')}, {positions}.",
+        fix=f"a rank {positions}.",
         index=rank,
-        size=len(order),
+        size=len(positions),
     )

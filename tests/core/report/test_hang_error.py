@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.core.report.hang import Lag, RankStatus, hang_error, lagging_ranks
+from meshkit.core.report.hang_error import Lag, RankStatus, hang_error, lagging_ranks
 from meshkit.testing import layouts
 
 LAYOUT = meshkit.Layout(dp=2, sp=2)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from meshkit import SpecError
-from meshkit.core.grid.rank_order import RankOrder
+from meshkit.core.grid.rank_positions import RankPositions
 
 SHUFFLED = [3, 0, 7, 5]
 
 
-def order_of(ranks: object) -> RankOrder:
-    return RankOrder.of(ranks, len(ranks))  # type: ignore[arg-type]
+def positions_of(ranks: object) -> RankPositions:
+    return RankPositions.of(ranks, len(ranks))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ def order_of(ranks: object) -> RankOrder:
     ],
 )
 def test_an_arithmetic_progression_is_kept_as_a_range(ranks: object, expected: range) -> None:
-    ranks_kept = order_of(ranks).ranks
+    ranks_kept = positions_of(ranks).ranks
     assert isinstance(ranks_kept, range)
     assert ranks_kept == expected
 
 
 def test_any_other_order_is_a_read_only_copy() -> None:
     given = np.array(SHUFFLED)
-    order = order_of(given)
+    order = positions_of(given)
     given[0] = 99
     assert isinstance(order.ranks, np.ndarray)
     assert order.ranks.tolist() == SHUFFLED
@@ -50,8 +50,8 @@ def test_any_other_order_is_a_read_only_copy() -> None:
     "duplicate", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
 )
 def test_the_array_of_a_copy_is_read_only(duplicate: object) -> None:
-    order = duplicate(order_of(SHUFFLED))  # type: ignore[operator]
-    assert order == order_of(SHUFFLED)
+    order = duplicate(positions_of(SHUFFLED))  # type: ignore[operator]
+    assert order == positions_of(SHUFFLED)
     assert not order.ranks.flags.writeable
 
 
@@ -60,7 +60,7 @@ def test_the_array_of_a_copy_is_read_only(duplicate: object) -> None:
 )
 def test_the_position_of_one_rank_and_of_many(ranks: object) -> None:
     expected = list(ranks)  # type: ignore[call-overload]
-    order = order_of(ranks)
+    order = positions_of(ranks)
     queries = np.arange(-3, 20).reshape(-1, 1)
     positions = [expected.index(rank) if rank in expected else -1 for rank in range(-3, 20)]
     assert order.find_all(queries).tolist() == [[position] for position in positions]
@@ -75,24 +75,28 @@ def test_the_position_of_one_rank_and_of_many(ranks: object) -> None:
 
 @pytest.mark.parametrize("ranks", [range(4), range(1, 8, 2), SHUFFLED])
 def test_ranks_beyond_int64_have_no_position(ranks: object) -> None:
-    assert order_of(ranks).find(2**70) is None
-    assert order_of(ranks).find(-(2**70)) is None
+    assert positions_of(ranks).find(2**70) is None
+    assert positions_of(ranks).find(-(2**70)) is None
 
 
 def test_equal_orders_are_equal_for_every_way_to_write_them() -> None:
     same = [
-        order_of([0, 2]),
-        order_of(range(0, 4, 2)),
-        order_of(range(0, 3, 2)),
-        order_of(np.array([0, 2])),
+        positions_of([0, 2]),
+        positions_of(range(0, 4, 2)),
+        positions_of(range(0, 3, 2)),
+        positions_of(np.array([0, 2])),
     ]
     assert all(order == same[0] and hash(order) == hash(same[0]) for order in same)
-    shuffled = [order_of(SHUFFLED), order_of(np.array(SHUFFLED)), order_of(tuple(SHUFFLED))]
+    shuffled = [
+        positions_of(SHUFFLED),
+        positions_of(np.array(SHUFFLED)),
+        positions_of(tuple(SHUFFLED)),
+    ]
     assert all(order == shuffled[0] and hash(order) == hash(shuffled[0]) for order in shuffled)
-    assert order_of([0, 2]) != order_of([0, 3])
-    assert order_of(SHUFFLED) != order_of(sorted(SHUFFLED))
-    assert order_of(SHUFFLED) != order_of(SHUFFLED[::-1])
-    assert order_of([0]) != [0]
+    assert positions_of([0, 2]) != positions_of([0, 3])
+    assert positions_of(SHUFFLED) != positions_of(sorted(SHUFFLED))
+    assert positions_of(SHUFFLED) != positions_of(SHUFFLED[::-1])
+    assert positions_of([0]) != [0]
 
 
 @pytest.mark.parametrize(
@@ -116,30 +120,30 @@ def test_equal_orders_are_equal_for_every_way_to_write_them() -> None:
 )
 def test_invalid_ranks_raise_an_error(ranks: object) -> None:
     with pytest.raises(SpecError):
-        order_of(ranks)
+        positions_of(ranks)
 
 
 @pytest.mark.parametrize("ranks", [[], range(0)])
 def test_no_ranks_raise_an_error(ranks: object) -> None:
     with pytest.raises(SpecError, match="ranks is empty"):
-        RankOrder.of(ranks, None)  # type: ignore[arg-type]
+        RankPositions.of(ranks, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ranks", [[0], [0, 1, 2], range(3)])
 def test_each_position_needs_one_rank(ranks: object) -> None:
     with pytest.raises(SpecError, match=f"has 2 positions and {len(ranks)} rank"):  # type: ignore[arg-type]
-        RankOrder.of(ranks, 2)  # type: ignore[arg-type]
+        RankPositions.of(ranks, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ranks", [5, None])
 def test_ranks_that_are_no_sequence_raise_an_error(ranks: object) -> None:
     with pytest.raises(SpecError):
-        RankOrder.of(ranks, 2)  # type: ignore[arg-type]
+        RankPositions.of(ranks, 2)  # type: ignore[arg-type]
 
 
 def test_a_range_takes_no_memory() -> None:
-    many = RankOrder.of(range(0, 2**60, 2), 2**59)
+    many = RankPositions.of(range(0, 2**60, 2), 2**59)
     assert many.find(2**59) == 2**58
     assert many.find(2**59 + 1) is None
     assert many.at(2**59 - 1) == 2**60 - 2
-    assert many == RankOrder.of(range(0, 2**60 - 1, 2), 2**59)
+    assert many == RankPositions.of(range(0, 2**60 - 1, 2), 2**59)
