@@ -77,7 +77,7 @@ def check_crossing(
         if verdict.warning is not None:
             text = str(verdict.warning.quote(built_by))
             try:
-                warnings.warn(text, RuntimeWarning, stacklevel=6)  # the line that calls build_mesh
+                warnings.warn(text, RuntimeWarning, stacklevel=5)  # the line that calls build_mesh
             except RuntimeWarning as warning:  # python -W error
                 fatal = warning
     if is_strict:
