@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import Change, MeshkitError, SpecError
+from .errors import MeshkitError
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -120,10 +119,17 @@ def drop_none(**options: object) -> dict[str, object]:
 
 def caller_level() -> int:
     """Return the ``stacklevel`` of the first frame outside meshkit, for a warning of the caller."""
+    import inspect
+
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _is_deep(error: TypeError) -> bool:
+    """Return whether the function was entered: its arguments do fit."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def _cut_own_frames(error: MeshkitError) -> None:
@@ -142,41 +148,34 @@ def _cut_own_frames(error: MeshkitError) -> None:
         error.__traceback__ = None
 
 
-def _translation(kwargs: Mapping[str, object], counterparts: Mapping[str, str | None]) -> SpecError:
-    """Return the error of a call with keyword arguments of another library."""
-    used = [name for name in kwargs if name in counterparts]
-    renamed = {str(counterparts[name]): kwargs[name] for name in used if counterparts[name]}
-    return SpecError(
-        f"there is no argument {' and no argument '.join(used)}.",
-        *(f"{name} is {counterparts[name]} here." for name in used if counterparts[name]),
-        fix=(Change(**dict.fromkeys(used), **renamed), "."),
-    )
+def _quoting(
+    name: str, function: Callable[..., object], by_name: tuple[str, ...]
+) -> Callable[[Sequence[object], Mapping[str, object]], Call]:
+    """Return a function that returns the call of a public function with its arguments."""
+    code = function.__code__
+    parameters = code.co_varnames[: code.co_argcount]
+    skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
+    required = len(parameters) - len(function.__defaults__ or ())
 
+    def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+        while len(args) > required and args[-1] is None:  # the same as not given
+            args = args[:-1]
+        names = parameters[skip : len(args)]
+        values = [
+            Verbatim(n) if n in by_name else v for n, v in zip(names, args[skip:], strict=False)
+        ]
+        options = {n: Verbatim(n) if n in by_name else v for n, v in kwargs.items()}
+        positional = (*values, *args[len(parameters) :])
+        return Call(name, positional, options, parameters[skip:])
 
-def checked_by(
-    check: Callable[[Sequence[Any], Mapping[str, Any]], None],
-) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
-    """Return a decorator that checks arguments which the function itself would not accept.
-
-    It stands below :func:`public`, so that its errors have the call.
-    """
-
-    def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        @functools.wraps(function)
-        def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
-            check(args, kwargs)
-            return function(*args, **kwargs)
-
-        return call
-
-    return decorate
+    return quote
 
 
 def public(
     name: str,
     *,
     by_name: tuple[str, ...] = (),
-    counterparts: Mapping[str, str | None] | None = None,
+    explain: Callable[[Sequence[Any], Mapping[str, Any]], MeshkitError | None] | None = None,
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]:
     """Return a decorator that quotes the call in every MeshkitError that leaves the function.
 
@@ -189,8 +188,8 @@ def public(
     Args:
         name: the function as users call it.
         by_name: parameters that are quoted by their name.
-        counterparts: keyword arguments of another library to their name here, or to None. A call
-            with one of them raises a SpecError that translates it.
+        explain: gets the positional arguments and those by keyword if they do not fit the
+            function. It returns the error to raise instead of the TypeError, or None.
 
     Example:
         >>> @public("half")
@@ -203,29 +202,17 @@ def public(
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:
-        written = inspect.unwrap(function)  # behind a decorator that checks the arguments
-        code = written.__code__
-        parameters = code.co_varnames[: code.co_argcount]
-        skip = 1 if parameters[:1] in (("self",), ("cls",)) else 0
-        required = len(parameters) - len(written.__defaults__ or ())
-
-        def quote(args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
-            while len(args) > required and args[-1] is None:  # the same as not given
-                args = args[:-1]
-            names = parameters[skip : len(args)]
-            values = [
-                Verbatim(n) if n in by_name else v for n, v in zip(names, args[skip:], strict=False)
-            ]
-            options = {n: Verbatim(n) if n in by_name else v for n, v in kwargs.items()}
-            positional = (*values, *args[len(parameters) :])
-            return Call(name, positional, options, parameters[skip:])
+        quote = _quoting(name, function, by_name)
 
         @functools.wraps(function)
         def call(*args: Params.args, **kwargs: Params.kwargs) -> Result:
             try:
-                if counterparts and not kwargs.keys().isdisjoint(counterparts):
-                    raise _translation(kwargs, counterparts)
                 return function(*args, **kwargs)
+            except TypeError as error:
+                reason = None if explain is None or _is_deep(error) else explain(args, kwargs)
+                if reason is None:
+                    raise
+                raise reason.quote(quote(args, kwargs)) from None
             except MeshkitError as error:
                 error.quote(quote(args, kwargs))
                 _cut_own_frames(error)
@@ -240,7 +227,7 @@ def public(
                     error.quote(quote(args, kwargs))
                 raise
 
-        is_generator = bool(code.co_flags & 0x20)
+        is_generator = bool(function.__code__.co_flags & 0x20)
         return generate if is_generator else call  # type: ignore[return-value]
 
     return decorate

@@ -19,14 +19,14 @@ from pathlib import Path
 
 from ..core.errors import MeshkitError
 
-VARIABLE = "TORCHELASTIC_ERROR_FILE"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 @cache
 def report_uncaught_error() -> None:
     """Write the error file at the end of this process, if an error of meshkit ends it."""
-    if os.environ.get(VARIABLE):
-        atexit.register(_write_last_error, os.environ[VARIABLE], os.getpid())
+    if os.environ.get(ERROR_FILE):
+        atexit.register(_write_last_error, os.environ[ERROR_FILE], os.getpid())
 
 
 def _write_last_error(path: str, pid: int) -> None:

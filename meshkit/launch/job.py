@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import get_worker_info
 
 from ..core.call import caller_level, drop_none, public
 from ..core.errors import LaunchError, format_error
@@ -23,8 +24,8 @@ from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
-from .error_file import report_uncaught_error
-from .joining import SecondThreadError, one_thread_joins
+from .error_file import ERROR_FILE, report_uncaught_error
+from .joining import JOINING, SecondThreadError, second_thread_error
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -33,9 +34,10 @@ from .launchers.detect import (
     use_master_variables,
 )
 from .launchers.table import job_hosts, job_name
-from .launchers.world import World
+from .launchers.world import EXPORTED, World
 from .log import log_job, show_log
 from .own_process import check_own_process
+from .rendezvous.mpi import MPI_LAUNCHERS
 from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
 from .store.client import address
@@ -156,9 +158,11 @@ def identify(
     Warns:
         RuntimeWarning: as :func:`init`, at the line that calls the public function.
     """
-    report_uncaught_error()
+    if ERROR_FILE in os.environ:
+        report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
-    check_own_process(world.rank)
+    if get_worker_info() is not None:
+        check_own_process(world.rank)
     if variable := allocation_without_srun(world):
         text = format_error(
             f"this is a single process in an allocation of several tasks: {variable}.",
@@ -195,38 +199,36 @@ def join(
         seed: an int, ``"shared"``, or None.
     """
     wait = arrival_timeout or timeout or ARRIVAL
-    try:
-        with one_thread_joins(world):
-            return _join(world, backend, device, timeout, wait, seed)
-    except SecondThreadError as error:
-        proposal = Proposal("init", {}, DISAGREEMENT)
-        if error.other_rank != world.rank:  # the other thread waits for this rank
-            announce_init_failure(proposal, world, Deadline.after(REPORT_TIME), error)
-        raise
-
-
-def _join(
-    world: World,
-    backend: str | None,
-    device: str | torch.device | None,
-    timeout: timedelta | None,
-    wait: timedelta,
-    seed: Seed,
-) -> Job:
-    """Find the store, complete the environment, and create the default group. Collective."""
     began, deadline = time.monotonic(), Deadline.after(wait)
-    world, _holder = with_address(world, deadline)
-    completed = complete_environment(world, *address(world), os.environ)  # a bridge may read it
+    completed: dict[str, str] = {}
+    _holder = None  # of the port of the store, until this rank has opened it
+    if (other := JOINING.setdefault("world", world)) is not world:
+        raise _second_thread_error(world, other)
     try:
-        world = _select_device(world, backend, device)
-        job = _create_job(world, timeout, wait, seed, deadline)
+        if world.launcher in MPI_LAUNCHERS:
+            world, _holder = with_address(world, deadline)
+        if not {*EXPORTED.values()} <= os.environ.keys():
+            completed = complete_environment(world, *address(world), os.environ)
+        world = _select_device(world, backend, device)  # its bridge may read these variables
+        job = replace(_create_job(world, timeout, wait, seed, deadline), completed=completed)
+        set_current_job(job)
     except BaseException:
         restore_environment(completed, os.environ)
         raise
-    job = replace(job, completed=completed)
-    set_current_job(job)
-    log_job(job.world, time.monotonic() - began)
+    finally:
+        JOINING.clear()
+    if world.rank == 0:
+        log_job(job.world, time.monotonic() - began)
     return job
+
+
+def _second_thread_error(world: World, other: World) -> SecondThreadError:
+    """Return the error of a thread that may not join, and report it to the other ranks."""
+    error = second_thread_error(world, other)
+    if other.rank != world.rank:  # the other thread waits for this rank
+        proposal = Proposal("init", {}, DISAGREEMENT)
+        announce_init_failure(proposal, world, Deadline.after(REPORT_TIME), error)
+    return error
 
 
 def _create_job(

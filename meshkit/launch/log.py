@@ -27,10 +27,8 @@ def show_log(level: int = logging.INFO) -> None:
         LOGGER.addHandler(handler)
 
 
-def log_on_rank_0(world: World, text: str, *values: object) -> None:
-    """Log a line on rank 0 of the job. Local."""
-    if world.rank:
-        return
+def log_line(text: str, *values: object) -> None:
+    """Log a line. Rank 0 of the job calls it. Local."""
     requested = os.environ.get(VARIABLE, "")
     if requested.lower() in LEVELS:
         show_log(LEVELS[requested.lower()])
@@ -42,8 +40,7 @@ def log_on_rank_0(world: World, text: str, *values: object) -> None:
 
 def log_job(world: World, seconds: float) -> None:
     """Log that a job was joined."""
-    log_on_rank_0(
-        world,
+    log_line(
         "joined a job: world_size %d, launcher %s, backend %s, device %s, %.2f s",
         world.world_size,
         world.launcher,

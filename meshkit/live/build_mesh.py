@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.arrays import Ints
-from ..core.call import Call, checked_by, public
-from ..core.grid.device_mesh_call import refuse_device_mesh_call
+from ..core.call import Call, drop_none, public
+from ..core.grid.device_mesh_call import explain_device_mesh_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
-from ..core.grid.sizes import read_sizes
+from ..core.grid.sizes import STANDARD_AXES, read_sizes
 from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
@@ -21,8 +21,7 @@ from .mesh import Mesh
 from .setup.proposal import MeshProposal, announcing_failure, open_groups
 
 
-@public("build_mesh")
-@checked_by(refuse_device_mesh_call)
+@public("build_mesh", explain=explain_device_mesh_call)
 def build_mesh(
     sizes: Mapping[str, int] | None = None,
     /,
@@ -113,6 +112,10 @@ def build_mesh(
         "arrival_timeout": arrival_timeout,
         "backend": backend,
     }
+    if sizes is not None or not axes.keys() <= STANDARD_AXES:
+        error = explain_device_mesh_call((sizes,), {**axes, **drop_none(**options)})
+        if error is not None:
+            raise error
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))
     job = current_job()
     world = identify() if job is None else job.world
@@ -131,7 +134,9 @@ def build_mesh(
         if not KEEPS_ORDER:
             check_orders(plan)
         timeouts = GroupTimeouts.of(plan, timeout)
-        wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
+        wait = timeouts.default
+        if arrival_timeout is not None:
+            wait = parse_timeout("arrival_timeout", arrival_timeout)
         backend = None if backend is None else check_backend(backend)
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
         policies: dict[str, str] = {}

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from ..core.arrays import Ints
-from ..core.call import checked_by, public
-from ..core.data.batch_names import refuse_foreign_names
+from ..core.call import public
+from ..core.data.batch_names import explain_names
 from ..core.errors import MeshkitError
 from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
@@ -583,8 +583,7 @@ class Mesh:
 
     # -------------------------------------------------------------------- data
 
-    @public("mesh.batch")
-    @checked_by(refuse_foreign_names)
+    @public("mesh.batch", explain=explain_names)
     def batch(
         self,
         *,

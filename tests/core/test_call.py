@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,3 +133,28 @@ def test_other_errors_and_results_pass_unchanged() -> None:
     assert half.__doc__ == "Return half of a number."
     with pytest.raises(ZeroDivisionError):
         half(0)
+
+
+def in_words_of_others(args: Sequence[Any], kwargs: Mapping[str, Any]) -> MeshkitError | None:
+    """Return the error of a call with ``size`` instead of ``dp``."""
+    return MeshkitError("size is called dp here.", fix="dp.") if "size" in kwargs else None
+
+
+@public("explained", explain=in_words_of_others)
+def explained(dp: int) -> int:
+    if dp < 0:
+        raise TypeError("negative") from KeyError("dp")
+    return dp
+
+
+def test_arguments_that_do_not_fit_are_explained() -> None:
+    with pytest.raises(MeshkitError) as caught:
+        explained(4, size=2)  # type: ignore[call-arg]
+    assert str(caught.value) == "explained(4, size=2): size is called dp here.\n  Fix: dp."
+    assert caught.value.__suppress_context__
+    with pytest.raises(TypeError, match="unexpected keyword argument 'other'"):
+        explained(4, other=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="negative") as deep:
+        explained(-1)
+    assert isinstance(deep.value.__cause__, KeyError)
+    assert explained(4) == 4

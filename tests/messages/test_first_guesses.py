@@ -11,7 +11,7 @@ import pytest
 
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
-from meshkit.core.grid.device_mesh_call import refuse_device_mesh_call
+from meshkit.core.grid.device_mesh_call import explain_device_mesh_call
 from meshkit.core.grid.option_names import standard_axis
 from meshkit.core.grid.roles import axis_role
 from tests.messages.snapshot import error_of
@@ -21,7 +21,8 @@ LAYOUT = Layout(dp=4, tp=2)
 
 def build(*args: Any, **kwargs: Any) -> Layout:
     """Return the layout of a call of build_mesh on 8 ranks, without a job."""
-    refuse_device_mesh_call(args, kwargs)
+    if error := explain_device_mesh_call(args, kwargs):
+        raise error
     options = {name: kwargs.pop(name) for name in ("timeout", "groups") if name in kwargs}
     assert set(options) <= {"timeout", "groups"}
     return factor_world(8, *args, **kwargs)
@@ -207,3 +208,19 @@ def test_names_of_other_libraries_for_axes() -> None:
     assert {word: standard_axis(word) for word in words} == words
     assert axis_role("tensor_parallel") == "model"  # a mapping may have it as a name
     assert factor_world(8, {"data": 4, "tensor_parallel": 2}).axes == ("data", "tensor_parallel")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        (("cpu", (4, 2)), {"mesh_dim_names": ("dp", "tp")}),
+        (("cpu",), {"mesh_shape": (4, 2), "mesh_dim_names": ("dp", "tp")}),
+        ((), {"device_type": "cpu", "mesh_shape": (4, 2), "mesh_dim_names": ("dp", "tp")}),
+    ],
+)
+def test_the_call_of_a_device_mesh_is_translated_before_a_job_is_joined(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    error = error_of(lambda: meshkit.build_mesh(*args, **kwargs))
+    assert error.fix_text == "meshkit.init(device='cpu'), then build_mesh(dp=4, tp=2)."
+    assert meshkit.launch.current_job.current_job() is None

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..arrays import Ints
-from ..call import checked_by, drop_none, public
+from ..call import drop_none, public
 from ..errors import CoordinateError
 from ..validate import parse_integer
-from .batch_names import refuse_foreign_names
+from .batch_names import explain_names
 from .batch_solver import BATCH_FIELDS, solve_batch
 from .micro_batch import MicroBatch, micro_batches
 
@@ -72,8 +72,7 @@ class BatchPlan:
         object.__setattr__(self, "uneven", leftover > 0)
 
     @classmethod
-    @public("BatchPlan.solve")
-    @checked_by(refuse_foreign_names)
+    @public("BatchPlan.solve", explain=explain_names)
     def solve(
         cls,
         *,

@@ -41,11 +41,10 @@ MEANING = {
 }
 
 
-def refuse_foreign_names(args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-    """Raise if a size of a batch has the name of another library, with its counterpart."""
-    foreign = {name: COUNTERPARTS[name] for name in kwargs if name in COUNTERPARTS}
-    if foreign:
-        raise foreign_name_error({name: kwargs[name] for name in foreign}, kwargs)
+def explain_names(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchError | None:
+    """Return the error if a size of a batch has the name of another library."""
+    foreign = {name: size for name, size in kwargs.items() if name in COUNTERPARTS}
+    return foreign_name_error(foreign, kwargs) if foreign else None
 
 
 def foreign_name_error(foreign: Mapping[str, object], given: Mapping[str, object]) -> BatchError:

@@ -17,16 +17,18 @@ EXAMPLES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}  # names for a s
 FOREIGN = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
 
 
-def refuse_device_mesh_call(args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-    """Raise if the arguments are those of ``init_device_mesh``, with the call of build_mesh."""
+def explain_device_mesh_call(
+    args: Sequence[object], kwargs: Mapping[str, object]
+) -> SpecError | None:
+    """Return the error if the arguments are those of ``init_device_mesh``."""
     device = args[0] if args and isinstance(args[0], str) else kwargs.get("device_type")
     if len(args) < 2 and device is None and not FOREIGN & kwargs.keys():
-        return
+        return None
     shapes = [value for value in (*args, kwargs.get("mesh_shape")) if _is_shape(value)]
     shape = tuple(shapes[0]) if shapes else ()  # type: ignore[arg-type]
     names = parse_axes(kwargs.get("mesh_dim_names") or EXAMPLES.get(len(shape), ()))
     others = {name: value for name, value in kwargs.items() if name not in FOREIGN}
-    raise SpecError(
+    return SpecError(
         "these are the arguments of torch's init_device_mesh.",
         "build_mesh takes the size of each axis by its name, and the device is that of the job.",
         fix=_translate(device, dict(zip(names, shape, strict=False)), others),

@@ -21,10 +21,10 @@ from ..arrays import Ints
 from ..call import Call
 from ..errors import CALL, Change, SpecError
 from ..text import count_noun
-from .axis_names import STANDARD, check_axes_exist, parse_axes
+from .axis_names import check_axes_exist, parse_axes
 from .layout import Layout
 from .rank_positions import RankPositions
-from .roles import gradient_axes, unknown_axes
+from .roles import STANDARD_GRADIENT_AXES, gradient_axes, unknown_axes
 from .sizes import STANDARD_AXES, check_sizes, infer_sizes, ordered_sizes, view_sizes
 
 Axes = tuple[str, ...]
@@ -87,12 +87,15 @@ class GroupPlan:
         for axes in listed:
             check_axes_exist(axes, layout.axes)
         requested = tuple(names for axes in listed if (names := _drop_absent(axes, layout)))
-        sizes = layout.sizes
-        if not sizes.keys() <= STANDARD_AXES and unknown_axes(sizes):
-            # the gradient groups are not known, so only the standard names have groups together
-            sizes = {axis: size for axis, size in sizes.items() if axis in STANDARD_AXES}
-        averaged = gradient_axes(sizes), gradient_axes(sizes, experts=True)
-        usual: list[Axes] = [(), *((axis,) for axis in layout.axes), *averaged]
+        usual: list[Axes] = [(), *((axis,) for axis in layout.axes)]
+        # beside axes of unknown role, only the standard names have groups together
+        if STANDARD_AXES.issuperset(layout.axes) or unknown_axes(layout.sizes):
+            usual += [
+                tuple([axis for axis in axes if axis in layout.axes])
+                for axes in STANDARD_GRADIENT_AXES
+            ]
+        else:
+            usual += [gradient_axes(layout.sizes), gradient_axes(layout.sizes, experts=True)]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
         axis_sets = dict.fromkeys([whole.get(axes, axes) for axes in (*usual, *requested)])
         long = {axis for axis, size in zip(layout.axes, layout.shape, strict=True) if size > 1}
@@ -128,12 +131,6 @@ class GroupPlan:
         for axes, key in self.keys.items():
             first.setdefault(key, axes)
         return tuple(GroupStep(axes, self.layout.groups(*axes)) for axes in first.values())
-
-    @property
-    def needs_group_of_one(self) -> bool:
-        """Whether an absent standard axis needs a group of one rank that no step creates."""
-        has_absent = not set(STANDARD) <= set(self.layout.axes)
-        return has_absent and () not in self.keys.values()
 
 
 def plan_groups(

@@ -382,8 +382,8 @@ class Layout:
 
     def _parse_axes(self, axes: tuple[Names, ...]) -> tuple[str, ...]:
         """Return the axes that a caller names, after a check; absent standard ones included."""
-        if len(axes) == 1 and axes[0] in self.axes:  # the usual case
-            return axes  # type: ignore[return-value]
+        if all(axis in self.axes for axis in axes) and len({*axes}) == len(axes):
+            return axes  # type: ignore[return-value]  # the usual case
         names = parse_axes(axes)
         check_axes_exist(names, self.axes)
         return names

@@ -125,8 +125,10 @@ def read_sizes(
     The axes of a mapping nest as written if one of their names is not standard, and such an axis
     needs no position. By keyword it needs one, since it may be a misspelt option.
     """
+    if sizes is None:
+        return axes, order
     merged = merge_sizes(sizes, axes)
-    if order is not None or sizes is None or not axes.keys() <= STANDARD_AXES:
+    if order is not None or not axes.keys() <= STANDARD_AXES:
         return merged, order
     mapping = [name for name in merged if name not in axes]
     written = [*mapping, *sorted(axes, key=STANDARD.index)]

@@ -20,7 +20,15 @@ from .completed import without_completed
 from .fields import world_from_launcher
 from .launcher import Launcher
 from .table import HAND_WRITTEN, matching_launchers
-from .variables import Env, first_set, first_value, raise_conflict, read_int, read_text
+from .variables import (
+    COMPLETED,
+    Env,
+    first_set,
+    first_value,
+    raise_conflict,
+    read_int,
+    read_text,
+)
 from .world import World
 
 __all__ = ["World", "detect", "detect_world"]
@@ -110,7 +118,7 @@ def _check_endpoint(options: Mapping[str, object]) -> dict[str, str | int]:
 
 def detect_world(env: Env, arguments: Mapping[str, int | str]) -> World:
     """Return the world of :func:`detect`, for arguments that have been checked."""
-    env = without_completed(env)
+    env = without_completed(env) if COMPLETED in env else env
     rows = matching_launchers(env)
     if not rows and {"rank", "world_size"} - arguments.keys():
         return _single(env, arguments)

@@ -91,14 +91,13 @@ def _enter_generation(
 
 
 def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
-    """Return the world with a store if its launcher names none, and an object that holds its port.
+    """Return the world of a rank of mpirun with a store, and an object that holds its port.
 
     Local on one node. On several nodes rank 0 broadcasts an address through MPI.
     """
-    is_unknown = world.init_method is None and None in address(world)
-    if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
-        from .one_node import store_of_one_node
+    if world.init_method or None not in address(world) or world.world_size == 1:
+        return world, None
+    from .one_node import store_of_one_node
 
-        on_one_node = store_of_one_node(world)
-        return (on_one_node, None) if on_one_node else address_by_mpi(world, deadline)
-    return world, None
+    on_one_node = store_of_one_node(world)
+    return (on_one_node, None) if on_one_node else address_by_mpi(world, deadline)

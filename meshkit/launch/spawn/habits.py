@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ...core.call import format_value
-from ...core.errors import LaunchError, SpecError
+from ...core.errors import Change, LaunchError, SpecError
 from ...core.text import count_noun
 from ..launchers.detect import detect
 from ..launchers.program import program_arguments
@@ -16,6 +16,19 @@ from ..launchers.world import World
 
 # Its keyword arguments, and their names here; None if spawn has no such choice.
 COUNTERPARTS = {"nprocs": "world_size", "join": None, "daemon": None, "start_method": None}
+
+
+def explain_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:
+    """Return the error if there are keyword arguments of ``torch.multiprocessing.spawn``."""
+    used = [name for name in kwargs if name in COUNTERPARTS]
+    if not used:
+        return None
+    renamed = {str(COUNTERPARTS[name]): kwargs[name] for name in used if COUNTERPARTS[name]}
+    return SpecError(
+        f"there is no argument {' and no argument '.join(used)}.",
+        *(f"{name} is {COUNTERPARTS[name]} here." for name in used if COUNTERPARTS[name]),
+        fix=(Change(**dict.fromkeys(used), **renamed), "."),
+    )
 
 
 def check_no_launcher(fn: Callable[..., object]) -> None:

@@ -28,7 +28,7 @@ from ...core.text import format_ranks
 from ...core.validate import parse_integer
 from ..launchers.completed import free_port
 from ..store.deadline import Time, parse_timeout
-from .habits import COUNTERPARTS, check_arguments_fit, check_no_launcher
+from .habits import check_arguments_fit, check_no_launcher, explain_arguments
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, child_environment, run_rank
 
@@ -42,7 +42,7 @@ NOTICE = 1.0
 LONGEST = 86400.0  # seconds of one wait; poll(2) overflows after 24.8 days
 
 
-@public("spawn", counterparts=COUNTERPARTS)
+@public("spawn", explain=explain_arguments)
 def spawn(
     fn: Callable[..., Result],
     world_size: int,

@@ -20,6 +20,7 @@ from ...core.arrays import Ints
 from ...core.errors import MeshkitError, SpecError
 from ...core.grid.axis_names import check_axes_exist, parse_axes
 from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
+from ...core.grid.sizes import STANDARD_AXES
 from ...core.topology.topology import Topology
 from ...launch.store.deadline import Time, format_timeout, parse_timeout
 from ...launch.torch_internals import (
@@ -134,11 +135,10 @@ def create_groups(
     new = creator.create_all(missing)
     groups |= {request.axes: new[request.key] for request in missing}
     key_of = {request.axes: request.key for request in requests}
-    used: dict[GroupKey, tuple[Axes, ...]] = {}
+    # no axis of the mesh may use the last one, only absent axes
+    used: dict[GroupKey, tuple[Axes, ...]] = dict.fromkeys(key_of.values(), ())
     for axes, plan_key in plan.keys.items():
-        used[key_of[plan_key]] = (*used.get(key_of[plan_key], ()), axes)
-    if plan.needs_group_of_one:
-        used[key_of[()]] = ()  # no axis of the mesh uses it, only absent ones
+        used[key_of[plan_key]] += (axes,)
     return Groups({axes: group for axes, group in groups.items() if group is not None}, used, new)
 
 
@@ -173,7 +173,7 @@ def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list
         description = f"meshkit {' '.join(step.axes) or 'mesh'}"
         key = plan.layout.strides(*step.axes), backend, timeout or default
         requests.append(_GroupRequest(axes, description, step.members, timeout, key))
-    if plan.needs_group_of_one:
+    if () not in plan.keys.values() and not STANDARD_AXES.issubset(plan.layout.axes):
         timeout = options.timeouts.by_key.get((), options.timeouts.default)
         members = plan.layout.grid.reshape(-1, 1)
         key = (), backend, timeout or default

@@ -31,7 +31,7 @@ from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
 from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
-from ...launch.log import log_on_rank_0
+from ...launch.log import log_line
 from ...launch.rendezvous.rendezvous import announce_init_failure
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
@@ -109,9 +109,10 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
         lambda groups: destroy_groups(groups.created),
         connects=connects_at_creation(before.fields["backend"]),
     )
-    seconds, sizes = time.monotonic() - began, plan.layout.sizes_text
-    numbers = len({*groups.by_key.values()}), len(groups.created), seconds
-    log_on_rank_0(job.world, "built a mesh: %s, %d groups, %d created, %.2f s", sizes, *numbers)
+    if job.world.rank == 0:
+        sizes, seconds = plan.layout.sizes_text, time.monotonic() - began
+        numbers = len({*groups.by_key.values()}), len(groups.created), seconds
+        log_line("built a mesh: %s, %d groups, %d created, %.2f s", sizes, *numbers)
     registry, call = proposal.registry, proposal.built_by
     return MeshGroups(
         plan,
