@@ -125,7 +125,10 @@ def wait_row(ranks: int, repeats: int) -> Row:
     """Return the row of the longest wait for a name at a TCPStore."""
     setting = Setting(ranks, "tcp", answered=False)
     ours, theirs = (
-        max(0.0, max(map(start_time, jobs)) - start_time(run_job(side, replace(setting, answered=True))))
+        max(
+            0.0,
+            max(map(start_time, jobs)) - start_time(run_job(side, replace(setting, answered=True))),
+        )
         for side, jobs in zip(("meshkit", "torch"), run_jobs(setting, repeats), strict=True)
     )
     return Row(f"start-up, {setting}, longest wait for a name", ranks, PEER, "s", ours, theirs)
