@@ -184,18 +184,18 @@ def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
     os.environ.update(setting.variables)
     ready, sizes = time.monotonic(), mesh_sizes(setting.ranks)
     pipe = wait_for_all(Path(folder), setting.ranks)
-    phases, began = Phases(), time.process_time()
+    phases, used = Phases(), time.process_time()
     groups, share, again = (join_meshkit if side == "meshkit" else join_torch)(sizes, url, phases)
     ones = {axis: torch.ones(1) for axis in sizes}
     with phases.timed("first all-reduces"):
         for axis, group in groups.items():
             dist.all_reduce(ones[axis], group=group)
-    finished, processor = time.monotonic(), time.process_time() - began
+    finished, processor = time.monotonic(), time.process_time() - used
     sums = {axis: float(total) for axis, total in ones.items()}
     dist.barrier()  # a rank that left now could keep another rank from connecting
-    second = time.monotonic()
+    began = time.monotonic()
     again()
-    second = (second, time.monotonic())
+    second = began, time.monotonic()
     dist.barrier()
     os.close(pipe)
     return RankStart(ready, finished, processor, dict(phases), share, second, sums)

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -78,16 +79,23 @@ except DeadlineExceededError:
     assert (done.returncode, done.stdout, done.stderr) == (0, "late\n", "")
 
 
-def test_a_late_result_is_passed_on_and_a_late_error_is_not() -> None:
-    for work, expected in ((lambda: 42, [42]), (lambda: 1 // 0, [])):
-        end, results = threading.Event(), list[float]()
-        with pytest.raises(DeadlineExceededError):
-            run_with_deadline(0.1, lambda: (end.wait(30), work())[1], late=results.append)
-        late = waiting_threads()  # more than one if an earlier thread is still idle
-        end.set()
-        for thread in late:
-            thread.join(10)
-        assert results == expected
+@pytest.mark.parametrize(("work", "expected"), [(lambda: 42, [42]), (lambda: 1 // 0, [])])
+def test_a_late_result_is_passed_on_and_a_late_error_is_not(
+    work: Callable[[], float], expected: list[float]
+) -> None:
+    end, results = threading.Event(), list[float]()
+
+    def wait() -> float:
+        end.wait(30)
+        return work()
+
+    with pytest.raises(DeadlineExceededError):
+        run_with_deadline(0.1, wait, late=results.append)
+    threads = waiting_threads()  # more than one if an earlier one is still idle
+    end.set()
+    for thread in threads:
+        thread.join(10)
+    assert results == expected
 
 
 def test_a_timeout_error_of_the_work_passes_through() -> None:
