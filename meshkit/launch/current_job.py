@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from .agreement.commit import commit
 from .agreement.consensus import Participants, Proposal, agree, announce_failure
-from .default_group import default_group, store_from_group, world_from_group
+from .default_group import Connections, default_group, store_from_group, world_from_group
 from .launchers.world import World
 from .store.deadline import Deadline
 from .timeouts import ARRIVAL
@@ -38,6 +38,7 @@ class Job:
         seed: the last seed of ``init``, as a number; None if it was given none.
         leave: destroys the group at the end of a spawned rank; None if someone else created it.
         counter: the number of this rank's agreement rounds by prefix; None counts in the store.
+        connections: the pairs of ranks that the default group has connected.
     """
 
     world: World
@@ -49,6 +50,7 @@ class Job:
     seed: int | None = None
     leave: Callable[[], None] | None = None
     counter: Counter[str] | None = None
+    connections: Connections = field(default_factory=Connections)
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""

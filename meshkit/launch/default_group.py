@@ -1,8 +1,18 @@
-"""Create torch's default process group, and read the world and the store of one that exists."""
+"""Create torch's default process group, and read the world and the store of one that exists.
+
+gloo connects every pair of a group when the group is created. On 256 ranks that is 255 connections
+a rank, of which most jobs use few. A large default group of meshkit therefore connects the pairs at
+distances 1, 2, 4, 8 and so on, as barriers, all-reduces, all-gathers and broadcasts use no others.
+It connects any other pair at its first use. A mesh that uses the default group as the group of axes
+connects every pair when it is built.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +23,35 @@ from ..core.errors import LaunchError
 from .device.device import accelerator
 from .launchers.detect import detect
 from .launchers.world import World
-from .torch_internals import bound_device, has_connect_timeout, set_timeout, store_of
+from .torch_internals import (
+    CONNECT_ATTEMPTS,
+    bound_device,
+    default_timeout,
+    has_connect_timeout,
+    set_timeout,
+    store_of,
+)
+
+LAZY = "TORCH_GLOO_LAZY_INIT"  # torch reads it whenever it creates a gloo group
+EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of them
+
+
+@dataclass
+class Connections:
+    """The connections of the default group, equal on every rank.
+
+    Attributes:
+        complete: whether every pair of ranks is connected.
+    """
+
+    complete: bool = True
+
+    def connect_all(self) -> None:
+        """Connect every pair of ranks. Collective over the default group."""
+        if not self.complete:
+            numbers = torch.zeros(dist.get_world_size(), dtype=torch.uint8)
+            dist.all_to_all_single(numbers.clone(), numbers)
+            self.complete = True
 
 
 def default_group() -> dist.ProcessGroup:
@@ -29,9 +67,14 @@ def create_default_group(
     store: dist.Store,
     timeout: timedelta | None,
     connect_timeout: timedelta,
-) -> None:
+) -> Connections:
     """Create torch's default group. Collective. nccl is bound to the device, to split groups."""
     connects_first = has_connect_timeout(str(world.backend))
+    is_large = world.backend == "gloo" and world.world_size > EAGER_RANKS
+    is_lazy = is_large and connects_first and LAZY not in os.environ
+    longest = max(connect_timeout * CONNECT_ATTEMPTS, timeout or default_timeout("gloo"))
+    if is_lazy:  # the first use of a pair may take as long as any other collective
+        connect_timeout = longest / CONNECT_ATTEMPTS
     options: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
     if world.backend == "mpi":  # MPI knows rank and size
         options = {}
@@ -39,7 +82,8 @@ def create_default_group(
         options["device_id"] = world.device
     try:
         first = connect_timeout if connects_first else timeout
-        dist.init_process_group(world.backend, timeout=first, **options)
+        with _variable(LAZY, "1") if is_lazy else nullcontext():
+            dist.init_process_group(world.backend, timeout=first, **options)
     except (RuntimeError, ValueError, AssertionError) as error:  # torch's own
         if dist.is_initialized():  # it failed at the very end
             dist.destroy_process_group()
@@ -56,8 +100,28 @@ def create_default_group(
             f"{world.backend} counts {rank} of {size}.",
             fix="start with the mpirun of the MPI that torch was built with.",
         )
+    if is_lazy:
+        set_timeout(default_group(), longest)
+        dist.barrier()
     if connects_first:
         set_timeout(default_group(), timeout)
+    return Connections(complete=not is_lazy)
+
+
+def destroy_default_group() -> None:
+    """Destroy the default group, if there is one. Local."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable that is not set, and remove it again."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def world_from_group(group: dist.ProcessGroup) -> World:

@@ -18,7 +18,7 @@ from ..core.version import VERSION
 from .agreement.commit import commit
 from .agreement.consensus import Proposal
 from .current_job import Job, current_job, set_current_job
-from .default_group import create_default_group
+from .default_group import create_default_group, destroy_default_group
 from .device.device import select_backend, select_device
 from .device_claim import device_claim
 from .launchers.detect import (
@@ -179,16 +179,22 @@ def join(
     world, store = participants.world, participants.store
     number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
     group_store = dist.PrefixStore("default_group", store)
-    commit(
-        Proposal("init", {}, FAILURE, stage="the end of "),
-        participants,
-        wait,
-        lambda connect: create_default_group(world, group_store, timeout, connect),
-        lambda _: dist.destroy_process_group(),
-        connects=connects_at_creation(str(world.backend)),
-    )
+    try:
+        connections = commit(
+            Proposal("init", {}, FAILURE, stage="the end of "),
+            participants,
+            wait,
+            lambda connect: create_default_group(world, group_store, timeout, connect),
+            lambda _: destroy_default_group(),
+            connects=connects_at_creation(str(world.backend)),
+        )
+    except BaseException:
+        destroy_default_group()  # if its creation still waits for a lost rank
+        raise
     counter = participants.counter
-    job = Job(world, store, timeout, wait, generation, timeout, number, shutdown, counter)
+    job = Job(
+        world, store, timeout, wait, generation, timeout, number, shutdown, counter, connections
+    )
     set_current_job(job)
     if number is not None:
         seed_all(number)

@@ -19,6 +19,9 @@ from torch.distributed.constants import default_pg_nccl_timeout, default_pg_time
 # Before torch 2.13, the connect timeout of a gloo group is also that of its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
 
+# gloo connects to each peer up to five times, each under the timeout of the group.
+CONNECT_ATTEMPTS = 5
+
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     """Return how long a collective of the group may take; None if torch does not expose it. Local.

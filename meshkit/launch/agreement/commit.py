@@ -19,13 +19,12 @@ from typing import TypeVar
 
 from ...core.errors import DisagreementError, MeshkitError
 from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
+from ..torch_internals import CONNECT_ATTEMPTS
 from .consensus import Participants, Proposal, agree, announce_failure
 from .errors import failure_report
 
 Created = TypeVar("Created")
 
-# gloo connects to each peer up to five times, each under the timeout of the group.
-CONNECT_ATTEMPTS = 5
 MIN_TIMEOUT = timedelta(seconds=10)  # a busy machine needs two seconds per attempt
 REPORT_GRACE = timedelta(seconds=3)  # for ranks that fail just before the deadline
 

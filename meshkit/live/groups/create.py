@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ...core.arrays import Ints
 from ...core.errors import MeshkitError, SpecError
 from ...core.grid.group_plan import Axes, GroupPlan
+from ...launch.current_job import Job
 from ...launch.torch_internals import (
     advance_group_counter,
     bound_device,
@@ -49,13 +50,13 @@ def check_orders(plan: GroupPlan) -> None:
 
 def create_groups(
     plan: GroupPlan,
-    rank: int,
+    job: Job,
     options: GroupOptions,
     registry: GroupRegistry,
     connect_timeout: timedelta,
 ) -> Groups:
     """Create the missing groups of a plan. Collective over the default group."""
-    creator = _Creator.read(rank, options, connect_timeout)
+    creator = _Creator.read(job.world.rank, options, connect_timeout)
     requests = _list_requests(plan, options, creator.backend)
     groups: dict[Axes, dist.ProcessGroup | None] = {}
     missing: list[_GroupRequest] = []
@@ -63,8 +64,12 @@ def create_groups(
         provenance, group = registry.find(request.key)
         if provenance == "default" and not creator.is_default_group(request):
             missing.append(request)
+        elif provenance == "default":
+            groups[request.axes] = dist.group.WORLD
+            if len(request.axes) == 1:  # the group of an axis, too
+                job.connections.connect_all()
         else:
-            groups[request.axes] = dist.group.WORLD if provenance == "default" else group
+            groups[request.axes] = group
     new = creator.create_all(missing)
     groups |= {request.axes: new[request.key] for request in missing}
     key_of = {request.axes: request.key for request in requests}

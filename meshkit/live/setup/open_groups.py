@@ -45,15 +45,13 @@ def _create(
 
     An error quotes the call, for the ranks to which it is reported.
     """
-    if warning is not None:
-        raise warning
     job, registry = proposal.job, proposal.registry
     created: tuple[dist.ProcessGroup, ...] = ()
     try:
-        groups = create_groups(
-            proposal.plan, job.world.rank, proposal.options, registry, connect_timeout
-        )
+        groups = create_groups(proposal.plan, job, proposal.options, registry, connect_timeout)
         created = groups.created
+        if warning is not None:
+            raise warning
         if registry.external_groups:
             from .external import check_same_groups
 
