@@ -24,10 +24,12 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.agreement.consensus import ALL, Participants, Proposal, agree
+from meshkit.launch.agreement.consensus import agree
+from meshkit.launch.agreement.proposal import Participants, Proposal
+from meshkit.launch.agreement.verdict import ALL
 from meshkit.launch.store import deadline as stores
 from meshkit.launch.store.deadline import Deadline, run_with_deadline
-from meshkit.launch.store.keys import DECISION, generation_store
+from meshkit.launch.store.keys import DECISION, GENERATION
 
 from .agreement import count_store_calls
 from .harness import Goal, Row, single
@@ -88,7 +90,7 @@ def check_in(ranks: int) -> tuple[float, int, set[int]]:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     world = replace(meshkit.detect({}), world_size=ranks, init_method=None)
     sizes = plan_of(ranks).layout.sizes
-    generation = generation_store(store, 1)
+    generation = dist.PrefixStore(GENERATION.format(1), store)
     request = {"sizes": str(sizes), "ranks": f"0-{ranks}", "backend": "gloo"}
     proposal = Proposal("build_mesh", request, "ranks disagree.")
     began = time.monotonic()

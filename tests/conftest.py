@@ -17,8 +17,8 @@ settings.load_profile("shared")
 
 preload("tests.preloaded")
 
-# A script, nohup and some CI systems start a background process with SIGINT ignored, and its children
-# inherit that. Tests send SIGINT to their jobs.
+# A script, nohup and some CI systems start a background process with SIGINT ignored. Its children
+# inherit that, and tests send SIGINT to their jobs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

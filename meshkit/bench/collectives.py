@@ -27,10 +27,6 @@ def num_distinct(group_size: int) -> tuple[int, int]:
 
     The largest input is one less than their product, so every sum, also of a part of the members,
     is below 2^24. Above 1,198,372 members a sum may be larger.
-
-    Example:
-        >>> [num_distinct(size) for size in (2, 2156, 2157, 16384, 65536, 1048576)]
-        [(31, 251), (31, 251), (31, 31), (31, 31), (7, 17), (3, 5)]
     """
     exact = (
         (ranks, positions)
@@ -131,16 +127,10 @@ def _send_recv(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: 
 
 @dataclass(frozen=True)
 class Collective:
-    """The torch call of a collective, and its expected output.
+    """The torch call of a collective, and its expected output."""
 
-    Attributes:
-        begin: begins the call, with (output, source, group, async_op), and returns works to wait
-            for. Without ``async_op`` the call itself waits, if it can.
-        expected: the expected output, from (members, group rank, items).
-    """
-
-    begin: Begin
-    expected: Callable[[Sequence[int], int, int], Tensor]
+    begin: Begin  # (output, source, group, async_op) to works; waits itself without ``async_op``
+    expected: Callable[[Sequence[int], int, int], Tensor]  # (members, group rank, items)
 
 
 COLLECTIVES = {
@@ -155,23 +145,14 @@ COLLECTIVES = {
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A collective on one group with its tensors, which can be called repeatedly.
-
-    Attributes:
-        op: name of the collective.
-        members: ranks of the group, in its order.
-        items: size of the total array.
-        group: the process group.
-        source: input of this rank.
-        out: output of this rank.
-    """
+    """A collective on one group with its tensors, which can be called repeatedly."""
 
     op: str
-    members: Sequence[int]
-    items: int
+    members: Sequence[int]  # ranks of the group, in its order
+    items: int  # of the total array
     group: dist.ProcessGroup
-    source: Tensor
-    out: Tensor
+    source: Tensor  # input of this rank
+    out: Tensor  # output of this rank
 
     def begin(self, async_op: bool = True) -> Works:
         """Begin the call. Without ``async_op``, wait for it if the call itself can."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 SAME_SIGNAL = 1.0  # seconds: a launcher forwards the signal that the terminal has already sent
 
@@ -29,12 +29,7 @@ class Interruption:
         self._previous = signal.signal(signal.SIGINT, self._set)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         signal.signal(signal.SIGINT, self._previous)
 
     def __bool__(self) -> bool:

@@ -18,10 +18,7 @@ import torch
 def time_calls(
     call: Callable[[], None], warm_up: int, calls: int, device: torch.device
 ) -> list[float]:
-    """Return the seconds of each call on this rank. Collective as the call is.
-
-    The calls follow each other directly. The warm-up calls bring the ranks of a group into step.
-    """
+    """Return the seconds of each call on this rank, made at once after the warm-up calls."""
     for _ in range(warm_up):
         call()
     timed = _by_events if device.type == "cuda" else _by_clock

@@ -48,20 +48,12 @@ class StopSweep(Exception):
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """How to measure.
+    """How to measure."""
 
-    Attributes:
-        warm_up: calls before the timed ones.
-        iters: timed calls, 2 or more. There are fewer of both, but at least 2 timed ones, if they
-            would take more than a quarter of ``timeout``.
-        timeout: seconds that a collective may take.
-        max_alone: groups of a target that are measured alone at most; None means all.
-    """
-
-    warm_up: int
-    iters: int
-    timeout: float
-    max_alone: int | None = None
+    warm_up: int  # calls before the timed ones
+    iters: int  # timed calls, 2 or more; fewer if they would exceed ``SHARE`` of ``timeout``
+    timeout: float  # seconds that a collective may take
+    max_alone: int | None = None  # groups of a target that are measured alone at most; None: all
 
     def num_calls(self, slowest: float) -> NumCalls:
         """Return the warm-up and timed calls that fit into a quarter of the timeout."""
@@ -71,33 +63,17 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A mesh to be measured.
+    """A mesh to be measured."""
 
-    Attributes:
-        mesh: with groups for all targets.
-        device: device of the tensors.
-        hosts: rank to its host name.
-        options: how to measure.
-        stop: whether this rank was interrupted.
-        on_case: called with each case before it is measured.
-    """
-
-    mesh: Mesh
+    mesh: Mesh  # with groups for all targets
     device: torch.device
-    hosts: Mapping[int, str]
+    hosts: Mapping[int, str]  # rank to its host name
     options: SweepOptions
-    stop: Callable[[], bool]
-    on_case: Callable[[Case], None]
+    stop: Callable[[], bool]  # whether this rank was interrupted
+    on_case: Callable[[Case], None]  # called with each case before it is measured
 
     def run(self, cases: Sequence[Case]) -> list[Measurement]:
-        """Measure all cases, or those before a Ctrl-C. Collective over the mesh.
-
-        Every rank gets the same measurements.
-
-        Cost:
-            Five small collectives over the mesh per case at most, and one more per group that is
-            measured alone.
-        """
+        """Measure all cases, or those before a Ctrl-C; the same on every rank. Collective."""
         measurements: list[Measurement] = []
         current = ""
         try:

@@ -12,43 +12,25 @@ NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a command.
+    """The outcome of a command."""
 
-    Attributes:
-        text: the text for stdout; an empty text is not printed.
-        ok: whether every check passed. The exit code is 0, or 1 if not.
-        interrupted: whether a Ctrl-C ended the command early. The exit code is then 130.
-    """
-
-    text: str
-    ok: bool = True
-    interrupted: bool = False
+    text: str  # text for stdout; an empty text is not printed
+    ok: bool = True  # whether every check passed; the exit code is 0, or 1 if not
+    interrupted: bool = False  # by Ctrl-C; the exit code is then 130
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the console script.
+    """A command of the console script."""
 
-    Attributes:
-        name: the word after ``meshkit``.
-        help: one line of help.
-        add_options: adds the options of the command to a parser.
-        run: returns the result for the parsed options.
-    """
-
-    name: str
-    help: str
-    add_options: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], Result]
+    name: str  # word after ``meshkit``
+    help: str  # one line of help
+    add_options: Callable[[ArgumentParser], None]  # adds the options of the command to a parser
+    run: Callable[[Namespace], Result]  # returns the result for the parsed options
 
 
 def to_ascii(text: str, also: str = "") -> str:
-    r"""Return a text with all characters escaped that a terminal might not show.
-
-    Example:
-        >>> print(to_ascii("h\u00f4te"))
-        h\xf4te
-    """
+    """Return a text with all characters escaped that a terminal might not show."""
     return NOT_ASCII.sub(lambda match: match[0] if match[0] in also else _escape(match[0]), text)
 
 

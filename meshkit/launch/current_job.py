@@ -6,20 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from .agreement.commit import commit
-from .agreement.consensus import Participants, Proposal, agree, announce_failure
+from .agreement.consensus import agree, announce_failure
+from .agreement.proposal import Participants, Proposal
 from .default_group import Connections, default_group, store_from_group, world_from_group
 from .launchers.world import World
-from .store.deadline import Deadline
-from .timeouts import ARRIVAL
+from .store.deadline import ARRIVAL, Deadline
 from .torch_internals import timeout_of
-
-Created = TypeVar("Created")
 
 
 @dataclass(frozen=True)
@@ -73,21 +70,6 @@ class Job:
         if participants is None:
             return 0
         return agree(proposal, participants, Deadline.after(self.arrival_timeout))
-
-    def commit(
-        self,
-        proposal: Proposal,
-        create: Callable[[timedelta], Created],
-        undo: Callable[[Created], None],
-        *,
-        connects: bool,
-    ) -> Created:
-        """Return the result of ``create``, once every rank has created it. Collective.
-
-        Arguments and errors are those of :func:`~meshkit.launch.agreement.commit.commit`.
-        """
-        timeout = self.arrival_timeout
-        return commit(proposal, self.participants(), timeout, create, undo, connects=connects)
 
     def announce_failure(self, proposal: Proposal, error: BaseException) -> None:
         """Report to the other ranks, in their next round, that this rank's own call failed. Local.

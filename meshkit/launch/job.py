@@ -15,12 +15,13 @@ import torch.distributed as dist
 from ..core.call import drop_none, public
 from ..core.errors import LaunchError, format_error
 from ..core.version import VERSION
-from .agreement.commit import commit
-from .agreement.consensus import Proposal
+from .agreement.claims import Claim, Claimant
+from .agreement.consensus import commit
+from .agreement.proposal import Proposal
 from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group, destroy_default_group
-from .device.device import select_backend, select_device
-from .device_claim import device_claim
+from .device.accelerators import can_share_device
+from .device.device import backend_for, device_uuid, select_backend, select_device
 from .launchers.detect import (
     allocation_without_srun,
     check_arguments,
@@ -31,8 +32,7 @@ from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .rendezvous.rendezvous import rendezvous
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
-from .store.deadline import Deadline
-from .timeouts import ARRIVAL, Time, format_timeout, parse_timeout
+from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
@@ -217,6 +217,26 @@ def _init_proposal(
     }
     hosts = partial(job_hosts, os.environ, world.launcher)
     return Proposal("init", fields, DISAGREEMENT, device_claim(world), expected_hosts=hosts)
+
+
+def device_claim(world: World) -> tuple[Claim, ...]:
+    """Return the claim on this rank's device, or none if the backend lets ranks share it."""
+    device = world.device or torch.device("cpu")
+    kind = backend_for(str(world.backend), device.type)
+    uuid = device_uuid(device) if device.type != "cpu" else None
+    if uuid is None or can_share_device(device.type, kind):
+        return ()
+
+    def conflict(first: Claimant, second: Claimant) -> LaunchError:
+        return LaunchError(
+            f"ranks {first.rank} and {second.rank} use one device, and {kind} needs one "
+            "device per rank.",
+            f"Both compute on {device.type} {uuid}: {first}, {second}.",
+            fix="start one rank per device, or give each its own: device='cuda:<local rank>', or "
+            "CUDA_VISIBLE_DEVICES; or init(backend='gloo').",
+        )
+
+    return (Claim(f"device/{uuid}", str(world.rank), conflict),)
 
 
 def _reseed(job: Job, seed: int | str) -> None:

@@ -12,9 +12,9 @@ from ..core.errors import Change, DisagreementError, SpecError
 from ..core.validate import parse_integer
 from .agreement.broadcast import broadcast_from_rank_0
 from .agreement.claims import Claimant
-from .agreement.consensus import Participants
+from .agreement.proposal import Participants
+from .store.check_in import ProcessIdentity
 from .store.deadline import STORE_GRACE, Deadline, store_call
-from .store.process import ProcessIdentity
 
 SHARED = "shared"
 SAME_SEED = "pass the same seed on every rank, or seed='shared', which rank 0 draws for all."
@@ -43,7 +43,7 @@ def compare_seed(participants: Participants | None, seed: Seed) -> int:
     if participants is None:
         return 0
     store, world = participants.store, participants.world
-    own = Claimant(world.rank, repr(seed), ProcessIdentity.current())
+    own = Claimant(world.rank, repr(seed), ProcessIdentity())
 
     def compare() -> tuple[int, Claimant]:
         call_id = int(store.add(f"seeds/calls/{world.rank}", 1))

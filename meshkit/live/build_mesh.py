@@ -9,17 +9,15 @@ from ..core.arrays import Ints
 from ..core.call import Call, public
 from ..core.grid.group_plan import GroupPlan, plan_groups
 from ..core.grid.sizes import merge_sizes
-from ..core.topology.crossing_policy import check_policies
 from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
 from ..launch.job import identify, join
-from ..launch.timeouts import Time, parse_timeout
-from .groups.create import check_orders
-from .groups.options import GroupOptions, GroupTimeouts
-from .groups.registry import GroupRegistry
-from .mesh import Mesh, open_mesh
-from .setup.proposal import MeshProposal, announcing_failure
+from ..launch.store.deadline import Time, parse_timeout
+from .groups.create import GroupOptions, GroupTimeouts, check_orders
+from .groups.mesh_groups import GroupRegistry
+from .mesh import Mesh
+from .setup.proposal import MeshProposal, announcing_failure, open_groups
 
 
 @public("build_mesh")
@@ -126,7 +124,11 @@ def build_mesh(
         wait = parse_timeout("arrival_timeout", arrival_timeout) or timeouts.default
         backend = None if backend is None else check_backend(backend)
         on_one_node = [axis for axis in within or () if axis not in (across or ())]
-        policies = check_policies(plan.layout, crossing, within=on_one_node)
+        policies: dict[str, str] = {}
+        if crossing is not None or on_one_node or plan.keys.get(("tp",)):  # the axes that may warn
+            from ..core.topology.crossing_policy import check_policies
+
+            policies = check_policies(plan.layout, crossing, within=on_one_node)
         if place is not False:
             from .setup.hosts import check_place
 
@@ -136,7 +138,9 @@ def build_mesh(
     group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
     proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
-    return open_mesh(proposal if place is False else _place(proposal))
+    if place is not False:
+        proposal = _place(proposal)
+    return Mesh(proposal, open_groups(proposal))
 
 
 def _place(proposal: MeshProposal) -> MeshProposal:
@@ -147,8 +151,9 @@ def _place(proposal: MeshProposal) -> MeshProposal:
     from ..core.topology.placement import placed
     from .setup.hosts import find_topology
 
-    topology = find_topology(proposal)
-    with announcing_failure(proposal.job.world, proposal.built_by):
+    place, job = proposal.options.place, proposal.job
+    topology = find_topology(place, proposal.before_creation(), job)
+    with announcing_failure(job.world, proposal.built_by):
         layout = placed(proposal.plan.layout, topology).layout
         plan = GroupPlan.of(layout, proposal.plan.requested)
         check_orders(plan)

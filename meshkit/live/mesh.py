@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -17,13 +18,10 @@ from ..core.grid.axis_names import DEFAULT_DATA_AXES
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
 from ..core.text import format_sizes
-from ..launch.current_job import Job
-from ..launch.timeouts import Time
+from ..launch.store.deadline import Time
 from .groups.mesh_groups import MeshGroups
-from .groups.options import GroupOptions
 from .setup.close import close_mesh
-from .setup.open_groups import open_groups
-from .setup.proposal import MeshProposal
+from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
 if TYPE_CHECKING:
@@ -44,37 +42,29 @@ if TYPE_CHECKING:
 Sample = TypeVar("Sample")
 
 
+@dataclass(eq=False, repr=False)
 class Mesh:
     """The mesh of one process: its rank, its peers, and the process groups that they share.
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
     ``view``, ``barrier``, ``agree``, ``verify``, ``check_batch`` and ``token_weights``
     communicate. ``with`` closes the mesh at the end.
-
-    Args:
-        job: the job in which it was built, with the arrival timeout of this mesh.
-        options: the options of its groups.
-        groups: the groups of this rank, with the plan and the registry of the mesh.
     """
 
-    def __init__(self, job: Job, options: GroupOptions, groups: MeshGroups) -> None:
-        self._layout = groups.plan.layout
-        self._rank = groups.rank
-        self._job = job
-        self._options = options
-        self._groups = groups
+    _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
+    _groups: MeshGroups  # those of this rank, with the plan and the registry of the mesh
 
     # -------------------------------------------------------------------- the grid
 
     @property
     def layout(self) -> Layout:
         """The grid of ranks."""
-        return self._layout
+        return self._groups.plan.layout
 
     @property
     def rank(self) -> int:
         """The global rank of this process."""
-        return self._rank
+        return self._groups.rank
 
     @property
     def coordinate(self) -> dict[str, int]:
@@ -103,7 +93,7 @@ class Mesh:
         Raises:
             UnknownAxisError: if the mesh does not have an axis.
         """
-        return self._layout.size(*axes)
+        return self.layout.size(*axes)
 
     @public("mesh.group_rank")
     def group_rank(self, *axes: str) -> int:
@@ -146,7 +136,7 @@ class Mesh:
             UnknownAxisError: if the mesh does not have the axis.
             CoordinateError: on a rank outside the mesh, or if ``shift`` is no int.
         """
-        return self._layout.neighbor(self._rank, axis, shift, wrap=wrap)
+        return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
     @public("mesh.ring")
     def ring(self, axis: str) -> Ints:
@@ -243,7 +233,8 @@ class Mesh:
         """
         from .setup.external import propose_from_groups
 
-        return open_mesh(propose_from_groups(layout, groups))
+        proposal = propose_from_groups(layout, groups)
+        return cls(proposal, open_groups(proposal))
 
     @classmethod
     @public("Mesh.from_device_mesh")
@@ -259,7 +250,8 @@ class Mesh:
         """
         from .setup.external import propose_from_device_mesh
 
-        return open_mesh(propose_from_device_mesh(device_mesh))
+        proposal = propose_from_device_mesh(device_mesh)
+        return cls(proposal, open_groups(proposal))
 
     @public("mesh.view")
     def view(
@@ -301,7 +293,9 @@ class Mesh:
         from .setup.view import propose_view
 
         request = sizes, axes, order, groups, timeout, arrival_timeout
-        return open_mesh(propose_view(self._groups, self._job, self._options, *request))
+        job, options = self._proposal.job, self._proposal.options
+        proposal = propose_view(self._groups, job, options, *request)
+        return Mesh(proposal, open_groups(proposal))
 
     # -------------------------------------------------------------------- data
 
@@ -335,7 +329,7 @@ class Mesh:
             BatchError: if they do not divide, with the nearest batches that do.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
         """
-        from .data.mesh_data import plan_rank_batch
+        from .data.data_index import plan_rank_batch
 
         return plan_rank_batch(
             self._groups,
@@ -370,7 +364,7 @@ class Mesh:
                 group was not requested.
             UnknownAxisError: if the mesh does not have an axis.
         """
-        from .data.mesh_data import weigh_tokens
+        from .data.data_index import weigh_tokens
 
         return weigh_tokens(self._groups, counts, axes, self._device)
 
@@ -448,7 +442,7 @@ class Mesh:
             ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
         """
         from ..core.data.epoch import SampleOrder
-        from .data.mesh_data import sample
+        from .data.data_index import sample
 
         return sample(self._groups, dataset, plan, SampleOrder(shuffle, seed, epoch, tail))
 
@@ -482,7 +476,7 @@ class Mesh:
         Example:
             ``mesh.check_batch(next(iter(loader)))``
         """
-        from .data.mesh_data import compare_batches
+        from .data.data_index import compare_batches
 
         compare_batches(self._groups, batch, data, self._device)
 
@@ -519,7 +513,7 @@ class Mesh:
         Example:
             ``mesh.sequence(4096, order="zigzag").take(tokens)``
         """
-        from .data.mesh_data import shard_sequence
+        from .data.data_index import shard_sequence
 
         return shard_sequence(self._groups, length, axes, order, pad, self._device)
 
@@ -551,7 +545,7 @@ class Mesh:
         from ..core.data.random_streams import compute_seed, select_coordinate
         from .data.rng import base_seed
 
-        number = base_seed(self._job.seed) if base is None else base
+        number = base_seed(self._proposal.job.seed) if base is None else base
         return compute_seed(number, "", select_coordinate(self.layout, self.rank, vary))
 
     @cached_property
@@ -563,7 +557,7 @@ class Mesh:
         """
         from .data.rng import RandomStreams, base_seed
 
-        base = partial(base_seed, self._job.seed)  # no method of the mesh: avoids a cycle
+        base = partial(base_seed, self._proposal.job.seed)  # no method of the mesh: avoids a cycle
         return RandomStreams(self.layout, self.rank, self._device.type, base)
 
     # -------------------------------------------------------------------- checks and failures
@@ -588,7 +582,7 @@ class Mesh:
         """
         from .guard.mesh_guard import wait_at_barrier
 
-        wait_at_barrier(self._groups, self._job, axes, timeout)
+        wait_at_barrier(self._groups, self._proposal.job, axes, timeout)
 
     @public("mesh.guard")
     def guard(self, *, timeout: Time | None = None) -> AbstractContextManager[None]:
@@ -615,7 +609,7 @@ class Mesh:
         """
         from .guard.mesh_guard import guard_mesh
 
-        return guard_mesh(self._groups, self._job, self._guard_state, timeout)
+        return guard_mesh(self._groups, self._proposal.job, self._guard_state, timeout)
 
     @public("mesh.verify")
     def verify(self, *, timeout: Time | None = None) -> Verification:
@@ -640,7 +634,9 @@ class Mesh:
         """
         from .guard.mesh_guard import verify_mesh
 
-        return verify_mesh(self._groups, self._job, self._guard_state, timeout, self._device)
+        return verify_mesh(
+            self._groups, self._proposal.job, self._guard_state, timeout, self._device
+        )
 
     @public("mesh.agree")
     def agree(self, what: str, value: object) -> None:
@@ -661,7 +657,7 @@ class Mesh:
         """
         from .setup.agree_on_value import agree_on_value
 
-        agree_on_value(self._groups, self._job, what, value)
+        agree_on_value(self._groups, self._proposal.job, what, value)
 
     @public("mesh.close")
     def close(self) -> None:
@@ -677,7 +673,7 @@ class Mesh:
             RankTimeoutError: on NCCL, if ranks are missing; the groups are then aborted.
             DisagreementError: on NCCL, if a rank makes another call.
         """
-        close_mesh(self._groups, self._job, failed=False)
+        close_mesh(self._groups, self._proposal.job, failed=False)
 
     @public("with mesh")
     def __enter__(self) -> Mesh:
@@ -690,7 +686,7 @@ class Mesh:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        close_mesh(self._groups, self._job, failed=error is not None)
+        close_mesh(self._groups, self._proposal.job, failed=error is not None)
 
     def __repr__(self) -> str:
         position = f": {format_sizes(self.coordinate)}" if self.inside else " is outside"
@@ -710,20 +706,4 @@ class Mesh:
     @property
     def _device(self) -> torch.device:
         """The device of tensors in a collective."""
-        return self._job.world.device or torch.device("cpu")
-
-
-def open_mesh(proposal: MeshProposal) -> Mesh:
-    """Agree on a proposed mesh and create its groups. Collective over the world.
-
-    ``build_mesh``, ``view``, ``from_groups`` and ``from_device_mesh`` share it.
-
-    Args:
-        proposal: the mesh that this rank proposes.
-
-    Raises:
-        DisagreementError: if ranks differ; the same on every rank, and no group is created.
-        SpecError: if an axis crosses nodes against its policy; the same on every rank.
-        RankTimeoutError: if ranks are missing. The groups created so far are destroyed.
-    """
-    return Mesh(proposal.job, proposal.options, open_groups(proposal))
+        return self._proposal.job.world.device or torch.device("cpu")

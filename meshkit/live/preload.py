@@ -9,7 +9,7 @@ def preload_mesh() -> None:
     """Let spawned ranks start with the modules of a mesh imported. Local; imports nothing here."""
     modules = (
         "build_mesh",
-        "data.mesh_data",
+        "data.data_index",
         "guard.mesh_guard",
         "setup.external",
         "setup.hosts",

@@ -32,7 +32,7 @@ from pathlib import Path
 from ..core.call import public
 from ..launch.spawn.start_method import context_for, start_process
 from ..launch.spawn.worker import child_environment, set_up_worker
-from ..launch.store.process import process_stat
+from ..launch.store.rank_lease import process_stat
 from ..live.preload import preload_mesh
 
 POLL_INTERVAL = 0.05  # seconds between two checks of the processes

@@ -35,7 +35,10 @@ def axis_names() -> st.SearchStrategy[str]:
     return st.sampled_from(STANDARD) | st.from_regex(_NAME, fullmatch=True).filter(_is_legal)
 
 
-def sizes(*, max_ranks: int = 64, max_axes: int = 4) -> st.SearchStrategy[dict[str, int]]:
+@st.composite
+def sizes(  # noqa: D417  # hypothesis passes draw
+    draw: st.DrawFn, *, max_ranks: int = 64, max_axes: int = 4
+) -> dict[str, int]:
     """Return sizes by axis name: standard and other names in any order, sizes of 1 included.
 
     Args:
@@ -47,12 +50,19 @@ def sizes(*, max_ranks: int = 64, max_axes: int = 4) -> st.SearchStrategy[dict[s
         >>> find(sizes(), lambda sizes: len(sizes) == 2)
         {'pp': 1, 'dp': 1}
     """
-    return _sizes(max_ranks, max_axes)
+    names = draw(st.lists(axis_names(), min_size=1, max_size=max_axes, unique=True))
+    limit, numbers = max_ranks, []
+    for _ in names[1:]:
+        numbers.append(draw(st.integers(1, math.isqrt(limit))))
+        limit //= numbers[-1]
+    numbers.append(draw(st.integers(1, limit)))
+    return dict(zip(names, draw(st.permutations(numbers)), strict=True))
 
 
-def layouts(
-    *, max_ranks: int = 64, max_axes: int = 4, with_ranks: bool = False
-) -> st.SearchStrategy[Layout]:
+@st.composite
+def layouts(  # noqa: D417
+    draw: st.DrawFn, *, max_ranks: int = 64, max_axes: int = 4, with_ranks: bool = False
+) -> Layout:
     """Return layouts.
 
     Args:
@@ -69,7 +79,12 @@ def layouts(
         ...     assert all(layout.rank(**layout.coordinate(rank)) == rank for rank in layout.ranks)
         >>> each_rank_has_a_coordinate()
     """
-    return _layouts(max_ranks, max_axes, with_ranks)
+    axis_sizes = draw(sizes(max_ranks=max_ranks, max_axes=max_axes))
+    ranges = _ranges(math.prod(axis_sizes.values()))
+    explicit = draw(st.none() | ranges if with_ranks else st.none())
+    if explicit is None or draw(st.booleans()):
+        return Layout(ranks=explicit, **axis_sizes)
+    return Layout(ranks=_shuffle(explicit, draw(st.integers(0, 2**32 - 1))), **axis_sizes)
 
 
 def coordinates(layout: Layout) -> st.SearchStrategy[dict[str, int]]:
@@ -156,27 +171,6 @@ def _is_legal(name: str) -> bool:
     except SpecError:
         return False
     return True
-
-
-@st.composite
-def _sizes(draw: st.DrawFn, max_ranks: int, max_axes: int) -> dict[str, int]:
-    names = draw(st.lists(axis_names(), min_size=1, max_size=max_axes, unique=True))
-    limit, numbers = max_ranks, []
-    for _ in names[1:]:
-        numbers.append(draw(st.integers(1, math.isqrt(limit))))
-        limit //= numbers[-1]
-    numbers.append(draw(st.integers(1, limit)))
-    return dict(zip(names, draw(st.permutations(numbers)), strict=True))
-
-
-@st.composite
-def _layouts(draw: st.DrawFn, max_ranks: int, max_axes: int, with_ranks: bool) -> Layout:
-    sizes = draw(_sizes(max_ranks, max_axes))
-    ranges = _ranges(math.prod(sizes.values()))
-    ranks = draw(st.none() | ranges if with_ranks else st.none())
-    if ranks is None or draw(st.booleans()):
-        return Layout(ranks=ranks, **sizes)
-    return Layout(ranks=_shuffle(ranks, draw(st.integers(0, 2**32 - 1))), **sizes)
 
 
 @st.composite

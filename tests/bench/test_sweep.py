@@ -222,6 +222,7 @@ def test_where_one_is_asked_to_stop_all_leave_with_what_there_is() -> None:
         assert [case.target.name for case in told] == ["dp", "sp"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "limit"), [("hangs", 1.0), ("dies", 20.0)])
 def test_a_rank_that_goes_is_named_in_time(fault: str, limit: float) -> None:
     given = {"dp": 2, "sp": 2}, ["broadcast"], ["dp", "sp"], [64], fault, limit
@@ -235,6 +236,7 @@ def test_a_rank_that_goes_is_named_in_time(fault: str, limit: float) -> None:
     assert all(during in text for text in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "innocent"), [("dp", "in all_reduce over dp, "), ("dp+sp", "in wait over ")]
 )

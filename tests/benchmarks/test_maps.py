@@ -63,6 +63,7 @@ def test_a_peer_returns_the_position_on_the_same_grid(position: Callable[..., An
     assert groups == [[0, 8, 16], [8, 12], [8, 9, 10, 11]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("barely_timed")
 def test_every_work_has_a_row_for_every_peer() -> None:
     rows = maps.run(quick=True)

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.placement import NoHostsError, measure
 
 
+@pytest.mark.slow
 def test_tp_is_faster_within_hosts() -> None:
     try:
         times = measure(repeats=1, ranks=4)

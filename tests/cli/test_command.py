@@ -8,6 +8,7 @@ from meshkit.cli.command import to_ascii
 def test_characters_that_the_terminal_can_show_are_kept() -> None:
     assert to_ascii("─ │ \u2713", "─│") == "─ │ \\u2713"
     assert to_ascii("─") == "\\u2500"
+    assert to_ascii("h\u00f4te") == "h\\xf4te"
 
 
 def test_ascii_text_is_kept() -> None:

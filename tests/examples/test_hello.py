@@ -45,6 +45,7 @@ def test_as_one_process() -> None:
     assert greets(line, 0, 1, "single")
 
 
+@pytest.mark.slow
 def test_under_torchrun() -> None:
     lines = run("-m", "torch.distributed.run", "--nproc-per-node", "2", str(HELLO))
     assert len(lines) == 2

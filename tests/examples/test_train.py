@@ -131,6 +131,7 @@ def test_under_torchrun_it_prints_the_mesh_the_plan_and_what_it_learnt() -> None
     assert float(after) < float(before) - 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_ranks_at_the_same_step() -> None:
     job = torchrun("--dp", "2", "--tp", "1", "--steps", "100000", "--seq", "32", "--dim", "32")
     assert job.stdout is not None

@@ -9,10 +9,11 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.agreement.consensus import Proposal
+from meshkit.launch.agreement.consensus import commit
+from meshkit.launch.agreement.proposal import Proposal
 from meshkit.launch.current_job import Job, current_job, require_job, set_current_job
 from meshkit.launch.launchers.world import World
-from meshkit.launch.timeouts import ARRIVAL
+from meshkit.launch.store.deadline import ARRIVAL
 
 WORLD = World(0, 2, 0, None, None, None, None, None, "hand-written")
 PROPOSAL = Proposal("build_mesh", {"sizes": "dp=2"}, "ranks disagree.")
@@ -65,6 +66,8 @@ def test_without_a_store_a_rank_waits_for_no_other_rank() -> None:
     assert job.participants() is None
     assert job.agree(PROPOSAL) == 0
     undone: list[int] = []
-    assert job.commit(PROPOSAL, lambda connect: 7, undone.append, connects=True) == 7
+    participants, wait = job.participants(), job.arrival_timeout
+    created = commit(PROPOSAL, participants, wait, lambda _: 7, undone.append, connects=True)
+    assert created == 7
     job.announce_failure(PROPOSAL, ValueError("x"))
     assert undone == []

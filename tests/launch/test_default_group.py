@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import default_group
-from meshkit.launch.agreement.commit import MIN_TIMEOUT
+from meshkit.launch.agreement.consensus import MIN_TIMEOUT
 from meshkit.launch.current_job import require_job
 from meshkit.testing.faults import Strike, play
 from tests.live.resources import descriptors

@@ -155,6 +155,7 @@ def test_a_missing_rank_is_named_within_the_deadline(over: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_missing_rank_0_that_hosts_the_store_is_named() -> None:
     method = tcp_url()
     results = meshkit.spawn(one_never_joins, 3, (1.5, 0, method), timeout=60)
@@ -228,7 +229,8 @@ def invalid_arguments_of_other_libraries() -> list[str]:
     except meshkit.LaunchError as error:
         errors.append(str(error).splitlines()[0])
     fields = {name for name in world.__dataclass_fields__ if getattr(world, name) is not None}
-    errors.append(str(sorted(fields - world.sources.keys() - {"launcher", "sources"})))
+    texts = {"launcher", "sources", "size_evidence"}
+    errors.append(str(sorted(fields - world.sources.keys() - texts)))
     return errors
 
 

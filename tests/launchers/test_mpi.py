@@ -116,6 +116,7 @@ def test_mpi4py_of_another_mpi_raises(tmp_path: Path) -> None:
     assert "in which this is rank 0 of 1; MPI4PY_MPIABI=" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
     require_programs("openmpi-bin", OPEN_MPI[0])
     code = (

@@ -23,6 +23,7 @@ def test_one_node(tmp_path: Path) -> None:
     assert all(record["node"] == [0, 1] for record in records)
 
 
+@pytest.mark.slow
 def test_two_nodes(tmp_path: Path) -> None:
     """Each node is a network namespace with its own address and host name."""
     folder = tmp_path / "out"
@@ -59,6 +60,7 @@ meshkit.shutdown()
 """
 
 
+@pytest.mark.slow
 def test_a_restart_ignores_the_keys_of_the_first_attempt(tmp_path: Path) -> None:
     script, folder = tmp_path / "script.py", tmp_path / "out"
     script.write_text(RESTARTS)

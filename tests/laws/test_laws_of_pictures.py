@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshkit import Layout
-from meshkit.core.draw.grid_text import draw_grid
 from meshkit.testing import layouts, ranks
+from tests.core.draw.grids import draw_grid
 from tests.laws.derivations import law
 
 

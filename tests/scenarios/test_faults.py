@@ -24,11 +24,11 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch import job
-from meshkit.launch.agreement.commit import MIN_TIMEOUT, REPORT_GRACE
-from meshkit.launch.current_job import Job
+from meshkit.launch.agreement.consensus import MIN_TIMEOUT, REPORT_GRACE, commit
 from meshkit.launch.store.deadline import STORE_GRACE
 from meshkit.live.groups import create
 from meshkit.live.guard import guard, roll_call
+from meshkit.live.setup import proposal
 from meshkit.testing.faults import Played, Strike, play
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
@@ -124,11 +124,10 @@ def strike_after(fault: Callable[[], None], call: Callable[..., Any]) -> Callabl
 
 
 def strike_after_creation(fault: Callable[[], None]) -> Callable[..., Any]:
-    """Return a Job.commit that strikes as soon as this rank has created its groups."""
-    commit = Job.commit
+    """Return a commit that strikes as soon as this rank has created its groups."""
 
-    def changed(job: Job, proposal: Any, create: Any, undo: Any, *, connects: bool) -> Any:
-        return commit(job, proposal, strike_after(fault, create), undo, connects=connects)
+    def changed(round: Any, ranks: Any, wait: Any, make: Any, undo: Any, *, connects: bool) -> Any:
+        return commit(round, ranks, wait, strike_after(fault, make), undo, connects=connects)
 
     return changed
 
@@ -165,9 +164,9 @@ def run_and_strike(
         time.sleep(1)  # the others have left init
         hit()
     if is_odd and point == "agreed":
-        patch.setattr(Job, "commit", strike_before(hit, Job.commit))
+        patch.setattr(proposal, "commit", strike_before(hit, commit))
     if is_odd and point == "made":
-        patch.setattr(Job, "commit", strike_after_creation(hit))
+        patch.setattr(proposal, "commit", strike_after_creation(hit))
     if point == "creating":
         strike_in_new_group(strike, hit, odd, world.world_size)
     # with another timeout than the default group, so that two groups are created

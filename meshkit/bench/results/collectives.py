@@ -23,26 +23,15 @@ MAX_BYTES = 2**40  # of the largest array
 
 @dataclass(frozen=True)
 class Operation:
-    """Properties of one collective.
+    """Properties of one collective."""
 
-    Attributes:
-        ring_passes: how often the array goes round a ring, each time (n - 1) / n of its bytes; 0 if
-            the bytes cross one link once.
-        reduces: whether it sums over the ranks.
-        rooted: whether one rank sends to all others.
-        in_place: whether the output starts as the source, and no other source is read.
-        source_is_part: whether the source is one part, rather than the whole array.
-        output_is_part: whether the output is one part.
-        counts_part: whether the ``count`` of nccl-tests is that of one part.
-    """
-
-    ring_passes: int = 0
-    reduces: bool = False
-    rooted: bool = False
-    in_place: bool = False
-    source_is_part: bool = False
-    output_is_part: bool = False
-    counts_part: bool = False
+    ring_passes: int = 0  # of the array round a ring, (n - 1) / n of its bytes each; 0: no ring
+    reduces: bool = False  # whether it sums over the ranks
+    rooted: bool = False  # whether one rank sends to all others
+    in_place: bool = False  # whether the output starts as the source, and no other source is read
+    source_is_part: bool = False  # whether the source is one part, rather than the whole array
+    output_is_part: bool = False  # whether the output is one part
+    counts_part: bool = False  # whether the ``count`` of nccl-tests is that of one part
 
     def source_items(self, items: int, num_ranks: int) -> int:
         """Return the number of items in the source of one rank."""
@@ -68,12 +57,7 @@ OPERATIONS = {
 
 
 def busbw_factor(operation: str, num_ranks: int) -> float:
-    """Return the factor from algbw to busbw. Pure.
-
-    Example:
-        >>> [busbw_factor(name, 8) for name in ("all_reduce", "all_gather", "send_recv")]
-        [1.75, 0.875, 1.0]
-    """
+    """Return the factor from algbw to busbw. Pure."""
     ring_passes = OPERATIONS[operation].ring_passes
     return ring_passes * (num_ranks - 1) / num_ranks if ring_passes else float(num_ranks > 1)
 
@@ -85,20 +69,7 @@ def gigabytes_per_second(num_bytes: int, seconds: float) -> float:
 
 @public("sweep_sizes")
 def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
-    """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below. Pure.
-
-    Args:
-        least: bytes of the smallest array.
-        most: bytes of the largest array.
-        factor: from one size to the next, 2 or more.
-
-    Raises:
-        SpecError: if the range is empty or too large, or the factor is below 2.
-
-    Example:
-        >>> sweep_sizes(1024, 20_000, 4)
-        (1024, 4096, 16384)
-    """
+    """Return the sizes from ``least`` in steps of a factor, up to ``most`` or just below. Pure."""
     if not 1 <= least <= most <= MAX_BYTES or factor < 2:
         summary = f"there are no sizes from {least} to {most} bytes by a factor of {factor}."
         rule = f"The least is 1 or more, the most {MAX_BYTES} or less, and the factor 2 or more."
@@ -111,11 +82,6 @@ def sweep_sizes(least: int, most: int, factor: int) -> tuple[int, ...]:
 
 
 def divisible_size(num_bytes: int, num_ranks: int) -> int:
-    """Return the size rounded down to a whole number of items per rank, 1 item or more.
-
-    Example:
-        >>> divisible_size(1024, 3), divisible_size(4, 8)
-        (1020, 32)
-    """
+    """Return the size rounded down to a whole number of items per rank, 1 item or more."""
     step = ITEM_BYTES * num_ranks
     return max(num_bytes // step, 1) * step

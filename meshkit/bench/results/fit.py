@@ -22,27 +22,16 @@ from .measurement import Measurement
 
 @dataclass(frozen=True)
 class Fit:
-    """The line of one operation over the groups of one target.
-
-    Attributes:
-        op: the operation.
-        target: name of the target.
-        mode: how the groups were measured.
-        ranks: ranks in a group.
-        alpha: seconds before the first byte.
-        beta: seconds per byte.
-        sizes: measured sizes in bytes, ascending.
-        residuals: (time of the line - measured time) / measured time, by size.
-    """
+    """The line of one operation over the groups of one target."""
 
     op: str
     target: str
-    mode: str
-    ranks: int
-    alpha: float
-    beta: float
-    sizes: tuple[int, ...]
-    residuals: tuple[float, ...]
+    mode: str  # how the groups were measured
+    ranks: int  # ranks in a group
+    alpha: float  # seconds before the first byte
+    beta: float  # seconds per byte
+    sizes: tuple[int, ...]  # measured sizes in bytes, ascending
+    residuals: tuple[float, ...]  # (time of the line - measured time) / measured time, by size
 
     @property
     def max_residual(self) -> float:
@@ -51,13 +40,7 @@ class Fit:
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return alpha and beta of the line with the least squares of relative residuals. Pure.
-
-    Example:
-        >>> alpha, beta = fit_line([1000, 3000], [3e-3, 5e-3])
-        >>> round(alpha, 9), round(beta, 12)
-        (0.002, 1e-06)
-    """
+    """Return alpha and beta of the line with the least squares of relative residuals. Pure."""
     weight = 1 / np.asarray(seconds, dtype=np.float64)
     columns = np.stack([weight, weight * np.asarray(sizes, dtype=np.float64)])  # (2, num_sizes)
     scale = np.linalg.norm(columns, axis=1)

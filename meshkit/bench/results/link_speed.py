@@ -40,31 +40,14 @@ RING = ("all_reduce", "all_gather", "reduce_scatter")
 
 @dataclass(frozen=True)
 class Locality:
-    """Whether groups stay on one node.
+    """Whether groups stay on one node."""
 
-    Attributes:
-        level: ``"inside"`` if each group is on one node, else ``"across"``.
-        ranks_per_link: ranks of a group over the messages of its ring that leave a node, in the
-            group that sends the most of them; inside a node all its ranks.
-    """
-
-    level: str
-    ranks_per_link: float
+    level: str  # ``"inside"`` if each group is on one node, else ``"across"``
+    ranks_per_link: float  # ranks of a group over the most messages of a ring that leave a node
 
 
 def locality(layout: Layout, hosts: Mapping[int, str], *axes: str) -> Locality:
-    """Return the locality of the groups over some axes. Pure.
-
-    Cost:
-        O(ranks).
-
-    Example:
-        >>> hosts = {rank: f"node{rank // 4}" for rank in range(8)}
-        >>> locality(Layout(dp=4, tp=2), hosts, "tp")
-        Locality(level='inside', ranks_per_link=2.0)
-        >>> locality(Layout(dp=4, tp=2), hosts, "dp")
-        Locality(level='across', ranks_per_link=2.0)
-    """
+    """Return the locality of the groups over some axes. Pure."""
     size = layout.size(*axes)
     groups = layout.groups(*axes).tolist()  # (num_groups, group_size)
     crossing = max(_crossing_messages([hosts[rank] for rank in group]) for group in groups)

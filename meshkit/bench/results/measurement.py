@@ -31,32 +31,19 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of one or more values; a single value is all three.
-
-        Example:
-            >>> Spread.of([1.0, 2.0, 3.0, 4.0, 9.0])
-            Spread(low=2.0, median=3.0, high=4.0)
-        """
+        """Return the spread of one or more values; a single value is all three."""
         return cls(*np.percentile(values, [25, 50, 75]).tolist())
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call, over many calls.
-
-    Attributes:
-        calls: number of calls.
-        least: time of the fastest call.
-        spread: the median and the quartiles.
-        p99: the least time that 99 of 100 calls do not exceed; the slowest call below 100 calls.
-        most: time of the slowest call.
-    """
+    """Seconds per call, over many calls."""
 
     calls: int
-    least: float
+    least: float  # of the fastest call
     spread: Spread
-    p99: float
-    most: float
+    p99: float  # not exceeded by 99 of 100 calls; the slowest of fewer calls
+    most: float  # of the slowest call
 
     @property
     def median(self) -> float:
@@ -65,12 +52,7 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Timing:
-        """Return the timing of one call or more.
-
-        Example:
-            >>> Timing.of([3.0, 1.0, 2.0]).p99
-            3.0
-        """
+        """Return the timing of one call or more."""
         ordered, calls = sorted(seconds), len(seconds)
         p99 = ordered[-(-99 * calls // 100) - 1]
         return cls(calls, ordered[0], Spread.of(ordered), p99, ordered[-1])
@@ -78,17 +60,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Case:
-    """An operation, its groups and the size of its array.
+    """An operation, its groups and the size of its array."""
 
-    Attributes:
-        op: one of ``OPERATIONS``.
-        target: the groups.
-        bytes: size of the total array; of each of the two if two axes run at once.
-    """
-
-    op: str
+    op: str  # one of ``OPERATIONS``
     target: Target
-    bytes: int
+    bytes: int  # size of the total array; of each of the two if two axes run at once
 
     def __str__(self) -> str:
         return f"{self.op} over {self.target.name}, {self.bytes} bytes"
@@ -96,17 +72,11 @@ class Case:
 
 @dataclass(frozen=True)
 class GroupTime:
-    """A group and the median of its calls.
-
-    Attributes:
-        ranks: members of the group.
-        where: the coordinates that all members share; ``"all"`` for the whole mesh.
-        seconds: median of a call on the slowest rank.
-    """
+    """A group and the median of its calls."""
 
     ranks: tuple[int, ...]
-    where: str
-    seconds: float
+    where: str  # coordinates that all members share; ``"all"`` for the whole mesh
+    seconds: float  # median of a call on the slowest rank
 
 
 @dataclass(frozen=True)
@@ -120,37 +90,20 @@ class RankTime:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A case measured in one mode.
-
-    Attributes:
-        case: the operation, groups and size.
-        mode: ``"alone"``, one group at a time; ``"concurrent"``, all groups at once; ``"overlap"``,
-            all groups of both axes at once.
-        sizes: ranks in a group, or in each of two groups if two axes run at once.
-        wrong: number of wrong elements in the results of all ranks.
-        calls: timed calls of each group; 0 if the backend does not support the operation.
-        timing: times of a call on the slowest rank of its group, over all groups; None if the
-            backend does not support the operation, and so are the next three.
-        slowest: the slowest group.
-        fastest: the fastest group.
-        rank: the slowest rank of all.
-        unsupported: message of a backend that does not support the operation, else None.
-        groups: number of measured groups; ``"alone"`` measures a sample of many.
-        num_groups: number of groups of the target.
-    """
+    """A case measured in one mode."""
 
     case: Case
-    mode: str
-    sizes: tuple[int, ...]
-    wrong: int = 0
-    calls: int = 0
-    timing: Timing | None = None
+    mode: str  # ``"alone"``, ``"concurrent"`` or ``"overlap"``, see sweep.py
+    sizes: tuple[int, ...]  # ranks in a group, or in each of two groups if two axes run at once
+    wrong: int = 0  # wrong elements in the results of all ranks
+    calls: int = 0  # timed calls of each group; 0 if the operation is unsupported
+    timing: Timing | None = None  # on the slowest rank of each group; None if unsupported
     slowest: GroupTime | None = None
     fastest: GroupTime | None = None
-    rank: RankTime | None = None
-    unsupported: str | None = None
-    groups: int = 0
-    num_groups: int = 0
+    rank: RankTime | None = None  # slowest rank of all
+    unsupported: str | None = None  # message of a backend that lacks the operation
+    groups: int = 0  # number of measured groups; ``"alone"`` measures a sample of many
+    num_groups: int = 0  # of the target
 
     @property
     def algbw(self) -> float | None:
@@ -174,26 +127,7 @@ def group_sizes(layout: Layout, target: Target) -> tuple[int, ...]:
 def summarize(
     layout: Layout, case: Case, mode: str, seconds: Seconds, wrong: int = 0
 ) -> Measurement:
-    """Return the measurement of a case from the times of all ranks. Pure.
-
-    Args:
-        layout: the grid.
-        case: the measured case.
-        mode: how it was measured.
-        seconds: (num_ranks, calls), of each call on each rank, by position in the grid; nan on the
-            ranks of groups that were skipped.
-        wrong: number of wrong elements.
-
-    Cost:
-        O(ranks x calls).
-
-    Example:
-        >>> case = Case("all_reduce", Target((("tp",),)), 1024)
-        >>> seconds = np.array([[1.0], [2.0], [3.0], [3.0]])
-        >>> row = summarize(Layout(dp=2, tp=2), case, "concurrent", seconds)
-        >>> row.slowest, row.fastest.seconds
-        (GroupTime(ranks=(2, 3), where='dp=1', seconds=3.0), 2.0)
-    """
+    """Return the measurement of a case from ``seconds``, (num_ranks, calls). Pure."""
     groups = layout.groups(*case.target.span)  # (num_groups, group_size)
     position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
     positions = np.array([[position[int(rank)] for rank in group] for group in groups])

@@ -19,32 +19,18 @@ MIN_CALLS = 2  # that are timed in each pass, however slow they are
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """The results of one run.
+    """The results of one run."""
 
-    Attributes:
-        sizes: axis name to size, the outermost first.
-        launcher: launcher of the ranks.
-        device: device type of the tensors.
-        backend: backend of the collectives.
-        torch: version of torch.
-        hosts: rank to its host name, in the order of the grid.
-        warm_up: requested calls before the timed ones.
-        iters: requested timed calls; each measurement has the actual number.
-        measurements: in the order in which they were made.
-        planned: number of measurements of a complete run.
-        seconds: duration of the run.
-    """
-
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # axis name to size, the outermost first
     launcher: str
-    device: str
+    device: str  # device type of the tensors
     backend: str
     torch: str
-    hosts: Mapping[int, str]
-    warm_up: int
-    iters: int
-    measurements: tuple[Measurement, ...]
-    planned: int
+    hosts: Mapping[int, str]  # rank to its host name, in the order of the grid
+    warm_up: int  # requested calls before the timed ones
+    iters: int  # requested timed calls; each measurement has the actual number
+    measurements: tuple[Measurement, ...]  # in measured order
+    planned: int  # measurements of a complete run
     seconds: float
 
     @property
@@ -71,34 +57,20 @@ class BenchmarkRun:
 def plan_cases(
     layout: Layout, operations: Sequence[str], targets: Sequence[Target], sizes: Sequence[int]
 ) -> list[Case]:
-    """Return all cases: operation by operation, target by target, size by size. Pure.
-
-    Sizes are rounded down so that every group of the mesh can divide them. Equal sizes are merged.
-    """
+    """Return all cases, with sizes rounded down so that every group divides them. Pure."""
     divisible = dict.fromkeys(divisible_size(size, layout.num_ranks) for size in sizes)
     return [Case(op, target, size) for op in operations for target in targets for size in divisible]
 
 
 def modes(layout: Layout, target: Target) -> tuple[str, ...]:
-    """Return the modes in which a target is measured; a single group is always alone. Pure.
-
-    Example:
-        >>> modes(Layout(dp=2, tp=2), Target((("dp",),)))
-        ('alone', 'concurrent')
-    """
+    """Return the modes in which a target is measured; a single group is always alone. Pure."""
     if len(target.groups) > 1:
         return (OVERLAP,)
     return (ALONE,) if layout.size(*target.span) == layout.num_ranks else (ALONE, CONCURRENT)
 
 
 def total_passes(layout: Layout, cases: Sequence[Case], max_alone: int | None) -> int:
-    """Return the passes of a run, each with all groups at once or one group alone. Pure.
-
-    Example:
-        >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
-        >>> [total_passes(layout, [Case("broadcast", over_tp, 64)], n) for n in (16, None)]
-        [17, 1001]
-    """
+    """Return the passes of a run, each with all groups at once or one group alone. Pure."""
     return sum(
         num_passes(layout, case.target, mode, max_alone)
         for case in cases
@@ -116,11 +88,6 @@ def num_barriers(layout: Layout, cases: Sequence[Case], max_alone: int | None) -
         per pass    the barrier and MIN_CALLS calls; more are made only if all of them fit
                     into a quarter of the timeout
         per mode    1: the exchange of its times
-
-    Example:
-        >>> layout, over_dp = Layout(dp=4, sp=2), Target((("dp",),))
-        >>> num_barriers(layout, [Case("broadcast", over_dp, 64)], 16)  # 4 + 3 + 3 * (2 + 1) + 2
-        18
     """
     exchanges = sum(len(modes(layout, case.target)) for case in cases)
     return 4 + 3 * len(cases) + (1 + MIN_CALLS) * total_passes(layout, cases, max_alone) + exchanges
@@ -159,26 +126,15 @@ def _slowdown(row: Measurement, medians: Medians) -> float | None:
 
 @dataclass(frozen=True)
 class Slowest:
-    """The group and the rank that were slowest most often, over the rows of a target and mode.
-
-    Attributes:
-        target: name of the target.
-        mode: how it was measured.
-        rows: number of rows.
-        group: the group that was slowest in most rows, from the last such row.
-        group_rows: number of those rows.
-        factor: time of the slowest group over that of the fastest, the median over all rows.
-        rank: the rank that was slowest in most rows, from the last such row.
-        rank_rows: number of those rows.
-    """
+    """The group and the rank that were slowest most often, over the rows of a target and mode."""
 
     target: str
     mode: str
     rows: int
-    group: GroupTime
-    group_rows: int
-    factor: float
-    rank: RankTime
+    group: GroupTime  # slowest in most rows, from the last such row
+    group_rows: int  # number of those rows
+    factor: float  # time of the slowest group over that of the fastest, the median over all rows
+    rank: RankTime  # likewise
     rank_rows: int
 
 

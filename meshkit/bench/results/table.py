@@ -93,10 +93,7 @@ def _cells(row: Measurement, ratio: float | None) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
-    """Return the columns that fit into a width, at least those of ``HEADER``, padded to be equal.
-
-    Numbers are aligned at the right. All tables of a run have the same columns.
-    """
+    """Return the columns that fit into a width, at least those of ``HEADER``, aligned."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]
     shown = len(WIDE_HEADER)

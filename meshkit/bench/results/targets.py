@@ -30,7 +30,7 @@ from ...core.errors import SpecError
 from ...core.grid.axis_names import check_axes_exist
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.topology.level import number_labels
+from ...core.topology.topology import number_labels
 
 ALONE, CONCURRENT, OVERLAP = "alone", "concurrent", "overlap"
 DEFAULT_ALONE = 16  # groups of a target that are measured alone at most, by default
@@ -40,13 +40,9 @@ SEQUENTIAL = frozenset({"ep", "cp", "sp", "tp"})  # one after the other inside a
 
 @dataclass(frozen=True)
 class Target:
-    """Groups that a collective runs over.
+    """Groups that a collective runs over."""
 
-    Attributes:
-        groups: the axes of the groups; two entries if collectives run on both at once.
-    """
-
-    groups: tuple[Axes, ...]
+    groups: tuple[Axes, ...]  # axes of each; two entries if collectives run on both at once
 
     @property
     def name(self) -> str:
@@ -65,17 +61,7 @@ def shared_axes(layout: Layout) -> Axes:
 
 
 def default_targets(layout: Layout) -> tuple[Target, ...]:
-    """Return each axis, each two axes, the world, and each two that overlap in training. Pure.
-
-    Axes of one rank are left out.
-
-    Cost:
-        O(axes squared).
-
-    Example:
-        >>> [target.name for target in default_targets(Layout(dp=2, sp=2, tp=2))]
-        ['dp', 'sp', 'tp', 'dp sp', 'dp tp', 'sp tp', 'dp sp tp', 'dp+sp', 'dp+tp']
-    """
+    """Return each axis of several ranks, each two, the world, and each two that overlap. Pure."""
     axes = shared_axes(layout)
     two = list(combinations(axes, 2))
     sets = dict.fromkeys([*((axis,) for axis in axes), *two, *([axes] if axes else [])])
@@ -83,16 +69,8 @@ def default_targets(layout: Layout) -> tuple[Target, ...]:
     return (*(Target((axes,)) for axes in sets), *overlapping)
 
 
-def parse_targets(
-    layout: Layout,
-    names: Sequence[str],
-) -> tuple[Target, ...]:
-    """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure.
-
-    Example:
-        >>> parse_targets(Layout(dp=2, sp=2), ["dp+sp"])[0].span
-        ('dp', 'sp')
-    """
+def parse_targets(layout: Layout, names: Sequence[str]) -> tuple[Target, ...]:
+    """Return targets from their names, each once: sp+dp is dp+sp, world is all axes. Pure."""
     targets: dict[tuple[Axes, ...], Target] = {}
     for name in names:
         target = _parse_target(layout, name)
@@ -117,13 +95,7 @@ def _parse_target(layout: Layout, name: str) -> Target:
 
 
 def num_passes(layout: Layout, target: Target, mode: str, max_alone: int | None) -> int:
-    """Return the passes of a mode: one, or one for each group that is measured alone. Pure.
-
-    Example:
-        >>> layout, over_tp = Layout(dp=1000, tp=8), Target((("tp",),))
-        >>> [num_passes(layout, over_tp, "alone", n) for n in (16, None)]
-        [16, 1000]
-    """
+    """Return the passes of a mode: one, or one for each group that is measured alone. Pure."""
     if mode != ALONE:
         return 1
     num_groups = layout.num_ranks // layout.size(*target.span)
@@ -135,16 +107,6 @@ def sample_groups(groups: Ints, hosts: Mapping[int, str], max_alone: int | None)
 
     The groups are sorted by their nodes, with the first group first and the last one last. The
     sample is taken from there at equal distances.
-
-    Args:
-        groups: (num_groups, group_size), ranks.
-        hosts: rank to its host name.
-        max_alone: size of the sample, 1 or more; None means all.
-
-    Example:
-        >>> hosts = {rank: f"node{rank // 8}" for rank in range(64)}
-        >>> sample_groups(Layout(dp=8, sp=4, tp=2).groups("tp"), hosts, 4)
-        [0, 10, 20, 31]
     """
     last, size = len(groups) - 1, len(groups) if max_alone is None else max_alone
     if size > last:

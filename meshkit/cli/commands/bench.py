@@ -23,7 +23,14 @@ from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...launch.launchers.detect import detect
 from .. import terminal
 from ..command import Command, Result, to_ascii
-from ..local_ranks import ENDING, choose_shared_device, spawn_ranks, torch_errors
+from ..local_ranks import (
+    ENDING,
+    add_mesh,
+    check_launched,
+    choose_shared_device,
+    spawn_ranks,
+    torch_errors,
+)
 from ..options.bench import (
     FACTOR,
     SIZES,
@@ -36,7 +43,6 @@ from ..options.bench import (
 )
 from ..options.grid import read_axis_sizes
 from ..options.memory import check_memory
-from ..options.mesh import add_mesh, check_launched
 from ..options.numbers import read_integer
 
 if TYPE_CHECKING:

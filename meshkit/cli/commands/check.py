@@ -14,9 +14,15 @@ from ...core.grid.layout import Layout
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...core.report.verification import CheckReport
 from ..command import Command, Result
-from ..local_ranks import ENDING, choose_shared_device, spawn_ranks, torch_errors
+from ..local_ranks import (
+    ENDING,
+    add_mesh,
+    check_launched,
+    choose_shared_device,
+    spawn_ranks,
+    torch_errors,
+)
 from ..options.grid import add_groups, read_axis_sizes
-from ..options.mesh import add_mesh, check_launched
 
 STAGES = 3  # that may take --timeout each: joining, building, one collective
 

@@ -25,16 +25,7 @@ def run(args: Namespace) -> Result:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """Return findings as text, one or more lines each.
-
-    Example:
-        >>> print(as_text([Finding("python", True, "3.12"), Finding("torch", False, "1.0", "pip")]))
-        OK      python  3.12
-        FAILED  torch   1.0
-                        Fix: pip
-        <BLANKLINE>
-        1 of 2 checks failed: torch.
-    """
+    """Return findings as text, one or more lines each."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [line for finding in findings for line in _lines(finding, width)]
     failed = [finding.name for finding in findings if not finding.ok]
@@ -53,12 +44,7 @@ def _lines(finding: Finding, width: int) -> list[str]:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """Return findings as JSON in one line.
-
-    Example:
-        >>> as_json([Finding("python", True, "3.12")])
-        '{"ok": true, "findings": [{"name": "python", "ok": true, "found": "3.12", "advice": ""}]}'
-    """
+    """Return findings as JSON in one line."""
     ok = all(finding.ok for finding in findings)
     return json.dumps({"ok": ok, "findings": [asdict(finding) for finding in findings]})
 

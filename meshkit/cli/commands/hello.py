@@ -11,37 +11,24 @@ from dataclasses import asdict, dataclass
 
 from ...core.text import count_noun, format_ranks
 from ..command import Command, Result
-from ..local_ranks import ENDING, choose_shared_device, spawn_ranks, torch_errors
-from ..options.mesh import add_ranks
+from ..local_ranks import ENDING, add_ranks, choose_shared_device, spawn_ranks, torch_errors
 
 ROW = 1024  # bytes of one greeting: a host name has 253 at most
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """The report of one rank.
-
-    Attributes:
-        rank: its global rank.
-        world_size: the number of ranks.
-        local_rank: its index on its node.
-        host: the name of its machine.
-        device: the device of its tensors.
-        backend: the backend of its collectives.
-        launcher: the launcher that started it.
-        pid: its process id.
-        ok: whether its all-reduce was correct.
-    """
+    """The report of one rank."""
 
     rank: int
     world_size: int
     local_rank: int
-    host: str
+    host: str  # name of its machine
     device: str
     backend: str
     launcher: str
     pid: int
-    ok: bool
+    ok: bool  # whether its all-reduce was correct
 
 
 def run(args: Namespace) -> Result:
@@ -101,10 +88,7 @@ def _check_all_reduce(rank: int, world_size: int, device: str) -> bool:
 
 
 def _gather(greeting: Greeting) -> list[Greeting]:
-    """Return the greetings of all ranks, by rank. Collective.
-
-    They are sent as JSON in rows of bytes, so that no data of a peer is unpickled.
-    """
+    """Return the greetings of all ranks as JSON: no data of a peer is unpickled. Collective."""
     import torch
 
     from ...live.groups.all_gather import all_gather
@@ -127,13 +111,7 @@ def _format(greetings: Sequence[Greeting], *, as_json: bool) -> Result:
 
 
 def as_text(greetings: Sequence[Greeting]) -> str:
-    """Return greetings as text, one line each, with the outcome of the all-reduce.
-
-    Example:
-        >>> print(as_text([Greeting(0, 1, 0, "a", "cpu", "gloo", "single", 311, True)]))
-        rank 0 of 1 says hello from host a, device cpu, pid 311
-        OK: the all-reduce over 1 rank on gloo.
-    """
+    """Return greetings as text, one line each, with the outcome of the all-reduce."""
     lines = [
         f"rank {greeting.rank} of {greeting.world_size} says hello from host {greeting.host}, "
         f"device {greeting.device}, pid {greeting.pid}"

@@ -15,12 +15,7 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30}  # powers of two, as nccl-tests reads
 
 
 def read_size(text: str) -> int:
-    """Read a number of bytes, with K, M or G for 2^10, 2^20 and 2^30.
-
-    Example:
-        >>> read_size("64K"), read_size("100")
-        (65536, 100)
-    """
+    """Read a number of bytes, with K, M or G for 2^10, 2^20 and 2^30."""
     match = re.fullmatch(r"([0-9]{1,13})([KMG]?)", text.upper(), re.ASCII)
     if match is None:
         raise ArgumentTypeError(f"{text!r} is not a number of bytes, such as 1024, 64K or 16M")
@@ -28,12 +23,7 @@ def read_size(text: str) -> int:
 
 
 def format_size(number: int) -> str:
-    """Return a number of bytes as :func:`read_size` reads it.
-
-    Example:
-        >>> format_size(65536), format_size(100), format_size(3 << 30), format_size(0)
-        ('64K', '100', '3G', '0')
-    """
+    """Return a number of bytes as :func:`read_size` reads it."""
     if number == 0:
         return "0"
     unit = next(unit for unit in reversed(UNITS) if number % (1 << UNITS[unit]) == 0)
@@ -41,12 +31,7 @@ def format_size(number: int) -> str:
 
 
 def read_sizes(text: str) -> tuple[int, ...]:
-    """Read the sizes of a sweep: one size, or the least and the most with a factor between.
-
-    Example:
-        >>> read_sizes("1K:64K"), read_sizes("1M"), read_sizes("1K:4K:2")
-        ((1024, 4096, 16384, 65536), (1048576,), (1024, 2048, 4096))
-    """
+    """Read the sizes of a sweep: one size, or the least and the most with a factor between."""
     parts = text.split(":")
     if len(parts) > 3 or (len(parts) == 3 and not re.fullmatch("[0-9]{1,6}", parts[2], re.ASCII)):
         raise ArgumentTypeError(f"{text!r} is not LEAST:MOST or LEAST:MOST:FACTOR, such as 1K:64M")
@@ -64,12 +49,7 @@ def check_sizes(text: str) -> str:
 
 
 def read_operations(text: str) -> tuple[str, ...]:
-    """Read operations that are separated by commas.
-
-    Example:
-        >>> read_operations("broadcast,all_reduce")
-        ('broadcast', 'all_reduce')
-    """
+    """Read operations that are separated by commas."""
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in OPERATIONS:
@@ -78,12 +58,7 @@ def read_operations(text: str) -> tuple[str, ...]:
 
 
 def read_max_alone(text: str) -> int | None:
-    """Read the number of groups that are measured alone at most; None for all.
-
-    Example:
-        >>> read_max_alone("16"), read_max_alone("all")
-        (16, None)
-    """
+    """Read the number of groups that are measured alone at most; None for all."""
     return None if text == "all" else read_count(text)
 
 

@@ -27,27 +27,12 @@ Word = str | Mapping[str, int]  # a mapping holds sizes, which a fix can change
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line that an error quotes as its call.
+    """A command line that an error quotes as its call."""
 
-    Attributes:
-        name: the words before all others, for example ``"meshkit plan"``.
-        words: the positional words; a mapping stands for the sizes of axes.
-        options: option name to value.
-        one_word: whether sizes are one quoted word, as for ``meshkit diff``. They nest as written,
-            and there is no option ``--order``.
-
-    Example:
-        >>> line = CommandLine("meshkit plan", ({"dp": 4, "sp": 2},), {"world": 6})
-        >>> print(line)
-        meshkit plan dp=4 sp=2 --world 6
-        >>> print(line.with_args(dp=None, order="sp dp"))
-        meshkit plan sp=2 --world 6 --order 'sp dp'
-    """
-
-    name: str
-    words: tuple[Word, ...] = ()
-    options: Mapping[str, object] = field(default_factory=dict)
-    one_word: bool = False
+    name: str  # words before all others, for example ``"meshkit plan"``
+    words: tuple[Word, ...] = ()  # positional words; a mapping stands for the sizes of axes
+    options: Mapping[str, object] = field(default_factory=dict)  # option name to value
+    one_word: bool = False  # whether sizes are one quoted word, which needs no ``--order``
 
     def __str__(self) -> str:
         words = [self._format_word(word) for word in self.words if word]
@@ -69,14 +54,6 @@ class CommandLine:
 
         An argument of a Python function becomes the option of that name, any other name an axis.
         ``--nodes`` is changed with the number of ranks, if it no longer divides them.
-
-        Example:
-            >>> line = CommandLine("meshkit plan", ({"x": 4},), {"nodes": "3"})
-            >>> print(line.with_args(order="dp x"))
-            meshkit plan x=4 --order 'dp x' --nodes 2
-            >>> diff = CommandLine("meshkit diff", ({"x": 4}, '"dp=4"'), one_word=True)
-            >>> print(diff.with_args(dp=1, x=4, order="dp x"))
-            meshkit diff "dp=1 x=4" "dp=4"
         """
         old = self._sizes or {}
         order = str(changes.pop("order", "") or "").split() if self.one_word else []
@@ -111,14 +88,7 @@ class CommandLine:
 
 
 def _nearest_nodes(nodes: str, ranks: int) -> str:
-    """Return the nodes if the ranks fit on them, or else the most nodes below that divide them.
-
-    Example:
-        >>> _nearest_nodes("3", 6), _nearest_nodes("4", 6)
-        ('3', '3')
-        >>> _nearest_nodes("7,8", 15), _nearest_nodes("7,8", 16)
-        ('7,8', '1')
-    """
+    """Return the nodes if the ranks fit on them, or else the most nodes below that divide them."""
     sizes = [int(size) for size in nodes.split(",")]
     if len(sizes) > 1:
         return nodes if sum(sizes) == ranks else "1"
@@ -151,14 +121,7 @@ def _split_words(words: Sequence[str]) -> Iterator[Word]:
 
 
 def format_option(name: str, value: object) -> Iterator[str]:
-    """Yield the words of an option, with its flag before each value of a list.
-
-    Example:
-        >>> [*format_option("groups", ["dp tp"]), *format_option("all", True)]
-        ['--groups', "'dp tp'", '--all']
-        >>> [*format_option("bytes", "1K:4M"), *format_option("timeout", 5.0)]
-        ['--sizes', '1K:4M', '--timeout', '5']
-    """
+    """Yield the words of an option, with its flag before each value of a list."""
     flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
     for item in value if isinstance(value, list | tuple) else [value]:
         yield flag

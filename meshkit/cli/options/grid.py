@@ -34,12 +34,7 @@ def add_groups(parser: ArgumentParser) -> None:
 
 
 def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
-    """Read sizes such as ``dp=4``.
-
-    Example:
-        >>> read_axis_sizes(["dp=4", "tp=-1"])
-        {'dp': 4, 'tp': -1}
-    """
+    """Read sizes such as ``dp=4``."""
     sizes: dict[str, int] = {}
     for word in words:
         axis, equals, size = word.partition("=")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from ...core.errors import Change, Fix, SpecError
 from ...core.text import count_noun
-from ...launch.doctor.memory import memory
 from .bench import format_size, read_sizes
 
 MIN_ARRAYS = 2  # arrays of the whole size that a rank needs at least, while it compares
@@ -15,6 +17,10 @@ MIN_ARRAYS = 2  # arrays of the whole size that a rank needs at least, while it 
 # mesh of 4 ranks existed (forkserver, gloo), 20 MiB later, and the rest is for torch's threads.
 RANK_BYTES = 2**25
 SPARE = 4  # times the minimum that a fix leaves free
+LIMITS = (  # memory limit of a container: cgroup version 2, then 1
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
 
 
 def check_memory(text: str, ranks: int, *, n: int | None, sizes: Mapping[str, int]) -> None:
@@ -46,3 +52,14 @@ def _fewer_ranks(most: int, n: int | None, sizes: Mapping[str, int]) -> Fix:
     if n is not None and -1 in sizes.values() and max(most, 2) >= known:
         return Change(n=max(most, 2) // known * known), "."
     return f"a mesh of at most {count_noun(max(most, 1), 'rank')} on this machine."
+
+
+def memory(limits: Iterable[str] = LIMITS) -> int | None:
+    """Return the bytes of this machine, or of its container if that has fewer. Local."""
+    sizes = []
+    with suppress(OSError, ValueError, AttributeError):  # not on this platform
+        sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for file in limits:
+        with suppress(OSError, ValueError):
+            sizes.append(int(Path(file).read_text()))
+    return min((bytes_ for bytes_ in sizes if bytes_ > 0), default=None)

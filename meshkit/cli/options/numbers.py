@@ -11,22 +11,12 @@ INTEGER = re.compile(rf"-?[0-9]{{1,{DIGITS}}}")
 
 
 def read_count(text: str) -> int:
-    """Read a number of ranks, nodes or samples, 1 or more.
-
-    Example:
-        >>> read_count("8")
-        8
-    """
+    """Read a number of ranks, nodes or samples, 1 or more."""
     return read_integer(text, least=1)
 
 
 def read_integer(text: str, least: int | None = None) -> int:
-    """Read a whole number.
-
-    Example:
-        >>> read_integer("-3")
-        -3
-    """
+    """Read a whole number."""
     if INTEGER.fullmatch(text) and (least is None or int(text) >= least):
         return int(text)
     if re.fullmatch("-?[0-9]+", text) and len(text.lstrip("-")) > DIGITS:
@@ -36,22 +26,12 @@ def read_integer(text: str, least: int | None = None) -> int:
 
 
 def read_counts(text: str) -> tuple[int, ...]:
-    """Read numbers of 1 or more, separated by commas.
-
-    Example:
-        >>> read_counts("7,8")
-        (7, 8)
-    """
+    """Read numbers of 1 or more, separated by commas."""
     return tuple(read_count(part) for part in text.split(","))
 
 
 def read_seconds(text: str) -> float:
-    """Read a time in seconds, from 0.001 to 1e9.
-
-    Example:
-        >>> read_seconds("2.5")
-        2.5
-    """
+    """Read a time in seconds, from 0.001 to 1e9."""
     number = _read_float(text)
     if not 0.001 <= number <= 1e9:  # nan fails every comparison, so it is rejected
         raise ArgumentTypeError(f"{text!r} is not a number of seconds from 0.001 to 1e9")
@@ -59,12 +39,7 @@ def read_seconds(text: str) -> float:
 
 
 def read_gigabytes(text: str) -> float:
-    """Read a number of GB above 0 and below a million.
-
-    Example:
-        >>> read_gigabytes("80")
-        80.0
-    """
+    """Read a number of GB above 0 and below a million."""
     number = _read_float(text)
     if not 0 < number < 1e6:  # nan fails every comparison, so it is rejected
         raise ArgumentTypeError(f"{text!r} is not a number of GB above 0 and below a million")

@@ -17,26 +17,15 @@ MIN_FIGURE, MAX_FIGURE = 1e-30, 1e30  # so that each prediction stays in the ran
 
 @dataclass(frozen=True)
 class Machine:
-    """The figures of one device. Each rank has one; the ranks of a node share its network links.
+    """The figures of one device. Each rank has one; the ranks of a node share its network links."""
 
-    Attributes:
-        flops: attained operations per second of bf16 matrix products.
-        memory: GB (1e9 bytes) of one device that a job may use.
-        memory_bandwidth: GB/s of its memory.
-        bandwidth_intra_node: GB/s in one direction, from a device to the others of its node.
-        bandwidth_inter_node: GB/s in one direction out of a node, for each of its devices.
-        latency_intra_node: seconds of one step of a collective inside a node.
-        latency_inter_node: seconds of one step between nodes.
-        source: the origin of the figures.
-    """
-
-    flops: float
-    memory: float
-    memory_bandwidth: float
-    bandwidth_intra_node: float
-    bandwidth_inter_node: float
-    latency_intra_node: float = 3.4e-6
-    latency_inter_node: float = 14e-6
+    flops: float  # attained operations per second of bf16 matrix products
+    memory: float  # GB (1e9 bytes) of one device that a job may use
+    memory_bandwidth: float  # GB/s of its memory
+    bandwidth_intra_node: float  # GB/s in one direction, from a device to the others of its node
+    bandwidth_inter_node: float  # GB/s in one direction out of a node, for each of its devices
+    latency_intra_node: float = 3.4e-6  # seconds of one step of a collective inside a node
+    latency_inter_node: float = 14e-6  # seconds of one step between nodes
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -68,13 +57,7 @@ class Machine:
         return Machine(**{**figures, **measured})
 
     def unmeasured(self, machine: str, measured: Container[str]) -> tuple[str, ...]:
-        """Return a line of text for each figure that was not measured.
-
-        Example:
-            >>> measured = {"flops", "memory", "memory_bandwidth", "bandwidth_intra_node"}
-            >>> MACHINES["h100"].unmeasured("h100", measured)[0]
-            "across nodes: h100's 50 GB/s, not measured"
-        """
+        """Return a line of text for each figure that was not measured."""
         return tuple(
             f"{label}: {machine}'s {getattr(self, name) / scale:.4g} {unit}, not measured"
             for name, (label, scale, unit) in _LABELS.items()

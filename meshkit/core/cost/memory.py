@@ -37,31 +37,18 @@ LOGIT_BYTES = 6
 
 
 class ParallelConfig(NamedTuple):
-    """One way to run a job, in ints; or many ways, in int64 arrays of one shape.
+    """One way to run a job, in ints; or many ways, in int64 arrays of one shape."""
 
-    Attributes:
-        pp: the number of pipeline stages.
-        dp: the size of the axis for data parallelism.
-        ep: the size of the axis for experts; dp x ep divides the samples.
-        cp: the size of the axis for ring attention.
-        sp: the size of the axis for attention by all-to-all (Ulysses).
-        tp: the size of the axis for tensor parallelism, which also divides the sequence.
-        virtual: the number of interleaved parts of a pipeline stage.
-        micro_batch: samples in one forward and backward.
-        shard: an index in ``SHARDS``.
-        recompute: 1 if backward computes the layers again, otherwise 0.
-    """
-
-    pp: Any
-    dp: Any
-    ep: Any
-    cp: Any
-    sp: Any
-    tp: Any
-    virtual: Any = 1
-    micro_batch: Any = 1
-    shard: Any = 0
-    recompute: Any = 0
+    pp: Any  # pipeline stages
+    dp: Any  # data parallelism
+    ep: Any  # experts; dp x ep divides the samples
+    cp: Any  # ring attention
+    sp: Any  # attention by all-to-all (Ulysses)
+    tp: Any  # tensor parallelism, which also divides the sequence
+    virtual: Any = 1  # interleaved parts of a pipeline stage
+    micro_batch: Any = 1  # samples in one forward and backward
+    shard: Any = 0  # an index in ``SHARDS``
+    recompute: Any = 0  # 1 if backward computes the layers again, otherwise 0
 
     @property
     def copies(self) -> Any:  # noqa: ANN401  # an int or an array, as the fields
@@ -78,11 +65,6 @@ def stage_layers(model: ModelShape, pp: Ints) -> Ints:
 
     If pp divides the layers only with two more, embedding and head count as one layer each. The
     first and the last stage are then one layer shorter, as those of Llama 3 405B.
-
-    Example:
-        >>> llama = ModelShape(hidden=8, layers=126, heads=1, vocab=9, ffn=8)
-        >>> [int(stage_layers(llama, np.int64(pp))) for pp in (1, 2, 16, 5)]
-        [126, 63, 8, 0]
     """
     even, with_ends = model.layers % pp == 0, (model.layers + 2) % pp == 0
     return np.where(even, model.layers // pp, np.where(with_ends, (model.layers + 2) // pp, 0))
@@ -102,12 +84,6 @@ def bytes_per_rank(
     """Return the memory of the rank that needs most, by kind. Pure.
 
     Cost: O(ways to run).
-
-    Example:
-        >>> llama = ModelShape(4096, layers=32, heads=32, vocab=128256, ffn=14336, kv_heads=8)
-        >>> memory = bytes_per_rank(llama, ParallelConfig(1, 64, 1, 1, 1, 1, shard=1), 1024, 8192)
-        >>> [f"{kind} {size / 1e9:.1f} GB" for kind, size in memory.items()]
-        ['weights 16.1 GB', 'gradients 32.1 GB', 'optimizer 1.5 GB', 'activations 31.0 GB']
     """
     shared, routed = stage_weights(model, config)
     memory = {}

@@ -26,31 +26,18 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that fits, in its fastest configuration.
+    """A layout that fits, in its fastest configuration."""
 
-    Attributes:
-        sizes: axis to size, without axes of size 1 other than dp.
-        crossing: the axes whose groups cross nodes.
-        micro_batch: samples in one forward and backward of one rank.
-        accumulation_steps: micro batches in one step.
-        virtual: interleaved parts of a pipeline stage.
-        shard: one of ``memory.SHARDS``.
-        recompute: whether backward computes the layers again.
-        step: predicted seconds of one optimizer step, the sum of ``terms``.
-        terms: the terms of the step in seconds, as :func:`step_time.step_terms` returns them.
-        memory_gb: GB (1e9 bytes) of the rank that needs most.
-    """
-
-    sizes: dict[str, int]
-    crossing: tuple[str, ...]
-    micro_batch: int
-    accumulation_steps: int
-    virtual: int
-    shard: str
-    recompute: bool
-    step: float
-    terms: dict[str, float]
-    memory_gb: float
+    sizes: dict[str, int]  # axis to size, without axes of size 1 other than dp
+    crossing: tuple[str, ...]  # axes whose groups cross nodes
+    micro_batch: int  # samples in one forward and backward of one rank
+    accumulation_steps: int  # micro batches in one step
+    virtual: int  # interleaved parts of a pipeline stage
+    shard: str  # one of ``memory.SHARDS``
+    recompute: bool  # whether backward computes the layers again
+    step: float  # predicted seconds of one optimizer step, the sum of ``terms``
+    terms: dict[str, float]  # seconds of each term of the step, see ``step_time.step_terms``
+    memory_gb: float  # GB (1e9 bytes) of the rank that needs most
 
 
 @dataclass(frozen=True)
@@ -75,13 +62,6 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
     """Return the layouts of a world, ranked by predicted step time. Pure.
 
     Cost: less than a second at 16,384 ranks.
-
-    Example:
-        >>> from meshkit.core.cost.machines import MACHINES
-        >>> llama = ModelShape(4096, layers=32, heads=32, vocab=128256, ffn=14336, kv_heads=8)
-        >>> result = search(llama, TrainingJob(64, 8, 1024, 8192, MACHINES["h100"]))
-        >>> result.best[0].sizes, result.best[0].shard
-        ({'dp': 64}, 'fsdp')
     """
     layouts, excluded = _divisible_layouts(model, job)
     index, config = _configurations(model, job, layouts)
@@ -101,13 +81,7 @@ def search(model: ModelShape, job: TrainingJob, top: int = 10) -> SearchResult:
 
 
 def world_factorizations(world: int, *, experts: bool) -> Ints:
-    """Return all factorizations of a world over the axes: int64 (6, ways).
-
-    Example:
-        >>> world_factorizations(2, experts=False).T.tolist()  # pp dp ep cp sp tp
-        [[1, 1, 1, 1, 1, 2], [1, 1, 1, 1, 2, 1], [1, 1, 1, 2, 1, 1], [1, 2, 1, 1, 1, 1],
-         [2, 1, 1, 1, 1, 1]]
-    """
+    """Return all factorizations of a world over the axes: int64 (6, ways)."""
     every = np.array(divisors(world))
     rows = np.array([[world]])  # (axes so far and the remaining factor, ways); the last one is tp
     for axis in AXES[:-1]:

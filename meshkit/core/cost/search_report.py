@@ -60,18 +60,7 @@ def _row(number: int, layout: RankedLayout, width: int) -> str:
 
 
 def format_commands(layout: RankedLayout, job: TrainingJob) -> list[str]:
-    r"""Return the calls that build a layout in a trainer, and the command that shows it.
-
-    Example:
-        >>> from meshkit.core.cost.machines import MACHINES
-        >>> sizes = {"dp": 8, "tp": 8}
-        >>> layout = RankedLayout(sizes, ("dp",), 2, 64, 1, "fsdp", False, 1.0, {}, 9.0)
-        >>> job = TrainingJob(64, 8, 1024, 8192, MACHINES["h100"])
-        >>> print(*format_commands(layout, job), sep="\n")
-        mesh = meshkit.build_mesh(dp=8, tp=8)
-        plan = mesh.batch(global_batch=1024, micro_batch=2)
-        meshkit plan dp=8 tp=8 --nodes 8
-    """
+    """Return the calls that build a layout in a trainer, and the command that shows it."""
     data = {"data": ("dp", "ep")} if "ep" in layout.sizes else {}
     batch = {"global_batch": job.global_batch, "micro_batch": layout.micro_batch, **data}
     return [

@@ -45,21 +45,13 @@ ZERO1, FSDP = SHARDS.index("zero1"), SHARDS.index("fsdp")
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The ranks, the batch and the machine of a training job.
+    """The ranks, the batch and the machine of a training job."""
 
-    Attributes:
-        world: the number of ranks.
-        nodes: the number of nodes of equal size. Each holds consecutive ranks.
-        global_batch: samples in one optimizer step.
-        seq: tokens of a sample.
-        machine: the devices and links.
-    """
-
-    world: int
-    nodes: int
-    global_batch: int
-    seq: int
-    machine: Machine
+    world: int  # ranks
+    nodes: int  # number of equal nodes, each with consecutive ranks
+    global_batch: int  # samples in one optimizer step
+    seq: int  # tokens of a sample
+    machine: Machine  # devices and links
 
     def __post_init__(self) -> None:
         numbers = check_job(*(getattr(self, name) for name in LIMITS))

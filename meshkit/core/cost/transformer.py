@@ -40,41 +40,23 @@ MAX_SIZE = 10**8  # so that weights are counted exactly enough in float64
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder. Read them from a config with :meth:`of`.
+    """The sizes of a decoder. Read them from a config with :meth:`of`."""
 
-    Attributes:
-        hidden: elements of the residual stream per token.
-        layers: the number of layers.
-        heads: the number of query heads.
-        vocab: the number of rows of the embedding.
-        ffn: the inner width of a dense feed-forward.
-        kv_heads: the number of key and value heads; 0 means as many as ``heads``.
-        head_dim: elements of one head; 0 means hidden / heads.
-        experts: routed experts per layer; 0 if the model is dense.
-        top_k: routed experts per token.
-        expert_ffn: the inner width of an expert; 0 means ``ffn``.
-        shared_experts: experts that process every token.
-        dense_layers: layers without experts, in a model with experts.
-        positions: learned positions, as in GPT-2.
-        plain: whether the feed-forward has two matrices and all layers have biases, as in GPT-2.
-        tied: whether the head is the embedding.
-    """
-
-    hidden: int
+    hidden: int  # elements of the residual stream per token
     layers: int
-    heads: int
-    vocab: int
-    ffn: int
-    kv_heads: int = 0
-    head_dim: int = 0
-    experts: int = 0
-    top_k: int = 0
-    expert_ffn: int = 0
-    shared_experts: int = 0
-    dense_layers: int = 0
-    positions: int = 0
-    plain: bool = False
-    tied: bool = False
+    heads: int  # query heads
+    vocab: int  # rows of the embedding
+    ffn: int  # inner width of a dense feed-forward
+    kv_heads: int = 0  # key and value heads; 0 means as many as ``heads``
+    head_dim: int = 0  # elements of one head; 0 means hidden / heads
+    experts: int = 0  # routed experts per layer; 0 if the model is dense
+    top_k: int = 0  # routed experts per token
+    expert_ffn: int = 0  # inner width of an expert; 0 means ``ffn``
+    shared_experts: int = 0  # experts that process every token
+    dense_layers: int = 0  # layers without experts, in a model with experts
+    positions: int = 0  # learned positions, as in GPT-2
+    plain: bool = False  # feed-forward of two matrices, and biases in all layers, as in GPT-2
+    tied: bool = False  # whether the head is the embedding
 
     def __post_init__(self) -> None:
         for name in NAMES:

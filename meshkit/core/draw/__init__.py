@@ -3,7 +3,7 @@
 Public names, by file::
 
     table.py        format_table, format_items
-    grid_text.py    draw_grid
+    grid_text.py    draw_positions
     node_boxes.py   draw_node_boxes
     svg.py          draw_svg
 """

@@ -23,12 +23,7 @@ EVEN_CONTRAST = 0.179  # luminance at which black and white text have the same W
 
 
 def shade(axis: int, index: int, size: int) -> Rgb:
-    """Return the color of an index on an axis.
-
-    Example:
-        >>> [to_hex(shade(0, index, 3)) for index in range(3)]
-        ['#b2d5e8', '#0072b2', '#004267']
-    """
+    """Return the color of an index on an axis."""
     level = index * (min(size, SHADES) - 1) // (size - 1)
     offset = 2 * level / (min(size, SHADES) - 1) - 1  # -1 light, 0 the hue, 1 dark
     end, share = (255, -offset * LIGHT) if offset < 0 else (0, offset * DARK)
@@ -36,22 +31,12 @@ def shade(axis: int, index: int, size: int) -> Rgb:
 
 
 def to_hex(color: Rgb) -> str:
-    """Return a color in hexadecimal notation.
-
-    Example:
-        >>> to_hex((0, 114, 178))
-        '#0072b2'
-    """
+    """Return a color in hexadecimal notation."""
     return "#" + "".join(f"{part:02x}" for part in color)
 
 
 def text_color(background: Rgb) -> str:
-    """Return black or white, whichever has the higher WCAG 2.1 contrast with the background.
-
-    Example:
-        >>> text_color(shade(1, 0, 2)), text_color(shade(0, 1, 2))
-        ('#000', '#fff')
-    """
+    """Return black or white, whichever has the higher WCAG 2.1 contrast with the background."""
     return "#000" if luminance(background) > EVEN_CONTRAST else "#fff"
 
 

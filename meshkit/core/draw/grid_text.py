@@ -19,32 +19,12 @@ import textwrap
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .table import MIN_WIDTH
 
 MAX_FULL = 4096  # ranks of a grid that is drawn in full
 EDGE = 4  # rows and columns drawn on each side of a gap
 ELLIPSIS = "..."
-
-
-def draw_grid(
-    axes: tuple[str, ...], grid: NDArray[np.int64], *, mark: int | None = None, width: int = 80
-) -> str:
-    """Return a grid of ranks as text.
-
-    Example:
-        >>> print(draw_grid(("dp", "sp"), np.arange(6).reshape(3, 2), mark=4))
-        dp=3 sp=2
-              sp=0  sp=1
-        dp=0     0     1
-        dp=1     2     3
-        dp=2   [4]     5
-    """
-    ranks = grid.ravel()
-    marked = [] if mark is None else np.flatnonzero(ranks == mark).tolist()
-    position = marked[0] if marked else None
-    return draw_positions(axes, grid.shape, lambda i: int(ranks[i]), mark=position, width=width)
 
 
 def draw_positions(

@@ -32,23 +32,7 @@ UNICODE, ASCII = tuple("┌─┐│└┘"), tuple("+-+|++")
 def draw_node_boxes(
     axes: tuple[str, ...], grid: Ints, nodes: Ints, *, width: int = 80, ascii: bool = False
 ) -> str:
-    """Return the grid by node. At most 16 nodes are drawn; of more, the first and last two.
-
-    Args:
-        axes: the axis names, the outermost first.
-        grid: the ranks, with one array dim for each axis.
-        nodes: int64 (num_ranks,), the node of the rank at each position in row-major order.
-        width: columns of text to fit into, at least 40. A rank is never cut.
-        ascii: whether to draw with ASCII characters only.
-
-    Example:
-        >>> grid = np.arange(4).reshape(2, 2)
-        >>> print(draw_node_boxes(("dp", "tp"), grid, np.array([0, 0, 1, 1]), ascii=True))
-        + node 0 ----------+  + node 1 ----------+
-        |       tp=0  tp=1 |  |       tp=0  tp=1 |
-        | dp=0     0     1 |  | dp=1     2     3 |
-        +------------------+  +------------------+
-    """
+    """Return the grid by node, of more than 16 the first and last two. ``nodes``: (num_ranks,)."""
     width, numbers = max(width, MIN_WIDTH), np.unique(nodes)
     drawing = _Drawing(axes, grid, nodes, ASCII if ascii else UNICODE)
     if len(numbers) <= MAX_NODES:

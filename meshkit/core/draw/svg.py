@@ -88,8 +88,8 @@ def draw_svg(axes: tuple[str, ...], grid: Ints, nodes: Ints | None = None) -> st
     coordinates = np.indices(grid.shape).reshape(grid.ndim, -1).T  # (num_ranks, num_axes)
     long_axes = [(axis, size) for axis, size in zip(axes, grid.shape, strict=True) if size > 1]
     style = cell_style(long_axes, len(ranks), int(ranks.max()))
-    spacing = style.spacing(titled=nodes is not None)
-    arrangement = arrange(node_of, spacing, long_axes[-1][1] if long_axes else 1)
+    inner_size = long_axes[-1][1] if long_axes else 1
+    arrangement = arrange(node_of, style, inner_size, titled=nodes is not None)
     picture = _Picture(ranks, arrangement, style)
     elements = [
         *picture.boxes(titled=nodes is not None),
@@ -104,23 +104,8 @@ def draw_svg(axes: tuple[str, ...], grid: Ints, nodes: Ints | None = None) -> st
 
 
 def notebook_html(axes: tuple[str, ...], grid: Ints) -> str:
-    """Return the picture for a notebook, which scrolls if it is wider than the page.
-
-    Example:
-        >>> notebook_html(("dp",), np.arange(4))[:36]
-        '<div style="overflow-x:auto"><svg xm'
-    """
+    """Return the picture for a notebook, which scrolls if it is wider than the page."""
     return f'<div style="overflow-x:auto">{draw_svg(axes, grid)}</div>'
-
-
-def escape(text: str) -> str:
-    """Return text escaped for XML and HTML, between tags or in quotes.
-
-    Example:
-        >>> escape('a < "b" & c')
-        'a &lt; &quot;b&quot; &amp; c'
-    """
-    return text.translate({38: "&amp;", 60: "&lt;", 62: "&gt;", 34: "&quot;"})
 
 
 def _too_many_ranks(axes: tuple[str, ...], shape: tuple[int, ...]) -> SpecError:
@@ -148,7 +133,7 @@ def _page(
     lines = textwrap.wrap(title, int(page_width / (16 * CHARACTER_WIDTH)), break_long_words=True)
     head = [
         f'<text class="ink" x="0" y="{24 * row + 16}" font-size="16" font-weight="bold">'
-        f"{escape(line)}</text>"
+        f"{line}</text>"
         for row, line in enumerate(lines)
     ]
     top = 24 * len(lines) + 8
@@ -164,7 +149,7 @@ def _page(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="meshkit" width="{width}"'
             f' height="{height}" viewBox="0 0 {width} {height}"'
-            f' role="img" aria-label="{escape(title)}">',
+            f' role="img" aria-label="{title}">',
             f"<style>{STYLE}</style>",
             f'<rect class="page" width="{width}" height="{height}" rx="8"/>',
             f'<g transform="translate({MARGIN} {MARGIN})">',
@@ -186,9 +171,7 @@ def _legend(row: int, axis: str, size: int, top: int, left: int) -> Iterator[str
         color = to_hex(shade(row, i * (size - 1) // (shades - 1), size))
         yield f'<path d="M{i * SWATCH} {y}h{SWATCH}v{SWATCH}h-{SWATCH}z" fill="{color}"/>'
     ends = f"{axis}=0" + (" ... " if size > 2 else ", ") + f"{axis}={size - 1}"
-    yield (
-        f'<text class="ink" x="{left}" y="{y + SWATCH - 3}" font-size="13">{escape(ends)}</text>'
-    )
+    yield (f'<text class="ink" x="{left}" y="{y + SWATCH - 3}" font-size="13">{ends}</text>')
 
 
 @dataclass(frozen=True)

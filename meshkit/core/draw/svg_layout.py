@@ -33,68 +33,23 @@ CUT_AXIS_COST = 0.6  # of rows that cut through the innermost axis
 
 
 @dataclass(frozen=True)
-class Spacing:
-    """The size of a cell and the space around it.
-
-    Attributes:
-        width: the width of a cell.
-        height: the height of a cell.
-        gap: between cells.
-        pad: between a box and its cells.
-        head: above the cells of a box, for its title.
-        margin: between boxes.
-    """
-
-    width: int
-    height: int
-    gap: int
-    pad: int
-    head: int
-    margin: int
-
-
-@dataclass(frozen=True)
 class CellStyle:
-    """The measures of a cell. A font of size 0 means that the text is omitted.
+    """The measures of a cell. A font of size 0 means that the text is omitted."""
 
-    Attributes:
-        width: the width of a cell.
-        height: the height of a cell.
-        top: from the upper edge to the first band.
-        band: height of a band.
-        inset: from the left and right edge to a band.
-        number: font size of the rank.
-        label: font size of a coordinate.
-        title: font size of a node's title.
-        pad: between a box and its cells.
-        gap: between cells.
-        radius: the radius of the corners of a box.
-    """
-
-    width: int
-    height: int
-    top: int
-    band: int
-    inset: int
-    number: int
-    label: int
-    title: int
-    pad: int
-    gap: int
-    radius: int
-
-    def spacing(self, *, titled: bool) -> Spacing:
-        """Return the spacing of cells in a box, with or without a line for the box title."""
-        head = self.title + 2 if titled else 0
-        return Spacing(self.width, self.height, self.gap, self.pad, head, 2 * self.pad)
+    width: int  # of a cell
+    height: int  # of a cell
+    top: int  # from the upper edge to the first band
+    band: int  # height of a band
+    inset: int  # from the left and right edge to a band
+    number: int  # font size of the rank
+    label: int  # font size of a coordinate
+    title: int  # font size of a node's title
+    pad: int  # between a box and its cells
+    gap: int  # between cells
+    radius: int  # of the corners of a box
 
     def cut(self, label: str) -> str:
-        """Return the end of a long label; the number is at the end.
-
-        Example:
-            >>> cell_style([("replicate_outer", 2)], 2, 1).cut("replicate_outer=1")
-            '~cate_outer=1'
-        """
+        """Return the end of a long label; the number is at the end."""
         fits = int((self.width - 2 * self.inset) / (self.label * CHARACTER_WIDTH))
         return label if len(label) <= fits else "~" + label[1 - fits :]
 
@@ -119,66 +74,36 @@ def cell_style(axes: Sequence[tuple[str, int]], num_ranks: int, max_rank: int) -
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """The positions of cells and boxes.
+    """The positions of cells and boxes."""
 
-    Attributes:
-        cells: int64 (num_ranks, 2), left and upper edge of each cell, by position in the grid.
-        boxes: int64 (num_nodes, 2), left and upper edge of each box, by ascending node.
-        nodes: int64 (num_nodes,), the node of each box.
-        box: width and height of a box.
-        size: width and height of the whole picture.
-    """
-
-    cells: Ints
-    boxes: Ints
-    nodes: Ints
-    box: tuple[int, int]
-    size: tuple[int, int]
+    cells: Ints  # int64 (num_ranks, 2), left and upper edge of each cell, by position in the grid
+    boxes: Ints  # int64 (num_nodes, 2), left and upper edge of each box, by ascending node
+    nodes: Ints  # int64 (num_nodes,), the node of each box
+    box: tuple[int, int]  # width, height
+    size: tuple[int, int]  # width, height of the whole picture
 
 
-def arrange(nodes: Ints, spacing: Spacing, inner_size: int) -> Arrangement:
-    """Return the positions of boxes in rows on a page, and of cells in rows in a box.
-
-    Args:
-        nodes: int64 (num_ranks,), the node of each rank, by position in the grid.
-        spacing: the size of a cell and the space around it.
-        inner_size: the size of the innermost axis. Rows avoid cutting through it.
-
-    Cost: O(num_ranks).
-
-    Example:
-        >>> spacing = Spacing(width=10, height=10, gap=0, pad=0, head=0, margin=0)
-        >>> arrange(np.array([0, 0, 1, 1]), spacing, 2).cells.tolist()
-        [[0, 0], [10, 0], [0, 10], [10, 10]]
-    """
+def arrange(nodes: Ints, style: CellStyle, inner_size: int, *, titled: bool) -> Arrangement:
+    """Return the positions of boxes and cells in rows, which avoid cuts of the innermost axis."""
+    head, margin = style.title + 2 if titled else 0, 2 * style.pad  # above cells, between boxes
     numbers, box_index, counts = np.unique(nodes, return_inverse=True, return_counts=True)
-    fullest, step = int(counts.max()), (spacing.width + spacing.gap, spacing.height + spacing.gap)
+    fullest, step = int(counts.max()), (style.width + style.gap, style.height + style.gap)
     ratio = BOX_RATIO if len(numbers) > 1 else PAGE_RATIO
     across = num_columns(fullest, step, ratio, inner_size)
-    padding = 2 * spacing.pad - spacing.gap
-    box = (
-        across * step[0] + padding,
-        -(-fullest // across) * step[1] + padding + spacing.head,
-    )
-    stride = box[0] + spacing.margin, box[1] + spacing.margin
+    padding = 2 * style.pad - style.gap
+    box = (across * step[0] + padding, -(-fullest // across) * step[1] + padding + head)
+    stride = box[0] + margin, box[1] + margin
     boxes_across = num_columns(len(numbers), stride, PAGE_RATIO, 1)
     boxes = _in_rows(np.arange(len(numbers)), boxes_across, stride)
-    corner = np.array((spacing.pad, spacing.pad + spacing.head))
+    corner = np.array((style.pad, style.pad + head))
     cells = boxes[box_index] + corner + _in_rows(_slots(box_index, counts), across, step)
     boxes_down = -(-len(numbers) // boxes_across)
-    size = boxes_across * stride[0] - spacing.margin, boxes_down * stride[1] - spacing.margin
+    size = boxes_across * stride[0] - margin, boxes_down * stride[1] - margin
     return Arrangement(cells, boxes, numbers, box, size)
 
 
 def num_columns(count: int, step: tuple[int, int], ratio: float, inner_size: int) -> int:
-    """Return how many elements to put in a row so that all rows together approach a ratio.
-
-    Example:
-        >>> num_columns(64, (1, 1), 1.0, 1), num_columns(64, (1, 1), 1.0, 32)
-        (8, 8)
-        >>> num_columns(7, (1, 1), 6.0, 1)
-        7
-    """
+    """Return how many elements to put in a row so that all rows together approach a ratio."""
     columns = np.arange(1, count + 1)
     rows = -(-count // columns)
     distance = np.abs(np.log(columns * step[0] / (rows * step[1]) / ratio))

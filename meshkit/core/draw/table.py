@@ -23,18 +23,7 @@ EMPTY = ("", "-")  # cells that a column of numbers may hold
 def format_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int = 80, ascii: bool = False
 ) -> str:
-    """Return the rows under their header.
-
-    Columns of numbers are aligned right, all others left. If the table is too wide, the cells of
-    the widest text column are wrapped.
-
-    Example:
-        >>> print(format_table(["axis", "size"], [["dp", "4"], ["sp", "2"]], ascii=True))
-        axis  size
-        ----  ----
-        dp       4
-        sp       2
-    """
+    """Return rows under their header, at most ``width`` wide: numbers right, texts wrapped."""
     columns = list(zip(header, *rows, strict=True))
     numeric = [all(map(_is_number, column[1:])) and len(column) > 1 for column in columns]
     widths = _fit([max(map(len, column)) for column in columns], numeric, max(width, MIN_WIDTH))
@@ -46,24 +35,13 @@ def format_table(
 
 
 def format_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table of text without a header, at any width.
-
-    Example:
-        >>> format_rows([["dp", "4 ranks"], ["sequence", "2 ranks"]])
-        ['dp        4 ranks', 'sequence  2 ranks']
-    """
+    """Return the lines of a table of text without a header, at any width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [_line(row, widths, [False] * len(row)).rstrip() for row in rows]
 
 
 def format_items(items: Sequence[tuple[str, str]], *, width: int = 80) -> str:
-    """Return a line for each name and its text; long texts continue below themselves.
-
-    Example:
-        >>> print(format_items([("node", "1"), ("slot", "1 of 4")]))
-        node  1
-        slot  1 of 4
-    """
+    """Return a line for each name and its text; long texts continue below themselves."""
     indent = max((len(name) for name, _ in items), default=0) + len(GAP)
     lines = []
     for name, text in items:

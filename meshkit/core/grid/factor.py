@@ -10,7 +10,7 @@ from ..errors import CALL, Change, Fix, SpecError, join_fixes
 from ..validate import parse_integer
 from .hybrid import check_no_plain_sizes, hybrid_layout
 from .layout import Layout
-from .sizes import check_num_ranks, check_one_inferred, infer_sizes, ordered_sizes, parse_sizes
+from .sizes import check_num_ranks, check_one_inferred, check_sizes, infer_sizes, ordered_sizes
 
 
 @public("factor_world")
@@ -92,7 +92,7 @@ def split_world(world_size: int | None = None, /, **parts: int) -> dict[str, ran
     if not parts:
         fix = ("for example ", Change(actor=-1 if world_size is not None else 4), ".")
         raise SpecError(f"{CALL} names no part.", fix=fix)
-    sizes = parse_sizes(parts)
+    sizes = check_sizes(parts, any_name=True)
     check_one_inferred(sizes)
     if world_size is not None or -1 in sizes.values():
         sizes = _infer_part(sizes, world_size)

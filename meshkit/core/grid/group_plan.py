@@ -14,7 +14,7 @@ other, and computes nothing. For ``Layout(dp=4, sp=2, tp=1)`` on a world of 8::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..arrays import Ints
@@ -55,20 +55,13 @@ class GroupPlan:
         axis_sets: the axes of every group that can be looked up, each once: the whole mesh ``()``,
             every axis, the axes over which gradients are averaged, and the requested ones.
         requested: the axes of the groups that the caller requested in addition, as written.
+        keys: axis set to its axes longer than 1. Equal keys mean equal groups.
     """
 
     layout: Layout
     axis_sets: tuple[Axes, ...]
-    requested: tuple[Axes, ...] = ()
-
-    @cached_property
-    def keys(self) -> dict[Axes, Axes]:
-        """The key of each axis set: the axes longer than 1. Equal keys mean equal groups."""
-        shape = dict(zip(self.layout.axes, self.layout.shape, strict=True))
-        return {
-            axes: tuple([axis for axis in axes or self.layout.axes if shape[axis] > 1])
-            for axes in self.axis_sets
-        }
+    requested: tuple[Axes, ...]
+    keys: Mapping[Axes, Axes] = field(compare=False)
 
     @classmethod
     def of(cls, layout: Layout, groups: str | Sequence[str | Iterable[str]] = ()) -> GroupPlan:
@@ -96,8 +89,13 @@ class GroupPlan:
         averaged = tuple(axis for axis in AVERAGED if axis in layout.axes)
         usual: list[Axes] = [(), *((axis,) for axis in layout.axes), averaged]
         whole = {layout.axes: ()}  # all axes in their own order are the whole mesh
-        axis_sets = [whole.get(axes, axes) for axes in (*usual, *requested)]
-        return cls(layout, tuple(dict.fromkeys(axis_sets)), requested)
+        axis_sets = dict.fromkeys([whole.get(axes, axes) for axes in (*usual, *requested)])
+        long = {axis for axis, size in zip(layout.axes, layout.shape, strict=True) if size > 1}
+        keys = {
+            axes: tuple([axis for axis in axes or layout.axes if axis in long])
+            for axes in axis_sets
+        }
+        return cls(layout, tuple(axis_sets), requested, keys)
 
     def has(self, axes: Axes) -> bool:
         """Return whether the plan has the group over these axes, whatever the sizes are."""

@@ -29,17 +29,7 @@ from ..validate import (
 from .axis_names import check_axes_exist
 from .rank_order import RankOrder, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes
-from .strides import (
-    AxisStrides,
-    Strides,
-    axis_strides,
-    coalesce,
-    group_start,
-    indices,
-    offsets,
-    select,
-    shift_position,
-)
+from .strides import AxisStrides, Strides, group_start, indices, offsets, shift_position
 
 
 class Layout:
@@ -82,13 +72,30 @@ class Layout:
         checked = check_sizes(sizes)
         check_complete(checked)
         num_ranks = math.prod(checked.values())
-        _set(self, checked, None if ranks is None else RankOrder.of(ranks, num_ranks))
+        layout = Layout.of(checked, None if ranks is None else RankOrder.of(ranks, num_ranks))
+        for name in self.__slots__:
+            object.__setattr__(self, name, getattr(layout, name))
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], rank_order: RankOrder | None = None) -> Layout:
         """Return the layout of sizes that are checked already; with no order, rank = position."""
-        layout = cls.__new__(cls)
-        _set(layout, sizes, rank_order)
+        layout, shape = cls.__new__(cls), tuple(sizes.values())
+        num_ranks = stride = math.prod(shape)
+        axis_strides = []
+        for axis, size in sizes.items():
+            stride //= size
+            axis_strides.append((axis, size, stride))
+        rank_order = RankOrder(range(num_ranks)) if rank_order is None else rank_order
+        attributes = {
+            "axes": tuple(sizes),
+            "shape": shape,
+            "num_ranks": num_ranks,
+            "rank_order": rank_order,
+            "ranks": rank_order.ranks,
+            "_axis_strides": tuple(axis_strides),
+        }
+        for name, value in attributes.items():  # from then on the layout is immutable
+            object.__setattr__(layout, name, value)
         return layout
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -208,9 +215,7 @@ class Layout:
             CoordinateError: if the rank is not in the layout.
             UnknownAxisError: for an axis that the layout does not have.
         """
-        self._check_axes(axes)
-        position = self._position(rank)
-        steps = select(self._axis_strides, axes or self.axes)
+        steps, position = self._steps(axes), self._position(rank)
         return self.rank_order.take(group_start(position, steps) + offsets(steps))
 
     @public("layout.strides")
@@ -228,8 +233,13 @@ class Layout:
             >>> dense.strides("dp", "sp"), dense.view(shard=8, tp=2).strides("shard")
             (((8, 2),), ((8, 2),))
         """
-        self._check_axes(axes)
-        return coalesce(select(self._axis_strides, axes or self.axes))
+        merged: list[tuple[int, int]] = []
+        for size, stride in self._steps(axes):
+            if size > 1 and merged and merged[-1][1] == size * stride:
+                merged[-1] = (merged[-1][0] * size, stride)
+            elif size > 1:
+                merged.append((size, stride))
+        return tuple(merged)
 
     @public("layout.neighbor")
     def neighbor(self, rank: int, axis: str, shift: int = 1, *, wrap: bool = True) -> int | None:
@@ -329,10 +339,10 @@ class Layout:
 
     def _repr_html_(self) -> str:
         """Return the picture for a notebook, or the text if there are more than 1024 ranks."""
-        from ..draw.svg import MAX_NOTEBOOK_RANKS, escape, notebook_html
+        from ..draw.svg import MAX_NOTEBOOK_RANKS, notebook_html
 
         small = self.num_ranks <= MAX_NOTEBOOK_RANKS
-        return notebook_html(self.axes, self.grid) if small else f"<pre>{escape(str(self))}</pre>"
+        return notebook_html(self.axes, self.grid) if small else f"<pre>{self}</pre>"
 
     def draw(self, *, mark: int | None = None, width: int = 80) -> str:
         """Return the grid as text, with one rank in brackets.
@@ -350,26 +360,15 @@ class Layout:
         if any(axis not in self.axes or axes.count(axis) > 1 for axis in axes):
             check_axes_exist(axes, self.axes)
 
+    def _steps(self, axes: tuple[str, ...]) -> Strides:
+        """Return size and stride of some axes in their order, or of all."""
+        self._check_axes(axes)
+        steps = {axis: (size, stride) for axis, size, stride in self._axis_strides}
+        return tuple([steps[axis] for axis in axes or self.axes])
+
     def _position(self, rank: int) -> int:
         number = rank if type(rank) is int else check_integer("rank", rank)
         position = self.rank_order.find(number)
         if position is None:
             raise unknown_rank_error(number, self, self.rank_order)
         return position
-
-
-def _set(layout: Layout, sizes: Mapping[str, int], rank_order: RankOrder | None) -> None:
-    """Set the attributes of a new layout, which is immutable from then on."""
-    shape = tuple(sizes.values())
-    num_ranks = math.prod(shape)
-    rank_order = RankOrder(range(num_ranks)) if rank_order is None else rank_order
-    attributes = {
-        "axes": tuple(sizes),
-        "shape": shape,
-        "num_ranks": num_ranks,
-        "rank_order": rank_order,
-        "ranks": rank_order.ranks,
-        "_axis_strides": axis_strides(sizes, num_ranks),
-    }
-    for name, value in attributes.items():
-        object.__setattr__(layout, name, value)

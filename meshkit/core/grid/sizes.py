@@ -20,15 +20,12 @@ MAX_RANKS = 2**63 - 1  # the largest int64
 STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
 
-def check_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
+def check_sizes(
+    sizes: Mapping[str, object], *, inferable: bool = False, any_name: bool = False
+) -> dict[str, int]:
     """Return the sizes as plain ints, each 1 or more, or -1, after a check of the names."""
-    if not sizes or not sizes.keys() <= STANDARD_AXES:
+    if not any_name and not (sizes and sizes.keys() <= STANDARD_AXES):
         check_names(sizes, inferable=inferable)
-    return parse_sizes(sizes, inferable=inferable)
-
-
-def parse_sizes(sizes: Mapping[str, object], *, inferable: bool = False) -> dict[str, int]:
-    """Return the sizes as plain ints, as :func:`check_sizes` does, for names of any kind."""
     return {
         name: size
         if type(size) is int and size >= 1  # the usual case

@@ -9,13 +9,13 @@ A step along an axis moves a position by the stride of that axis::
     (tp, sp)  is  2 of 1, then 2 of 2: 0 2 1 3, which is no single step
 
 With as few steps as possible, equal strides mean equal groups, also between two factorizations of
-the same ranks.
+the same ranks: see :meth:`meshkit.Layout.strides`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,44 +25,6 @@ AxisStrides = tuple[tuple[str, int, int], ...]  # axis, size, stride; the outerm
 Strides = tuple[tuple[int, int], ...]  # size, stride; the outermost first
 
 BLOCK = 8192  # positions: 64 KiB of int64
-
-
-def axis_strides(sizes: Mapping[str, int], num_ranks: int) -> AxisStrides:
-    """Return each axis with its size and its stride in row-major order.
-
-    Example:
-        >>> axis_strides({"dp": 4, "sp": 2}, 8)
-        (('dp', 4, 2), ('sp', 2, 1))
-    """
-    strides, stride = [], num_ranks
-    for axis, size in sizes.items():
-        stride //= size
-        strides.append((axis, size, stride))
-    return tuple(strides)
-
-
-def select(axes: AxisStrides, names: Iterable[str]) -> Strides:
-    """Return size and stride of some axes, in the order of the names."""
-    steps = {axis: (size, stride) for axis, size, stride in axes}
-    return tuple([steps[name] for name in names])
-
-
-def coalesce(steps: Strides) -> Strides:
-    """Return the same positions in as few steps as possible.
-
-    Example:
-        >>> coalesce(((4, 4), (1, 4), (2, 2))), coalesce(((2, 1), (2, 2)))
-        (((8, 2),), ((2, 1), (2, 2)))
-    """
-    merged: list[tuple[int, int]] = []
-    for size, stride in steps:
-        if size == 1:
-            continue
-        if merged and merged[-1][1] == size * stride:
-            merged[-1] = (merged[-1][0] * size, stride)
-        else:
-            merged.append((size, stride))
-    return tuple(merged)
 
 
 def offsets(steps: Strides) -> Ints:
@@ -90,7 +52,7 @@ def indices(positions: Ints, axes: AxisStrides) -> Ints:
     are so short that the intermediate results stay in the cache.
 
     Example:
-        >>> indices(np.array([5, 7]), axis_strides({"dp": 4, "sp": 2}, 8)).tolist()
+        >>> indices(np.array([5, 7]), (("dp", 4, 2), ("sp", 2, 1))).tolist()
         [[2, 1], [3, 1]]
     """
     flat = positions.reshape(-1)

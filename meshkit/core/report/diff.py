@@ -28,31 +28,17 @@ WEIGHT_AXES = ("pp", "tp")
 
 @dataclass(frozen=True)
 class Moves:
-    """The weights that ranks must fetch after a change of layout.
+    """The weights that ranks must fetch after a change of layout."""
 
-    Attributes:
-        parts_before: the number of parts of the weights before.
-        parts_after: the number of parts after.
-        held: the share of its new part that a rank holds already, to the ranks with that share.
-        total: the fetches of all ranks together, in sizes of the whole model.
-        lost: the number of parts before that no staying rank holds.
-    """
-
-    parts_before: int
+    parts_before: int  # of the weights
     parts_after: int
-    held: Mapping[Fraction, Ints]
-    total: Fraction
-    lost: int
+    held: Mapping[Fraction, Ints]  # share of the new part that a rank holds, to these ranks
+    total: Fraction  # fetches of all ranks, in sizes of the whole model
+    lost: int  # parts before that no staying rank holds
 
 
 def weight_moves(before: Layout, after: Layout) -> Moves:
-    """Return the weights to fetch after a change of layout. Cost: O(num_ranks).
-
-    Example:
-        >>> moves = weight_moves(Layout(dp=2, tp=2), Layout(dp=4))
-        >>> [(str(share), ranks.tolist()) for share, ranks in moves.held.items()], moves.total
-        ([('1/2', [0, 1, 2, 3])], Fraction(2, 1))
-    """
+    """Return the weights to fetch after a change of layout. Cost: O(num_ranks)."""
     num_before, num_after = num_weight_parts(before), num_weight_parts(after)
     stay = np.arange(min(before.num_ranks, after.num_ranks), dtype=np.int64)
     kept = np.zeros(after.num_ranks, dtype=np.int64)  # of num_before
@@ -93,33 +79,17 @@ def axis_index(layout: Layout, axis: str, ranks: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Difference:
-    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`.
-
-    Attributes:
-        before: the old layout.
-        after: the new layout.
-        groups: axis to the ranks whose group over it changes in members or order. Ranks of only
-            one layout are included. An axis of size 1 that the other layout lacks changes no
-            group of the staying ranks.
-        data: the staying ranks that own other samples than before.
-        moves: the weights that a checkpoint must move.
-    """
+    """The changes between two layouts whose ranks keep their numbers. Create it with :meth:`of`."""
 
     before: Layout
     after: Layout
-    groups: Mapping[str, Ints]
-    data: Ints
+    groups: Mapping[str, Ints]  # axis to the ranks whose group over it differs or is new or gone
+    data: Ints  # staying ranks that own other samples than before
     moves: Moves
 
     @classmethod
     def of(cls, before: Layout, after: Layout, batch: BatchPlan | None = None) -> Difference:
-        """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks).
-
-        Example:
-            >>> diff = Difference.of(Layout(dp=4, sp=2), Layout(dp=2, sp=4))
-            >>> {axis: ranks.tolist() for axis, ranks in diff.groups.items()}
-            {'dp': [0, 1, 2, 3, 4, 5, 6, 7], 'sp': [0, 1, 2, 3, 4, 5, 6, 7]}
-        """
+        """Return the difference of two layouts with ranks from 0. Cost: O(axes x num_ranks)."""
         axes = dict.fromkeys((*before.axes, *after.axes))
         groups = {axis: _changed_group_ranks(before, after, axis) for axis in axes}
         return cls(
@@ -218,10 +188,5 @@ def _move_facts(moves: Moves) -> Iterator[tuple[str, str]]:
 
 
 def _format_models(total: Fraction) -> str:
-    """Return a number of models as text.
-
-    Example:
-        >>> _format_models(Fraction(0)), _format_models(Fraction(3, 2))
-        ('nothing', '1.5 times the model, all ranks together')
-    """
+    """Return a number of models as text."""
     return f"{float(total):.4g} times the model, all ranks together" if total else "nothing"

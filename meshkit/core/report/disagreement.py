@@ -15,18 +15,7 @@ MAX_HOSTS = 4  # ranks with host and process in one line
 def describe_disagreement(
     requests: Mapping[int, Request], processes: Mapping[int, str], missing: Sequence[int]
 ) -> tuple[list[str], str]:
-    """Return the evidence and the fix of the error that every rank raises.
-
-    Example:
-        >>> common, odd = {"sizes": "dp=4 sp=2"}, {"sizes": "dp=2 sp=4"}
-        >>> evidence, fix = describe_disagreement({0: common, 1: common, 2: odd}, {2: "host b"}, [])
-        >>> print(evidence[0])
-        ranks 0-1:  dp=4 sp=2
-        >>> print(evidence[1])
-        rank 2 (host b):  dp=2 sp=4
-        >>> print(fix)
-        pass equal sizes on every rank.
-    """
+    """Return the evidence and the fix of the error that every rank raises."""
     groups = group_equal_requests(requests)
     fields = differing_fields([request for request, _ in groups])
     names = [name_ranks(ranks) for _, ranks in groups]

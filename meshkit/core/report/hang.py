@@ -21,21 +21,13 @@ MAX_LINES = 8  # lines about single ranks, or about ranks with equal status
 
 @dataclass(frozen=True)
 class RankStatus:
-    """The collectives and the line of code that a rank is in.
-
-    Attributes:
-        rank: the rank.
-        begun: axes, for example ``"dp sp"``, to the collectives begun on its group over them.
-        operation: its current collective, ``"all_reduce over dp"``; empty outside.
-        line: its line of user code, ``"train.py:88 (step)"``.
-        error: the error with which it left the guard, other than a collective's; else empty.
-    """
+    """The collectives and the line of code that a rank is in."""
 
     rank: int
-    begun: Mapping[str, int] = field(default_factory=dict)
-    operation: str = ""
-    line: str = ""
-    error: str = ""
+    begun: Mapping[str, int] = field(default_factory=dict)  # axes ("dp sp") to collectives
+    operation: str = ""  # current collective, ``"all_reduce over dp"``; empty outside
+    line: str = ""  # of user code, ``"train.py:88 (step)"``
+    error: str = ""  # error with which it left the guard, other than a collective's; else empty
 
     def __str__(self) -> str:
         if self.error:
@@ -53,15 +45,7 @@ class Lag:
 
 
 def lagging_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> dict[int, Lag]:
-    """Return the ranks that have begun fewer collectives than a peer, with their largest lag.
-
-    Ranks without a status are skipped. Cost: O(ranks x groups).
-
-    Example:
-        >>> statuses = {rank: RankStatus(rank, {"dp": 7 + (rank != 2)}) for rank in range(4)}
-        >>> lagging_ranks(Layout(dp=2, sp=2), statuses)
-        {2: Lag(axes='dp', begun=7, most=8)}
-    """
+    """Return the ranks that have begun fewer collectives than a peer, with their largest lag."""
     lags: dict[int, Lag] = {}
     for axes in dict.fromkeys(name for status in statuses.values() for name in status.begun):
         for row in layout.groups(*axes.split()).tolist():
@@ -131,10 +115,7 @@ def _first_suspects(
     late: Iterable[int],
     silent: Mapping[int, str],
 ) -> list[int]:
-    """Return the ranks to look at first.
-
-    These left the guard, or are behind and wait for no rank, or do not answer.
-    """
+    """Return the ranks that left, or else those behind that wait for none, or are silent."""
     left = [rank for rank in sorted(statuses) if statuses[rank].error]
     idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].error]
     awaited = _awaited_ranks(layout, statuses)

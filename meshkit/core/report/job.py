@@ -22,49 +22,28 @@ from ..topology.topology import Topology
 
 @dataclass(frozen=True)
 class AxisRow:
-    """One axis of a layout.
-
-    Attributes:
-        axis: its name.
-        size: its size.
-        stride: the positions between two neighboring indices.
-        groups: the number of its groups.
-        first_group: the ranks of the first group.
-        crossing: the number of groups on several nodes; None if the topology is unknown.
-        spans: the maximum number of nodes of one group; None likewise.
-    """
+    """One axis of a layout."""
 
     axis: str
     size: int
-    stride: int
+    stride: int  # positions between two neighboring indices
     groups: int
     first_group: tuple[int, ...]
-    crossing: int | None
-    spans: int | None
+    crossing: int | None  # groups on several nodes; None if the topology is unknown
+    spans: int | None  # nodes of one group at most; None likewise
 
 
 @dataclass(frozen=True)
 class JobReport:
-    """The report of a job before it runs. Create it with :meth:`of`.
-
-    Attributes:
-        layout: the layout of the mesh.
-        topology: the nodes of its ranks; None if unknown.
-        axes: a row for each axis.
-        groups_per_rank: process groups of one rank, the default group included.
-        groups: process groups in all, the default group included.
-        batch: the batch plan, or None.
-        warnings: likely causes of slow communication. Each quotes ``build_mesh`` in its fix.
-        placement: the reasons for the order of ranks; None without placement.
-    """
+    """The report of a job before it runs. Create it with :meth:`of`."""
 
     layout: Layout
     topology: Topology | None
     axes: tuple[AxisRow, ...]
-    groups_per_rank: int
-    groups: int
+    groups_per_rank: int  # process groups of one rank, the default group included
+    groups: int  # process groups in all, the default group included
     batch: BatchPlan | None
-    warnings: tuple[SpecError, ...]
+    warnings: tuple[SpecError, ...]  # causes of slow communication; each quotes ``build_mesh``
     placement: Placement | None = None
 
     @classmethod
@@ -76,13 +55,7 @@ class JobReport:
         *,
         placement: Placement | None = None,
     ) -> JobReport:
-        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes).
-
-        Example:
-            >>> report = JobReport.of(GroupPlan.of(Layout(dp=4, sp=2, tp=1)))
-            >>> report.groups_per_rank, report.groups
-            (4, 15)
-        """
+        """Return the report of a plan. Cost: O(axes x num_ranks) with a topology, else O(axes)."""
         layout = plan.layout
         crossing = {} if topology is None else crossings(layout, topology)
         rows = tuple(_axis_rows(layout, crossing))
@@ -173,12 +146,7 @@ def format_job(report: JobReport, *, width: int = 80, ascii: bool = False) -> st
 
 
 def headline(layout: Layout, topology: Topology | None = None) -> str:
-    """Return one line with the sizes, the number of ranks and, if known, the nodes.
-
-    Example:
-        >>> headline(Layout(dp=4, sp=2)), headline(Layout(dp=15), Topology.of_sizes([7, 8]))
-        ('dp=4 sp=2: 8 ranks', 'dp=15: 15 ranks on 2 nodes of 7 and 8')
-    """
+    """Return one line with the sizes, the number of ranks and, if known, the nodes."""
     ranks = count_noun(layout.num_ranks, "rank") if topology is None else topology
     return f"{format_sizes(layout.sizes)}: {ranks}"
 

@@ -21,50 +21,29 @@ SEQUENCE_AXES = ("cp", "sp")  # the axes that divide a sequence, if the layout h
 
 @dataclass(frozen=True)
 class AxisReport:
-    """One axis as a rank sees it.
-
-    Attributes:
-        axis: its name.
-        index: the index of the rank along the axis.
-        peers: the ranks of its group in order, the rank itself included.
-        before: the neighbor one index lower, with wrap-around; None if the axis has size 1.
-        after: the neighbor one index higher, likewise.
-        seed: the seed of a stream that varies along this axis only; None without a job seed.
-    """
+    """One axis as a rank sees it."""
 
     axis: str
     index: int
-    peers: tuple[int, ...]
-    before: int | None
-    after: int | None
-    seed: int | None
+    peers: tuple[int, ...]  # of its group in order, the rank included
+    before: int | None  # neighbor one index lower, with wrap-around; None if the size is 1
+    after: int | None  # one index higher, likewise
+    seed: int | None  # of a stream that varies along this axis only
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """The report of one rank, from :func:`rank_reports`.
-
-    Attributes:
-        rank: the rank.
-        coordinate: axis name to index.
-        node: its node; None if the topology is unknown.
-        slot: its index among the ranks of that node, from 0; None likewise.
-        axes: one report for each axis.
-        samples: the first sample of each micro batch of step 0; None without a batch plan.
-        micro_batch: the samples of each micro batch; None likewise.
-        tokens: the ranges of sequence positions that it holds; None without a sequence plan.
-        seed: the seed of a stream that is equal on all ranks; None without a job seed.
-    """
+    """The report of one rank, from :func:`rank_reports`. A field is None if it is unknown."""
 
     rank: int
     coordinate: Mapping[str, int]
     node: int | None
-    slot: int | None
+    slot: int | None  # index among the ranks of its node
     axes: tuple[AxisReport, ...]
-    samples: range | None
-    micro_batch: int | None
-    tokens: tuple[range, ...] | None
-    seed: int | None
+    samples: range | None  # first of each micro batch of step 0
+    micro_batch: int | None  # samples
+    tokens: tuple[range, ...] | None  # sequence positions
+    seed: int | None  # of a stream that is equal on all ranks
 
     def as_dict(self) -> dict[str, object]:
         """Return the report in JSON types; a token range becomes its first and last token."""
@@ -86,12 +65,7 @@ def rank_reports(
     sequence: SequencePlan | None = None,
     seed: int | None = None,
 ) -> Iterator[RankReport]:
-    """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank.
-
-    Example:
-        >>> [report.coordinate for report in rank_reports(Layout(dp=2, tp=2), [0, 3])]
-        [{'dp': 0, 'tp': 0}, {'dp': 1, 'tp': 1}]
-    """
+    """Yield the reports of some ranks. Cost: O(axes x size + size of a node) per rank."""
     for rank in ranks:
         coordinate = layout.coordinate(rank)
         node, slot = (None, None) if topology is None else _node_and_slot(topology, rank)
@@ -109,12 +83,7 @@ def rank_reports(
 
 
 def sequence_part(layout: Layout, coordinate: Mapping[str, int]) -> int:
-    """Return the part of a sequence that a coordinate holds: its index along cp and sp, sp fastest.
-
-    Example:
-        >>> sequence_part(Layout(cp=2, sp=4), {"cp": 1, "sp": 2})
-        6
-    """
+    """Return the part of a sequence at a coordinate: its index along cp and sp, sp fastest."""
     part = 0
     for axis in sequence_axes(layout):
         part = part * layout.sizes[axis] + coordinate[axis]
@@ -129,15 +98,7 @@ def sequence_axes(layout: Layout) -> tuple[str, ...]:
 def format_rank_table(
     layout: Layout, topology: Topology | None = None, *, width: int = 80, ascii: bool = False
 ) -> str:
-    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks).
-
-    Example:
-        >>> print(format_rank_table(Layout(dp=2), Topology.even(2, nodes=2), ascii=True))
-        rank  node  slot  dp
-        ----  ----  ----  --
-           0     0     0   0
-           1     1     0   1
-    """
+    """Return a table of all ranks with node, slot and coordinate. Cost: O(ranks log ranks)."""
     ranks = layout.grid.ravel()
     unknown = ["-"] * len(ranks)
     nodes = [unknown, unknown] if topology is None else _node_columns(topology, ranks)

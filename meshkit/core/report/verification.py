@@ -20,23 +20,14 @@ HEADER = ("group", "groups", "ranks", "median ms", "slowest ms", "of ranks")
 
 @dataclass(frozen=True)
 class GroupTiming:
-    """Timings of the groups over some axes.
+    """Timings of the groups over some axes."""
 
-    Attributes:
-        axes: the axes; empty for the whole mesh if no single axis is the whole.
-        num_groups: the number of groups.
-        group_size: ranks in each.
-        seconds: the time of one collective, the median over the groups.
-        slowest: the ranks of the slowest group.
-        slowest_seconds: the time of one collective there.
-    """
-
-    axes: Axes
+    axes: Axes  # empty for the whole mesh if no single axis is the whole
     num_groups: int
     group_size: int
-    seconds: float
-    slowest: tuple[int, ...]
-    slowest_seconds: float
+    seconds: float  # of one collective, the median over the groups
+    slowest: tuple[int, ...]  # ranks of the slowest group
+    slowest_seconds: float  # of one collective there
 
 
 @dataclass(frozen=True)
@@ -84,17 +75,6 @@ def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) ->
 
     A collective ends for all members at about the same time. The member with the shortest time
     therefore arrived last, and its peers waited for the difference.
-
-    Args:
-        layout: the layout of the mesh.
-        keys: the axes of each column.
-        seconds: (num_ranks, num_keys), of one collective, by position in the layout.
-
-    Example:
-        >>> seconds = np.array([[0.5], [0.1]])
-        >>> result = summarize_timings(Layout(dp=2), [("dp",)], seconds)
-        >>> result.slowest_rank, result.waited, result.groups[0].slowest_seconds
-        (1, 0.4, 0.5)
     """
     position = {int(rank): index for index, rank in enumerate(layout.grid.flat)}
     waits = np.zeros_like(seconds)
@@ -102,7 +82,7 @@ def summarize_timings(layout: Layout, keys: Sequence[Axes], seconds: Seconds) ->
     for column, axes in enumerate(keys):
         rows = layout.groups(*axes)
         positions = np.vectorize(position.__getitem__)(rows)  # (num_groups, group_size)
-        took = seconds[positions, column]
+        took = seconds[positions, column]  # seconds: (num_ranks, num_keys), by position
         waits[positions, column] = took.max(axis=1, keepdims=True) - took
         groups.append(_group_timing(axes, rows.tolist(), took.max(axis=1)))
     if not keys:
@@ -123,41 +103,19 @@ def _group_timing(axes: Axes, rows: list[list[int]], took: Seconds) -> GroupTimi
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``.
-
-    Attributes:
-        rank: the rank of this process.
-        sizes: axis name to size, the outermost first.
-        launcher: the launcher that started the ranks.
-        device: the device type.
-        backend: the backend of the groups.
-        verification: the timings of the groups.
-        built: seconds to join the job and build the mesh.
-        checked: seconds of all checks.
-    """
+    """The result of ``meshkit check``. All ranks have the same, apart from ``rank``."""
 
     rank: int
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # axis name to size, the outermost first
     launcher: str
     device: str
     backend: str
     verification: Verification
-    built: float
-    checked: float
+    built: float  # seconds to join the job and build the mesh
+    checked: float  # seconds of all checks
 
     def as_text(self) -> str:
-        """Return the report as text: a line for each set of groups, then the total.
-
-        Example:
-            >>> timing = GroupTiming(("dp",), 1, 2, 0.0004, (0, 1), 0.0005)
-            >>> verification = Verification((timing,), 1, 0.0001, "dp=1 tp=0")
-            >>> job = 0, {"dp": 2, "tp": 1}, "spawn", "cpu", "gloo"
-            >>> print(CheckReport(*job, verification, 0.5, 0.25).as_text())
-            dp=2 tp=1: 2 ranks, launcher spawn, device cpu, backend gloo; joined and built in 0.50 s
-            OK  dp  1 group of 2   2 members took 0.400 ms, at most 0.500 ms on ranks 0-1
-            OK  tp  2 groups of 1  nothing to check
-            OK: 1 group checked in 0.25 s; rank 1 (dp=1 tp=0) came last, by 0.100 ms
-        """
+        """Return the report as text: a line for each set of groups, then the total."""
         verification, total = self.verification, math.prod(self.sizes.values())
         head = (
             f"{format_sizes(self.sizes)}: {count_noun(total, 'rank')}, launcher {self.launcher}, "

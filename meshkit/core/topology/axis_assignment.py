@@ -29,15 +29,10 @@ Chain = tuple[tuple[int, int], ...]  # index of an axis and a factor of it; the 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One assignment of axes to levels.
+    """One assignment of axes to levels."""
 
-    Attributes:
-        cost: the traffic that leaves a domain of each level, the outermost first.
-        rows: the factor of each axis, by level, the outermost first, and then for devices.
-    """
-
-    cost: tuple[float, ...]
-    rows: tuple[Sizes, ...]
+    cost: tuple[float, ...]  # traffic that leaves a domain of each level, the outermost first
+    rows: tuple[Sizes, ...]  # factor of each axis by level, the outermost first, then for devices
 
     @property
     def chain(self) -> Chain:
@@ -60,11 +55,6 @@ def assignments(
     axes::
 
         sum over axes cut there: traffic[axis] * product of held / held[axis]
-
-    Example:
-        >>> best = next(assignments((4, 2, 8), (2, 4), (1, 10, 100)))
-        >>> best.rows, best.held, best.cost
-        (((2, 1, 1), (2, 2, 1), (1, 1, 8)), ((2, 2, 8), (1, 1, 8)), (16.0, 88.0))
     """
     return _assignments(sizes, sizes, tuple(fanouts), traffic)
 
@@ -98,12 +88,7 @@ def _cost(sizes: Sizes, held: Sizes, traffic: Sequence[float]) -> float:
 
 
 def factorizations(number: int, limits: Sizes) -> Iterator[Sizes]:
-    """Yield the ways to write a number as a product of one divisor of each limit.
-
-    Example:
-        >>> [*factorizations(4, (2, 8))]
-        [(1, 4), (2, 2)]
-    """
+    """Yield the ways to write a number as a product of one divisor of each limit."""
     if not limits:
         if number == 1:
             yield ()

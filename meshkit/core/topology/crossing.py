@@ -165,14 +165,9 @@ def link_bytes(
 
 
 def count_leaving(domains: Ints, num_domains: int) -> Ints:
-    """Return the number of ranks in each domain whose next rank is in another domain, by axis.
+    """Return how many ranks of each domain have their next rank in another, by axis.
 
-    Args:
-        domains: the domain at each grid position, in the shape of the grid.
-        num_domains: the number of domains.
-
-    Returns:
-        int64 (num_domains, num_axes).
+    ``domains`` has the shape of the grid, the result is int64 (num_domains, num_axes).
     """
     leaving = np.empty((num_domains, domains.ndim), dtype=np.int64)
     for dim in range(domains.ndim):
@@ -182,12 +177,7 @@ def count_leaving(domains: Ints, num_domains: int) -> Ints:
 
 
 def traffic_per_axis(layout: Layout, traffic: Mapping[str, float] | None) -> Floats:
-    """Return the traffic of a rank along each axis of a layout: float64 (num_axes,).
-
-    Raises:
-        SpecError: if ``traffic`` is negative or not a number.
-        UnknownAxisError: if ``traffic`` names an axis that the layout does not have.
-    """
+    """Return the traffic of a rank along each axis of a layout: float64 (num_axes,)."""
     if traffic is None:
         return np.array([float(DEFAULT_RATIO) ** index for index in range(len(layout.axes))])
     check_axes_exist(traffic, layout.axes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from ..errors import Change, Fix, SpecError, join_fixes
 from ..grid.axis_names import check_axes_exist
 from ..grid.layout import Layout
 from ..text import article, count_noun, format_ranks
+from .crossing import Crossing, crossings
 from .topology import NODE, Topology
-
-if TYPE_CHECKING:
-    from .crossing import Crossing
 
 POLICIES = ("error", "warn", "allow")
 DEFAULT_POLICIES = {"tp": "warn"}  # tensor parallel ranks wait for each other in every layer
@@ -28,15 +25,10 @@ Changes = dict[str, object]  # arguments of a call and their new values
 
 @dataclass(frozen=True)
 class CrossingVerdict:
-    """The messages about axes that cross nodes against their policy.
+    """The messages about axes that cross nodes against their policy."""
 
-    Attributes:
-        error: the error to raise, or None.
-        warning: the error whose text is the warning, or None.
-    """
-
-    error: SpecError | None = None
-    warning: SpecError | None = None
+    error: SpecError | None = None  # to raise
+    warning: SpecError | None = None  # its text is the warning
 
 
 def check_policies(
@@ -62,15 +54,10 @@ def check_policies(
 def check_crossings(
     layout: Layout, topology: Topology, policies: Mapping[str, str]
 ) -> CrossingVerdict:
-    """Return the error and the warning about axes that cross nodes.
-
-    Cost: O(axes * ranks).
-    """
+    """Return the error and the warning about axes that cross nodes."""
     watched = [axis for axis, size in layout.sizes.items() if size > 1 and axis in policies]
     if not watched:
         return CrossingVerdict()
-    from .crossing import crossings
-
     by_axis = crossings(layout, topology)
     crossing = [by_axis[axis] for axis in watched if by_axis[axis].crosses]
     errors = [item for item in crossing if policies[item.axis] == "error"]
@@ -113,25 +100,9 @@ def _fix(layout: Layout, topology: Topology, axes: list[str]) -> Fix:
 
 
 def suggest_fix(
-    layout: Layout,
-    topology: Topology,
-    axis: str,
-    *,
-    level: str = NODE,
+    layout: Layout, topology: Topology, axis: str, *, level: str = NODE
 ) -> tuple[str | Change, ...]:
-    """Return changes that keep an axis inside its nodes: order, placement, or another size.
-
-    Every change in the text was tried and works.
-
-    Cost: a few calls of :func:`~meshkit.core.topology.placement.placed`.
-
-    Example:
-        >>> cyclic = Topology.of_hosts(["a", "b"] * 4)
-        >>> SpecError("", fix=suggest_fix(Layout(dp=2, tp=4), cyclic, "tp")).fix_text
-        'start the ranks in blocks, node by node (srun --distribution=block), or place=True.'
-        >>> SpecError("", fix=suggest_fix(Layout(dp=1, tp=8), cyclic, "tp")).fix_text
-        'dp=2, tp=4, place=True, as a node holds 4 ranks.'
-    """
+    """Return changes that keep an axis inside its nodes; each was tried and works."""
     check_axes_exist((axis,), layout.axes)
     if not _crosses(layout, topology, axis, level):
         return ()
@@ -192,8 +163,6 @@ def _innermost(layout: Layout, axis: str) -> Layout:
 
 
 def _crosses(layout: Layout, topology: Topology, axis: str, level: str) -> bool:
-    from .crossing import crossings
-
     return crossings(layout, topology, level=level)[axis].crosses
 
 

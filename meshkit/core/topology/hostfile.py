@@ -11,28 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..call import Call, Verbatim
 from ..errors import SpecError
 from ..text import count_noun
 from .topology import Topology
 
 LEVELS = ("host", "rack", "row", "hall")  # the columns
-PARSE = Call("parse_hostfile", (Verbatim("text"),))
 
 Row = tuple[int, list[str]]  # the number of a line, from 1, and its words
 
 
-def parse_hostfile(
-    text: str,
-) -> Topology:
-    r"""Return the topology of a text that has a line for each rank, in the order of ranks.
-
-    Cost: O(ranks).
-
-    Example:
-        >>> print(parse_hostfile("a r1\nb r1\na r1\nc r2"))
-        4 ranks on 3 nodes of 1 and 2, in 2 racks, not in blocks: node 0 has ranks 0, 2
-    """
+def parse_hostfile(text: str) -> Topology:
+    """Return the topology of a text that has a line for each rank, in the order of ranks."""
     rows = [*_rows(text)]
     if not rows:
         fix = "a line for each rank: its host, and its rack if it is known."

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...core.errors import RankTimeoutError
 from ..store.deadline import STORE_GRACE, Deadline, store_call, store_wait
-from .consensus import Participants
+from .proposal import Participants
 
 
 def broadcast_from_rank_0(

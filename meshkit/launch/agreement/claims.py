@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError
-from ..store.keys import claim_key
-from ..store.process import ProcessIdentity
+from ..store.check_in import ProcessIdentity
+from ..store.keys import CLAIM
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def conflicting_claim(
 ) -> MeshkitError | None:
     """Make the claims of this rank; return the error of the first that conflicts, or None."""
     for claim in claims:
-        own = Claimant(rank, claim.value, ProcessIdentity.current())
-        first = Claimant.from_json(store.compare_set(claim_key(claim.key), "", own.to_json()))
+        own = Claimant(rank, claim.value, ProcessIdentity())
+        first = Claimant.from_json(store.compare_set(CLAIM.format(claim.key), "", own.to_json()))
         if first.value != own.value:
             return claim.conflict(*sorted((own, first), key=lambda claimant: claimant.rank))
     return None

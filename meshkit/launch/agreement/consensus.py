@@ -14,24 +14,32 @@ decision when all ranks have checked in, or at the deadline.
 
 Cost: 5 store operations per rank, one more per claim, and one more if the default group is not
 meshkit's. A rank that decides anything but "all" reads all check-ins.
+
+After agreement, ranks create groups. torch waits for peers there, with its own timeouts: a rank
+that dies at that moment would block the others for half an hour. Creation therefore gets the time
+that ranks wait for each other, and a second round follows::
+
+    rank 0   create ........ created   check in ............... reads: 2 is missing, undo
+    rank 1   create ................ failed   check in ........ reads: 2 is missing
+    rank 2   create .. dies
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from ...core.errors import MeshkitError, RankTimeoutError
-from ...core.text import plural
+from ...core.errors import DisagreementError, MeshkitError, RankTimeoutError
 from ..launchers.world import World
 from ..store import keys
-from ..store.check_in import CheckIn, read_check_ins
+from ..store.check_in import CheckIn, ProcessIdentity
 from ..store.client import hosted_by_rank_0
 from ..store.deadline import (
     STORE_GRACE,
@@ -42,89 +50,20 @@ from ..store.deadline import (
     store_wait,
 )
 from ..store.error_json import error_from_json, error_to_json
-from ..store.process import ProcessIdentity
-from ..store.rank_lease import last_seen
-from .claims import Claim, conflicting_claim
-from .errors import disagreement_error, failure_report, first_few, missing_ranks_error
+from ..torch_internals import CONNECT_ATTEMPTS
+from .claims import conflicting_claim
+from .disagreement import failure_report
+from .proposal import Participants, Proposal
+from .verdict import ALL, judge, judge_late
 
-ALL = "all"  # the decision when every rank has checked in with the same request
+Created = TypeVar("Created")
+
 HOST_GRACE = 1.0  # seconds that rank 0, which may host the store, stays so that others can read
 # seconds that rank 0 stays after its own call failed; other ranks may still be starting
 FAILURE_GRACE = 5.0
 DECISION_TIME = 1.0  # seconds in which one rank reads all check-ins
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A request that must be equal on all ranks.
-
-    Attributes:
-        operation: the public function that proposes, for example ``"build_mesh"``.
-        fields: the values to compare, by name.
-        conflict_summary: first line of the error if ranks disagree or one of them failed.
-        claims: values that are compared only among the ranks that set them, or that only one rank
-            may have.
-        describe_rank: returns the coordinate of a rank as text, for errors; None leaves it out.
-        stage: prefix of the call in errors: ``"the end of "``; empty at the start of the call.
-        expected_hosts: returns the hosts of the job, as far as the launcher lists them.
-        failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
-    """
-
-    operation: str
-    fields: Mapping[str, str]
-    conflict_summary: str
-    claims: tuple[Claim, ...] = ()
-    describe_rank: Callable[[int], str] | None = None
-    stage: str = ""
-    expected_hosts: Callable[[], Sequence[str]] = tuple
-    failure: MeshkitError | None = None
-
-    @property
-    def request(self) -> dict[str, str]:
-        """All compared values: the operation and the fields."""
-        return {"call": f"{self.stage}{self.operation}", **self.fields}
-
-
-@dataclass(frozen=True)
-class Participants:
-    """The ranks of a round and their store.
-
-    Attributes:
-        store: the store of a generation of the job.
-        world: this process.
-        ranks: the ranks that take part, this one among them.
-        prefix: key prefix of the rounds, if only a part of the world takes part.
-        counter: the number of this rank's rounds by prefix; None counts them in the store, as the
-            store of a default group that someone else created may have served an earlier group.
-    """
-
-    store: dist.Store
-    world: World
-    ranks: Sequence[int]
-    prefix: str = ""
-    counter: Counter[str] | None = None
-
-    @classmethod
-    def of(
-        cls, store: dist.Store, world: World, counter: Counter[str] | None = None
-    ) -> Participants:
-        """Return all ranks of a world."""
-        return cls(store, world, range(world.world_size), counter=counter)
-
-    def next_round(self) -> tuple[int, dist.Store]:
-        """Return the id and the store of this rank's next round.
-
-        Every rank counts its rounds, whatever they are about. Ranks that make different calls
-        therefore enter the same round and see the difference.
-
-        Cost: no store operation if ranks count locally, else one.
-        """
-        if self.counter is None:
-            round_id = int(self.store.add(keys.rounds_key(self.world.rank, self.prefix), 1))
-        else:
-            self.counter[self.prefix] += 1
-            round_id = self.counter[self.prefix]
-        return round_id, dist.PrefixStore(keys.ROUND.format(self.prefix, round_id), self.store)
+MIN_TIMEOUT = timedelta(seconds=10)  # a busy machine needs two seconds per attempt
+REPORT_GRACE = timedelta(seconds=3)  # for ranks that fail just before the deadline
 
 
 def agree(proposal: Proposal, participants: Participants, deadline: Deadline) -> int:
@@ -136,8 +75,9 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
     """
 
     def take_part() -> tuple[int, str]:
-        round_id, store = participants.next_round()
-        check_in = CheckIn(ProcessIdentity.current(), proposal.request)
+        round_id, store = next_round(participants)
+        request = {"call": f"{proposal.stage}{proposal.operation}", **proposal.fields}
+        check_in = CheckIn(ProcessIdentity(), request)
         decision = Round(proposal, participants, deadline, store, check_in).decide()
         if decision != ALL:
             _leave_last(store, world, store.add(keys.COUNT, 0))
@@ -150,6 +90,71 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
     raise _as_seen_by(world.rank, error_from_json(decision))
 
 
+def commit(
+    proposal: Proposal,
+    participants: Participants | None,
+    timeout: timedelta,
+    create: Callable[[timedelta], Created],
+    undo: Callable[[Created], None],
+    *,
+    connects: bool,
+) -> Created:
+    """Return the result of ``create``, once every rank has created it. Collective.
+
+    Cost: 5 store operations per rank.
+    """
+    limit = max(timeout, MIN_TIMEOUT)
+    deadline = Deadline.after(limit + REPORT_GRACE)
+    work = partial(create, limit / CONNECT_ATTEMPTS)
+    if participants is None:
+        return work()
+    try:
+        created = _run_bounded(limit, work, undo) if connects else work()
+    except RuntimeError as error:  # torch's own: a peer may be the reason
+        _find_reason(proposal, participants, deadline, error)
+        raise
+    except BaseException as error:  # this rank's own
+        announce_failure(proposal, participants, error)
+        raise
+    try:
+        # A rank that closed its groups while another still connects would leave that one hanging.
+        agree(
+            proposal,
+            participants,
+            deadline if connects else Deadline.after(limit + REPORT_GRACE),
+        )
+    except BaseException:
+        undo(created)
+        raise
+    return created
+
+
+def _find_reason(
+    proposal: Proposal, participants: Participants, deadline: Deadline, error: RuntimeError
+) -> None:
+    """Find out why creation failed, unless this rank is the reason."""
+    rank = participants.world.rank
+    failure = failure_report(proposal.conflict_summary, rank, error)
+    try:
+        agree(replace(proposal, failure=failure), participants, deadline)
+    except DisagreementError as reason:
+        if rank not in reason.requests:
+            raise reason from error
+    except MeshkitError as reason:
+        raise reason from error
+
+
+def _run_bounded(
+    limit: timedelta, work: Callable[[], Created], undo: Callable[[Created], None]
+) -> Created:
+    """Return the result of the work, or undo it if it comes too late."""
+    try:
+        return run_with_deadline((limit + REPORT_GRACE / 2).total_seconds(), work, late=undo)
+    except DeadlineExceededError:
+        seconds = limit.total_seconds()
+        raise RuntimeError(f"it did not finish within {seconds:g} s") from None
+
+
 def announce_failure(proposal: Proposal, participants: Participants, error: BaseException) -> None:
     """Report to the other ranks, in their next round, that this rank's own call failed.
 
@@ -160,16 +165,33 @@ def announce_failure(proposal: Proposal, participants: Participants, error: Base
     report = failure_report(proposal.conflict_summary, rank, error)
 
     def post() -> None:
-        _, store = participants.next_round()
+        _, store = next_round(participants)
         # before the check-in: the last rank to check in decides "all"
         store.compare_set(keys.DECISION, "", error_to_json(report))
-        CheckIn.current({}).post(store, rank)
+        CheckIn(ProcessIdentity()).post(store, rank)
         _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
 
     try:
         run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
     except (RuntimeError, DeadlineExceededError):  # of the store; the caller has an error to raise
         return
+
+
+def next_round(participants: Participants) -> tuple[int, dist.Store]:
+    """Return the id and the store of this rank's next round of these participants.
+
+    Every rank counts its rounds, whatever they are about. Ranks that make different calls
+    therefore enter the same round and see the difference.
+
+    Cost: no store operation if ranks count locally, else one.
+    """
+    store, prefix, counter = participants.store, participants.prefix, participants.counter
+    if counter is None:
+        round_id = int(store.add(keys.ROUNDS.format(prefix, participants.world.rank), 1))
+    else:
+        counter[prefix] += 1
+        round_id = counter[prefix]
+    return round_id, dist.PrefixStore(keys.ROUND.format(prefix, round_id), store)
 
 
 @dataclass(frozen=True)
@@ -192,31 +214,35 @@ class Round:
 
     def decide(self) -> str:
         """Check in, wait, and return the decision."""
-        conflict = self._post_conflict()
+        ranks, check_in = self.participants.ranks, json.dumps(asdict(self.check_in))
+        conflict = self._post_conflict(check_in)
         # If the decision is "all", the other ranks have agreed without this one.
         if "dissent" in conflict and self._is_decided_for_all():
-            dissent = _dissenting(conflict)
-            return error_to_json(disagreement_error(self.proposal.conflict_summary, dissent, []))
+            return judge_late(self.proposal, conflict)
         # The conflict is posted first: a rank that sees this check-in also sees the conflict.
-        rank = self.participants.world.rank
-        self.store.set(keys.CHECK_IN.format(rank), self.check_in.to_json())
-        if self._all_arrived():
+        self.store.set(keys.CHECK_IN.format(self.participants.world.rank), check_in)
+        if self.store.has_extended_api():  # type: ignore[attr-defined]
+            is_last = self.store.add(keys.COUNT, 1) >= len(ranks)
+        else:  # a FileStore re-reads its file on every operation: look for the keys instead
+            is_last = self.store.check([keys.CHECK_IN.format(rank) for rank in ranks])
+        if is_last:
             decision = self._judge() if self.store.check([keys.CONFLICT]) else ALL
             return str(self.store.compare_set(keys.DECISION, "", decision).decode())
         if not store_wait(self.store, [keys.DECISION], self.deadline):
             self._decide_at_deadline()
         return str(self.store.get(keys.DECISION).decode())
 
-    def _post_conflict(self) -> dict[str, Any]:
+    def _post_conflict(self, check_in: str) -> dict[str, Any]:
         """Post this rank's conflict, if there is one, and return it. The first one posted wins."""
         proposal, rank = self.proposal, self.participants.world.rank
-        clash = conflicting_claim(self.store, rank, proposal.claims) if proposal.claims else None
-        request, host = (
-            json.dumps(self.check_in.request, sort_keys=True),
+        host, request = (
             self.check_in.process.host,
+            json.dumps(self.check_in.request, sort_keys=True),
         )
+        clash = conflicting_claim(self.store, rank, proposal.claims) if proposal.claims else None
+        request = json.dumps(self.check_in.request, sort_keys=True)
         digest = hashlib.sha256(request.encode()).hexdigest()
-        own = [digest, rank, self.check_in.to_json(), host]
+        own = [digest, rank, check_in, host]
         first = json.loads(self.store.compare_set(keys.REQUEST, "", json.dumps(own)))
         if first[3] != host:
             self.store.set(keys.SEVERAL_HOSTS, "")
@@ -236,68 +262,19 @@ class Round:
         decided = self.store.check([keys.DECISION])
         return decided and self.store.get(keys.DECISION).decode() == ALL
 
-    def _all_arrived(self) -> bool:
-        """Return whether this rank, which has checked in, is the last. Cost: one store operation.
-
-        A store with the extended API counts check-ins. A FileStore re-reads its file on every
-        operation, so there this function looks for the keys.
-        """
-        ranks = self.participants.ranks
-        if self.store.has_extended_api():  # type: ignore[attr-defined]
-            return bool(self.store.add(keys.COUNT, 1) >= len(ranks))
-        return bool(self.store.check([keys.CHECK_IN.format(rank) for rank in ranks]))
-
     def _decide_at_deadline(self) -> None:
         """Write the decision, as the first rank whose deadline has expired; others wait for it."""
         is_first = self.store.add(keys.DECIDERS, 1) == 1
         if is_first or not store_wait(self.store, [keys.DECISION], Deadline.after(DECISION_TIME)):
-            self.store.compare_set(keys.DECISION, "", self._judge())
+            self.store.compare_set(
+                keys.DECISION,
+                "",
+                self._judge(),
+            )
 
     def _judge(self) -> str:
         """Return the decision about the ranks that have arrived."""
-        proposal, ranks = self.proposal, self.participants.ranks
-        check_ins = read_check_ins(self.store, ranks)
-        missing = [rank for rank in ranks if rank not in check_ins]
-        has_conflict = self.store.check([keys.CONFLICT])
-        conflict = json.loads(self.store.get(keys.CONFLICT)) if has_conflict else {}
-        if "dissent" in conflict:  # a rank of another world size is not among our ranks
-            check_ins |= _dissenting(conflict)
-            return error_to_json(disagreement_error(proposal.conflict_summary, check_ins, missing))
-        if "claim" in conflict:
-            return str(conflict["claim"])
-        if missing:
-            return error_to_json(self._missing_ranks_error(check_ins, missing))
-        return str(conflict.get("failure", ALL))
-
-    def _missing_ranks_error(
-        self, check_ins: Mapping[int, CheckIn], missing: Sequence[int]
-    ) -> RankTimeoutError:
-        """Return the error that names the missing ranks, their last hosts, and absent hosts."""
-        proposal, participants = self.proposal, self.participants
-        seen = last_seen(participants.store, participants.world.rank, missing)
-        return missing_ranks_error(
-            proposal.stage,
-            self.deadline.timeout.total_seconds(),
-            check_ins,
-            missing,
-            proposal.describe_rank,
-            *[f"Last seen: {'; '.join(seen)}."] * bool(seen),
-            *_absent_hosts(proposal.expected_hosts(), check_ins),
-        )
-
-
-def _dissenting(conflict: Mapping[str, Any]) -> dict[int, CheckIn]:
-    """Return the check-ins of the two ranks whose requests differ."""
-    return {rank: CheckIn.from_json(check_in) for rank, check_in in conflict["dissent"]}
-
-
-def _absent_hosts(expected: Sequence[str], check_ins: Mapping[int, CheckIn]) -> list[str]:
-    """Return a line on the hosts without check-ins, if the launcher and the hosts use one name."""
-    names = {check_in.process.host.partition(".")[0] for check_in in check_ins.values()}
-    absent = [host for host in expected if host.partition(".")[0] not in names]
-    known = absent and len(absent) < len(expected)
-    hosts = f"{plural('host', len(absent))} {', '.join(first_few(absent))}"
-    return [f"No rank came from {hosts}."] * bool(known)
+        return judge(self.proposal, self.participants, self.deadline, self.store)
 
 
 def _as_seen_by(rank: int, error: MeshkitError) -> MeshkitError:

@@ -82,7 +82,7 @@ def load_bridge(device_type: str, local_rank: int | None) -> None:
     Selects this rank's module first. Does nothing for a device without a bridge.
     """
     row = accelerator_row(device_type)
-    if local_rank is not None:
+    if local_rank is not None and row.module is not None:
         _select_module(row, local_rank)
     for name in row.bridge:
         try:

@@ -37,11 +37,11 @@ def select_device(requested: str | torch.device | None, local_rank: int) -> torc
     kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
     load_bridge(kind, local_rank)  # before torch can read the device
     device = parse_device(kind if requested is None else requested)
-    if requested is None and not visible_devices(device):  # a bridge without a device
-        return torch.device("cpu")
     if device.type == "cpu":
         return torch.device("cpu")
     num_visible = visible_devices(device)
+    if requested is None and not num_visible:  # a bridge without a device
+        return torch.device("cpu")
     single = num_visible == 1 or accelerator_row(device.type).module is not None
     index = device.index if device.index is not None else (0 if single else local_rank)
     if index >= num_visible:

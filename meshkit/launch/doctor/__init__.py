@@ -2,5 +2,5 @@
 
 ``checkup`` in ``checkup.py`` runs all checks and returns a list of ``Finding`` (``finding.py``).
 ``check_interfaces`` in ``interfaces.py`` checks host names and network interfaces with the lookups
-of ``network.py``. ``memory`` in ``memory.py`` returns the memory of the machine or its container.
+of ``network.py``.
 """

@@ -9,19 +9,12 @@ from ...core.errors import MeshkitError
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        name: the subject of the check, unique in a checkup.
-        ok: whether a job can run with it.
-        found: the observed state, in one line or more.
-        advice: a command or step that repairs it; empty if ``ok``.
-    """
-
-    name: str
-    ok: bool
-    found: str
-    advice: str = ""
+    name: str  # unique in a checkup
+    ok: bool  # whether a job can run with it
+    found: str  # observed state, in one line or more
+    advice: str = ""  # a command or step that repairs it; empty if ``ok``
 
     @classmethod
     def from_error(cls, name: str, error: MeshkitError) -> Finding:

@@ -56,14 +56,7 @@ def check_host_name(host: str, lookup: Lookup, world: World | None, env: Env) ->
 
 
 def check_lookup(name: str, host: str, lookup: Lookup) -> Finding:
-    """Check that a host name has addresses and that its lookup was fast.
-
-    Example:
-        >>> check_lookup("host name", "a", Lookup(("10.0.0.3",), "", 0.001)).found
-        'a is 10.0.0.3 (0.00 s)'
-        >>> check_lookup("host name", "a", Lookup((), "Name or service not known", 0.001)).advice
-        "echo '<address> a' >> /etc/hosts, or repair the DNS of this node."
-    """
+    """Check that a host name has addresses and that its lookup was fast."""
     state = f"is {', '.join(lookup.values)}" if lookup.values else f"has no address: {lookup.error}"
     address = lookup.values[0] if lookup.values else "<address>"
     advice = f"echo '{address} {host}' >> /etc/hosts, or repair the DNS of this node."
@@ -97,12 +90,7 @@ def check_gloo_interface(env: Env, available: Interfaces, addresses: Sequence[st
 
 
 def check_nccl_interface(env: Env, available: Interfaces) -> Finding:
-    """Check the interfaces that NCCL_SOCKET_IFNAME selects, else report NCCL's own choice.
-
-    Example:
-        >>> check_nccl_interface({"NCCL_SOCKET_IFNAME": "^lo"}, {"lo": [], "eth0": []}).found
-        'NCCL_SOCKET_IFNAME=^lo selects eth0'
-    """
+    """Check the interfaces that NCCL_SOCKET_IFNAME selects, else report NCCL's own choice."""
     value = env.get("NCCL_SOCKET_IFNAME", "")
     if len(value) > 1:  # NCCL ignores a shorter value
         selected = match_interfaces(value, available)

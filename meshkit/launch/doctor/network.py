@@ -23,28 +23,15 @@ Interfaces = Mapping[str, Collection[str]]  # name to addresses
 
 @dataclass(frozen=True)
 class Lookup:
-    """The result of a lookup.
+    """The result of a lookup."""
 
-    Attributes:
-        values: the addresses or names, in the resolver's order; empty if it failed.
-        error: the reason of the failure; empty if it succeeded.
-        seconds: the duration.
-    """
-
-    values: tuple[str, ...]
-    error: str
+    values: tuple[str, ...]  # addresses or names, in the resolver's order; empty if it failed
+    error: str  # reason of the failure; empty if it succeeded
     seconds: float
 
 
 def lookup(query: Callable[[], Sequence[str]], deadline: float = DEADLINE) -> Lookup:
-    """Run a query that may block and return its result, or an error after the deadline.
-
-    Example:
-        >>> lookup(lambda: ["10.0.0.3"]).values
-        ('10.0.0.3',)
-        >>> lookup(lambda: [time.sleep(1)], deadline=0.01).error
-        'no answer within 0.01 s'
-    """
+    """Run a query that may block and return its result, or an error after the deadline."""
     start = time.monotonic()
     values: Sequence[str] = ()
     error = ""
@@ -73,12 +60,7 @@ def look_up_name(address: str, deadline: float = DEADLINE) -> Lookup:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address is a loopback, which no other machine can reach.
-
-    Example:
-        >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("10.0.0.3")
-        (True, True, False)
-    """
+    """Return whether an address is a loopback, which no other machine can reach."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
@@ -94,37 +76,21 @@ def is_local(address: str) -> bool:
 
 
 def list_interfaces() -> dict[str, tuple[str, ...]]:
-    """Return the network interfaces in the system's order, each with its addresses.
-
-    These are the first IPv4 address and all IPv6 addresses on Linux, and none elsewhere.
-    """
+    """Return the network interfaces in the system's order, each with its addresses on Linux."""
     names = [name for _, name in socket.if_nameindex()]
     ipv6 = _ipv6_addresses()
     return {name: (*_ipv4_address(name), *ipv6.get(name, ())) for name in names}
 
 
 def interface_of(address: str, interfaces: Interfaces) -> str | None:
-    """Return the interface that has an address, or None.
-
-    Example:
-        >>> interface_of("10.0.0.3", {"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"]})
-        'eth0'
-    """
+    """Return the interface that has an address, or None."""
     if is_loopback(address) and LOOPBACK in interfaces:
         return LOOPBACK
     return next((name for name, addresses in interfaces.items() if address in addresses), None)
 
 
 def match_interfaces(pattern: str, names: Collection[str]) -> list[str]:
-    """Return the interfaces that a value of NCCL_SOCKET_IFNAME selects.
-
-    Example:
-        >>> names = ["lo", "eth0", "eth1", "docker0"]
-        >>> match_interfaces("eth", names), match_interfaces("=eth1", names)
-        (['eth0', 'eth1'], ['eth1'])
-        >>> match_interfaces("^docker,lo", names)
-        ['eth0', 'eth1']
-    """
+    """Return the interfaces that a value of NCCL_SOCKET_IFNAME selects."""
     inverted = pattern.startswith("^")
     listed = pattern.removeprefix("^")
     exact = listed.startswith("=")
@@ -143,10 +109,6 @@ def default_nccl_interfaces(interfaces: Interfaces) -> list[str]:
     NCCL prefers InfiniBand, then any interface but container bridges and the loopback, then
     these. Interfaces without an address are skipped. (Source: ``ncclFindInterfaces`` in NCCL's
     ``src/misc/socket.cc``.)
-
-    Example:
-        >>> default_nccl_interfaces({"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"], "eth1": []})
-        ['eth0']
     """
     names = [name for name, addresses in interfaces.items() if addresses]
     order = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")

@@ -69,11 +69,7 @@ def detect(
 
 
 def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
-    """Return ``rank``, ``world_size`` and ``local_rank`` as plain ints, if given.
-
-    Raises:
-        LaunchError: if one is not an int or too small, or ``rank`` is not below ``world_size``.
-    """
+    """Return ``rank``, ``world_size`` and ``local_rank`` as plain ints, if given."""
     numbers: dict[str, int] = {}
     for name in (name for name in ARGUMENT_FIELDS if name in options):
         number, least = parse_integer(options[name]), 1 if name == "world_size" else 0
@@ -89,13 +85,7 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
 
 
 def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
-    """Return the world of :func:`detect`, for arguments that have been checked.
-
-    Args:
-        env: the variables to read.
-        arguments: field name to value, from ``rank``, ``world_size`` and ``local_rank``. If they
-            change the rank, the variables about its node are ignored.
-    """
+    """Return the world of :func:`detect`, for arguments that have been checked."""
     rows = matching_launchers(env)
     if not rows and {"rank", "world_size"} - arguments.keys():
         return _single(env, arguments)
@@ -103,7 +93,7 @@ def detect_world(env: Env, arguments: Mapping[str, int]) -> World:
     named = {f"argument {name}": str(value) for name, value in arguments.items()}
     env_with_arguments = {**env, **named}
     world = world_from_launcher(
-        _overridden(row, env, arguments), env_with_arguments, others=rows[1:]
+        _overridden(row, env, arguments) if arguments else row, env_with_arguments, others=rows[1:]
     )
     if row is HAND_WRITTEN and not arguments:
         _check_others(world, rows[1:], env)
@@ -144,14 +134,12 @@ def allocation_without_srun(world: World) -> str | None:
 
 
 def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int]) -> Launcher:
-    """Return the row with the variables replaced that arguments override or make invalid.
-
-    If the rank changes, the variables about the node describe another process.
-    """
+    """Return the row without the variables that arguments override or make invalid."""
     node_fields = ("local_rank", "local_world_size", "tasks_per_node", "node_rank", "num_nodes")
     new = {
         name for name in arguments if first_value(getattr(row, name), env) != str(arguments[name])
     }
+    # with another rank, the variables about the node describe another process
     ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
     overrides = {name: (f"argument {name}",) for name in arguments}
     changes: dict[str, Any] = {**dict.fromkeys(ignored, ()), **overrides}

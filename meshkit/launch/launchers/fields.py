@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .endpoint import Endpoint
 from .hostlist import task_counts
 from .launcher import Launcher
 from .variables import Env, Names, first_set, raise_conflict, raise_invalid, read_int, read_text
@@ -22,9 +21,12 @@ def world_from_launcher(row: Launcher, env: Env, *, others: list[Launcher]) -> W
 
     Fields without a variable are derived from other variables of the same launcher.
     """
-    fields = {**_number_fields(row, env, _hint(row, env, others)), **_local_size(row, env)}
+    fields = _number_fields(row, env, _hint(row, env, others))
+    if row.tasks_per_node:
+        fields |= _local_size(row, env)
     _check(row, fields, env)
-    fields |= _derived(row, fields) | _endpoint_fields(row, env)
+    implied = {name: value for name, value in _implied(row, fields) if name not in fields}
+    fields |= implied | _endpoint_fields(row, env)
     if method := read_text(row.name, row.init_method, env):
         fields["init_method"] = method
     values: dict[str, Any] = {name: value for name, (value, _) in fields.items()}
@@ -92,12 +94,8 @@ def _check(row: Launcher, fields: Fields, env: Env) -> None:
         raise_conflict(row.name, env, local, size, f"is more than {size}")
 
 
-def _derived(row: Launcher, fields: Fields) -> Fields:
-    """Return the fields that the others imply, with the formula. Overrides no field."""
-    return {name: value for name, value in _implied(row, fields) if name not in fields}
-
-
 def _implied(row: Launcher, fields: Fields) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Yield the fields that the others imply, with the formula."""
     rank, world_size = fields["rank"][0], fields["world_size"][0]
     local_size = fields["local_world_size"][0] if "local_world_size" in fields else None
     nodes = fields["num_nodes"][0] if "num_nodes" in fields else 1
@@ -118,15 +116,10 @@ def _endpoint_fields(row: Launcher, env: Env) -> Fields:
     """Return MASTER_ADDR and MASTER_PORT if set, else the endpoint that the launcher implies."""
     host = read_text(row.name, row.master_addr, env)
     port = read_int(row.name, row.master_port, env, least=1, most=65535, optional=True)
-    implied = None if host and port else _implied_endpoint(row, env)
+    endpoints = (source.find(row.name, env) for source in row.endpoint_sources)
+    implied = None if host and port else next((point for point in endpoints if point), None)
     if implied:
         host = host or (implied.host, implied.host_source)
         port = port or (implied.port, implied.port_source)
     fields = {"master_addr": host, "master_port": port}
     return {name: field for name, field in fields.items() if field is not None}
-
-
-def _implied_endpoint(row: Launcher, env: Env) -> Endpoint | None:
-    """Return the first endpoint that the launcher's variables yield."""
-    endpoints = (source.find(row.name, env) for source in row.endpoint_sources)
-    return next((endpoint for endpoint in endpoints if endpoint), None)

@@ -46,12 +46,7 @@ def first_host(text: str) -> str:
 
 
 def task_counts(text: str) -> list[int]:
-    """Return the number of tasks on each node.
-
-    Example:
-        >>> task_counts("2(x3),1")
-        [2, 2, 2, 1]
-    """
+    """Return the number of tasks on each node."""
     counts: list[int] = []
     for part in text.split(","):
         match = _TASKS.fullmatch(part.strip())

@@ -14,50 +14,25 @@ SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
 
 @dataclass(frozen=True)
 class Launcher:
-    """One row of the table. A column may name several variables; the first one set is used.
+    """One row of the table. A column may name several variables; the first one set is used."""
 
-    Attributes:
-        name: the name of the row, as ``World.launcher`` has it.
-        markers: sets of variables; the launcher matches if all variables of one set are present.
-        rank: the variables of the global rank.
-        world_size: the variables of the number of ranks.
-        local_rank: the variables of the index of the rank on its node.
-        local_world_size: the variables of the number of ranks on the node.
-        node_rank: the variables of the index of the node.
-        num_nodes: the variables of the number of nodes.
-        tasks_per_node: a variable with a list of tasks per node, the source of the local size.
-        master_addr: the variables of the host of the rendezvous store.
-        master_port: the variables of its port.
-        endpoint_sources: ways to derive the endpoint of the store if these are not set.
-        init_method: the variable of a rendezvous URL.
-        by_node: whether consecutive ranks are known to fill one node after another.
-        by_mpi: whether it starts MPI jobs, whose ranks can exchange the endpoint through MPI.
-        unless: returns whether something else has set the markers; None if nothing else does.
-        job: variables that together identify the job: equal on its ranks, different on other jobs.
-    """
-
-    name: str
-    markers: tuple[Names, ...]
+    name: str  # as ``World.launcher`` has it
+    markers: tuple[Names, ...]  # it matches if all variables of one of these are set
     rank: Names
     world_size: Names
     local_rank: Names
     local_world_size: Names = ()
     node_rank: Names = ()
     num_nodes: Names = ()
-    tasks_per_node: Names = ()
+    tasks_per_node: Names = ()  # lists of tasks per node, for the local size
     master_addr: Names = ("MASTER_ADDR",)
     master_port: Names = ("MASTER_PORT",)
-    endpoint_sources: tuple[EndpointSource, ...] = ()
-    init_method: Names = ()
-    by_node: bool = False
-    by_mpi: bool = False
-    unless: Callable[[Env], bool] | None = None
-    job: Names = ()
-
-    def matches(self, env: Env) -> bool:
-        """Return whether this launcher started the process that has this environment."""
-        is_marked = any(all(name in env for name in names) for names in self.markers)
-        return is_marked and not (self.unless is not None and self.unless(env))
+    endpoint_sources: tuple[EndpointSource, ...] = ()  # used if these are not set
+    init_method: Names = ()  # rendezvous URL
+    by_node: bool = False  # whether consecutive ranks are known to fill one node after another
+    by_mpi: bool = False  # whether ranks can exchange the endpoint through MPI
+    unless: Callable[[Env], bool] | None = None  # whether something else set the markers
+    job: Names = ()  # together equal on all ranks of a job, different on other jobs
 
 
 def is_batch_script(env: Env) -> bool:
@@ -72,14 +47,8 @@ def is_batch_script(env: Env) -> bool:
 
 
 def set_by_srun(rank: Names, world_size: Names, env: Env, *, own: Names) -> bool:
-    """Return whether srun set the variables of an MPI launcher through its PMI.
-
-    Their values then equal those of srun's own variables.
-    """
+    """Return whether srun set the variables of an MPI launcher, equal to its own, through PMI."""
     if "SLURM_STEP_ID" not in env or any(name in env for name in own):
         return False
-    pairs = (
-        (rank, ("SLURM_PROCID",)),
-        (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
-    )
+    pairs = ((rank, ("SLURM_PROCID",)), (world_size, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")))
     return all(first_value(pmi, env) == first_value(srun, env) for pmi, srun in pairs)

@@ -173,16 +173,18 @@ LAUNCHERS = (
 
 def matching_launchers(env: Env) -> list[Launcher]:
     """Return the rows that match an environment; the first one provides the fields."""
-    return [row for row in LAUNCHERS if row.matches(env)]
+    return [
+        row
+        for row in LAUNCHERS
+        if any(all(name in env for name in names) for names in row.markers)
+        and not (row.unless is not None and row.unless(env))
+    ]
 
 
 def job_name(env: Env, launcher: str) -> str:
-    """Return the launcher's name of the job of this process; empty if it sets none.
-
-    A heterogeneous Slurm job has no name here: its parts have different names.
-    """
+    """Return the launcher's name of the job of this process; empty if it sets none."""
     names = next((row.job for row in LAUNCHERS if row.name == launcher), ())
-    if "SLURM_HET_SIZE" in env:
+    if "SLURM_HET_SIZE" in env:  # the parts of the job have different names
         return ""
     return ".".join(env[name] for name in names) if all(name in env for name in names) else ""
 

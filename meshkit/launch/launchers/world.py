@@ -41,6 +41,8 @@ class World:
         device: a ``torch.device``; None until ``init``.
         backend: the backend of collectives, ``"gloo"`` or ``"nccl"``; None until ``init``.
         sources: field name to the source of its value: a variable, ``"argument"``, ...
+        size_evidence: the source of the world size as errors print it, for example
+            ``"WORLD_SIZE = 6 (torchrun)"``.
     """
 
     rank: int
@@ -57,19 +59,14 @@ class World:
     backend: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def size_evidence(self) -> str:
-        """Return the source of the world size, as errors print it.
+    size_evidence: str = field(init=False, repr=False, compare=False)
 
-        Example:
-            >>> from meshkit import detect
-            >>> detect({"RANK": "0", "WORLD_SIZE": "6"}).size_evidence
-            'WORLD_SIZE = 6 (hand-written)'
-        """
-        source = self.sources["world_size"]
+    def __post_init__(self) -> None:
+        source = self.sources.get("world_size", "world_size")
+        evidence = f"{source} = {self.world_size} ({self.launcher})"
         if self.launcher == "single" and source != "argument":
-            return f"there is 1 process and {source}"
-        return f"{source} = {self.world_size} ({self.launcher})"
+            evidence = f"there is 1 process and {source}"
+        object.__setattr__(self, "size_evidence", evidence)
 
     def export(self, environ: MutableMapping[str, str] | None = None) -> dict[str, str]:
         """Set the variables from which a child process detects this same world. Local.

@@ -7,13 +7,13 @@ from collections import Counter
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError, RankTimeoutError
-from ..agreement.consensus import Participants, Proposal, agree, announce_failure
+from ..agreement.consensus import agree, announce_failure
+from ..agreement.proposal import Participants, Proposal
 from ..launchers.world import World
 from ..store.client import address, store_lost_error
 from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline
-from ..store.keys import generation_store
-from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over
-from ..store.torchrun_attempt import is_past
+from ..store.keys import GENERATION
+from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over, is_past
 from .mpi import MPI_LAUNCHERS, address_by_mpi
 from .open_store import PROBE_INTERVAL, open_store
 
@@ -26,7 +26,10 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     together have the same generation without communication. A rank retries if it has reached the
     store of an earlier group, or a start of the job that was given up.
     """
-    world, _holder = _with_address(world, deadline)
+    _holder = None  # of the port of the store, until this rank has opened it
+    is_unknown = world.init_method is None and None in address(world)
+    if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
+        world, _holder = address_by_mpi(world, deadline)
     while True:
         try:
             participants, generation = _enter_generation(world, deadline)
@@ -76,18 +79,11 @@ def _enter_generation(
             raise duplicate_rank_error(world, base, taken) from None
         if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
             return enter()
-        store = generation_store(base, generation)
-        return Participants.of(store, world, Counter()), generation
+        store = dist.PrefixStore(GENERATION.format(generation), base)
+        ranks = range(world.world_size)
+        return Participants(store, world, ranks, counter=Counter()), generation
 
     try:
         return run_with_deadline(deadline.left + STORE_GRACE, enter)
     except DeadlineExceededError:
         raise store_lost_error(world, silent=True) from None
-
-
-def _with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | None]:
-    """Return the world with an address, which rank 0 broadcasts through MPI if none is given."""
-    is_unknown = world.init_method is None and None in address(world)
-    if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
-        return address_by_mpi(world, deadline)
-    return world, None

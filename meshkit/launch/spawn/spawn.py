@@ -26,7 +26,7 @@ from ...core.call import public
 from ...core.errors import RankTimeoutError, SpawnError, SpecError
 from ...core.text import format_ranks
 from ...core.validate import parse_integer
-from ..timeouts import Time, parse_timeout
+from ..store.deadline import Time, parse_timeout
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
 from .worker import Failure, Outcome, Success, child_environment, run_rank
 

@@ -22,10 +22,7 @@ _preloaded: tuple[str, ...] = ("torch", "torch.distributed", f"{__package__}.wor
 
 
 def preload(*modules: str) -> None:
-    """Let the forkserver import more modules before it forks ranks. Local; imports nothing here.
-
-    A forkserver that already runs is not affected.
-    """
+    """Let a forkserver that starts later import more modules before it forks ranks. Local."""
     global _preloaded
     _preloaded = tuple(dict.fromkeys((*_preloaded, *modules)))
 

@@ -27,17 +27,11 @@ class Success:
 
 @dataclass(frozen=True)
 class Failure:
-    """The outcome of a rank that failed.
+    """The outcome of a rank that failed."""
 
-    Attributes:
-        error: the exception that it raised, or that describes how its process ended.
-        traceback: the traceback as text; empty if there is none.
-        when: when it failed, in seconds of the machine's monotonic clock.
-    """
-
-    error: BaseException
+    error: BaseException  # raised, or describes how the process ended
     traceback: str
-    when: float
+    when: float  # seconds of the machine's monotonic clock
 
     @property
     def summary(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,7 +12,17 @@ from typing import Any
 import torch.distributed as dist
 
 from .keys import CHECK_IN, SEVERAL_HOSTS
-from .process import ProcessIdentity
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """Host and pid of a process, as errors show them; without arguments those of this process."""
+
+    host: str = field(default_factory=lambda: socket.gethostname())
+    pid: int = field(default_factory=os.getpid)
+
+    def __str__(self) -> str:
+        return f"host {self.host}, pid {self.pid}"
 
 
 @dataclass(frozen=True)
@@ -21,23 +33,14 @@ class CheckIn:
     request: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def current(cls, request: Mapping[str, str]) -> CheckIn:
-        """Return the check-in of this process."""
-        return cls(ProcessIdentity.current(), request)
-
-    @classmethod
     def from_json(cls, text: str | bytes) -> CheckIn:
         """Return the check-in that a rank wrote."""
         record = json.loads(text)
         return cls(ProcessIdentity(**record["process"]), record["request"])
 
-    def to_json(self) -> str:
-        """Return the text that stands in the store."""
-        return json.dumps({"process": asdict(self.process), "request": dict(self.request)})
-
     def post(self, store: dist.Store, rank: int) -> None:
         """Write this check-in to the store of a round. Cost: one store operation."""
-        store.set(CHECK_IN.format(rank), self.to_json())
+        store.set(CHECK_IN.format(rank), json.dumps(asdict(self)))
 
 
 def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn]:
@@ -59,7 +62,7 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
     Cost: one store operation if all ranks are on one host, else that of reading all check-ins.
     """
     if not store.check([SEVERAL_HOSTS]):
-        return [ProcessIdentity.current().host] * len(ranks)
+        return [ProcessIdentity().host] * len(ranks)
     check_ins = read_check_ins(store, ranks)
     return [check_ins[rank].process.host for rank in ranks]
 

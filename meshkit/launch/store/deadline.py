@@ -1,4 +1,4 @@
-"""Deadlines, and calls to the store of a job that end in time.
+"""Timeouts, deadlines, and calls to the store of a job that end in time.
 
 A store whose host is stopped, or whose network is cut, does not answer. A torch client then waits
 forever, whatever its timeout. Calls to a store therefore run in a thread, and the caller waits for
@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from numbers import Real
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ...core.errors import MeshkitError
+from ...core.errors import Change, MeshkitError, SpecError
 from ..launchers.world import World
 from .client import store_lost_error
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:  # meshkit doctor waits with a deadline where torch cannot be 
     import torch.distributed as dist
 
 Result = TypeVar("Result")
+Time = float | timedelta  # a timeout as callers write it; a number is seconds
+
+LEAST = 0.001  # seconds; torch's timeouts have millisecond resolution
+MOST = 1e9  # seconds, about 30 years, so that sums of timeouts never overflow
+ARRIVAL = timedelta(seconds=300)  # default time that ranks wait for each other
 
 # Extra seconds: a process resumed after SIGSTOP sees an expired deadline before its thread delivers
 # the result.
@@ -41,6 +47,31 @@ RESUME_GRACE = 0.2
 STORE_GRACE = 4.0
 MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
 IDLE_TIME = 1.0  # seconds without work after which a thread ends
+
+
+def parse_timeout(name: str, value: Time | None) -> timedelta | None:
+    """Return a timeout as a timedelta; None stays None."""
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    number = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    if number and LEAST <= seconds <= MOST:  # nan is neither
+        return timedelta(seconds=float(seconds))
+    raise SpecError(
+        f"{name} is {value!r}.",
+        "A timeout is a positive number of seconds, or a timedelta.",
+        fix=(Change(**{name: 60}), "."),
+    )
+
+
+def format_timeout(time: timedelta | None) -> str:
+    """Return a timeout as errors show it; None is the backend's default.
+
+    Example:
+        >>> format_timeout(timedelta(minutes=5)), format_timeout(None)
+        ('300 s', 'default')
+    """
+    return "default" if time is None else f"{time.total_seconds():g} s"
 
 
 class DeadlineExceededError(Exception):

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from ...core.errors import LaunchError
 from ..launchers.world import World
 from . import keys
+from .check_in import ProcessIdentity
 from .deadline import Deadline
 from .error_json import error_to_json
-from .process import ProcessIdentity
 from .rank_lease import LeaseHolder, RankTakenError
 
 ARRIVAL_GRACE = 2.0  # seconds for the other ranks of the job to arrive before the decision
@@ -33,7 +33,7 @@ def duplicate_rank_error(world: World, base: dist.Store, taken: RankTakenError) 
 
 def _post(base: dist.Store, holder: LeaseHolder, error: str) -> None:
     """Post the error in the holder's round: it becomes the decision once all ranks arrived."""
-    store = keys.join_round(base, holder.generation)
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(holder.generation), base)
     store.compare_set(keys.CONFLICT, "", json.dumps({"claim": error}))
     deadline = Deadline.after(ARRIVAL_GRACE)
     while not store.check([keys.DECISION]) and deadline.sleep(POLL_INTERVAL):
@@ -46,7 +46,7 @@ def _error(world: World, holder: LeaseHolder, waits: bool) -> LaunchError:
     state = "waits for the others" if waits else "has joined already, and runs"
     return LaunchError(
         f"two processes claim rank {world.rank} at {_address(world)}.",
-        f"{holder} came first and {state}; {ProcessIdentity.current()} came after it.",
+        f"{holder} came first and {state}; {ProcessIdentity()} came after it.",
         f"The second has rank {world.rank} from {source} ({world.launcher}).",
         fix="give every process its own rank, and every job its own MASTER_PORT (or init_method); "
         "end the processes of an earlier job.",

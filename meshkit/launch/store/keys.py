@@ -22,8 +22,6 @@
 
 from __future__ import annotations
 
-import torch.distributed as dist
-
 REQUEST = "request"
 CONFLICT = "conflict"
 SEVERAL_HOSTS = "several_hosts"
@@ -37,43 +35,10 @@ ENDED = "ended"
 PAST = "past"
 CHECK_IN = "check_in/{}"  # rank, in the store of a round
 ROUND = "{}round/{}"  # prefix and number of a round, in the store of a generation
-
-
-def claim_key(name: str) -> str:
-    """Return the key of a claim, in the store of a round."""
-    return f"claim/{name}"
-
-
-def lease_key(rank: int) -> str:
-    """Return the key of a rank's lease, in the store of an attempt."""
-    return f"meshkit/lease/{rank}"
-
-
-def agent_key(agent: str) -> str:
-    """Return the key of a torchrun agent, in the store of an attempt without world size."""
-    return f"agent/{agent}"
-
-
-def rounds_key(rank: int, prefix: str = "") -> str:
-    """Return the key that counts a rank's rounds, in the store of a generation."""
-    return f"{prefix}rounds/{rank}"
-
-
-def attempt_store(store: dist.Store, number: int) -> dist.Store:
-    """Return the part of a job's store that belongs to one attempt."""
-    return dist.PrefixStore(f"attempt/{number}", store)
-
-
-def generation_store(base: dist.Store, generation: int) -> dist.PrefixStore:
-    """Return the part of an attempt's store that belongs to one generation of the job."""
-    return dist.PrefixStore(f"meshkit/{generation}", base)
-
-
-def round_store(store: dist.Store, round_id: int, prefix: str = "") -> dist.Store:
-    """Return the part of a generation's store that belongs to one agreement round."""
-    return dist.PrefixStore(ROUND.format(prefix, round_id), store)
-
-
-def join_round(base: dist.Store, generation: int) -> dist.Store:
-    """Return the store of the round in which the ranks of a generation join the job."""
-    return round_store(generation_store(base, generation), 1)
+CLAIM = "claim/{}"  # name of a claim, in the store of a round
+ROUNDS = "{}rounds/{}"  # prefix and rank, in the store of a generation: the rounds of that rank
+GENERATION = "meshkit/{}"  # number of a generation, in the store of an attempt
+JOIN_ROUND = "meshkit/{}/round/1"  # the round in which the ranks of a generation join the job
+LEASE = "meshkit/lease/{}"  # rank, in the store of an attempt
+ATTEMPT_PART = "attempt/{}"  # number of an attempt, in the store of the job
+AGENT = "agent/{}"  # name of a torchrun agent, in the store of an attempt without world size

@@ -14,18 +14,19 @@ for the other ranks, or is still alive, the second process is rejected as a dupl
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from uuid import uuid4
 
 import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
 from . import keys
-from .check_in import CheckIn
+from .check_in import CheckIn, ProcessIdentity
 from .deadline import DeadlineExceededError, run_with_deadline
 from .error_json import error_to_json
-from .process import ProcessIdentity, pid_namespace, process_start, process_stat
 
 MAX_SEEN = 8  # missing ranks whose last process an error names
 
@@ -49,7 +50,7 @@ class LeaseHolder:
     @classmethod
     def current(cls) -> LeaseHolder:
         """Return a new claim of this process."""
-        process = ProcessIdentity.current()
+        process = ProcessIdentity()
         return cls(process, process_start(process.pid), uuid4().hex)
 
     @classmethod
@@ -58,17 +59,13 @@ class LeaseHolder:
         record = json.loads(text)
         return cls(**{**record, "process": ProcessIdentity(**record["process"])})
 
-    def to_json(self) -> str:
-        """Return the text that stands in the store."""
-        return json.dumps(asdict(self))
-
     def is_same(self, other: LeaseHolder) -> bool:
         """Return whether both are one process."""
         return (self.process, self.start) == (other.process, other.start)
 
     def runs(self) -> bool | None:
         """Return whether the process runs; None if this host cannot know."""
-        on_this_host = self.process.host == ProcessIdentity.current().host
+        on_this_host = self.process.host == ProcessIdentity().host
         if not on_this_host or not self.start.startswith(pid_namespace()):
             return None
         return process_start(self.process.pid) == self.start
@@ -105,13 +102,13 @@ def acquire_rank(base: dist.Store, rank: int) -> int:
     Cost: one store operation, two for a process that joins again, and one to four more to see that
     no exited process is in the way.
     """
-    key, own = keys.lease_key(rank), LeaseHolder.current()
-    text = base.compare_set(key, "", own.to_json())
+    key, own = keys.LEASE.format(rank), LeaseHolder.current()
+    text = base.compare_set(key, "", json.dumps(asdict(own)))
     while (holder := LeaseHolder.from_json(text)) != own:
         if not holder.is_same(own):
             _end_exited(base, holder)
         own = replace(own, generation=holder.generation + 1)
-        text = base.compare_set(key, text.decode(), own.to_json())
+        text = base.compare_set(key, text.decode(), json.dumps(asdict(own)))
     return acquire_rank(base, rank) if _is_abandoned(base, own.generation) else own.generation
 
 
@@ -121,15 +118,23 @@ def _is_abandoned(base: dist.Store, generation: int) -> bool:
     Its check-ins would count for this start's, so the start is ended now. Cost: one to four store
     operations.
     """
-    store = keys.join_round(base, generation)
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
     if not store.check([keys.REQUEST]) or store.check([keys.DECISION]):
         return False
     rank = json.loads(store.get(keys.REQUEST))[1]
-    first = LeaseHolder.from_json(base.get(keys.lease_key(rank)))
+    first = LeaseHolder.from_json(base.get(keys.LEASE.format(rank)))
     has_exited = first.generation == generation and first.runs() is False
     if has_exited:
         end_generation(base, generation)
     return has_exited
+
+
+def is_past(base: dist.Store) -> bool:
+    """Return whether this attempt of a torchrun job is over. Ask after taking a rank.
+
+    Cost: one store operation.
+    """
+    return bool(base.check([keys.PAST]))
 
 
 def is_generation_over(store: dist.Store) -> bool:
@@ -148,7 +153,7 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
     if not isinstance(store, dist.PrefixStore):
         return {}
     base = store.underlying_store
-    by_rank = {rank: keys.lease_key(rank) for rank in ranks}
+    by_rank = {rank: keys.LEASE.format(rank) for rank in ranks}
     return {
         rank: LeaseHolder.from_json(base.get(key))
         for rank, key in by_rank.items()
@@ -163,7 +168,7 @@ def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
     if own is not None:
         lines = {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
     else:  # a default group that someone else created: its first round knows
-        first = keys.round_store(store, 1)
+        first = dist.PrefixStore(keys.ROUND.format("", 1), store)
         by_rank = {r: keys.CHECK_IN.format(r) for r in ranks[:MAX_SEEN]}
         texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
         lines = {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
@@ -183,7 +188,8 @@ def _ordinal(number: int) -> str:
 
 def _end_exited(base: dist.Store, holder: LeaseHolder) -> None:
     """End the generation of a process that has exited."""
-    waits = not keys.join_round(base, holder.generation).check([keys.DECISION])
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(holder.generation), base)
+    waits = not store.check([keys.DECISION])
     runs = holder.runs()
     if runs or (waits and runs is None):
         raise RankTakenError(holder, waits)
@@ -196,5 +202,32 @@ def end_generation(base: dist.Store, generation: int) -> None:
     Cost: two store operations.
     """
     error = RankTimeoutError("this start of the job is over; another one has begun.")
-    keys.generation_store(base, generation).set(keys.OVER, "")
-    keys.join_round(base, generation).compare_set(keys.DECISION, "", error_to_json(error))
+    dist.PrefixStore(keys.GENERATION.format(generation), base).set(keys.OVER, "")
+    store = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
+    store.compare_set(keys.DECISION, "", error_to_json(error))
+
+
+def process_start(pid: int) -> str:
+    """Return text that no other process of this host shares; empty if the process has ended.
+
+    The text holds the boot, the pid namespace, and the start of the process in kernel ticks.
+    """
+    state, *fields = process_stat(pid) or ["X"]
+    return "" if state in "ZX" else f"{pid_namespace()}{fields[18]}"  # a zombie has ended
+
+
+def process_stat(pid: int) -> list[str]:
+    """Return what Linux reports about a process, from its state on; empty if unknown."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def pid_namespace() -> str:
+    """Return the boot and the namespace in which pids count, as two hosts may share a name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} "
+    except OSError:
+        return "unknown "

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ...core.errors import LaunchError
 from ..launchers.world import World
 from . import keys
-from .process import ProcessIdentity
+from .check_in import ProcessIdentity
 from .rank_lease import end_generation, read_lease_holders
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"
@@ -38,12 +38,12 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
     """
     text = os.environ.get(COUNT, "0")
     count = int(text) if text.isdecimal() else 0
-    own = f"{count} rank {world.rank} on {ProcessIdentity.current()}"
+    own = f"{count} rank {world.rank} on {ProcessIdentity()}"
     number = int(store.compare_set(keys.ATTEMPT, "", "0"))
     while True:
-        root = keys.attempt_store(store, number)
+        root = dist.PrefixStore(keys.ATTEMPT_PART.format(number), store)
         base = dist.PrefixStore(str(world.world_size), root) if COUNT in os.environ else root
-        agent = root.compare_set(keys.agent_key(_agent()), "", own).decode()
+        agent = root.compare_set(keys.AGENT.format(_agent()), "", own).decode()
         newest, _, process = agent.partition(" ")
         if int(newest) == count:
             return base
@@ -52,11 +52,6 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
         number = int(store.compare_set(keys.ATTEMPT, str(number), str(number + 1)))
         if root.add(keys.ENDED, 1) == 1:
             _end_attempt(base, world.world_size)
-
-
-def is_past(base: dist.Store) -> bool:
-    """Return whether this attempt is over. Ask after taking a rank. Cost: one store operation."""
-    return bool(base.check([keys.PAST]))
 
 
 def _end_attempt(base: dist.Store, world_size: int) -> None:
@@ -75,11 +70,11 @@ def _agent() -> str:
     """Return the name of this process' agent: its host, and its folder for worker errors."""
     error = PurePath(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # agent/attempt/rank/error.json
     folders = [folder.name for folder in error.parents]
-    return "/".join([ProcessIdentity.current().host, *folders[2:3]])
+    return "/".join([ProcessIdentity().host, *folders[2:3]])
 
 
 def _over_error(world: World, count: int, evidence: str) -> LaunchError:
-    process = ProcessIdentity.current()
+    process = ProcessIdentity()
     return LaunchError(
         f"rank {world.rank} is of attempt {count} of the job, which is over.",
         f"{evidence}; this is pid {process.pid}.",

@@ -1,7 +1,7 @@
 """Process groups: create them, share equal ones between views, and report them.
 
-:func:`create_groups` creates the missing groups of a plan (create.py) under :class:`GroupOptions`
-(options.py). :class:`GroupRegistry` holds the groups that views share (registry.py), and
-:class:`MeshGroups` those of one mesh (mesh_groups.py). :class:`GroupsReport` lists them
-(report.py).
+:func:`create_groups` creates the missing groups of a plan under :class:`GroupOptions`
+(both in create.py). :class:`MeshGroups` holds those of one mesh, and :class:`GroupRegistry` those
+that its views share (mesh_groups.py). Groups of the user are checked in external.py.
+:class:`GroupsReport` lists all of them (report.py).
 """

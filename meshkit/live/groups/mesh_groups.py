@@ -1,63 +1,166 @@
-"""The process groups of one rank in one mesh, from their creation until ``close``."""
+"""The process groups of one rank in one mesh, and the registry that a mesh and its views share.
+
+Two groups are one if their members, order, backend and timeout are equal. A group is destroyed when
+the last view that uses it is closed::
+
+    dense   dp sp tp                 (dp sp) is 4 steps of 2   ── one group ──┐
+    hsdp    replicate shard tp       shard   is 4 steps of 2   ───────────────┘
+
+Every rank keeps equal entries, also for groups of other ranks. All ranks therefore create or share
+the same groups. Ranks compare their open views before a view is created.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
 
 import torch.distributed as dist
 
 from ...core.call import Call, public
 from ...core.errors import MeshkitError
 from ...core.grid.axis_names import check_axes_exist
-from ...core.grid.group_plan import GroupPlan, missing_group_error
+from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ...core.grid.group_rank import check_member
+from ...core.grid.layout import Layout
+from ...core.grid.strides import Strides
 from ...core.text import format_sizes
-from .registry import NO_GROUPS, GroupRegistry, Groups
+
+GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
+Provenance = Literal["external", "created", "default"]
 
 
+@dataclass(frozen=True)
+class Groups:
+    """The process groups of one rank in one mesh.
+
+    Attributes:
+        by_key: key of the group plan to this rank's group. Several sets of axes share one group.
+            It is empty on a rank outside the mesh.
+        used: key of each group to the sets of axes that use it.
+        new: key to group for the groups that were created for this mesh, in order of creation.
+            The group is None if this rank is not a member.
+    """
+
+    by_key: Mapping[Axes, dist.ProcessGroup]
+    used: Mapping[GroupKey, tuple[Axes, ...]]
+    new: Mapping[GroupKey, dist.ProcessGroup | None]
+
+    @property
+    def created(self) -> tuple[dist.ProcessGroup, ...]:
+        """This rank's groups that were created for this mesh, in order of creation."""
+        return tuple(group for group in self.new.values() if group is not None)
+
+
+NO_GROUPS = Groups({}, {}, {})
+
+
+@dataclass(frozen=True)
+class OpenView:
+    """An open view: its layout, and the groups that it uses with the axes of each."""
+
+    layout: Layout
+    groups: Mapping[GroupKey, tuple[Axes, ...]]
+
+
+@dataclass
+class GroupRegistry:
+    """The groups of a mesh and of its views, equal on every rank.
+
+    Attributes:
+        built_by: the call that built the first mesh.
+        external_groups: groups of the user by their members. They are never destroyed.
+        external_axes: the axes of the external groups as text, for the comparison of ranks.
+        groups: the groups that meshkit created.
+        open_views: view id to the view.
+        next_view_id: the id of the next view; ids are never used twice.
+        round_id: id of the agreement round in which the first mesh was built.
+    """
+
+    built_by: Call
+    external_groups: Mapping[Strides, dist.ProcessGroup | None] = field(default_factory=dict)
+    external_axes: str = ""
+    groups: dict[GroupKey, dist.ProcessGroup | None] = field(default_factory=dict)
+    open_views: dict[int, OpenView] = field(default_factory=dict)
+    next_view_id: int = 0
+    round_id: int = 0
+
+    def register(self, layout: Layout, groups: Groups, round_id: int) -> int:
+        """Register a view and its groups; return the id of the view."""
+        view_id = self.next_view_id
+        if view_id == 0:
+            self.round_id = round_id
+        self.groups.update(groups.new)
+        self.open_views[view_id] = OpenView(layout, groups.used)
+        self.next_view_id += 1
+        return view_id
+
+    def release(self, view_id: int) -> tuple[dist.ProcessGroup, ...]:
+        """Remove a view; return this rank's created groups that no open view uses, in order.
+
+        It is harmless to repeat.
+        """
+        self.open_views.pop(view_id, None)
+        used = {key for view in self.open_views.values() for key in view.groups}
+        unused = [self.groups.pop(key) for key in [*self.groups] if key not in used]
+        return tuple(group for group in unused if group is not None)
+
+    def find(self, key: GroupKey) -> tuple[Provenance, dist.ProcessGroup | None]:
+        """Return where the group of a key comes from, and the group.
+
+        The group is None if this rank is not a member, and for ``"default"``. An external group
+        stands for all groups of equal members, whatever their backend and timeout.
+        """
+        if key[0] in self.external_groups:
+            return "external", self.external_groups[key[0]]
+        return ("created", self.groups[key]) if key in self.groups else ("default", None)
+
+    def uses(self, key: GroupKey) -> tuple[tuple[int, str], ...]:
+        """Return the ids of the open views that use a group, each with the axes as text."""
+        uses = []
+        for view_id, view in self.open_views.items():
+            names = [" ".join(axes) or "all" for axes in view.groups.get(key, ())]
+            uses += [(view_id, ", ".join(names))] if names else []
+        return tuple(uses)
+
+    def describe_views(self) -> str:
+        """Return the open views as text, for the comparison of ranks."""
+        views = [f"{id} ({format_sizes(v.layout.sizes)})" for id, v in self.open_views.items()]
+        return f"views {', '.join(views)} of mesh {self.round_id}"
+
+
+@dataclass(slots=True, eq=False)
 class MeshGroups:
     """The groups of one rank in one open mesh. All methods are local.
 
     Attributes:
-        is_closed: whether the mesh is closed.
+        plan: the layout and the groups of the mesh.
+        rank: this rank.
+        groups: its groups; none when the mesh is closed.
+        registry: the groups of the mesh and of its views.
+        view_id: the id of this view in the registry.
+        round_id: the id of the agreement round in which the mesh was built.
+        built_by: the call that built it.
+        extended_by: the call that builds an equal mesh with more groups.
+        world: the default group of its job, as long as that exists.
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
+        is_closed: whether the mesh is closed.
     """
 
-    __slots__ = (
-        "built_by",
-        "extended_by",
-        "groups",
-        "is_closed",
-        "plan",
-        "rank",
-        "registry",
-        "requested",
-        "round_id",
-        "view_id",
-        "world",
-    )
-
-    def __init__(
-        self,
-        plan: GroupPlan,
-        rank: int,
-        groups: Groups,
-        registry: GroupRegistry,
-        round_id: int,
-        built_by: Call,
-        extended_by: Call | None = None,
-    ) -> None:
-        self.plan = plan
-        self.rank = rank
-        self.groups = groups
-        self.registry = registry
-        self.round_id = round_id
-        self.built_by = built_by
-        self.extended_by = extended_by or built_by
-        self.view_id = registry.register(format_sizes(plan.layout.sizes), groups, round_id)
-        self.world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else None
-        self.requested: dict[tuple[str, ...], dist.ProcessGroup] = {}
-        self.is_closed = False
+    plan: GroupPlan
+    rank: int
+    groups: Groups
+    registry: GroupRegistry
+    view_id: int
+    round_id: int
+    built_by: Call
+    extended_by: Call
+    world: weakref.ref[dist.ProcessGroup]
+    requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
+    is_closed: bool = False
 
     def get(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
         """Return this rank's group over the axes, from the earlier requests if possible.
@@ -65,7 +168,7 @@ class MeshGroups:
         It raises as :meth:`find`.
         """
         try:
-            if self.world() is dist.GroupMember.WORLD:  # type: ignore[misc]
+            if self.world() is dist.GroupMember.WORLD:
                 return self.requested[axes]
         except (KeyError, TypeError):  # not requested before, or no str; or no default group
             pass
@@ -96,7 +199,7 @@ class MeshGroups:
 
     def check_open(self) -> None:
         """Raise if the mesh is closed, or if the job in which it was built has ended."""
-        has_job = self.world is not None and self.world() is dist.group.WORLD
+        has_job = self.world() is dist.group.WORLD
         if has_job and not self.is_closed:
             return
         reason = "the mesh is closed" if self.is_closed else "the job it was built in has been left"

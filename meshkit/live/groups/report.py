@@ -9,10 +9,9 @@ import torch.distributed as dist
 
 from ...core.call import format_value
 from ...core.draw.table import format_rows
-from ...core.text import count_noun
+from ...core.text import count_noun, format_sizes
 from ...launch.torch_internals import timeout_of
-from .mesh_groups import MeshGroups
-from .registry import GroupKey, GroupRegistry
+from .mesh_groups import GroupKey, GroupRegistry, MeshGroups
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def report_groups(mesh: MeshGroups) -> GroupsReport:
         if held is not None:  # an external group stands for all groups of equal members
             keys_of.setdefault(held, []).append(key)
     entries = [_entry(registry, group, keys) for group, keys in keys_of.items()]
-    names = {view_id: view.name for view_id, view in views.items()}
+    names = {view_id: format_sizes(view.layout.sizes) for view_id, view in views.items()}
     return GroupsReport(mesh.rank, names, tuple(sorted(entries, key=lambda e: -len(e.members))))
 
 

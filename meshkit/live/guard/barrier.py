@@ -18,9 +18,10 @@ import torch.distributed as dist
 from ...core.errors import CALL, CollectiveError, RankTimeoutError
 from ...core.report.hang import REBUILD_ADVICE
 from ...core.text import format_ranks
-from ...launch.agreement.consensus import Participants
-from ...launch.agreement.errors import missing_ranks_error
-from ...launch.store.check_in import CheckIn, read_check_ins
+from ...launch.agreement.consensus import next_round
+from ...launch.agreement.missing_ranks import missing_ranks_error
+from ...launch.agreement.proposal import Participants
+from ...launch.store.check_in import CheckIn, ProcessIdentity, read_check_ins
 from ...launch.store.deadline import (
     STORE_GRACE,
     DeadlineExceededError,
@@ -72,8 +73,8 @@ def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
 
 def _check_in(participants: Participants) -> dist.Store:
     """Write this rank's name to the next barrier of its group. Cost: one store operation."""
-    _, round_store = participants.next_round()
-    CheckIn.current({}).post(round_store, participants.world.rank)
+    _, round_store = next_round(participants)
+    CheckIn(ProcessIdentity()).post(round_store, participants.world.rank)
     return round_store
 
 

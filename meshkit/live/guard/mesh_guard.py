@@ -9,9 +9,9 @@ from functools import partial
 import torch
 
 from ...core.report.verification import Verification
-from ...launch.agreement.consensus import Participants
+from ...launch.agreement.proposal import Participants
 from ...launch.current_job import Job
-from ...launch.timeouts import Time, parse_timeout
+from ...launch.store.deadline import Time, parse_timeout
 from ...launch.torch_internals import timeout_of
 from ..groups.mesh_groups import MeshGroups
 from ..setup.proposal import describe_coordinate

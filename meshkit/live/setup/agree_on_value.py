@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...launch.agreement.consensus import Proposal
+from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job
 from ..groups.mesh_groups import MeshGroups
 from .proposal import describe_coordinate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...launch.agreement.consensus import Proposal
+from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job
 from ..groups.destroy import abort_groups, destroy_groups, is_destroyed_collectively
 from ..groups.mesh_groups import MeshGroups

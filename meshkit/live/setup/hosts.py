@@ -16,17 +16,18 @@ import torch.distributed as dist
 
 from ...core.call import Call, Verbatim
 from ...core.errors import Change, Fix, SpecError
+from ...core.grid.layout import Layout
 from ...core.topology.crossing_policy import CrossingVerdict, check_crossings
 from ...core.topology.topology import Topology
 from ...launch.agreement.broadcast import broadcast_from_rank_0
-from ...launch.agreement.consensus import Participants, Proposal
+from ...launch.agreement.proposal import Participants, Proposal
 from ...launch.current_job import Job
 from ...launch.launchers.world import World
 from ...launch.store.check_in import read_hosts
 from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
 from ...launch.store.error_json import error_from_json, error_to_json
-from ...launch.store.keys import round_store
-from .proposal import MeshProposal
+from ...launch.store.keys import ROUND
+from ..groups.create import GroupOptions
 
 
 def check_place(place: object, world: World) -> None:
@@ -41,19 +42,21 @@ def check_place(place: object, world: World) -> None:
         raise SpecError(line, f"{world.size_evidence}.", fix=fix, world_size=world.world_size)
 
 
-def find_topology(proposal: MeshProposal) -> Topology:
+def find_topology(place: Topology | bool, proposal: Proposal, job: Job) -> Topology:
     """Return the hosts of the ranks for placement; the same on every rank.
 
     Collective over the world, unless the caller has given a topology.
     """
-    if isinstance(proposal.options.place, Topology):
-        return proposal.options.place
+    if isinstance(place, Topology):
+        return place
     example = Change(place=Verbatim("meshkit.Topology.of_hosts([...])"))
     fix = example, ", with a host for each rank."
-    return Topology.of_hosts(gather_hosts(proposal.before_creation(), proposal.job, fix))
+    return Topology.of_hosts(gather_hosts(proposal, job, fix))
 
 
-def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | None:
+def check_crossing(
+    layout: Layout, options: GroupOptions, job: Job, built_by: Call, round_id: int
+) -> RuntimeWarning | None:
     """Check which of the watched axes cross nodes against their policy.
 
     Collective over the world if an axis must not cross, else local.
@@ -61,7 +64,7 @@ def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | No
     Warns:
         RuntimeWarning: on rank 0.
     """
-    job, layout, policies = proposal.job, proposal.plan.layout, proposal.options.crossing
+    policies, place = options.crossing, options.place
     is_strict = "error" in policies.values()
     if job.store is None and is_strict:
         raise _no_store_error((Change(crossing=None), "."))
@@ -69,19 +72,16 @@ def check_crossing(proposal: MeshProposal, round_id: int) -> RuntimeWarning | No
         return None
     verdict, fatal = CrossingVerdict(), None
     if job.world.rank == 0:
-        place = proposal.options.place
         topology = place if isinstance(place, Topology) else _read_topology(job, round_id)
         verdict = check_crossings(layout, topology, policies)
         if verdict.warning is not None:
-            text = str(verdict.warning.quote(proposal.built_by))
+            text = str(verdict.warning.quote(built_by))
             try:
-                warnings.warn(text, RuntimeWarning, stacklevel=6)  # the line that calls build_mesh
+                warnings.warn(text, RuntimeWarning, stacklevel=5)  # the line that calls build_mesh
             except RuntimeWarning as warning:  # python -W error
                 fatal = warning
     if is_strict:
-        error = _broadcast(
-            job, f"crossing/{round_id}", lambda: _to_json(verdict, proposal.built_by)
-        )
+        error = _broadcast(job, f"crossing/{round_id}", lambda: _to_json(verdict, built_by))
         if error:
             raise error_from_json(error)
     return fatal
@@ -130,6 +130,6 @@ def _read_hosts(job: Job, round_id: int) -> list[str]:
 
     Cost: one store operation; three if there are several hosts, and one per rank in a file.
     """
-    store = round_store(cast(dist.Store, job.store), round_id)
+    store = dist.PrefixStore(ROUND.format("", round_id), cast(dist.Store, job.store))
     ranks = range(job.world.world_size)
     return store_call(job.world, STORE_GRACE, lambda: read_hosts(store, ranks))

@@ -1,12 +1,18 @@
-"""MeshProposal: the mesh that a rank proposes, or its report that it has none to propose."""
+"""Propose a mesh, agree on it, and open its groups on all ranks or on none.
+
+A rank that has no mesh to propose reports its error instead.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -19,14 +25,16 @@ from ...core.grid.layout import Layout
 from ...core.text import format_sizes
 from ...core.topology.topology import Topology
 from ...core.version import VERSION
-from ...launch.agreement.consensus import Proposal
+from ...launch.agreement.consensus import commit
+from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
 from ...launch.launchers.world import World
 from ...launch.rendezvous.rendezvous import announce_init_failure
-from ...launch.store.deadline import Deadline
-from ...launch.timeouts import format_timeout
-from ..groups.options import GroupOptions
-from ..groups.registry import GroupRegistry
+from ...launch.store.deadline import Deadline, format_timeout
+from ...launch.torch_internals import connects_at_creation
+from ..groups.create import GroupOptions, create_groups
+from ..groups.destroy import destroy_groups
+from ..groups.mesh_groups import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."
 FAILURE = "a rank could not create its groups of the mesh; all are closed again."
@@ -53,9 +61,8 @@ class MeshProposal:
     built_by: Call
     extended_by: Call | None = None
 
-    @property
-    def fields(self) -> dict[str, str]:
-        """The values that must be equal on every rank, by name."""
+    def before_creation(self) -> Proposal:
+        """Return the proposal on which ranks agree before a group is created."""
         plan, options, registry = self.plan, self.options, self.registry
         place, ranks = options.place, plan.layout.ranks
         fields = {
@@ -75,18 +82,67 @@ class MeshProposal:
             fields["open"] = registry.describe_views()
         if registry.external_axes:
             fields["external"] = registry.external_axes
-        return fields
+        describe = partial(describe_coordinate, plan.layout)
+        return Proposal(self.built_by.name, fields, CONFLICT, describe_rank=describe)
 
-    def before_creation(self) -> Proposal:
-        """Return the proposal on which ranks agree before a group is created."""
-        describe = partial(describe_coordinate, self.plan.layout)
-        return Proposal(self.built_by.name, self.fields, CONFLICT, describe_rank=describe)
 
-    def after_creation(self) -> Proposal:
-        """Return the proposal on which ranks agree when all groups are created."""
-        describe = partial(describe_coordinate, self.plan.layout)
-        stage = "the end of "
-        return Proposal(self.built_by.name, {}, FAILURE, describe_rank=describe, stage=stage)
+def open_groups(proposal: MeshProposal) -> MeshGroups:
+    """Agree on a mesh, and create its missing groups. Collective over the world."""
+    plan, job, options = proposal.plan, proposal.job, proposal.options
+    before = proposal.before_creation()
+    round_id = job.agree(before)
+    warning = None
+    if options.crossing:
+        from .hosts import check_crossing
+
+        warning = check_crossing(plan.layout, options, job, proposal.built_by, round_id)
+    groups = commit(
+        replace(before, fields={}, conflict_summary=FAILURE, stage="the end of "),
+        job.participants(),
+        job.arrival_timeout,
+        partial(_create, proposal, round_id, warning),
+        lambda groups: destroy_groups(groups.created),
+        connects=connects_at_creation(before.fields["backend"]),
+    )
+    registry, call = proposal.registry, proposal.built_by
+    return MeshGroups(
+        plan,
+        job.world.rank,
+        groups,
+        registry,
+        registry.register(plan.layout, groups, round_id),
+        round_id,
+        call,
+        proposal.extended_by or call,
+        weakref.ref(cast(dist.ProcessGroup, dist.group.WORLD)),
+    )
+
+
+def _create(
+    proposal: MeshProposal,
+    round_id: int,
+    warning: RuntimeWarning | None,
+    connect_timeout: timedelta,
+) -> Groups:
+    """Create the missing groups on this rank, and check the external ones.
+
+    An error quotes the call, for the ranks to which it is reported.
+    """
+    job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
+    try:
+        groups = create_groups(proposal.plan, job, proposal.options, registry, connect_timeout)
+        if warning is not None:
+            raise warning
+        if registry.external_groups:
+            from ..groups.external import check_same_groups
+
+            check_same_groups(job, round_id, registry.external_groups)
+    except BaseException as error:
+        destroy_groups(groups.created)
+        if isinstance(error, MeshkitError):
+            error.quote(proposal.built_by)
+        raise
+    return groups
 
 
 def describe_coordinate(layout: Layout, rank: int) -> str:

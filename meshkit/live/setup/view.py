@@ -10,10 +10,9 @@ from ...core.call import Call
 from ...core.grid.group_plan import Axes, GroupPlan, plan_view
 from ...core.grid.sizes import merge_sizes
 from ...launch.current_job import Job
-from ...launch.timeouts import Time, parse_timeout
-from ..groups.create import check_orders
+from ...launch.store.deadline import Time, parse_timeout
+from ..groups.create import GroupOptions, GroupTimeouts, check_orders
 from ..groups.mesh_groups import MeshGroups
-from ..groups.options import GroupOptions, GroupTimeouts
 from .proposal import MeshProposal, announcing_failure
 
 

@@ -156,6 +156,7 @@ def test_a_device_that_is_not_there_for_local_processes(here: Here) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_come_within_the_timeout() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

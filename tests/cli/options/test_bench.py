@@ -47,7 +47,18 @@ def test_the_largest_sizes_are_read_as_they_are_formatted() -> None:
         assert read_size(format_size(size)) == size
 
 
+def test_a_size_is_formatted_with_the_largest_unit_that_divides_it() -> None:
+    assert [format_size(size) for size in (65536, 100, 3 << 30, 0)] == ["64K", "100", "3G", "0"]
+
+
+def test_operations_and_groups_as_typed() -> None:
+    assert read_operations("broadcast,all_reduce,broadcast") == ("broadcast", "all_reduce")
+    assert [read_max_alone(text) for text in ("16", "all")] == [16, None]
+
+
 def test_sizes_as_typed() -> None:
+    assert read_sizes("1K:64K") == (1024, 4096, 16384, 65536)
+    assert read_sizes("1K:4K:2") == (1024, 2048, 4096)
     assert read_sizes("1k:1M:1024") == (1024, 1048576)
     assert read_sizes("1G") == (2**30,)
     assert read_sizes(SIZES) == (1024, 16384, 262144, 4194304)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
+
 from meshkit.cli.main import create_parser
 from meshkit.cli.options.command_line import CommandLine, command_line, format_option
 
@@ -29,12 +31,25 @@ def test_sizes_in_one_word() -> None:
     call = CommandLine("meshkit diff", ({"dp": 4, "tp": 2}, '"dp=2"'), one_word=True)
     assert str(call) == 'meshkit diff "dp=4 tp=2" "dp=2"'
     assert str(call.with_args(dp=2)) == 'meshkit diff "dp=2 tp=2" "dp=2"'
+    assert str(call.with_args(order="tp dp")) == 'meshkit diff "tp=2 dp=4" "dp=2"'
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "fitting"),
+    [(4, "3", "2"), (6, "3", "3"), (6, "4", "3"), (15, "7,8", "7,8"), (16, "7,8", "1")],
+)
+def test_a_change_keeps_the_most_nodes_that_divide_the_ranks(
+    ranks: int, nodes: str, fitting: str
+) -> None:
+    line = CommandLine("meshkit plan", ({"x": 1},), {"nodes": nodes})
+    assert str(line.with_args(x=ranks)) == f"meshkit plan x={ranks} --nodes {fitting}"
 
 
 def test_options() -> None:
     assert [*format_option("groups", ["dp tp", "dp"])] == ["--groups", "'dp tp'", "--groups", "dp"]
     assert [*format_option("all", True)] == ["--all"]
     assert [*format_option("nodes", "7,8")] == ["--nodes", "7,8"]
+    assert [*format_option("timeout", 5.0)] == ["--timeout", "5"]
 
 
 def test_defaults_are_not_quoted_and_a_whole_number_has_no_point() -> None:

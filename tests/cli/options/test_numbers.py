@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from meshkit.cli.options.numbers import read_gigabytes, read_integer, read_seconds
+from meshkit.cli.options.numbers import read_counts, read_gigabytes, read_integer, read_seconds
 
 
 @pytest.mark.parametrize("text", ["x", "", "0", "-1", "nan", "inf", "1e10", "0.0005"])
@@ -36,3 +36,8 @@ def test_an_invalid_number_of_gigabytes(text: str) -> None:
     with pytest.raises(ArgumentTypeError) as error:
         read_gigabytes(text)
     assert str(error.value) == f"{text!r} is not a number of GB above 0 and below a million"
+
+
+def test_numbers_as_typed() -> None:
+    assert read_counts("7,8") == (7, 8)
+    assert [read_gigabytes(text) for text in ("80", "0.5")] == [80, 0.5]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshkit import Layout
-from meshkit.core.draw.grid_text import draw_grid
+from tests.core.draw.grids import draw_grid
 
 
 def show(layout: Layout, *, mark: int | None = None, width: int = 80) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from meshkit import CoordinateError, Layout, SpecError
 from meshkit.core.draw import svg as module
 from meshkit.core.draw.colors import shade, to_hex
-from meshkit.core.draw.svg import MAX_NOTEBOOK_RANKS, MAX_RANKS, draw_svg, escape, notebook_html
+from meshkit.core.draw.svg import MAX_NOTEBOOK_RANKS, MAX_RANKS, draw_svg, notebook_html
 from meshkit.testing import layouts
 
 quick = settings(deadline=None, max_examples=60, database=None)
@@ -273,12 +273,6 @@ def test_light_and_dark_colour_the_same_things() -> None:
     colours = [dict(re.findall(r"\.(\w+)\{fill:(#\w+)", one)) for one in (light, dark)]
     assert colours[0].keys() == colours[1].keys() == {"page", "ink", "faint", "box", "rank"}
     assert all(colours[0][name] != colours[1][name] for name in colours[0])
-
-
-def test_text_is_escaped() -> None:
-    text = 'a & b < c > d " e'
-    assert parsed(f'<t x="{escape(text)}">{escape(text)}</t>').text == text
-    assert parsed(f'<t x="{escape(text)}"/>').get("x") == text
 
 
 def test_equal_layouts_are_drawn_alike_and_others_are_not() -> None:

@@ -13,67 +13,66 @@ from meshkit.core.draw.svg_layout import (
     CHARACTER_WIDTH,
     MAX_LABELED,
     MAX_NUMBERED,
-    Spacing,
+    CellStyle,
     arrange,
     cell_style,
     num_columns,
 )
 
 quick = settings(deadline=None, max_examples=60, database=None)
-SPACING = Spacing(width=10, height=20, gap=2, pad=3, head=5, margin=7)
+STYLE = CellStyle(10, 20, 0, 0, 0, 0, 0, title=3, pad=3, gap=2, radius=0)
+HEAD, MARGIN = 5, 6  # of a title of 3 pixels, and twice the pad
 
 
 def test_two_nodes_by_hand() -> None:
-    where = arrange(np.array([4, 9, 4, 9]), SPACING, 2)
+    where = arrange(np.array([4, 9, 4, 9]), STYLE, 2, titled=True)
     assert where.nodes.tolist() == [4, 9]
     assert where.box == (10 + 2 + 10 + 2 * 3, 20 + 2 * 3 + 5)
-    assert where.boxes.tolist() == [[0, 0], [35, 0]]
-    assert where.cells.tolist() == [[3, 8], [38, 8], [15, 8], [50, 8]]
-    assert where.size == (28 + 7 + 28, 31)
+    assert where.boxes.tolist() == [[0, 0], [34, 0]]
+    assert where.cells.tolist() == [[3, 8], [37, 8], [15, 8], [49, 8]]
+    assert where.size == (28 + 6 + 28, 31)
 
 
 @quick
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 8))
 def test_by_a_walk_over_the_ranks(nodes: list[int], inner: int) -> None:
     """The same places by a loop that counts what each node has so far."""
-    where = arrange(np.array(nodes), SPACING, inner)
+    where = arrange(np.array(nodes), STYLE, inner, titled=True)
     names = sorted(set(nodes))
     most = max(nodes.count(node) for node in names)
-    across = (where.box[0] - 2 * SPACING.pad + SPACING.gap) // (SPACING.width + SPACING.gap)
+    across = (where.box[0] - 2 * STYLE.pad + STYLE.gap) // (STYLE.width + STYLE.gap)
     held = dict.fromkeys(names, 0)
     for position, node in enumerate(nodes):
         row, column = divmod(held[node], across)
         left, upper = where.boxes[names.index(node)].tolist()
-        x = left + SPACING.pad + column * (SPACING.width + SPACING.gap)
-        y = upper + SPACING.pad + SPACING.head + row * (SPACING.height + SPACING.gap)
+        x = left + STYLE.pad + column * (STYLE.width + STYLE.gap)
+        y = upper + STYLE.pad + HEAD + row * (STYLE.height + STYLE.gap)
         assert where.cells[position].tolist() == [x, y]
         held[node] += 1
     rows = -(-most // across)
-    tall = rows * (SPACING.height + SPACING.gap) - SPACING.gap
-    assert where.box[1] == 2 * SPACING.pad + SPACING.head + tall
+    tall = rows * (STYLE.height + STYLE.gap) - STYLE.gap
+    assert where.box[1] == 2 * STYLE.pad + HEAD + tall
 
 
 @quick
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=80))
 def test_all_boxes_just_fit_the_size(nodes: list[int]) -> None:
-    where = arrange(np.array(nodes), SPACING, 1)
+    where = arrange(np.array(nodes), STYLE, 1, titled=True)
     ends = where.boxes + np.array(where.box)
     assert tuple(ends.max(axis=0).tolist()) == where.size
     rows = sorted({y for _, y in where.boxes.tolist()})
-    assert all(
-        later - earlier == where.box[1] + SPACING.margin for earlier, later in pairwise(rows)
-    )
+    assert all(later - earlier == where.box[1] + MARGIN for earlier, later in pairwise(rows))
 
 
 def test_eight_ranks_of_a_node_stand_in_one_row() -> None:
-    where = arrange(np.arange(64) // 8, SPACING, 8)
+    where = arrange(np.arange(64) // 8, STYLE, 8, titled=True)
     for node in range(8):
         assert len({y for _, y in where.cells[node * 8 : node * 8 + 8].tolist()}) == 1
 
 
 def test_one_box_has_the_innermost_axis_in_its_rows() -> None:
-    cells = arrange(np.zeros(64, dtype=np.int64), SPACING, 8).cells.tolist()
-    starts = [position for position, (x, _) in enumerate(cells) if x == SPACING.pad]
+    cells = arrange(np.zeros(64, dtype=np.int64), STYLE, 8, titled=True).cells.tolist()
+    starts = [position for position, (x, _) in enumerate(cells) if x == STYLE.pad]
     assert len(starts) > 1
     assert all(start % 8 == 0 for start in starts)
 
@@ -156,8 +155,9 @@ def test_the_name_of_a_node_as_far_as_it_fits() -> None:
     assert cells.title_prefix(10**9, 60) is None or cells.title_prefix(10**9, 60) == ""
 
 
-def test_the_spacing_of_a_cell() -> None:
-    cells = cell_style(AXES, MAX_LABELED, 9)
-    bare = Spacing(cells.width, cells.height, cells.gap, cells.pad, 0, 16)
-    assert cells.spacing(titled=False) == bare
-    assert cells.spacing(titled=True).head == cells.title + 2
+def test_a_box_without_a_title_has_no_line_for_it() -> None:
+    bare, titled = (
+        arrange(np.zeros(4, dtype=np.int64), STYLE, 2, titled=titled) for titled in (False, True)
+    )
+    assert titled.box == (bare.box[0], bare.box[1] + HEAD)
+    assert (titled.cells - bare.cells).tolist() == [[0, HEAD]] * 4

@@ -43,6 +43,37 @@ def test_a_layout_by_hand() -> None:
     assert layout.neighbor(3, "tp", 5) == 3
 
 
+@pytest.mark.parametrize(
+    ("axes", "strides"),
+    [
+        ((), ((24, 1),)),
+        (("pp", "dp", "sp", "tp"), ((24, 1),)),
+        (("pp", "dp"), ((6, 4),)),
+        (("pp", "sp", "dp"), ((6, 4),)),
+        (("dp", "pp"), ((3, 4), (2, 12))),
+        (("pp", "tp"), ((2, 12), (4, 1))),
+        (("sp",), ()),
+    ],
+)
+def test_strides_have_as_few_steps_as_possible(
+    axes: tuple[str, ...], strides: tuple[tuple[int, int], ...]
+) -> None:
+    assert Layout(pp=2, dp=3, sp=1, tp=4).strides(*axes) == strides
+
+
+def test_a_view_with_equal_groups_has_equal_strides() -> None:
+    dense = Layout(pp=2, dp=4, cp=2, tp=2, ranks=range(8, 40))
+    sparse = dense.view(pp=2, efsdp=4, ep=4)
+    assert dense.strides("cp", "tp") == sparse.strides("ep") == ((4, 1),)
+    assert dense.strides("dp") == sparse.strides("efsdp") == ((4, 4),)
+    assert dense.strides("dp", "cp") != sparse.strides("efsdp")
+
+
+def test_an_unknown_axis_raises_an_error() -> None:
+    with pytest.raises(UnknownAxisError, match=r"layout\.strides"):
+        Layout(dp=2).strides("tp")
+
+
 def test_the_callers_order_is_kept() -> None:
     assert Layout(tp=2, dp=4).axes == ("tp", "dp")
     assert Layout(tp=2, dp=4).groups("dp").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 import time
+from collections.abc import Hashable
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 
 import meshkit
 from meshkit import CoordinateError, SpecError, Topology
+from meshkit.core.topology.topology import Level, check_nested, name_domains, number_labels
 
 law = settings(deadline=None, max_examples=60, database=None)
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 HOSTS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=16)
+LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
 
 def nodes(topology: Topology) -> list[int]:
@@ -218,3 +221,53 @@ def test_a_hundred_thousand_ranks_take_a_moment() -> None:
     found = topology.domain_of("rack", np.arange(100_000))
     assert time.process_time() - begun < 1
     assert np.bincount(found).tolist() == [800] * 125
+
+
+def level(name: str, of_node: list[int]) -> Level:
+    return Level(name, np.array(of_node), name_domains(name, range(max(of_node) + 1)))
+
+
+@law
+@given(LABELS)
+def test_labels_are_numbered_as_they_come(labels: list[int]) -> None:
+    numbers, names = number_labels("rack", labels)
+    order = [*dict.fromkeys(labels)]
+    assert [order[number] for number in numbers] == labels
+    assert numbers.dtype == np.int64
+    assert names == tuple(f"rack {label}" for label in order)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["b", "a", "b"], ("b", "a")),
+        ([np.int64(3)], ("rack 3",)),
+        (["0", "1"], ("0", "1")),
+        ([("pod", 1), 2], ("('pod', 1)", "2")),
+        ([], ()),
+    ],
+)
+def test_numbers_are_named_by_their_level_and_names_are_kept(
+    labels: list[Hashable], names: tuple[str, ...]
+) -> None:
+    assert number_labels("rack", labels)[1] == names
+
+
+@law
+@given(LABELS, st.data())
+def test_levels_nest_where_no_domain_is_torn(inner: list[int], data: st.DataObject) -> None:
+    numbers = number_labels("rack", inner)[0].tolist()
+    outer = data.draw(st.lists(st.integers(0, 2), min_size=len(inner), max_size=len(inner)))
+    torn = any(
+        a == b and x != y
+        for a, x in zip(numbers, outer, strict=True)
+        for b, y in zip(numbers, outer, strict=True)
+    )
+    inside = (level("rack", numbers),)
+    if torn:
+        line = r"the level 'pod' would split rack \d into several pods"
+        with pytest.raises(SpecError, match=line):
+            check_nested(level("pod", outer), inside)
+    else:
+        check_nested(level("pod", outer), inside)
+    check_nested(level("pod", outer), ())

@@ -12,7 +12,8 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.errors import LaunchError, MeshkitError
 from meshkit.launch.agreement.claims import Claim, Claimant, conflicting_claim
-from meshkit.launch.agreement.consensus import Participants, Proposal, agree
+from meshkit.launch.agreement.consensus import agree
+from meshkit.launch.agreement.proposal import Participants, Proposal
 from meshkit.launch.store.deadline import Deadline
 
 

@@ -16,12 +16,13 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import CALL, Change
-from meshkit.launch.agreement.consensus import Participants, Proposal, agree, announce_failure
+from meshkit.launch.agreement.consensus import agree, announce_failure
+from meshkit.launch.agreement.proposal import Participants, Proposal
 from meshkit.launch.launchers.world import World
 from meshkit.launch.store import deadline as deadlines
 from meshkit.launch.store.check_in import read_hosts
 from meshkit.launch.store.deadline import Deadline
-from meshkit.launch.store.keys import round_store
+from meshkit.launch.store.keys import ROUND
 
 LAYOUT = meshkit.Layout(dp=4, sp=2)
 
@@ -307,7 +308,7 @@ def test_a_file_store_keeps_no_counter_and_all_hosts_are_known(
         store = dist.FileStore(str(tmp_path / "store"), -1)
         party = Participants.of(store, world(rank, 3))
         number = agree(Proposal("build_mesh", {}, SUMMARY), party, Deadline.after(20))
-        rounds = round_store(store, number)
+        rounds = dist.PrefixStore(ROUND.format("", number), store)
         outcomes[rank] = read_hosts(rounds, range(3)), rounds.check(["count"])
 
     threads = [threading.Thread(target=start, args=(rank,)) for rank in range(3)]

@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.agreement.consensus import Participants
-from meshkit.launch.store.keys import generation_store
+from meshkit.launch.agreement.consensus import next_round
+from meshkit.launch.agreement.proposal import Participants
+from meshkit.launch.store.keys import GENERATION
 
 WORLD = replace(meshkit.detect({}), world_size=8)
 
@@ -17,14 +18,14 @@ WORLD = replace(meshkit.detect({}), world_size=8)
 def test_a_rank_counts_its_rounds_without_a_store_operation() -> None:
     ranks = Participants.of(dist.HashStore(), WORLD, Counter())
     prefixes = ["", "", "mesh/1/"]
-    assert [replace(ranks, prefix=p).next_round()[0] for p in prefixes] == [1, 2, 1]
-    assert Participants.of(dist.HashStore(), WORLD, Counter()).next_round()[0] == 1
+    assert [next_round(replace(ranks, prefix=p))[0] for p in prefixes] == [1, 2, 1]
+    assert next_round(Participants.of(dist.HashStore(), WORLD, Counter()))[0] == 1
 
 
 def test_a_store_of_someone_else_counts_the_rounds_of_each_rank() -> None:
     base = dist.HashStore()
-    store = generation_store(base, 1)
+    store = dist.PrefixStore(GENERATION.format(1), base)
     worlds = [replace(WORLD, rank=rank) for rank in (3, 3, 4)]
-    assert [Participants.of(store, world).next_round()[0] for world in worlds] == [1, 2, 1]
-    assert Participants(store, worlds[0], range(8), "mesh/1/").next_round()[0] == 1
+    assert [next_round(Participants.of(store, world))[0] for world in worlds] == [1, 2, 1]
+    assert next_round(Participants(store, worlds[0], range(8), "mesh/1/"))[0] == 1
     assert base.check(["meshkit/1/rounds/3", "meshkit/1/mesh/1/rounds/3"])

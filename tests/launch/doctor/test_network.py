@@ -50,6 +50,12 @@ def test_the_interfaces_of_this_machine() -> None:
     assert not network.is_local("192.0.2.1")  # RFC 5737: no machine has it
 
 
+def test_the_interface_of_an_address() -> None:
+    assert network.interface_of("10.0.0.3", {"lo": ["127.0.0.1"], "eth0": ["10.0.0.3"]}) == "eth0"
+    assert network.interface_of("10.0.0.4", {"eth0": ["10.0.0.3"]}) is None
+    assert [network.is_loopback(name) for name in ("::1", "127.0.1.1", "10.0.0.3")] == [1, 1, 0]
+
+
 def test_the_ipv6_addresses_of_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table = tmp_path / "if_inet6"
     monkeypatch.setattr(network, "IPV6_TABLE", table)

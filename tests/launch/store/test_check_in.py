@@ -10,8 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshkit.launch.store.check_in import CheckIn, read_check_ins, read_hosts
-from meshkit.launch.store.process import ProcessIdentity
+from meshkit.launch.store.check_in import CheckIn, ProcessIdentity, read_check_ins, read_hosts
 
 
 @given(st.sets(st.integers(0, 40)))

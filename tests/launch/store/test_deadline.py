@@ -1,4 +1,4 @@
-"""Deadlines, and work in a thread of its own."""
+"""Timeouts, deadlines, and work in a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
+import numpy as np
 import pytest
 
+import meshkit
 from meshkit.launch.store import deadline
-from meshkit.launch.store.deadline import Deadline, DeadlineExceededError, run_with_deadline
+from meshkit.launch.store.deadline import (
+    Deadline,
+    DeadlineExceededError,
+    format_timeout,
+    parse_timeout,
+    run_with_deadline,
+)
 
 
 def waiting_threads() -> set[threading.Thread]:
@@ -157,3 +166,43 @@ def test_a_sleep_longer_than_the_rest_does_not_begin() -> None:
     assert limit.sleep(0.01)
     assert not limit.sleep(30)
     assert 0.01 <= time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("value", [30, 30.0, np.int64(30), np.float32(30), timedelta(seconds=30)])
+def test_seconds_and_timedelta_are_equal(value: Any) -> None:
+    assert parse_timeout("timeout", value) == timedelta(seconds=30)
+
+
+def test_none_stays_none() -> None:
+    assert parse_timeout("timeout", None) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        1e-7,
+        -1,
+        True,
+        float("inf"),
+        float("nan"),
+        "30",
+        timedelta(0),
+        1e300,
+        10**400,
+        timedelta.max,
+    ],
+)
+def test_an_invalid_timeout_is_an_error(value: Any) -> None:
+    with pytest.raises(meshkit.SpecError) as caught:
+        parse_timeout("timeout", value)
+    assert str(caught.value) == (
+        f"timeout is {value!r}.\n"
+        "  A timeout is a positive number of seconds, or a timedelta.\n"
+        "  Fix: timeout=60."
+    )
+
+
+def test_a_timeout_as_text() -> None:
+    texts = [format_timeout(time) for time in (None, timedelta(minutes=5), timedelta(seconds=0.5))]
+    assert texts == ["default", "300 s", "0.5 s"]

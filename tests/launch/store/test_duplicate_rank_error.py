@@ -243,6 +243,7 @@ def rejoin_without_rank_1(strike: Strike, method: str) -> Any:
     meshkit.init(init_method=method, arrival_timeout=2)
 
 
+@pytest.mark.slow
 def test_a_rank_in_an_earlier_job_is_named_with_its_generation(tmp_path: Path) -> None:
     played = play(rejoin_without_rank_1, 3, (f"file://{tmp_path}/store",), timeout=120)
     outcome = played.outcomes[0]

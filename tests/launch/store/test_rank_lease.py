@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-from meshkit.launch.store.keys import generation_store
-from meshkit.launch.store.process import ProcessIdentity
+from meshkit.launch.store.check_in import ProcessIdentity
+from meshkit.launch.store.keys import GENERATION
 from meshkit.launch.store.rank_lease import (
     LeaseHolder,
     RankTakenError,
@@ -26,14 +28,14 @@ def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
     assert [acquire_rank(base, 4) for _ in range(3)] == [1, 2, 3]
     namespace = LeaseHolder.current().start.rpartition(" ")[0]
     exited = LeaseHolder(ProcessIdentity(host, 1), f"{namespace} 12345678901", "c", 7)
-    base.set("meshkit/lease/5", exited.to_json())
+    base.set("meshkit/lease/5", json.dumps(asdict(exited)))
     assert exited.state() == "it has ended"
     assert acquire_rank(base, 5) == 8
-    assert generation_store(base, 7).check(["over"])
+    assert dist.PrefixStore(GENERATION.format(7), base).check(["over"])
     twin = LeaseHolder(ProcessIdentity(host, 1), "another boot or container", "c", 7)
     assert twin.runs() is None  # hosts may share a name
     far = LeaseHolder(ProcessIdentity("another-host", 1), "9", "c", 2)
-    base.set("meshkit/lease/6", far.to_json())
+    base.set("meshkit/lease/6", json.dumps(asdict(far)))
     assert far.state() == "not known here whether it runs"
     with pytest.raises(RankTakenError) as caught:
         acquire_rank(base, 6)
@@ -59,9 +61,9 @@ def test_this_process_runs_and_a_zombie_does_not() -> None:
 
 
 def test_missing_ranks_are_described_by_their_last_process() -> None:
-    base, process = dist.HashStore(), ProcessIdentity.current()
+    base, process = dist.HashStore(), ProcessIdentity()
     assert [acquire_rank(base, rank) for rank in (0, 0, 1)] == [1, 2, 1]
-    store = generation_store(base, 2)
+    store = dist.PrefixStore(GENERATION.format(2), base)
     assert sorted(read_lease_holders(store, range(4))) == [0, 1]
     line = f"1 on {process} (in its first init, this rank is in its second)"
     assert last_seen(store, 0, [1, 2]) == [line]
@@ -73,7 +75,7 @@ def test_a_generation_is_over_when_another_process_replaces_its_rank() -> None:
     own = LeaseHolder.current()
     namespace = own.start.rpartition(" ")[0]
     exited = LeaseHolder(ProcessIdentity(own.process.host, 1), f"{namespace} 12345678901", "c", 1)
-    base.set("meshkit/lease/0", exited.to_json())
-    assert not is_generation_over(generation_store(base, 1))
+    base.set("meshkit/lease/0", json.dumps(asdict(exited)))
+    assert not is_generation_over(dist.PrefixStore(GENERATION.format(1), base))
     assert acquire_rank(base, 0) == 2
-    assert is_generation_over(generation_store(base, 1))
+    assert is_generation_over(dist.PrefixStore(GENERATION.format(1), base))

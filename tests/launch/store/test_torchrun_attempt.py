@@ -14,9 +14,9 @@ import torch.distributed as dist
 import meshkit
 from meshkit.launch.rendezvous import rendezvous
 from meshkit.launch.store.deadline import Deadline
-from meshkit.launch.store.keys import generation_store
-from meshkit.launch.store.rank_lease import acquire_rank
-from meshkit.launch.store.torchrun_attempt import is_past, store_of_attempt
+from meshkit.launch.store.keys import GENERATION
+from meshkit.launch.store.rank_lease import acquire_rank, is_past
+from meshkit.launch.store.torchrun_attempt import store_of_attempt
 from meshkit.testing.faults import Strike, play
 
 
@@ -93,7 +93,9 @@ def test_waiting_ranks_read_that_their_attempt_is_over() -> None:
     attempt_of(base, "a", 1)
     assert is_past(old)
     for generation in (1, 2):
-        assert generation_store(old, generation).check(["over", "round/1/decision"])
+        assert dist.PrefixStore(GENERATION.format(generation), old).check(
+            ["over", "round/1/decision"]
+        )
     assert not is_past(attempt_of(base, "b", 1))
 
 

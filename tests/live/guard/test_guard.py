@@ -204,6 +204,7 @@ def hang_after_false_alarm() -> Any:
     return "through"
 
 
+@pytest.mark.slow
 def test_a_false_alarm_does_not_switch_the_guard_off(results: Results) -> None:
     by_rank = results["false alarm"].result()
     outcome, _ = by_rank

@@ -99,6 +99,7 @@ def miss_verify() -> Any:
     return "verified"
 
 
+@pytest.mark.slow
 def test_a_rank_missing_at_verify_is_reported() -> None:
     report, _ = meshkit.spawn(miss_verify, 2, timeout=60)
     assert report["kind"] == "CollectiveError"

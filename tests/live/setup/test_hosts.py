@@ -20,13 +20,10 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import MeshkitError
-from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.current_job import Job
-from meshkit.live.groups.options import GroupOptions, GroupTimeouts
-from meshkit.live.groups.registry import GroupRegistry
+from meshkit.live.groups.create import GroupOptions, GroupTimeouts
 from meshkit.live.setup import hosts
 from meshkit.live.setup.hosts import check_crossing
-from meshkit.live.setup.proposal import MeshProposal
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
 
@@ -241,6 +238,7 @@ def delay_rank_0(request: dict[str, Any]) -> tuple[str, float]:
     return "", 0.0
 
 
+@pytest.mark.slow
 def test_a_late_rank_0_is_named() -> None:
     """Both jobs mostly wait, so they run at the same time."""
     spawn = partial(meshkit.spawn, delay_rank_0, 4, timeout=120)
@@ -267,12 +265,11 @@ def test_without_a_store_crossing_error_raises() -> None:
     job = Job(meshkit.detect({}), None, None, timedelta(seconds=1), 0, None)
     call = Call("build_mesh", kwargs={"tp": 2, "crossing": {"tp": "error"}})
     options = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
-    plan = GroupPlan.of(meshkit.Layout(tp=2))
-    proposal = MeshProposal(plan, job, options, GroupRegistry(call), call)
-    assert check_crossing(proposal, 0) is None
-    strict = replace(proposal, options=replace(options, crossing={"tp": "error"}))
+    layout = meshkit.Layout(tp=2)
+    assert check_crossing(layout, options, job, call, 0) is None
+    strict = replace(options, crossing={"tp": "error"})
     with pytest.raises(meshkit.SpecError) as caught:
-        check_crossing(strict, 0)
+        check_crossing(layout, strict, job, call, 0)
     assert str(caught.value.quote(call)) == (
         "build_mesh(tp=2, crossing={'tp': 'error'}): there is no store, so the hosts of the ranks "
         "are unknown.\n"

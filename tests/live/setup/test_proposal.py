@@ -19,11 +19,12 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
-from meshkit.launch.agreement.consensus import Proposal
-from meshkit.launch.current_job import Job, require_job
-from meshkit.live.groups.options import GroupOptions, GroupTimeouts
-from meshkit.live.groups.registry import NO_GROUPS, GroupRegistry
-from meshkit.live.setup import open_groups, proposal
+from meshkit.launch.agreement import consensus
+from meshkit.launch.current_job import require_job
+from meshkit.launch.store.check_in import CheckIn, ProcessIdentity
+from meshkit.live.groups.create import GroupOptions, GroupTimeouts
+from meshkit.live.groups.mesh_groups import NO_GROUPS, GroupRegistry
+from meshkit.live.setup import proposal
 from meshkit.live.setup.proposal import MeshProposal
 from tests.live.faults import fail_new_group
 
@@ -38,7 +39,7 @@ def list_compared_fields() -> list[str]:
     call, plan = Call("build_mesh"), GroupPlan.of(meshkit.Layout(dp=1))
     options = GroupOptions(None, GroupTimeouts(None), None)
     proposed = MeshProposal(plan, require_job(), options, GroupRegistry(call), call)
-    return list(proposed.before_creation().request)
+    return ["call", *proposed.before_creation().fields]
 
 
 # What the odd rank passes, or what is altered there, so that one field of its request differs.
@@ -79,12 +80,13 @@ def time_error(call: Any) -> Refusal | str:
     return "built"
 
 
-def patch_values(
-    patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[[Fields], Fields]
-) -> None:
-    """Let a property that returns compared values return changed ones."""
-    plain = getattr(owner, name).fget
-    patch.setattr(owner, name, property(lambda self: change(plain(self))), raising=True)
+def patch_check_ins(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]) -> None:
+    """Let this rank check in with another request."""
+
+    def changed(process: ProcessIdentity, request: Fields) -> CheckIn:
+        return CheckIn(process, change(request))
+
+    patch.setattr(consensus, "CheckIn", changed)
 
 
 def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
@@ -97,7 +99,7 @@ def alter_field(patch: pytest.MonkeyPatch, field: str) -> None:
         count = dist.get_pg_count
         patch.setattr(dist, "get_pg_count", lambda: count() + 1)
     else:
-        patch_values(patch, MeshProposal, "fields", lambda old: {**old, field: "something else"})
+        patch_check_ins(patch, lambda old: {**old, field: "something else"})
 
 
 def ask_with_one_field_perturbed(
@@ -158,13 +160,13 @@ def skip_each_comparison(odd: int) -> Any:
     noticed = {}
     for field in (*PASSED, *ALTERED):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Job, "commit", lambda *args, **options: NO_GROUPS, raising=True)
+            patch.setattr(proposal, "commit", lambda *args, **options: NO_GROUPS, raising=True)
             build = ask_with_one_field_perturbed(patch, field, odd)
 
             def lacking(old: Fields, field: str = field) -> Fields:
                 return {name: value for name, value in old.items() if name != field}
 
-            patch_values(patch, Proposal, "request", lacking)
+            patch_check_ins(patch, lacking)
             found = time_error(build)
             noticed[field] = found if isinstance(found, str) else found[1]
     return noticed
@@ -233,7 +235,7 @@ def fail_before_creating(odd: int) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == odd:
-            patch.setattr(open_groups, "create_groups", broken, raising=True)
+            patch.setattr(proposal, "create_groups", broken, raising=True)
         began = time.monotonic()
         try:
             meshkit.build_mesh(dp=4)  # the default group: no rank waits inside create
@@ -377,3 +379,27 @@ def test_under_torchrun(tmp_path: Path) -> None:
     lines = outcomes[0][0].splitlines()
     assert lines[1] == "  ranks 0 and 2-3:  dp=4 sp=1"
     assert lines[2].endswith("):  dp=2 sp=2")
+
+
+def refuse_to_create(*_: object) -> None:
+    raise meshkit.MeshkitError("torch created another group.", fix="report it.")
+
+
+def build_with_one_failure() -> str:
+    """Return the error of this rank, if rank 1 creates no groups."""
+    world = meshkit.init()
+    with pytest.MonkeyPatch.context() as patch:
+        if world.rank == 1:
+            patch.setattr(proposal, "create_groups", refuse_to_create)
+        with pytest.raises(meshkit.MeshkitError) as caught:
+            meshkit.build_mesh(dp=2, arrival_timeout=20)
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def test_the_other_ranks_quote_the_call_of_the_rank_that_failed() -> None:
+    other, failed = meshkit.spawn(build_with_one_failure, 2, timeout=60)
+    call = "build_mesh(dp=2, arrival_timeout=20): torch created another group."
+    assert failed == f"MeshkitError: {call}\n  Fix: report it."
+    assert other.startswith("DisagreementError: ")
+    assert f"gave up: MeshkitError: {call}\n" in other
+    assert other.endswith("\n  Fix: report it.")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshkit.core.call import Call
-from meshkit.live.groups.registry import GroupKey, GroupRegistry, Groups
+from meshkit.core.grid.layout import Layout
+from meshkit.live.groups.mesh_groups import GroupKey, GroupRegistry, Groups
 
 
 def group_key(number: int) -> GroupKey:
@@ -32,7 +33,7 @@ def test_a_group_ends_with_its_last_user_and_only_once(
 ) -> None:
     registry, there, view_ids = GroupRegistry(CALL), set[int](), []
     for used in views:
-        view_ids.append(registry.register("view", groups(used, used - there), round_id=7))
+        view_ids.append(registry.register(Layout(dp=8), groups(used, used - there), round_id=7))
         there |= used
     ended: list[Any] = []
     open_ = dict(zip(view_ids, views, strict=True))
@@ -48,8 +49,8 @@ def test_a_group_ends_with_its_last_user_and_only_once(
 
 def test_the_registry_as_text() -> None:
     registry = GroupRegistry(CALL, external_groups={((4, 1),): None})
-    first = registry.register("dp=4 sp=2", groups({2, 3}, {2, 3}), round_id=5)
-    second = registry.register("x=8", groups({2}, set()), round_id=6)
+    first = registry.register(Layout(dp=4, sp=2), groups({2, 3}, {2, 3}), round_id=5)
+    second = registry.register(Layout(x=8), groups({2}, set()), round_id=6)
     assert (first, second) == (0, 1)
     assert registry.built_by is CALL
     assert registry.describe_views() == "views 0 (dp=4 sp=2), 1 (x=8) of mesh 5"
@@ -61,6 +62,6 @@ def test_the_registry_as_text() -> None:
     assert registry.find(group_key(8)) == ("default", None)
     registry.release(first)
     assert (
-        registry.register("y=8", groups(set(), set()), round_id=9) == 2
+        registry.register(Layout(y=8), groups(set(), set()), round_id=9) == 2
     )  # view_ids are never used twice
     assert registry.describe_views() == "views 1 (x=8), 2 (y=8) of mesh 5"

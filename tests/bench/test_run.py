@@ -6,9 +6,9 @@ import io
 from collections.abc import Callable
 
 from meshkit import Layout
-from meshkit.bench.progress import INTERVAL, Progress
 from meshkit.bench.results.measurement import Case
 from meshkit.bench.results.targets import parse_targets
+from meshkit.bench.run import INTERVAL, Progress
 
 LAYOUT = Layout(dp=2, sp=2)
 (DP,) = parse_targets(LAYOUT, ["dp"])

@@ -12,9 +12,9 @@ import pytest
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch.agreement import commit as commit_module
-from meshkit.launch.agreement.commit import commit
-from meshkit.launch.agreement.consensus import Participants, Proposal
+from meshkit.launch.agreement import consensus
+from meshkit.launch.agreement.consensus import commit
+from meshkit.launch.agreement.proposal import Participants, Proposal
 from meshkit.launch.launchers.world import World
 
 SUMMARY = "a rank could not create it."
@@ -23,8 +23,8 @@ Create = Callable[[timedelta], Any]
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_module, "MIN_TIMEOUT", timedelta(seconds=1))
-    monkeypatch.setattr(commit_module, "REPORT_GRACE", timedelta(seconds=0.5))
+    monkeypatch.setattr(consensus, "MIN_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(consensus, "REPORT_GRACE", timedelta(seconds=0.5))
 
 
 def rank_of(number: int) -> World:

@@ -12,7 +12,7 @@ import meshkit
 from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live.groups.options import GroupTimeouts
+from meshkit.live.groups.create import GroupTimeouts
 
 LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshkit
-from meshkit.launch.store import file_format
-from meshkit.launch.store.file_format import is_store
+from meshkit.launch.rendezvous import open_store
+from meshkit.launch.rendezvous.open_store import is_store
 
 TEXTS = st.text(st.characters(codec="ascii"), max_size=20)
 
@@ -48,7 +48,7 @@ def test_a_truncated_file_is_no_store(
         ends.append(end)
     short = path.with_name("short")  # torch would read forever in the original
     short.write_bytes(data[:-cut])
-    with mock.patch.object(file_format, "PAUSES", (0.0,) * 3):
+    with mock.patch.object(open_store, "PAUSES", (0.0,) * 3):
         assert is_store(short) == (max(0, len(data) - cut) in (0, *ends))
 
 
@@ -95,14 +95,14 @@ def test_a_second_read_continues_at_the_truncated_record(tmp_path: Path) -> None
         path.write_bytes(data * len(begins) + data[:-1] * (len(begins) < 3))
         return skip_records(path, begin)
 
-    skip_records = file_format._skip_records
-    with mock.patch.object(file_format, "_skip_records", skip):
+    skip_records = open_store._skip_records
+    with mock.patch.object(open_store, "_skip_records", skip):
         assert is_store(path)
     assert begins == [0, len(data), 2 * len(data)]
 
 
 def test_a_truncated_file_is_read_again_for_a_tenth_of_a_second() -> None:
-    assert 0.1 < sum(file_format.PAUSES) < 0.2
+    assert 0.1 < sum(open_store.PAUSES) < 0.2
 
 
 def test_no_lock_is_taken(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.launch import device_claim as device_claim_module
 from meshkit.launch import job
-from meshkit.launch.device_claim import device_claim
+from meshkit.launch.job import device_claim
 from meshkit.launch.launchers.world import World
 
 HOST = socket.gethostname()
@@ -54,13 +53,13 @@ def join() -> Any:
 def share_a_device(uuids: list[str | None], backend: str) -> Any:
     """Join as if the ranks used devices with these UUIDs and that backend."""
     uuid = uuids[meshkit.detect().rank]
-    claim = device_claim_module.device_claim
+    claim = job.device_claim
 
     def claim_gpu(world: World) -> Any:
         return claim(replace(world, device=torch.device("cuda", 0), backend=backend))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_claim_module, "device_uuid", lambda device: uuid)
+        patch.setattr(job, "device_uuid", lambda device: uuid)
         patch.setattr(job, "device_claim", claim_gpu)
         return join()
 

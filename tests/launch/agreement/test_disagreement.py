@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from meshkit.core.call import Call
 from meshkit.core.errors import CALL, Change, SpecError
-from meshkit.launch.agreement.errors import failure_report, first_few
-from meshkit.launch.store.process import ProcessIdentity
+from meshkit.launch.agreement.disagreement import failure_report
+from meshkit.launch.store.check_in import ProcessIdentity
 
-PROCESS = ProcessIdentity.current()
+PROCESS = ProcessIdentity()
 
 
 def needs_3_ranks() -> SpecError:
@@ -44,8 +44,3 @@ def test_another_error_is_quoted_line_by_line() -> None:
     assert report.evidence == (f"rank 1 ({PROCESS}) gave up: RuntimeError: no", "connection")
     assert report.fix_text == "look at the log of rank 1 first."
     assert "gave up: ValueError: " in str(failure_report("x", 1, ValueError()))
-
-
-def test_a_long_list_is_cut_after_eight_names() -> None:
-    assert first_few(list("abcdefgh")) == list("abcdefgh")
-    assert first_few(list("abcdefghij")) == [*"abcdefgh", "and 2 more"]
