@@ -1,10 +1,8 @@
 """Create torch's default process group, and read the world and the store of one that exists.
 
 gloo connects every pair of a group when the group is created. On 256 ranks that is 255 connections
-a rank, of which most jobs use few. A large default group of meshkit therefore connects the pairs at
-distances 1, 2, 4, 8 and so on, as barriers, all-reduces, all-gathers and broadcasts use no others.
-It connects any other pair at its first use. A mesh that uses the default group as the group of axes
-connects every pair when it is built.
+a rank, of which most jobs use few. A large default group therefore connects a pair at its
+first use. A mesh that uses the default group connects pairs when it is built.
 """
 
 from __future__ import annotations
@@ -38,20 +36,26 @@ EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of
 
 @dataclass
 class Connections:
-    """The connections of the default group, equal on every rank.
+    """The pairs of ranks that the default group has connected, equal on every rank.
 
     Attributes:
-        complete: whether every pair of ranks is connected.
+        near: whether the pairs at distances 1, 2, 4, 8, ... are connected. Barriers, all-reduces,
+            all-gathers and broadcasts use no others.
+        all: whether every pair is connected.
     """
 
-    complete: bool = True
+    near: bool = True
+    all: bool = True
 
-    def connect_all(self) -> None:
-        """Connect every pair of ranks. Collective over the default group."""
-        if not self.complete:
+    def connect(self, *, every_pair: bool) -> None:
+        """Connect the near pairs or every pair. Collective over the default group."""
+        if every_pair and not self.all:
             numbers = torch.zeros(dist.get_world_size(), dtype=torch.uint8)
             dist.all_to_all_single(numbers.clone(), numbers)
-            self.complete = True
+            self.near = self.all = True
+        elif not self.near:
+            dist.barrier()
+            self.near = True
 
 
 def default_group() -> dist.ProcessGroup:
@@ -72,9 +76,9 @@ def create_default_group(
     connects_first = has_connect_timeout(str(world.backend))
     is_large = world.backend == "gloo" and world.world_size > EAGER_RANKS
     is_lazy = is_large and connects_first and LAZY not in os.environ
-    longest = max(connect_timeout * CONNECT_ATTEMPTS, timeout or default_timeout("gloo"))
     if is_lazy:  # the first use of a pair may take as long as any other collective
-        connect_timeout = longest / CONNECT_ATTEMPTS
+        first_use = (timeout or default_timeout("gloo")) / CONNECT_ATTEMPTS
+        connect_timeout = max(connect_timeout, first_use)
     options: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
     if world.backend == "mpi":  # MPI knows rank and size
         options = {}
@@ -100,18 +104,9 @@ def create_default_group(
             f"{world.backend} counts {rank} of {size}.",
             fix="start with the mpirun of the MPI that torch was built with.",
         )
-    if is_lazy:
-        set_timeout(default_group(), longest)
-        dist.barrier()
     if connects_first:
         set_timeout(default_group(), timeout)
-    return Connections(complete=not is_lazy)
-
-
-def destroy_default_group() -> None:
-    """Destroy the default group, if there is one. Local."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    return Connections(near=not is_lazy, all=not is_lazy)
 
 
 @contextmanager

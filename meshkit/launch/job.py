@@ -19,7 +19,7 @@ from .agreement.claims import Claim, Claimant
 from .agreement.consensus import commit
 from .agreement.proposal import Proposal
 from .current_job import Job, current_job, set_current_job
-from .default_group import create_default_group, destroy_default_group
+from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
 from .launchers.detect import (
@@ -179,18 +179,14 @@ def join(
     world, store = participants.world, participants.store
     number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
     group_store = dist.PrefixStore("default_group", store)
-    try:
-        connections = commit(
-            Proposal("init", {}, FAILURE, stage="the end of "),
-            participants,
-            wait,
-            lambda connect: create_default_group(world, group_store, timeout, connect),
-            lambda _: destroy_default_group(),
-            connects=connects_at_creation(str(world.backend)),
-        )
-    except BaseException:
-        destroy_default_group()  # if its creation still waits for a lost rank
-        raise
+    connections = commit(
+        Proposal("init", {}, FAILURE, stage="the end of "),
+        participants,
+        wait,
+        lambda connect: create_default_group(world, group_store, timeout, connect),
+        lambda _: dist.destroy_process_group(),
+        connects=connects_at_creation(str(world.backend)),
+    )
     counter = participants.counter
     job = Job(
         world, store, timeout, wait, generation, timeout, number, shutdown, counter, connections

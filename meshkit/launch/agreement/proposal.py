@@ -27,6 +27,8 @@ class Proposal:
         stage: prefix of the call in errors: ``"the end of "``; empty at the start of the call.
         expected_hosts: returns the hosts of the job, as far as the launcher lists them.
         failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
+        holder: the process of this rank, as the first rank to propose leaves it for the others.
+        check_first: looks at the process that proposed first, as its start may have been given up.
     """
 
     operation: str
@@ -37,6 +39,8 @@ class Proposal:
     stage: str = ""
     expected_hosts: Callable[[], Sequence[str]] = tuple
     failure: MeshkitError | None = None
+    holder: str = ""
+    check_first: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True)

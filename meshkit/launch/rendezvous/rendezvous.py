@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
+from dataclasses import asdict, replace
+from functools import partial
 
 import torch.distributed as dist
 
@@ -13,7 +17,15 @@ from ..launchers.world import World
 from ..store.client import address, store_lost_error
 from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline
 from ..store.keys import GENERATION
-from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over, is_past
+from ..store.rank_lease import (
+    LeaseHolder,
+    RankTakenError,
+    acquire_rank,
+    end_abandoned,
+    is_generation_over,
+    is_past,
+)
+from ..store.torchrun_attempt import COUNT
 from .mpi import MPI_LAUNCHERS, address_by_mpi
 from .open_store import PROBE_INTERVAL, open_store
 
@@ -32,14 +44,16 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
         world, _holder = address_by_mpi(world, deadline)
     while True:
         try:
-            participants, generation = _enter_generation(world, deadline)
+            participants, lease = _enter_generation(world, deadline)
         except dist.DistNetworkError as error:
             if not deadline.sleep(PROBE_INTERVAL):
                 raise store_lost_error(world) from error
             continue
         try:
-            agree(proposal, participants, deadline)
-            return participants, generation
+            end = partial(end_abandoned, participants.store, lease.generation)
+            holder = json.dumps(asdict(lease))
+            agree(replace(proposal, holder=holder, check_first=end), participants, deadline)
+            return participants, lease.generation
         except RankTimeoutError as error:
             store_is_gone = isinstance(error.__cause__, dist.DistNetworkError)
             retry = store_is_gone or is_generation_over(participants.store)
@@ -66,22 +80,24 @@ def announce_init_failure(
 
 def _enter_generation(
     world: World, deadline: Deadline, *, keep_file: bool = False
-) -> tuple[Participants, int]:
-    """Return all ranks at the store of this rank's next generation, and its number."""
+) -> tuple[Participants, LeaseHolder]:
+    """Return all ranks at the store of this rank's next generation, and the claim of this rank."""
 
-    def enter() -> tuple[Participants, int]:
+    def enter() -> tuple[Participants, LeaseHolder]:
         base = open_store(world, deadline, keep_file=keep_file)
         try:
-            generation = acquire_rank(base, world.rank)
+            lease = acquire_rank(base, world.rank)
         except RankTakenError as taken:
             from ..store.duplicate_rank_error import duplicate_rank_error
 
             raise duplicate_rank_error(world, base, taken) from None
-        if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
+        if COUNT in os.environ and is_past(
+            base
+        ):  # the next attempt has begun meanwhile, and has not seen this rank
             return enter()
-        store = dist.PrefixStore(GENERATION.format(generation), base)
+        store = dist.PrefixStore(GENERATION.format(lease.generation), base)
         ranks = range(world.world_size)
-        return Participants(store, world, ranks, counter=Counter()), generation
+        return Participants(store, world, ranks, counter=Counter()), lease
 
     try:
         return run_with_deadline(deadline.left + STORE_GRACE, enter)

@@ -166,6 +166,26 @@ def store_wait(store: dist.Store, keys: Sequence[str], deadline: Deadline) -> bo
     return True
 
 
+def store_get(store: dist.Store, key: str, deadline: Deadline) -> str | None:
+    """Wait for a key; return its value, or None if it does not exist at the deadline.
+
+    ``get`` waits by itself, for the timeout of the store. Cost: one store operation.
+    """
+    import torch.distributed as dist
+
+    timeout: timedelta = store.timeout  # type: ignore[attr-defined]
+    store.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
+    try:
+        return store.get(key).decode()
+    except dist.DistNetworkError:
+        raise
+    except (dist.DistStoreError, RuntimeError):  # timed out, or another thread set its own timeout
+        is_there = not deadline.expired and store_wait(store, [key], deadline)
+        return store.get(key).decode() if is_there else None
+    finally:
+        store.set_timeout(timeout)
+
+
 class _Task(Generic[Result]):
     """Work that a thread does, and its outcome until the caller takes it.
 

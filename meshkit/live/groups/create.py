@@ -132,8 +132,8 @@ def create_groups(
             missing.append(request)
         elif provenance == "default":
             groups[request.axes] = dist.group.WORLD
-            if len(request.axes) == 1:  # the group of an axis, too
-                job.connections.connect_all()
+            # first of all: every rank comes here after the agreement, whatever fails later
+            job.connections.connect(every_pair=len(request.axes) == 1)  # as the group of an axis
         else:
             groups[request.axes] = group
     new = creator.create_all(missing)
