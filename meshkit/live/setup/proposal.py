@@ -32,7 +32,7 @@ from ...launch.launchers.world import World
 from ...launch.rendezvous.rendezvous import announce_init_failure
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
-from ..groups.create import GroupOptions, create_groups
+from ..groups.create import FoundGroups, GroupOptions, create_groups, find_groups
 from ..groups.destroy import destroy_groups
 from ..groups.mesh_groups import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 
@@ -90,17 +90,21 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
     """Agree on a mesh, and create its missing groups. Collective over the world."""
     plan, job, options = proposal.plan, proposal.job, proposal.options
     before = proposal.before_creation()
+    found = find_groups(plan, job, options, proposal.registry)
     round_id = job.agree(before)
     warning = None
     if options.crossing:
         from .hosts import check_crossing
 
         warning = check_crossing(plan.layout, options, job, proposal.built_by, round_id)
+    # A view that creates and checks nothing cannot fail on a rank: the ranks need not agree again.
+    is_view = bool(proposal.registry.open_views) and not proposal.registry.external_groups
+    is_safe = is_view and found.is_complete and not options.crossing
     groups = commit(
         replace(before, fields={}, conflict_summary=FAILURE, stage="the end of "),
-        job.participants(),
+        None if is_safe else job.participants(),
         job.arrival_timeout,
-        partial(_create, proposal, round_id, warning),
+        partial(_create, proposal, found, round_id, warning),
         lambda groups: destroy_groups(groups.created),
         connects=connects_at_creation(before.fields["backend"]),
     )
@@ -120,6 +124,7 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
 
 def _create(
     proposal: MeshProposal,
+    found: FoundGroups,
     round_id: int,
     warning: RuntimeWarning | None,
     connect_timeout: timedelta,
@@ -130,7 +135,7 @@ def _create(
     """
     job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
     try:
-        groups = create_groups(proposal.plan, job, proposal.options, registry, connect_timeout)
+        groups = create_groups(found, job, proposal.options, connect_timeout)
         if warning is not None:
             raise warning
         if registry.external_groups:
