@@ -241,7 +241,7 @@ class Round:
         if is_last:
             decision = self._judge() if self.store.check([keys.CONFLICT]) else ALL
             return str(self.store.compare_set(keys.DECISION, "", decision).decode())
-        decided = store_get(self.store, keys.DECISION, self.deadline)
+        decided = store_get(self.store, keys.DECISION, len(ranks), self.deadline)
         return self._decide_at_deadline() if decided is None else decided
 
     def _post_conflict(self, check_in: str) -> dict[str, Any]:

@@ -46,6 +46,7 @@ RESUME_GRACE = 0.2
 # all check-ins for a second, and rank 0, which may host the store, stays a second longer.
 STORE_GRACE = 4.0
 MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
+MIN_LOOK, LOOK_PER_RANK = 0.01, 0.0003  # seconds between two looks at a file, least and per rank
 IDLE_TIME = 1.0  # seconds without work after which a thread ends
 
 
@@ -166,13 +167,20 @@ def store_wait(store: dist.Store, keys: Sequence[str], deadline: Deadline) -> bo
     return True
 
 
-def store_get(store: dist.Store, key: str, deadline: Deadline) -> str | None:
-    """Wait for a key; return its value, or None if it does not exist at the deadline.
+def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> str | None:
+    """Wait for a key with other ranks; return its value, or None if there is none at the deadline.
 
-    ``get`` waits by itself, for the timeout of the store. Cost: one store operation.
+    ``get`` waits by itself, for the timeout of the store. A FileStore would read its file a hundred
+    times a second on every rank, so this looks less often the more ranks wait.
+
+    Cost: one store operation; in a file one for each look, too.
     """
     import torch.distributed as dist
 
+    if not store.has_extended_api():  # type: ignore[attr-defined]
+        while not store.check([key]):
+            if not deadline.sleep(max(MIN_LOOK, LOOK_PER_RANK * ranks)):
+                return None
     timeout: timedelta = store.timeout  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
     try:
