@@ -25,16 +25,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
-from meshkit.launch import current_job
-from meshkit.launch.agreement.consensus import agree
 
 from .harness import Goal, Row, compare, mesh_sizes, single, turn
 
@@ -229,17 +226,11 @@ Joined = tuple[dict[str, dist.ProcessGroup], float, Callable[[], object]]
 
 def join_meshkit(sizes: dict[str, int], url: str, phases: Phases) -> Joined:
     """Return meshkit's groups, the percentage of agreement, and a call for a second mesh."""
-    with phases.timed("init"):
-        meshkit.init(device="cpu", init_method=url)
-    agreement = Phases()
-
-    def timed(*args: Any, **kwargs: Any) -> int:  # noqa: ANN401
-        with agreement.timed("agree"):
-            return agree(*args, **kwargs)
-
-    with phases.timed("build_mesh"), patch.object(current_job, agree.__name__, timed):
-        mesh = meshkit.build_mesh(sizes)
-    share = 100 * agreement["agree"] / phases["build_mesh"]
+    meshkit.init(device="cpu", init_method=url)
+    mesh = meshkit.build_mesh(sizes)
+    phases.update(mesh.startup.phases)
+    agreement = phases["agreement"] + phases["end"]
+    share = 100 * agreement / (agreement + phases["groups"])
     return {axis: mesh.group(axis) for axis in sizes}, share, lambda: mesh.view(sizes)
 
 

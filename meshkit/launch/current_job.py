@@ -15,6 +15,7 @@ from .agreement.consensus import agree, announce_failure
 from .agreement.proposal import Participants, Proposal
 from .default_group import Connections, default_group, store_from_group, world_from_group
 from .launchers.world import World
+from .startup import Startup
 from .store.deadline import ARRIVAL, Deadline
 from .torch_internals import timeout_of
 
@@ -36,6 +37,7 @@ class Job:
         leave: destroys the group at the end of a spawned rank; None if someone else created it.
         counter: the number of this rank's agreement rounds by prefix; None counts in the store.
         connections: the pairs of ranks that the default group has connected.
+        startup: the seconds of this rank in ``init``; empty if someone else created the group.
     """
 
     world: World
@@ -48,6 +50,7 @@ class Job:
     leave: Callable[[], None] | None = None
     counter: Counter[str] | None = None
     connections: Connections = field(default_factory=Connections)
+    startup: Startup = field(default_factory=Startup)
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""

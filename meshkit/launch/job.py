@@ -32,6 +32,7 @@ from .launchers.table import job_hosts, job_name
 from .launchers.world import World
 from .rendezvous.rendezvous import rendezvous
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
+from .startup import Startup, timed
 from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
@@ -175,21 +176,32 @@ def join(
     deadline = Deadline.after(wait)
     world = _select_device(world, backend, device)
     proposal = _init_proposal(world, timeout, wait, seed)
-    participants, generation = rendezvous(proposal, world, deadline)
+    phases: dict[str, float] = {}
+    participants, generation = rendezvous(proposal, world, deadline, phases)
     world, store = participants.world, participants.store
     number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
     group_store = dist.PrefixStore("default_group", store)
-    connections = commit(
-        Proposal("init", {}, FAILURE, stage="the end of "),
-        participants,
-        wait,
-        lambda connect: create_default_group(world, group_store, timeout, connect),
-        lambda _: dist.destroy_process_group(),
-        connects=connects_at_creation(str(world.backend)),
-    )
-    counter = participants.counter
+    with timed(phases, "default group"):
+        connections = commit(
+            Proposal("init", {}, FAILURE, stage="the end of "),
+            participants,
+            wait,
+            lambda connect: create_default_group(world, group_store, timeout, connect),
+            lambda _: dist.destroy_process_group(),
+            connects=connects_at_creation(str(world.backend)),
+        )
     job = Job(
-        world, store, timeout, wait, generation, timeout, number, shutdown, counter, connections
+        world,
+        store,
+        timeout,
+        wait,
+        generation,
+        timeout,
+        number,
+        shutdown,
+        participants.counter,
+        connections,
+        Startup(phases),
     )
     set_current_job(job)
     if number is not None:

@@ -18,6 +18,7 @@ from ..core.grid.axis_names import DEFAULT_DATA_AXES
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
 from ..core.text import format_sizes
+from ..launch.startup import Startup
 from ..launch.store.deadline import Time
 from .groups.mesh_groups import MeshGroups
 from .setup.close import close_mesh
@@ -190,6 +191,19 @@ class Mesh:
         from .groups.device_mesh import device_mesh
 
         return device_mesh(self.layout, self.rank, self.group, self._device.type, pattern)
+
+    @property
+    def startup(self) -> Startup:
+        """The seconds of this rank until the mesh was there, by phase. Local. ``print`` shows them.
+
+        ``init`` has the phases store, arrival and default group, the mesh has agreement, groups and
+        end. With ``MESHKIT_LOG=debug`` in the environment rank 0 prints the slowest rank of each
+        phase when a mesh is built.
+
+        Example:
+            ``print(mesh.startup)``
+        """
+        return self._groups.startup
 
     @public("mesh.groups_report")
     def groups_report(self) -> GroupsReport:

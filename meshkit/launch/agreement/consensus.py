@@ -79,7 +79,7 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
     def take_part() -> tuple[int, str]:
         round_id, store = next_round(participants)
         request = {"call": f"{proposal.stage}{proposal.operation}", **proposal.fields}
-        check_in = CheckIn(ProcessIdentity(), request)
+        check_in = CheckIn(ProcessIdentity(), request, proposal.seconds)
         agreement = Round(proposal, participants, deadline, store, check_in)
         decision = agreement.decide()
         if decision != ALL:
@@ -121,14 +121,13 @@ def commit(
         raise
     try:
         # A rank that closed its groups while another still connects would leave that one hanging.
-        agree(
-            proposal,
-            participants,
-            deadline if connects else Deadline.after(limit + REPORT_GRACE),
-        )
+        limited = deadline if connects else Deadline.after(limit + REPORT_GRACE)
+        round_id = agree(proposal, participants, limited)
     except BaseException:
         undo(created)
         raise
+    if proposal.report is not None:
+        proposal.report(round_id)
     return created
 
 

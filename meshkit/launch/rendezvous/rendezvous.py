@@ -14,6 +14,7 @@ from ...core.errors import MeshkitError, RankTimeoutError
 from ..agreement.consensus import agree, announce_failure
 from ..agreement.proposal import Participants, Proposal
 from ..launchers.world import World
+from ..startup import timed
 from ..store.client import address, store_lost_error
 from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline
 from ..store.keys import GENERATION
@@ -28,9 +29,12 @@ from ..store.rank_lease import (
 from ..store.torchrun_attempt import COUNT
 from .mpi import MPI_LAUNCHERS, address_by_mpi
 from .open_store import PROBE_INTERVAL, open_store
+from .slow_names import warning_of_slow_names
 
 
-def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Participants, int]:
+def rendezvous(
+    proposal: Proposal, world: World, deadline: Deadline, phases: dict[str, float]
+) -> tuple[Participants, int]:
     """Bring all ranks to one store, and return when their requests are equal. Collective.
 
     The ranks use a part of the store that belongs to one generation, so that the keys of an earlier
@@ -42,9 +46,18 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     is_unknown = world.init_method is None and None in address(world)
     if is_unknown and world.launcher in MPI_LAUNCHERS and world.world_size > 1:
         world, _holder = address_by_mpi(world, deadline)
+    with warning_of_slow_names(world):
+        return _rendezvous(proposal, world, deadline, phases)
+
+
+def _rendezvous(
+    proposal: Proposal, world: World, deadline: Deadline, phases: dict[str, float]
+) -> tuple[Participants, int]:
+    """Bring all ranks to the store of their address, and compare their requests."""
     while True:
         try:
-            participants, lease = _enter_generation(world, deadline)
+            with timed(phases, "store"):
+                participants, lease = _enter_generation(world, deadline)
         except dist.DistNetworkError as error:
             if not deadline.sleep(PROBE_INTERVAL):
                 raise store_lost_error(world) from error
@@ -52,7 +65,8 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
         try:
             end = partial(end_abandoned, participants.store, lease.generation)
             holder = json.dumps(asdict(lease))
-            agree(replace(proposal, holder=holder, check_first=end), participants, deadline)
+            with timed(phases, "arrival"):
+                agree(replace(proposal, holder=holder, check_first=end), participants, deadline)
             return participants, lease.generation
         except RankTimeoutError as error:
             store_is_gone = isinstance(error.__cause__, dist.DistNetworkError)

@@ -27,16 +27,17 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class CheckIn:
-    """The process and the request of a rank that has arrived."""
+    """The process and the request of a rank that has arrived, and its seconds by phase so far."""
 
     process: ProcessIdentity
     request: Mapping[str, str] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CheckIn:
         """Return the check-in that a rank wrote."""
         record = json.loads(text)
-        return cls(ProcessIdentity(**record["process"]), record["request"])
+        return cls(ProcessIdentity(**record["process"]), record["request"], record["seconds"])
 
     def post(self, store: dist.Store, rank: int) -> None:
         """Write this check-in to the store of a round. Cost: one store operation."""

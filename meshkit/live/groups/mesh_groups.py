@@ -28,6 +28,7 @@ from ...core.grid.group_rank import check_member
 from ...core.grid.layout import Layout
 from ...core.grid.strides import Strides
 from ...core.text import format_sizes
+from ...launch.startup import Startup
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 Provenance = Literal["external", "created", "default"]
@@ -146,6 +147,7 @@ class MeshGroups:
         built_by: the call that built it.
         extended_by: the call that builds an equal mesh with more groups.
         world: the default group of its job, as long as that exists.
+        startup: the seconds of this rank until the mesh was there, by phase.
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
         is_closed: whether the mesh is closed.
     """
@@ -159,6 +161,7 @@ class MeshGroups:
     built_by: Call
     extended_by: Call
     world: weakref.ref[dist.ProcessGroup]
+    startup: Startup
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
     is_closed: bool = False
 

@@ -6,6 +6,7 @@ A rank that has no mesh to propose reports its error instead.
 from __future__ import annotations
 
 import hashlib
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
 from ...launch.launchers.world import World
 from ...launch.rendezvous.rendezvous import announce_init_failure
+from ...launch.startup import Startup, is_logged, log_slowest_ranks, timed
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
 from ..groups.create import FoundGroups, GroupOptions, create_groups, find_groups
@@ -91,7 +93,9 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
     plan, job, options = proposal.plan, proposal.job, proposal.options
     before = proposal.before_creation()
     found = find_groups(plan, job, options, proposal.registry)
-    round_id = job.agree(before)
+    phases = dict(job.startup.phases)
+    with timed(phases, "agreement"):
+        round_id = job.agree(before)
     warning = None
     if options.crossing:
         from .hosts import check_crossing
@@ -100,14 +104,21 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
     # A view that creates and checks nothing cannot fail on a rank: the ranks need not agree again.
     is_view = bool(proposal.registry.open_views) and not proposal.registry.external_groups
     is_safe = is_view and found.is_complete and not options.crossing
+    participants = None if is_safe else job.participants()
+    report = None
+    if participants is not None and job.world.rank == 0 and is_logged():
+        report = partial(log_slowest_ranks, participants, call=proposal.built_by)
+    after = replace(before, fields={}, conflict_summary=FAILURE, stage="the end of ")
+    began = time.monotonic()
     groups = commit(
-        replace(before, fields={}, conflict_summary=FAILURE, stage="the end of "),
-        None if is_safe else job.participants(),
+        replace(after, seconds=phases, report=report),
+        participants,
         job.arrival_timeout,
-        partial(_create, proposal, found, round_id, warning),
+        partial(_create, proposal, found, round_id, warning, phases),
         lambda groups: destroy_groups(groups.created),
         connects=connects_at_creation(before.fields["backend"]),
     )
+    phases["end"] = time.monotonic() - began - phases["groups"]
     registry, call = proposal.registry, proposal.built_by
     return MeshGroups(
         plan,
@@ -119,6 +130,7 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
         call,
         proposal.extended_by or call,
         weakref.ref(cast(dist.ProcessGroup, dist.group.WORLD)),
+        Startup(phases),
     )
 
 
@@ -127,6 +139,7 @@ def _create(
     found: FoundGroups,
     round_id: int,
     warning: RuntimeWarning | None,
+    phases: dict[str, float],
     connect_timeout: timedelta,
 ) -> Groups:
     """Create the missing groups on this rank, and check the external ones.
@@ -135,7 +148,8 @@ def _create(
     """
     job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
     try:
-        groups = create_groups(found, job, proposal.options, connect_timeout)
+        with timed(phases, "groups"):
+            groups = create_groups(found, job, proposal.options, connect_timeout)
         if warning is not None:
             raise warning
         if registry.external_groups:
