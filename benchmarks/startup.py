@@ -4,14 +4,13 @@ Both sides create the same groups on the same gloo ranks. Torch runs ``init_proc
 ``init_device_mesh`` and the same all-reduces. meshkit does more: ranks check in, compare their
 requests, and agree again when all groups exist.
 
-Processes come from a forkserver that has imported torch, and wait until all of them are there. The
-time of a start begins then, and ends with the last all-reduce of the last rank. Processor time is
-the sum over all ranks. The seconds of a phase are those of the slowest rank. A second mesh is a
-view of which every group exists: its time is from its first call to its last return.
+Processes come from a forkserver that has imported torch. A start begins when all of them are there,
+and ends with the last all-reduce of the last rank. Processor time is the sum over all ranks. The
+seconds of a phase are those of the slowest rank. A second mesh is a view of which every group
+exists, from its first call to its last return.
 
 At a TCPStore torch looks up the names of addresses, which takes 5 s or 10 s without a name server.
-With names answered they come from /etc/hosts alone (``RES_OPTIONS=attempts:0``). The longest wait
-for a name is the longest start less such a start.
+With names answered they come from /etc/hosts alone (``RES_OPTIONS=attempts:0``).
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -32,6 +30,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
+from meshkit.launch.startup import timed
 
 from .harness import Goal, Row, compare, mesh_sizes, single, turn
 
@@ -43,7 +42,7 @@ RATIOS = {  # store -> ranks -> bound of the ratio
 }
 PROCESSOR_RATIO, PROCESSOR_RANKS = 0.9, 64
 SHARE, SECOND = 10, {"tcp": 0.02, "file": 0.05}  # on 128 ranks: percent, seconds
-GOAL_RANKS, WAIT_RANKS = 128, 32
+GOAL_RANKS = 128
 PEER = "init_device_mesh"
 
 
@@ -53,15 +52,9 @@ class Setting:
 
     ranks: int
     store: str = "file"  # or "tcp"
-    answered: bool = True  # host names come from /etc/hosts alone
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Return the environment variables that every rank sets."""
-        return {"RES_OPTIONS": "attempts:0"} if self.answered else {}
 
     def __str__(self) -> str:
-        return f"{self.store} store{', names answered' * (self.answered and self.store == 'tcp')}"
+        return f"{self.store} store{', names answered' * (self.store == 'tcp')}"
 
 
 class RankStart(NamedTuple):
@@ -80,14 +73,14 @@ Job = Sequence[RankStart]
 
 
 def run(quick: bool) -> list[Row]:
-    """Return the rows of both stores on each number of ranks, then the wait for a name."""
+    """Return the rows of both stores on each number of ranks."""
     repeats = {8: 1} if quick else REPEATS
     rows = []
     for ranks, times in repeats.items():
         for store in STORES:
             setting = Setting(ranks, store)
             rows += start_rows(setting, *run_jobs(setting, times))
-    return [*rows, wait_row(8 if quick else WAIT_RANKS, 1 if quick else 3)]
+    return rows
 
 
 def start_rows(setting: Setting, ours: Sequence[Job], theirs: Sequence[Job]) -> list[Row]:
@@ -116,19 +109,6 @@ def start_rows(setting: Setting, ours: Sequence[Job], theirs: Sequence[Job]) -> 
             for phase in jobs[0][0].phases
         ),
     ]
-
-
-def wait_row(ranks: int, repeats: int) -> Row:
-    """Return the row of the longest wait for a name at a TCPStore."""
-    setting = Setting(ranks, "tcp", answered=False)
-    ours, theirs = (
-        max(
-            0.0,
-            max(map(start_time, jobs)) - start_time(run_job(side, replace(setting, answered=True))),
-        )
-        for side, jobs in zip(("meshkit", "torch"), run_jobs(setting, repeats), strict=True)
-    )
-    return Row(f"start-up, {setting}, longest wait for a name", ranks, PEER, "s", ours, theirs)
 
 
 def start_time(job: Job) -> float:
@@ -178,13 +158,13 @@ def run_job(side: str, setting: Setting) -> Job:
 
 def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
     """Start one rank, from the wait for the others to the last all-reduce. Collective."""
-    os.environ.update(setting.variables)
+    os.environ["RES_OPTIONS"] = "attempts:0"
     ready, sizes = time.monotonic(), mesh_sizes(setting.ranks)
     pipe = wait_for_all(Path(folder), setting.ranks)
-    phases, used = Phases(), time.process_time()
+    phases, used = dict[str, float](), time.process_time()
     groups, share, again = (join_meshkit if side == "meshkit" else join_torch)(sizes, url, phases)
     ones = {axis: torch.ones(1) for axis in sizes}
-    with phases.timed("first all-reduces"):
+    with timed(phases, "first all-reduces"):
         for axis, group in groups.items():
             dist.all_reduce(ones[axis], group=group)
     finished, processor = time.monotonic(), time.process_time() - used
@@ -195,7 +175,7 @@ def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
     second = began, time.monotonic()
     dist.barrier()
     os.close(pipe)
-    return RankStart(ready, finished, processor, dict(phases), share, second, sums)
+    return RankStart(ready, finished, processor, phases, share, second, sums)
 
 
 def wait_for_all(folder: Path, ranks: int) -> int:
@@ -210,35 +190,24 @@ def wait_for_all(folder: Path, ranks: int) -> int:
     return os.open(folder / "start", os.O_RDWR if last else os.O_RDONLY)
 
 
-class Phases(dict[str, float]):
-    """Phase -> seconds."""
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Add the seconds of the block to a phase."""
-        began = time.monotonic()
-        yield
-        self[phase] = self.get(phase, 0.0) + time.monotonic() - began
-
-
 Joined = tuple[dict[str, dist.ProcessGroup], float, Callable[[], object]]
 
 
-def join_meshkit(sizes: dict[str, int], url: str, phases: Phases) -> Joined:
+def join_meshkit(sizes: dict[str, int], url: str, phases: dict[str, float]) -> Joined:
     """Return meshkit's groups, the percentage of agreement, and a call for a second mesh."""
     meshkit.init(device="cpu", init_method=url)
     mesh = meshkit.build_mesh(sizes)
     phases.update(mesh.startup.phases)
-    agreement = phases["agreement"] + phases["end"]
-    share = 100 * agreement / (agreement + phases["groups"])
+    build = phases["agreement"] + phases["groups"] + phases["end"]
+    share = 100 * phases["agreement"] / build
     return {axis: mesh.group(axis) for axis in sizes}, share, lambda: mesh.view(sizes)
 
 
-def join_torch(sizes: dict[str, int], url: str, phases: Phases) -> Joined:
+def join_torch(sizes: dict[str, int], url: str, phases: dict[str, float]) -> Joined:
     """Return torch's groups, 0, and a call that does nothing."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with phases.timed("init_process_group"):
+    with timed(phases, "init_process_group"):
         dist.init_process_group("gloo", init_method=url, rank=rank, world_size=ranks)
-    with phases.timed("init_device_mesh"):
+    with timed(phases, "init_device_mesh"):
         mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
     return {axis: mesh.get_group(axis) for axis in sizes}, 0.0, int
