@@ -34,6 +34,7 @@ def warning_of_slow_names(world: World) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join(ANSWER_TIME / 10)
 
 
 def _warn_if_silent(host: str) -> None:
