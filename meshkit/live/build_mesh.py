@@ -44,7 +44,7 @@ def build_mesh(
     :func:`meshkit.init` creates it. On failure, the groups created so far are destroyed, except the
     default group, which ``shutdown`` destroys.
 
-    Cost: 10 store operations per rank; 2 more if someone else created the default group. Rank 0
+    Cost: 7 store operations per rank; 2 more if someone else created the default group. Rank 0
     needs one more if it checks which axes cross nodes. It needs 3 more if there are several hosts,
     and one per rank in a file.
 
@@ -58,7 +58,7 @@ def build_mesh(
         within: axis to its size on one node, instead of axes; see :func:`factor_world`.
         across: axis to its size over nodes; an axis may have both.
         place: True places ranks by their hosts, so that the innermost axes, which communicate
-            most, are on the nearest links; 7 store operations more. A :class:`Topology` names the
+            most, are on the nearest links; 6 store operations more. A :class:`Topology` names the
             hosts instead. See :func:`meshkit.placed`.
         crossing: the policy if groups of an axis cross nodes, by the hosts of the ranks or by
             ``place``: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. All other axes may cross;

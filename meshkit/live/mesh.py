@@ -658,7 +658,7 @@ class Mesh:
 
         Collective over the mesh, on the host, without a process group.
 
-        Cost: 5 store operations per rank.
+        Cost: 4 store operations per rank.
 
         Args:
             what: the name of the value, for the error.

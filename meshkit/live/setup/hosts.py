@@ -90,7 +90,7 @@ def check_crossing(
 def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
     """Return the host of each rank of the world, on every rank. Collective over the world.
 
-    Cost: 7 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
+    Cost: 6 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
     one more; or three more if there are several hosts, and one per rank in a file.
     """
     if job.store is None:
