@@ -36,13 +36,10 @@ from .harness import Goal, Row, compare, mesh_sizes, single, turn
 
 REPEATS = {8: 5, 64: 3, 128: 3, 256: 3}
 STORES = ("tcp", "file")
-RATIOS = {  # store -> ranks -> bound of the ratio
-    "tcp": {8: 0.7, 64: 0.7, 128: 0.7, 256: 0.5},
-    "file": {8: 1.0, 64: 1.0, 128: 0.8, 256: 0.6},
-}
-PROCESSOR_RATIO, PROCESSOR_RANKS = 0.9, 64
-SHARE, SECOND = 10, {"tcp": 0.02, "file": 0.05}  # on 128 ranks: percent, seconds
-GOAL_RANKS = 128
+BOUNDS = {"tcp": {8: 0.7, 64: 0.7, 128: 0.7, 256: 0.5}, "file": {8: 1, 64: 1, 128: 0.8, 256: 0.6}}
+GOALS = {(s, n): Goal("ratio", "<=", b) for s in BOUNDS for n, b in BOUNDS[s].items()}
+PROCESSOR = dict.fromkeys((64, 128, 256), Goal("ratio", "<=", 0.9))
+GOAL_RANKS, SECOND = 128, {"tcp": 0.02, "file": 0.05}  # seconds of the second mesh
 PEER = "init_device_mesh"
 
 
@@ -86,29 +83,24 @@ def run(quick: bool) -> list[Row]:
 def start_rows(setting: Setting, ours: Sequence[Job], theirs: Sequence[Job]) -> list[Row]:
     """Return the rows of a start: its time, its processor time, its phases, the second mesh."""
     what, ranks, store = f"start-up, {setting}", setting.ranks, setting.store
-    ratio = Goal("ratio", "<=", RATIOS[store][ranks]) if ranks in RATIOS[store] else None
-    processor = Goal("ratio", "<=", PROCESSOR_RATIO) if ranks >= PROCESSOR_RANKS else None
-    is_goal = ranks == GOAL_RANKS
-    tenth = Goal("ours", "<=", SHARE) if is_goal else None
-    instant = Goal("ours", "<=", SECOND[store]) if is_goal else None
-
-    def both(figure: Callable[[Job], float]) -> tuple[list[float], list[float]]:
-        return [*map(figure, ours)], [*map(figure, theirs)]
-
+    ratio, share, instant = GOALS.get((store, ranks)), None, None
+    if ranks == GOAL_RANKS:
+        share, instant = Goal("ours", "<=", 10), Goal("ours", "<=", SECOND[store])
+    used = [*map(processor_time, ours)], [*map(processor_time, theirs)]
+    times = [*map(start_time, ours)], [*map(start_time, theirs)]
     shares = [median(rank.share for rank in job) for job in ours]
     seconds = [max(r.second[1] for r in job) - min(r.second[0] for r in job) for job in ours]
-    sides = (("meshkit", ours), ("torch", theirs))
-    return [
-        compare(what, ranks, PEER, "s", both(start_time), ratio),
-        compare(f"{what}, processor time", ranks, PEER, "s", both(processor_time), processor),
-        single(f"{what}, agreement in build_mesh", ranks, "%", shares, tenth),
+    rows = [
+        compare(what, ranks, PEER, "s", times, ratio),
+        compare(f"{what}, processor time", ranks, PEER, "s", used, PROCESSOR.get(ranks)),
+        single(f"{what}, agreement in build_mesh", ranks, "%", shares, share),
         single(f"{what}, second mesh", ranks, "s", seconds, instant),
-        *(
-            single(f"{what}, {side}, {phase}", ranks, "s", [slowest(job, phase) for job in jobs])
-            for side, jobs in sides
-            for phase in jobs[0][0].phases
-        ),
     ]
+    for side, jobs in (("meshkit", ours), ("torch", theirs)):
+        for phase in jobs[0][0].phases:
+            slowest = [max(rank.phases[phase] for rank in job) for job in jobs]
+            rows.append(single(f"{what}, {side}, {phase}", ranks, "s", slowest))
+    return rows
 
 
 def start_time(job: Job) -> float:
@@ -119,11 +111,6 @@ def start_time(job: Job) -> float:
 def processor_time(job: Job) -> float:
     """Return the processor time of all ranks together."""
     return sum(rank.processor for rank in job)
-
-
-def slowest(job: Job, phase: str) -> float:
-    """Return the seconds of the rank that was slowest in a phase."""
-    return max(rank.phases[phase] for rank in job)
 
 
 def run_jobs(setting: Setting, repeats: int) -> tuple[list[Job], list[Job]]:

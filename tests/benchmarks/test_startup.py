@@ -12,10 +12,8 @@ from benchmarks.startup import (
     Job,
     RankStart,
     Setting,
-    processor_time,
     run_job,
     run_jobs,
-    slowest,
     start_rows,
     start_time,
 )
@@ -32,11 +30,6 @@ def job_of(seconds: float, share: float = 10.0) -> list[RankStart]:
 def test_a_start_is_from_the_last_process_to_the_last_all_reduce() -> None:
     assert start_time(job_of(8)) == 8
     assert start_time([*job_of(8)[::-1]]) == 8
-
-
-def test_processor_time_is_that_of_all_ranks_and_a_phase_that_of_the_slowest() -> None:
-    assert processor_time(job_of(8)) == 0.75
-    assert slowest(job_of(8), "init") == 2
 
 
 @pytest.fixture(scope="module")

@@ -80,10 +80,11 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
         round_id, store = next_round(participants)
         request = {"call": f"{proposal.stage}{proposal.operation}", **proposal.fields}
         check_in = CheckIn(ProcessIdentity(), request, proposal.seconds)
-        agreement = Round(proposal, participants, deadline, store, check_in)
-        decision = agreement.decide()
+        is_end = bool(proposal.stage)
+        key, count = (keys.MADE, keys.MADE_COUNT) if is_end else (keys.CHECK_IN, keys.COUNT)
+        decision = Round(proposal, participants, deadline, store, check_in, key, count).decide()
         if decision != ALL:
-            _leave_last(store, world, store.add(agreement.count, 0))
+            _leave_last(store, world, store.add(count, 0))
         return round_id, decision
 
     world = participants.world
@@ -206,6 +207,8 @@ class Round:
         deadline: the end of the wait.
         store: the store of this round.
         check_in: the process and the request of this rank.
+        key: the key of a check-in, by rank.
+        count: the key of the number of check-ins.
     """
 
     proposal: Proposal
@@ -213,16 +216,8 @@ class Round:
     deadline: Deadline
     store: dist.Store
     check_in: CheckIn
-
-    @property
-    def key(self) -> str:
-        """The key of a check-in, by rank."""
-        return keys.MADE if self.proposal.stage else keys.CHECK_IN
-
-    @property
-    def count(self) -> str:
-        """The key of the number of check-ins."""
-        return keys.MADE_COUNT if self.proposal.stage else keys.COUNT
+    key: str
+    count: str
 
     def decide(self) -> str:
         """Check in, wait, and return the decision."""

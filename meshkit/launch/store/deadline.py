@@ -139,7 +139,13 @@ def run_with_deadline(
         task.abandon()
         raise
     _idle.append(inbox)
-    return task.take()
+    result, error, task.result, task.error = task.result, task.error, None, None
+    if error is None:
+        return cast(Result, result)
+    try:
+        raise error
+    finally:
+        del error
 
 
 def store_call(world: World, seconds: float, work: Callable[[], Result]) -> Result:
@@ -223,16 +229,6 @@ class _Task(Generic[Result]):
         if not in_time:
             self._pass_late_result()
         return in_time
-
-    def take(self) -> Result:
-        """Return the result, or raise the error, and keep neither."""
-        result, error, self.result, self.error = self.result, self.error, None, None
-        if error is None:
-            return cast(Result, result)
-        try:
-            raise error
-        finally:
-            del error
 
     def abandon(self) -> None:
         """Let the thread pass the result on, or do so here if it has ended."""
