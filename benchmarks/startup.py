@@ -4,13 +4,10 @@ Both sides create the same groups on the same gloo ranks. Torch runs ``init_proc
 ``init_device_mesh`` and the same all-reduces. meshkit does more: ranks check in, compare their
 requests, and agree again when all groups exist.
 
-Processes come from a forkserver that has imported torch. A start begins when all of them are there,
-and ends with the last all-reduce of the last rank. Processor time is the sum over all ranks. The
-seconds of a phase are those of the slowest rank. A second mesh is a view of which every group
-exists, from its first call to its last return.
-
-At a TCPStore torch looks up the names of addresses, which takes 5 s or 10 s without a name server.
-With names answered they come from /etc/hosts alone (``RES_OPTIONS=attempts:0``).
+Processes come from a forkserver that has imported torch. A start begins when all of them are there.
+Processor time is the sum over all ranks. The seconds of a phase are those of the slowest rank. A
+second mesh is a view of which every group exists, from its first call to its last return. Names of
+addresses come from /etc/hosts alone (``RES_OPTIONS=attempts:0``), as torch looks them up.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from meshkit.launch.startup import timed
 from .harness import Goal, Row, compare, mesh_sizes, single, turn
 
 REPEATS = {8: 5, 64: 3, 128: 3, 256: 3}
-STORES = ("tcp", "file")
 BOUNDS = {"tcp": {8: 0.7, 64: 0.7, 128: 0.7, 256: 0.5}, "file": {8: 1, 64: 1, 128: 0.8, 256: 0.6}}
 GOALS = {(s, n): Goal("ratio", "<=", b) for s in BOUNDS for n, b in BOUNDS[s].items()}
 PROCESSOR = dict.fromkeys((64, 128, 256), Goal("ratio", "<=", 0.9))
@@ -74,7 +70,7 @@ def run(quick: bool) -> list[Row]:
     repeats = {8: 1} if quick else REPEATS
     rows = []
     for ranks, times in repeats.items():
-        for store in STORES:
+        for store in BOUNDS:
             setting = Setting(ranks, store)
             rows += start_rows(setting, *run_jobs(setting, times))
     return rows
