@@ -26,7 +26,7 @@ PLOTS = {  # benchmark -> the works that its plot shows, one panel each
         "all groups of every axis",
         "sizes -> my coordinate and my groups",
     ),
-    "startup": ("start-up, file store", "start-up, file store, lazy"),
+    "startup": ("start-up, tcp store, names answered", "start-up, file store"),
 }
 MIN_POINTS = 3  # numbers of ranks that make a curve
 BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"

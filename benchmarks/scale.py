@@ -2,8 +2,7 @@
 
 All ranks check in at one real TCPStore, by the code of ``build_mesh``. One process checks in for
 all ranks, one after the other. A rank that would wait for the decision asks once whether it exists,
-so the store serves as many operations as in the job. The figure leaves out the processes of a real
-job, and the thread that each of them starts for its deadline.
+so the store serves as many operations as in the job. The figure leaves out the processes of a job.
 
 The growth is the slope of the logarithm of a figure over that of the ranks, by least squares. 0 is
 constant, 1 is proportional to the ranks.

@@ -4,15 +4,10 @@ Both sides create the same groups on the same gloo ranks. Torch runs ``init_proc
 ``init_device_mesh`` and the same all-reduces. meshkit does more: ranks check in, compare their
 requests, and agree again when all groups exist.
 
-Processes come from a forkserver that has imported torch, and wait until all of them are there. The
-time of a start begins then, and ends with the last all-reduce of the last rank.
-
-A lazy start sets torch's ``TORCH_GLOO_LAZY_INIT=1`` for meshkit: gloo then connects a pair of ranks
-at its first use.
-
-At a TCPStore torch looks up the names of addresses, which takes 5 s or 10 s without a name server.
-With ``hosts_file_only`` names come from /etc/hosts alone (``RES_OPTIONS=attempts:0``). The longest
-wait for a name is the longest start less such a start.
+Processes come from a forkserver that has imported torch. A start begins when all of them are there.
+Processor time is the sum over all ranks. The seconds of a phase are those of the slowest rank. A
+second mesh is a view of which every group exists, from its first call to its last return. Names of
+addresses come from /etc/hosts alone (``RES_OPTIONS=attempts:0``), as torch looks them up.
 """
 
 from __future__ import annotations
@@ -21,26 +16,26 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
-from meshkit.launch import current_job
-from meshkit.launch.agreement.consensus import agree
+from meshkit.launch.startup import timed
 
-from .harness import Goal, Row, compare, mesh_sizes, single
+from .harness import Goal, Row, compare, mesh_sizes, single, turn
 
-REPEATS = {8: 3, 32: 3, 64: 2, 128: 3, 256: 1}  # a job of 256 takes half a minute on two cores
-GOAL_RANKS = 128
-HALF, TENTH, NO_WAIT = Goal("ratio", "<=", 0.5), Goal("ours", "<=", 10), Goal("ours", "<=", 1)
+REPEATS = {8: 5, 64: 3, 128: 3, 256: 3}
+BOUNDS = {"tcp": {8: 0.7, 64: 0.7, 128: 0.7, 256: 0.5}, "file": {8: 1, 64: 1, 128: 0.8, 256: 0.6}}
+GOALS = {(s, n): Goal("ratio", "<=", b) for s in BOUNDS for n, b in BOUNDS[s].items()}
+PROCESSOR = dict.fromkeys((64, 128, 256), Goal("ratio", "<=", 0.9))
+GOAL_RANKS, SECOND = 128, {"tcp": 0.02, "file": 0.05}  # seconds of the second mesh
 PEER = "init_device_mesh"
 
 
@@ -50,18 +45,9 @@ class Setting:
 
     ranks: int
     store: str = "file"  # or "tcp"
-    lazy: bool = False  # gloo connects ranks at their first use
-    hosts_file_only: bool = False  # host names come from /etc/hosts alone
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Return the environment variables that every rank sets."""
-        lazy = {"TORCH_GLOO_LAZY_INIT": "1"} if self.lazy else {}
-        return lazy | ({"RES_OPTIONS": "attempts:0"} if self.hosts_file_only else {})
 
     def __str__(self) -> str:
-        names = ", names answered" if self.hosts_file_only else ""
-        return f"{self.store} store{', lazy' if self.lazy else ''}{names}"
+        return f"{self.store} store{', names answered' * (self.store == 'tcp')}"
 
 
 class RankStart(NamedTuple):
@@ -69,7 +55,10 @@ class RankStart(NamedTuple):
 
     ready: float  # when the process began to wait for the others
     finished: float  # when its last all-reduce returned
+    processor: float  # seconds of processor time in between
+    phases: dict[str, float]  # phase -> seconds
     share: float  # percent of build_mesh in which it compared the requests; 0 for torch
+    second: tuple[float, float]  # when it began and ended a second mesh
     sums: dict[str, float]  # axis -> result of the all-reduce of ones
 
 
@@ -77,42 +66,37 @@ Job = Sequence[RankStart]
 
 
 def run(quick: bool) -> list[Row]:
-    """Return the rows of FileStores of all sizes, then those of TCPStores of the smallest two."""
+    """Return the rows of both stores on each number of ranks."""
     repeats = {8: 1} if quick else REPEATS
     rows = []
     for ranks, times in repeats.items():
-        settings = [Setting(ranks), Setting(ranks, lazy=True)]
-        *ours, theirs = run_jobs(settings, times)
-        for setting, jobs in zip(settings, ours, strict=True):
-            rows += start_rows(setting, jobs, theirs)
-    for ranks in [*repeats][:2]:
-        rows += tcp_rows(Setting(ranks, "tcp"), repeats[ranks])
+        for store in BOUNDS:
+            setting = Setting(ranks, store)
+            rows += start_rows(setting, *run_jobs(setting, times))
     return rows
 
 
 def start_rows(setting: Setting, ours: Sequence[Job], theirs: Sequence[Job]) -> list[Row]:
-    """Return the row of the whole start and that of the agreement in ``build_mesh``."""
-    what, ranks = f"start-up, {setting}", setting.ranks
-    half, tenth = (HALF, TENTH) if setting == Setting(GOAL_RANKS) else (None, None)
+    """Return the rows of a start: its time, its processor time, its phases, the second mesh."""
+    what, ranks, store = f"start-up, {setting}", setting.ranks, setting.store
+    ratio, share, instant = GOALS.get((store, ranks)), None, None
+    if ranks == GOAL_RANKS:
+        share, instant = Goal("ours", "<=", 10), Goal("ours", "<=", SECOND[store])
+    used = [*map(processor_time, ours)], [*map(processor_time, theirs)]
     times = [*map(start_time, ours)], [*map(start_time, theirs)]
     shares = [median(rank.share for rank in job) for job in ours]
-    return [
-        compare(what, ranks, PEER, "s", times, half),
-        single(f"{what}, agreement in build_mesh", ranks, "%", shares, tenth),
+    seconds = [max(r.second[1] for r in job) - min(r.second[0] for r in job) for job in ours]
+    rows = [
+        compare(what, ranks, PEER, "s", times, ratio),
+        compare(f"{what}, processor time", ranks, PEER, "s", used, PROCESSOR.get(ranks)),
+        single(f"{what}, agreement in build_mesh", ranks, "%", shares, share),
+        single(f"{what}, second mesh", ranks, "s", seconds, instant),
     ]
-
-
-def tcp_rows(setting: Setting, repeats: int) -> list[Row]:
-    """Return the rows of a TCPStore: the start, and the longest wait for a name."""
-    ours, theirs = run_jobs([setting], repeats)
-    answered = replace(setting, hosts_file_only=True)
-    our_wait, their_wait = (
-        max(0.0, max(map(start_time, jobs)) - start_time(run_job(side, answered)))
-        for side, jobs in (("meshkit", ours), ("torch", theirs))
-    )
-    what = f"start-up, {setting}, longest wait for a name"
-    wait = Row(what, setting.ranks, PEER, "s", our_wait, their_wait, goal=NO_WAIT)
-    return [*start_rows(setting, ours, theirs), wait]
+    for side, jobs in (("meshkit", ours), ("torch", theirs)):
+        for phase in jobs[0][0].phases:
+            slowest = [max(rank.phases[phase] for rank in job) for job in jobs]
+            rows.append(single(f"{what}, {side}, {phase}", ranks, "s", slowest))
+    return rows
 
 
 def start_time(job: Job) -> float:
@@ -120,14 +104,18 @@ def start_time(job: Job) -> float:
     return max(rank.finished for rank in job) - max(rank.ready for rank in job)
 
 
-def run_jobs(settings: Sequence[Setting], repeats: int) -> list[Sequence[Job]]:
-    """Return the jobs of each setting, then those of torch in the first one, run in turns."""
-    sides = [*(("meshkit", setting) for setting in settings), ("torch", settings[0])]
-    jobs: list[list[Job]] = [[] for _ in sides]
+def processor_time(job: Job) -> float:
+    """Return the processor time of all ranks together."""
+    return sum(rank.processor for rank in job)
+
+
+def run_jobs(setting: Setting, repeats: int) -> tuple[list[Job], list[Job]]:
+    """Return the jobs of meshkit and those of torch, run in turns."""
+    jobs: tuple[list[Job], list[Job]] = ([], [])
     for repeat in range(repeats):
-        for index in range(len(sides))[:: 1 if repeat % 2 == 0 else -1]:
-            jobs[index].append(run_job(*sides[index]))
-    return [*jobs]
+        for side in turn(repeat):
+            jobs[side].append(run_job(("meshkit", "torch")[side], setting))
+    return jobs
 
 
 def run_job(side: str, setting: Setting) -> Job:
@@ -153,18 +141,24 @@ def run_job(side: str, setting: Setting) -> Job:
 
 def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
     """Start one rank, from the wait for the others to the last all-reduce. Collective."""
-    os.environ.update(setting.variables)
+    os.environ["RES_OPTIONS"] = "attempts:0"
     ready, sizes = time.monotonic(), mesh_sizes(setting.ranks)
     pipe = wait_for_all(Path(folder), setting.ranks)
-    groups, share = (join_meshkit if side == "meshkit" else join_torch)(sizes, url)
+    phases, used = dict[str, float](), time.process_time()
+    groups, share, again = (join_meshkit if side == "meshkit" else join_torch)(sizes, url, phases)
     ones = {axis: torch.ones(1) for axis in sizes}
-    for axis, group in groups.items():
-        dist.all_reduce(ones[axis], group=group)
-    finished = time.monotonic()
+    with timed(phases, "first all-reduces"):
+        for axis, group in groups.items():
+            dist.all_reduce(ones[axis], group=group)
+    finished, processor = time.monotonic(), time.process_time() - used
     sums = {axis: float(total) for axis, total in ones.items()}
     dist.barrier()  # a rank that left now could keep another rank from connecting
+    began = time.monotonic()
+    again()
+    second = began, time.monotonic()
+    dist.barrier()
     os.close(pipe)
-    return RankStart(ready, finished, share, sums)
+    return RankStart(ready, finished, processor, phases, share, second, sums)
 
 
 def wait_for_all(folder: Path, ranks: int) -> int:
@@ -179,30 +173,24 @@ def wait_for_all(folder: Path, ranks: int) -> int:
     return os.open(folder / "start", os.O_RDWR if last else os.O_RDONLY)
 
 
-Groups = dict[str, dist.ProcessGroup]
+Joined = tuple[dict[str, dist.ProcessGroup], float, Callable[[], object]]
 
 
-def join_meshkit(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
-    """Return the groups by meshkit, and the percentage of agreement in ``build_mesh``."""
+def join_meshkit(sizes: dict[str, int], url: str, phases: dict[str, float]) -> Joined:
+    """Return meshkit's groups, the percentage of agreement, and a call for a second mesh."""
     meshkit.init(device="cpu", init_method=url)
-    seconds: list[float] = []
-
-    def timed(*args: Any, **kwargs: Any) -> int:  # noqa: ANN401
-        began = time.monotonic()
-        number = agree(*args, **kwargs)
-        seconds.append(time.monotonic() - began)
-        return number
-
-    began = time.monotonic()
-    with patch.object(current_job, agree.__name__, timed):
-        mesh = meshkit.build_mesh(sizes)
-    share = 100 * sum(seconds) / (time.monotonic() - began)
-    return {axis: mesh.group(axis) for axis in sizes}, share
+    mesh = meshkit.build_mesh(sizes)
+    phases.update(mesh.startup.phases)
+    build = phases["agreement"] + phases["groups"] + phases["end"]
+    share = 100 * phases["agreement"] / build
+    return {axis: mesh.group(axis) for axis in sizes}, share, lambda: mesh.view(sizes)
 
 
-def join_torch(sizes: dict[str, int], url: str) -> tuple[Groups, float]:
-    """Return the groups by torch, and 0."""
+def join_torch(sizes: dict[str, int], url: str, phases: dict[str, float]) -> Joined:
+    """Return torch's groups, 0, and a call that does nothing."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=url, rank=rank, world_size=ranks)
-    mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
-    return {axis: mesh.get_group(axis) for axis in sizes}, 0.0
+    with timed(phases, "init_process_group"):
+        dist.init_process_group("gloo", init_method=url, rank=rank, world_size=ranks)
+    with timed(phases, "init_device_mesh"):
+        mesh = init_device_mesh("cpu", (*sizes.values(),), mesh_dim_names=(*sizes,))
+    return {axis: mesh.get_group(axis) for axis in sizes}, 0.0, int

@@ -14,10 +14,11 @@ import torch.distributed as dist
 
 from .agreement.consensus import agree, announce_failure
 from .agreement.proposal import Participants, Proposal
-from .default_group import default_group, store_from_group, world_from_group
+from .default_group import Connections, default_group, store_from_group, world_from_group
 from .error_file import ERROR_FILE, report_uncaught_error
 from .launchers.world import World
 from .own_process import check_own_process
+from .startup import Startup
 from .store.deadline import ARRIVAL, Deadline
 from .torch_internals import timeout_of
 
@@ -40,6 +41,8 @@ class Job:
         counter: the number of this rank's agreement rounds by prefix; None counts in the store.
         completed: the variables that ``init`` added to the environment.
         pid: the process of this rank.
+        connections: the pairs of ranks that the default group has connected.
+        startup: the seconds of this rank in ``init``; empty if someone else created the group.
     """
 
     world: World
@@ -53,6 +56,8 @@ class Job:
     counter: Counter[str] | None = None
     completed: Mapping[str, str] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
+    connections: Connections = field(default_factory=Connections)
+    startup: Startup = field(default_factory=Startup)
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""

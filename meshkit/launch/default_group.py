@@ -1,8 +1,16 @@
-"""Create torch's default process group, and read the world and the store of one that exists."""
+"""Create torch's default process group, and read the world and the store of one that exists.
+
+gloo connects every pair of a group when the group is created. On 256 ranks that is 255 connections
+a rank, of which most jobs use few. A large default group therefore connects a pair at its
+first use. A mesh that uses the default group connects pairs when it is built.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +21,41 @@ from ..core.errors import LaunchError
 from .device.device import accelerator
 from .launchers.detect import detect
 from .launchers.world import World
-from .torch_internals import bound_device, has_connect_timeout, set_timeout, store_of
+from .torch_internals import (
+    CONNECT_ATTEMPTS,
+    bound_device,
+    default_timeout,
+    has_connect_timeout,
+    set_timeout,
+    store_of,
+)
+
+LAZY = "TORCH_GLOO_LAZY_INIT"  # torch reads it whenever it creates a gloo group
+EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of them
+
+
+@dataclass
+class Connections:
+    """The pairs of ranks that the default group has connected, equal on every rank.
+
+    Attributes:
+        near: whether the pairs at distances 1, 2, 4, 8, ... are connected. Barriers, all-reduces,
+            all-gathers and broadcasts use no others.
+        all: whether every pair is connected.
+    """
+
+    near: bool = True
+    all: bool = True
+
+    def connect(self, *, every_pair: bool) -> None:
+        """Connect the near pairs or every pair. Collective over the default group."""
+        if every_pair and not self.all:
+            numbers = torch.zeros(dist.get_world_size(), dtype=torch.uint8)
+            dist.all_to_all_single(numbers.clone(), numbers)
+            self.near = self.all = True
+        elif not self.near:
+            dist.barrier()
+            self.near = True
 
 
 def default_group() -> dist.ProcessGroup:
@@ -29,9 +71,14 @@ def create_default_group(
     store: dist.Store,
     timeout: timedelta | None,
     connect_timeout: timedelta,
-) -> None:
+) -> Connections:
     """Create torch's default group. Collective. nccl is bound to the device, to split groups."""
     connects_first = has_connect_timeout(str(world.backend))
+    is_large = world.backend == "gloo" and world.world_size > EAGER_RANKS
+    is_lazy = is_large and connects_first and LAZY not in os.environ
+    if is_lazy:  # the first use of a pair may take as long as any other collective
+        first_use = (timeout or default_timeout("gloo")) / CONNECT_ATTEMPTS
+        connect_timeout = max(connect_timeout, first_use)
     options: dict[str, Any] = {"store": store, "rank": world.rank, "world_size": world.world_size}
     if world.backend == "mpi":  # MPI knows rank and size
         options = {}
@@ -39,7 +86,8 @@ def create_default_group(
         options["device_id"] = world.device
     try:
         first = connect_timeout if connects_first else timeout
-        dist.init_process_group(world.backend, timeout=first, **options)
+        with _variable(LAZY, "1") if is_lazy else nullcontext():
+            dist.init_process_group(world.backend, timeout=first, **options)
     except (RuntimeError, ValueError, AssertionError) as error:  # torch's own
         if dist.is_initialized():  # it failed at the very end
             dist.destroy_process_group()
@@ -58,6 +106,17 @@ def create_default_group(
         )
     if connects_first:
         set_timeout(default_group(), timeout)
+    return Connections(near=not is_lazy, all=not is_lazy)
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable that is not set, and remove it again."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def world_from_group(group: dist.ProcessGroup) -> World:

@@ -40,6 +40,7 @@ from .own_process import check_own_process
 from .rendezvous.mpi import MPI_LAUNCHERS
 from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_address
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
+from .startup import Startup, timed
 from .store.client import address
 from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
@@ -236,22 +237,36 @@ def _create_job(
 ) -> Job:
     """Create the default group with the other ranks. Collective."""
     proposal = _init_proposal(world, timeout, wait, seed)
-    participants, generation = rendezvous(proposal, world, deadline)
+    phases: dict[str, float] = {}
+    participants, generation = rendezvous(proposal, world, deadline, phases)
     world, store = participants.world, participants.store
     number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
     group_store = dist.PrefixStore("default_group", store)
-    commit(
-        Proposal("init", {}, FAILURE, stage="the end of "),
-        participants,
+    with timed(phases, "default group"):
+        connections = commit(
+            Proposal("init", {}, FAILURE, stage="the end of "),
+            participants,
+            wait,
+            lambda connect: create_default_group(world, group_store, timeout, connect),
+            lambda _: dist.destroy_process_group(),
+            connects=connects_at_creation(str(world.backend)),
+        )
+    job = Job(
+        world,
+        store,
+        timeout,
         wait,
-        lambda connect: create_default_group(world, group_store, timeout, connect),
-        lambda _: dist.destroy_process_group(),
-        connects=connects_at_creation(str(world.backend)),
+        generation,
+        timeout,
+        number,
+        shutdown,
+        participants.counter,
+        connections=connections,
+        startup=Startup(phases),
     )
-    counter = participants.counter
     if number is not None:
         seed_all(number)
-    return Job(world, store, timeout, wait, generation, timeout, number, shutdown, counter)
+    return job
 
 
 def _init_proposal(

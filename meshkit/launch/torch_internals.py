@@ -26,6 +26,9 @@ Function = TypeVar("Function", bound=Callable[..., object])
 # Before torch 2.13, a gloo group has one timeout for connecting and for its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
 
+# gloo connects to each peer up to five times, each under the timeout of the group.
+CONNECT_ATTEMPTS = 5
+
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
     """Return how long a collective of the group may take; None if torch does not expose it. Local.

@@ -45,7 +45,7 @@ def build_mesh(
     :func:`meshkit.init` creates it. On failure, the groups created so far are destroyed, except the
     default group, which ``shutdown`` destroys.
 
-    Cost: 10 store operations per rank, and 2 more if someone else created the default group. To
+    Cost: 7 store operations per rank, and 2 more if someone else created the default group. To
     check which axes cross nodes, rank 0 needs 1 more if all ranks are on one host, else 3. With a
     FileStore, several hosts cost rank 0 one operation for each rank.
 
@@ -64,7 +64,7 @@ def build_mesh(
         within: axis to its size on one node, instead of axes; see :func:`factor_world`.
         across: axis to its size over nodes. An axis may be in ``within`` and in ``across``.
         place: True places ranks by their hosts, so that the innermost axes, which communicate
-            most, are on the nearest links; 7 store operations more. A :class:`Topology` names the
+            most, are on the nearest links; 6 store operations more. A :class:`Topology` names the
             hosts instead. See :func:`meshkit.placed`.
         crossing: the policy of each axis whose groups cross nodes, by the hosts of the ranks or by
             ``place``: ``{"tp": "error", "sp": "warn", "dp": "allow"}``. Default: ``"warn"`` for tp

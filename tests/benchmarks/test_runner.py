@@ -136,7 +136,7 @@ def test_a_work_with_three_scales_is_drawn() -> None:
 def test_the_works_that_are_drawn_are_measured() -> None:
     rows = [*maps.bulk_rows(8, 1), *maps.group_rows(8, 1), *maps.position_rows(8, 1)]
     assert set(report.PLOTS["maps"]) <= {row.what for row in rows}
-    starts = {f"start-up, {Setting(8, lazy=lazy)}" for lazy in (False, True)}
+    starts = {f"start-up, {Setting(8, store)}" for store in ("tcp", "file")}
     assert set(report.PLOTS["startup"]) == starts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
@@ -27,6 +27,10 @@ class Proposal:
         stage: prefix of the call in errors: ``"the end of "``; empty at the start of the call.
         expected_hosts: returns the hosts of the job, as far as the launcher lists them.
         failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
+        seconds: the seconds of this rank by phase, which grow until it checks in.
+        report: called with the id of the round when all ranks have created their groups.
+        holder: the process of this rank, as the first rank to propose leaves it for the others.
+        check_first: looks at the process that proposed first, as its start may have been given up.
     """
 
     operation: str
@@ -37,6 +41,10 @@ class Proposal:
     stage: str = ""
     expected_hosts: Callable[[], Sequence[str]] = tuple
     failure: MeshkitError | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    report: Callable[[int], None] | None = None
+    holder: str = ""
+    check_first: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,7 @@ def _store_of_other_rank_0(port: int) -> dist.Store | None:
 
 def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -> None:
     """Wait until the host listens: torch's own client would wait for twice its timeout."""
+    pause = PROBE_INTERVAL / 16  # most ranks come just before the host
     while True:
         try:
             timeout = max(deadline.left, PROBE_INTERVAL)
@@ -166,8 +167,9 @@ def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -
         except UnicodeError as error:  # a name that no resolver accepts
             raise _no_answer_error(world, f"{host}:{port}", deadline) from error
         except OSError as error:
-            if not deadline.sleep(PROBE_INTERVAL):
+            if not deadline.sleep(pause):
                 raise _no_answer_error(world, f"{host}:{port}", deadline) from error
+            pause = min(2 * pause, PROBE_INTERVAL)
 
 
 def _no_answer_error(world: World, endpoint: str, deadline: Deadline) -> RankTimeoutError:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
+from dataclasses import asdict, replace
+from functools import partial
 
 import torch.distributed as dist
 
@@ -10,15 +14,27 @@ from ...core.errors import MeshkitError, RankTimeoutError
 from ..agreement.consensus import agree, announce_failure
 from ..agreement.proposal import Participants, Proposal
 from ..launchers.world import World
+from ..startup import timed
 from ..store.client import address, store_lost_error
 from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline
 from ..store.keys import GENERATION
-from ..store.rank_lease import RankTakenError, acquire_rank, is_generation_over, is_past
+from ..store.rank_lease import (
+    LeaseHolder,
+    RankTakenError,
+    acquire_rank,
+    end_abandoned,
+    is_generation_over,
+    is_past,
+)
+from ..store.torchrun_attempt import COUNT
 from .mpi import MPI_LAUNCHERS, address_by_mpi
 from .open_store import PROBE_INTERVAL, open_store
+from .slow_names import warning_of_slow_names
 
 
-def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Participants, int]:
+def rendezvous(
+    proposal: Proposal, world: World, deadline: Deadline, phases: dict[str, float]
+) -> tuple[Participants, int]:
     """Bring all ranks to one store, and return when their requests are equal. Collective.
 
     The ranks use a part of the store that belongs to one generation, so that the keys of an earlier
@@ -26,16 +42,28 @@ def rendezvous(proposal: Proposal, world: World, deadline: Deadline) -> tuple[Pa
     together have the same generation without communication. A rank retries if it has reached the
     store of an earlier group, or of a start of the job that was given up.
     """
+    with warning_of_slow_names(world):
+        return _rendezvous(proposal, world, deadline, phases)
+
+
+def _rendezvous(
+    proposal: Proposal, world: World, deadline: Deadline, phases: dict[str, float]
+) -> tuple[Participants, int]:
+    """Bring all ranks to the store of their address, and compare their requests."""
     while True:
         try:
-            participants, generation = _enter_generation(world, deadline)
+            with timed(phases, "store"):
+                participants, lease = _enter_generation(world, deadline)
         except dist.DistNetworkError as error:
             if not deadline.sleep(PROBE_INTERVAL):
                 raise store_lost_error(world) from error
             continue
         try:
-            agree(proposal, participants, deadline)
-            return participants, generation
+            end = partial(end_abandoned, participants.store, lease.generation)
+            holder = json.dumps(asdict(lease))
+            with timed(phases, "arrival"):
+                agree(replace(proposal, holder=holder, check_first=end), participants, deadline)
+            return participants, lease.generation
         except RankTimeoutError as error:
             store_is_gone = isinstance(error.__cause__, dist.DistNetworkError)
             retry = store_is_gone or is_generation_over(participants.store)
@@ -67,22 +95,24 @@ def announce_init_failure(
 
 def _enter_generation(
     world: World, deadline: Deadline, *, keep_file: bool = False
-) -> tuple[Participants, int]:
-    """Return all ranks at the store of this rank's next generation, and its number."""
+) -> tuple[Participants, LeaseHolder]:
+    """Return all ranks at the store of this rank's next generation, and the claim of this rank."""
 
-    def enter() -> tuple[Participants, int]:
+    def enter() -> tuple[Participants, LeaseHolder]:
         base = open_store(world, deadline, keep_file=keep_file)
         try:
-            generation = acquire_rank(base, world.rank)
+            lease = acquire_rank(base, world.rank)
         except RankTakenError as taken:
             from ..store.duplicate_rank_error import duplicate_rank_error
 
             raise duplicate_rank_error(world, base, taken) from None
-        if is_past(base):  # the next attempt has begun meanwhile, and has not seen this rank
+        if COUNT in os.environ and is_past(
+            base
+        ):  # the next attempt has begun meanwhile, and has not seen this rank
             return enter()
-        store = dist.PrefixStore(GENERATION.format(generation), base)
+        store = dist.PrefixStore(GENERATION.format(lease.generation), base)
         ranks = range(world.world_size)
-        return Participants(store, world, ranks, counter=Counter()), generation
+        return Participants(store, world, ranks, counter=Counter()), lease
 
     try:
         return run_with_deadline(deadline.left + STORE_GRACE, enter)

@@ -18,6 +18,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import torch.distributed as dist
@@ -96,11 +97,11 @@ class RankTakenError(Exception):
         self.holder, self.waits = holder, waits
 
 
-def acquire_rank(base: dist.Store, rank: int) -> int:
-    """Take a rank, and return the generation in which this process holds it. Local.
+def acquire_rank(base: dist.Store, rank: int) -> LeaseHolder:
+    """Take a rank, and return the claim of this process, with its generation. Local.
 
-    Cost: one store operation, two for a process that joins again, and one to four more to see that
-    no exited process is in the way.
+    Cost: one store operation, two for a process that joins again, and two to four more if an exited
+    process is in the way.
     """
     key, own = keys.LEASE.format(rank), LeaseHolder.current()
     text = base.compare_set(key, "", json.dumps(asdict(own)))
@@ -109,24 +110,19 @@ def acquire_rank(base: dist.Store, rank: int) -> int:
             _end_exited(base, holder)
         own = replace(own, generation=holder.generation + 1)
         text = base.compare_set(key, text.decode(), json.dumps(asdict(own)))
-    return acquire_rank(base, rank) if _is_abandoned(base, own.generation) else own.generation
+    return own
 
 
-def _is_abandoned(base: dist.Store, generation: int) -> bool:
-    """Return whether the process that began this start has exited before a decision.
+def end_abandoned(store: dist.Store, generation: int, first: str) -> None:
+    """End a start of the job if the process that began it has exited before a decision.
 
-    Its check-ins would count for this start's, so the start is ended now. Cost: one to four store
-    operations.
+    Its check-ins would count for this start's. Cost: none if the process runs.
     """
-    store = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
-    if not store.check([keys.REQUEST]) or store.check([keys.DECISION]):
-        return False
-    rank = json.loads(store.get(keys.REQUEST))[1]
-    first = LeaseHolder.from_json(base.get(keys.LEASE.format(rank)))
-    has_exited = first.generation == generation and first.runs() is False
-    if has_exited:
-        end_generation(base, generation)
-    return has_exited
+    if LeaseHolder.from_json(first).runs() is False:
+        base = cast(dist.PrefixStore, store).underlying_store
+        join_round = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
+        if not join_round.check([keys.DECISION]):
+            end_generation(base, generation)
 
 
 def is_past(base: dist.Store) -> bool:

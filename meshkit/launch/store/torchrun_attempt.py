@@ -34,15 +34,19 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
     again, and a rank of an earlier attempt that still lives must not wait for exited ranks. Under
     torchrun a world of another size is another attempt too.
 
-    Cost: two store operations.
+    Cost: two store operations under torchrun; else one on rank 0, for a second rank 0 to see.
     """
-    text = os.environ.get(COUNT, "0")
+    if COUNT not in os.environ:
+        if world.rank == 0:
+            store.compare_set(keys.ATTEMPT, "", "0")
+        return dist.PrefixStore(keys.ATTEMPT_PART.format(0), store)
+    text = os.environ[COUNT]
     count = int(text) if text.isdecimal() else 0
     own = f"{count} rank {world.rank} on {ProcessIdentity()}"
     number = int(store.compare_set(keys.ATTEMPT, "", "0"))
     while True:
         root = dist.PrefixStore(keys.ATTEMPT_PART.format(number), store)
-        base = dist.PrefixStore(str(world.world_size), root) if COUNT in os.environ else root
+        base = dist.PrefixStore(str(world.world_size), root)
         agent = root.compare_set(keys.AGENT.format(_agent()), "", own).decode()
         newest, _, process = agent.partition(" ")
         if int(newest) == count:

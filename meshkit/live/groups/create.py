@@ -22,6 +22,7 @@ from ...core.grid.axis_names import check_axes_exist, parse_axes
 from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ...core.grid.sizes import STANDARD_AXES
 from ...core.topology.topology import Topology
+from ...launch.current_job import Job
 from ...launch.store.deadline import Time, format_timeout, parse_timeout
 from ...launch.torch_internals import (
     advance_group_counter,
@@ -114,32 +115,69 @@ def check_orders(plan: GroupPlan) -> None:
             )
 
 
-def create_groups(
-    plan: GroupPlan,
-    rank: int,
-    options: GroupOptions,
-    registry: GroupRegistry,
-    connect_timeout: timedelta,
-) -> Groups:
-    """Create the missing groups of a plan. Collective over the default group."""
-    creator = _Creator.read(rank, options, connect_timeout)
-    requests = _list_requests(plan, options, creator.backend)
-    groups: dict[Axes, dist.ProcessGroup | None] = {}
+@dataclass(frozen=True)
+class FoundGroups:
+    """The groups of a plan that exist, and requests for those that are missing; equal on all ranks.
+
+    Attributes:
+        plan: the plan.
+        requests: one request for each set of groups, in the order of creation.
+        found: key of the group plan to this rank's group, or None.
+        missing: the requests without a group.
+        connects: whether the default group serves without all connections that the plan needs.
+        every_pair: whether it then connects every pair, as the group of an axis.
+    """
+
+    plan: GroupPlan
+    requests: list[_GroupRequest]
+    found: dict[Axes, dist.ProcessGroup | None]
+    missing: list[_GroupRequest]
+    connects: bool
+    every_pair: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing is left to create."""
+        return not self.missing and not self.connects
+
+
+def find_groups(
+    plan: GroupPlan, job: Job, options: GroupOptions, registry: GroupRegistry
+) -> FoundGroups:
+    """Return which groups of a plan exist. Local."""
+    backend = options.backend or str(dist.get_backend())
+    requests = _list_requests(plan, options, backend)
+    found: dict[Axes, dist.ProcessGroup | None] = {}
     missing: list[_GroupRequest] = []
+    connects = every_pair = False
     for request in requests:
         provenance, group = registry.find(request.key)
-        if provenance == "default" and not creator.is_default_group(request):
-            missing.append(request)
+        if provenance != "default":
+            found[request.axes] = group
+        elif _is_default_group(request, options, backend):
+            found[request.axes] = dist.group.WORLD
+            every_pair = len(request.axes) == 1
+            connects = not (job.connections.all if every_pair else job.connections.near)
         else:
-            groups[request.axes] = dist.group.WORLD if provenance == "default" else group
-    new = creator.create_all(missing)
-    groups |= {request.axes: new[request.key] for request in missing}
-    key_of = {request.axes: request.key for request in requests}
+            missing.append(request)
+    return FoundGroups(plan, requests, found, missing, connects, every_pair)
+
+
+def create_groups(
+    groups: FoundGroups, job: Job, options: GroupOptions, connect_timeout: timedelta
+) -> Groups:
+    """Create the missing groups of a plan. Collective over the default group."""
+    if groups.connects:  # first of all: every rank comes here after the agreement
+        job.connections.connect(every_pair=groups.every_pair)
+    creator = _Creator.read(job.world.rank, options, connect_timeout)
+    new = creator.create_all(groups.missing)
+    by_key = groups.found | {request.axes: new[request.key] for request in groups.missing}
+    key_of = {request.axes: request.key for request in groups.requests}
     # no axis of the mesh may use the last one, only absent axes
     used: dict[GroupKey, tuple[Axes, ...]] = dict.fromkeys(key_of.values(), ())
-    for axes, plan_key in plan.keys.items():
+    for axes, plan_key in groups.plan.keys.items():
         used[key_of[plan_key]] += (axes,)
-    return Groups({axes: group for axes, group in groups.items() if group is not None}, used, new)
+    return Groups({axes: group for axes, group in by_key.items() if group is not None}, used, new)
 
 
 @dataclass(frozen=True)
@@ -181,6 +219,15 @@ def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list
     return requests
 
 
+def _is_default_group(request: _GroupRequest, options: GroupOptions, backend: str) -> bool:
+    """Return whether the default group has these members, this backend and this timeout."""
+    world = dist.group.WORLD
+    timeout = options.world_timeout or default_timeout(backend)
+    if world is None or request.key[2] != timeout or backend != dist.get_backend():
+        return False
+    return bool(request.members.tolist() == [list(range(world.size()))])
+
+
 @dataclass(frozen=True)
 class _Creator:
     """One creation of groups: its options, and the facts of the default group, read once.
@@ -190,7 +237,6 @@ class _Creator:
         options: the options of the mesh.
         connect_timeout: how long a group may take to connect its members; None if the backend has
             no such timeout.
-        backend: the name of the backend of the groups.
         is_bound: whether the default group is bound to a device.
         includes_all: whether torch splits each group from the default group, so that every rank
             takes part in each creation.
@@ -200,7 +246,6 @@ class _Creator:
     rank: int
     options: GroupOptions
     connect_timeout: timedelta | None
-    backend: str
     is_bound: bool
     includes_all: bool
     can_split: bool
@@ -212,15 +257,7 @@ class _Creator:
         connect = connect_timeout if has_connect_timeout(backend) else None
         includes_all = bound is not None and takes_part_in_split(backend)
         splits = includes_all and can_split(backend)
-        return cls(rank, options, connect, backend, bound is not None, includes_all, splits)
-
-    def is_default_group(self, request: _GroupRequest) -> bool:
-        """Return whether the default group has these members, this backend and this timeout."""
-        world = dist.group.WORLD
-        timeout = self.options.world_timeout or default_timeout(self.backend)
-        if world is None or request.key[2] != timeout or self.backend != dist.get_backend():
-            return False
-        return bool(request.members.tolist() == [list(range(world.size()))])
+        return cls(rank, options, connect, bound is not None, includes_all, splits)
 
     def create_all(self, requests: list[_GroupRequest]) -> dict[GroupKey, dist.ProcessGroup | None]:
         """Create the groups of all requests; return this rank's group of each, or None.

@@ -35,6 +35,7 @@ from ...core.grid.roles import (
 )
 from ...core.grid.strides import Strides
 from ...launch.own_process import check_own_process
+from ...launch.startup import Startup
 
 GroupKey = tuple[Strides, str, timedelta]  # members in order, backend, timeout
 Provenance = Literal["external", "created", "default"]
@@ -156,6 +157,7 @@ class MeshGroups:
         built_by: the call that built it.
         extended_by: the call that builds an equal mesh with more groups.
         world: the default group of its job, as long as that exists.
+        startup: the seconds of this rank until the mesh was there, by phase.
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
         root: the DeviceMesh of all axes, of which all others are slices; None before the first.
         is_closed: whether the mesh is closed.
@@ -171,6 +173,7 @@ class MeshGroups:
     built_by: Call
     extended_by: Call
     world: weakref.ref[dist.ProcessGroup]
+    startup: Startup
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
     root: DeviceMesh | None = None
     is_closed: bool = False

@@ -13,7 +13,7 @@ from .proposal import describe_coordinate
 def agree_on_value(mesh: MeshGroups, job: Job, name: str, value: object) -> None:
     """Compare a value of the caller over the ranks of a mesh. Collective over them.
 
-    Cost: 5 store operations per rank.
+    Cost: 4 store operations per rank.
     """
     mesh.check_usable()
     conflict = f"ranks disagree about {name}."

@@ -91,7 +91,7 @@ def check_crossing(
 def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
     """Return the host of each rank of the world, on every rank. Collective over the world.
 
-    Cost: 7 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
+    Cost: 6 store operations per rank: an agreement round, and the broadcast of rank 0. Rank 0 needs
     1 more if all ranks are on one host, else 3. With a FileStore, several hosts cost rank 0 one
     operation for each rank.
     """

@@ -33,9 +33,10 @@ from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
 from ...launch.log import log_line
 from ...launch.rendezvous.rendezvous import announce_init_failure
+from ...launch.startup import Startup, is_logged, log_slowest_ranks, timed
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
-from ..groups.create import GroupOptions, create_groups
+from ..groups.create import FoundGroups, GroupOptions, create_groups, find_groups
 from ..groups.destroy import destroy_groups
 from ..groups.mesh_groups import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 
@@ -95,22 +96,38 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
     began, plan, job = time.monotonic(), proposal.plan, proposal.job
     options = proposal.options
     before = proposal.before_creation()
-    round_id = job.agree(before)
+    found = find_groups(plan, job, options, proposal.registry)
+    phases = dict(job.startup.phases)
+    with timed(phases, "agreement"):
+        round_id = job.agree(before)
     warning = None
     if options.crossing:
         from .hosts import check_crossing
 
         warning = check_crossing(plan.layout, options, job, proposal.built_by, round_id)
+    # A view that creates and checks nothing cannot fail on a rank: the ranks need not agree again.
+    is_view = bool(proposal.registry.open_views) and not proposal.registry.external_groups
+    is_safe = is_view and found.is_complete and not options.crossing
+    participants = None if is_safe else job.participants()
+    report = None
+    if participants is not None and job.world.rank == 0 and is_logged():
+        report = partial(log_slowest_ranks, participants, call=proposal.built_by)
+    after = replace(before, fields={}, conflict_summary=FAILURE, stage="the end of ")
+    began = time.monotonic()
     groups = commit(
-        replace(before, fields={}, conflict_summary=FAILURE, stage="the end of "),
-        job.participants(),
+        replace(after, seconds=phases, report=report),
+        participants,
         job.arrival_timeout,
-        partial(_create, proposal, round_id, warning),
+        partial(_create, proposal, found, round_id, warning, phases),
         lambda groups: destroy_groups(groups.created),
         connects=connects_at_creation(before.fields["backend"]),
     )
+    phases["end"] = time.monotonic() - began - phases["groups"]
     if job.world.rank == 0:
-        sizes, seconds = plan.layout.sizes_text, time.monotonic() - began
+        sizes, seconds = (
+            plan.layout.sizes_text,
+            sum(phases[phase] for phase in ("agreement", "groups", "end")),
+        )
         numbers = len({*groups.by_key.values()}), len(groups.created), seconds
         log_line("built a mesh: %s, %d groups, %d created, %.2f s", sizes, *numbers)
     registry, call = proposal.registry, proposal.built_by
@@ -124,26 +141,28 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
         call,
         proposal.extended_by or call,
         weakref.ref(cast(dist.ProcessGroup, dist.group.WORLD)),
+        Startup(phases),
     )
 
 
 def _create(
     proposal: MeshProposal,
+    found: FoundGroups,
     round_id: int,
     warning: RuntimeWarning | None,
+    phases: dict[str, float],
     connect_timeout: timedelta,
 ) -> Groups:
     """Create the missing groups on this rank, and check the external ones.
 
     An error quotes the call, for the ranks to which it is reported.
     """
-    if warning is not None:
-        raise warning
     job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
     try:
-        groups = create_groups(
-            proposal.plan, job.world.rank, proposal.options, registry, connect_timeout
-        )
+        with timed(phases, "groups"):
+            groups = create_groups(found, job, proposal.options, connect_timeout)
+        if warning is not None:
+            raise warning
         if registry.external_groups:
             from ..groups.external import check_same_groups
 

@@ -47,4 +47,4 @@ def test_a_rank_checks_in_after_its_claims(monkeypatch: pytest.MonkeyPatch) -> N
     world = meshkit.detect({"RANK": "0", "WORLD_SIZE": "1"})
     proposal = Proposal("init", {}, "", (Claim("a", "x", conflict),))
     agree(proposal, Participants.of(dist.HashStore(), world), Deadline.after(5))
-    assert keys == ["claim/a", "request", "check_in/0", "decision"]
+    assert keys == ["request", "claim/a", "check_in/0", "decision"]

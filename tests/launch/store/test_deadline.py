@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
+import warnings
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +19,7 @@ import numpy as np
 import pytest
 
 import meshkit
+from meshkit.launch.store import deadline
 from meshkit.launch.store.deadline import (
     Deadline,
     DeadlineExceededError,
@@ -27,11 +34,77 @@ def waiting_threads() -> set[threading.Thread]:
 
 
 def test_the_result_and_the_error_of_the_work_pass_through() -> None:
-    before = waiting_threads()  # an earlier test may have abandoned one
     assert run_with_deadline(5, lambda: 42) == 42
     with pytest.raises(ZeroDivisionError):
         run_with_deadline(5, lambda: 1 // 0)
-    assert waiting_threads() <= before
+
+
+def test_one_thread_does_all_work_and_ends_when_no_more_comes() -> None:
+    threads = {run_with_deadline(5, threading.current_thread) for _ in range(20)}
+    (thread,) = threads
+    assert thread.daemon
+    thread.join(deadline.IDLE_TIME + 10)
+    assert not thread.is_alive()
+    assert run_with_deadline(5, threading.current_thread) is not thread
+
+
+def test_work_inside_work_and_work_of_other_threads_have_threads_of_their_own() -> None:
+    def inner() -> tuple[threading.Thread, threading.Thread]:
+        return threading.current_thread(), run_with_deadline(5, threading.current_thread)
+
+    outer, nested = run_with_deadline(5, inner)
+    assert outer is not nested
+    both = threading.Barrier(2, timeout=10)  # only two threads at a time pass it
+
+    def meet() -> threading.Thread:
+        both.wait()
+        return threading.current_thread()
+
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(run_with_deadline, 10, meet) for _ in range(2)]
+    assert len({call.result() for call in calls}) == 2
+
+
+def test_a_forked_child_starts_a_thread_of_its_own() -> None:
+    run_with_deadline(5, lambda: None)  # leaves an idle thread, which a fork does not copy
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        os._exit(run_with_deadline(5, lambda: 42))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+
+
+def test_a_process_with_an_idle_or_an_abandoned_thread_exits_at_once() -> None:
+    code = """
+from meshkit.launch.store.deadline import *
+run_with_deadline(5, lambda: 42)
+try:
+    run_with_deadline(0.1, lambda: time.sleep(60))
+except DeadlineExceededError:
+    print("late")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "late\n", "")
+
+
+@pytest.mark.parametrize(("work", "expected"), [(lambda: 42, [42]), (lambda: 1 // 0, [])])
+def test_a_late_result_is_passed_on_and_a_late_error_is_not(
+    work: Callable[[], float], expected: list[float]
+) -> None:
+    end, results = threading.Event(), list[float]()
+
+    def wait() -> float:
+        end.wait(30)
+        return work()
+
+    with pytest.raises(DeadlineExceededError):
+        run_with_deadline(0.1, wait, late=results.append)
+    threads = waiting_threads()  # more than one if an earlier one is still idle
+    end.set()
+    for thread in threads:
+        thread.join(10)
+    assert results == expected
 
 
 def test_a_timeout_error_of_the_work_passes_through() -> None:
@@ -77,21 +150,21 @@ def test_an_error_keeps_no_reference_to_the_work() -> None:
 
 
 def test_a_deadline_keeps_its_timeout_and_counts_down() -> None:
-    deadline = Deadline.after(timedelta(seconds=30))
-    assert 29 < deadline.left <= 30
-    assert not deadline.expired
-    assert (str(deadline), str(Deadline.after(1.5))) == ("30 s", "1.5 s")
+    limit = Deadline.after(timedelta(seconds=30))
+    assert 29 < limit.left <= 30
+    assert not limit.expired
+    assert (str(limit), str(Deadline.after(1.5))) == ("30 s", "1.5 s")
 
 
 def test_an_expired_deadline_has_no_time_left_and_does_not_sleep() -> None:
-    deadline = Deadline.after(0)
-    assert (deadline.left, deadline.expired, deadline.sleep(30)) == (0, True, False)
+    limit = Deadline.after(0)
+    assert (limit.left, limit.expired, limit.sleep(30)) == (0, True, False)
 
 
 def test_a_sleep_longer_than_the_rest_does_not_begin() -> None:
-    deadline, began = Deadline.after(5), time.monotonic()
-    assert deadline.sleep(0.01)
-    assert not deadline.sleep(30)
+    limit, began = Deadline.after(5), time.monotonic()
+    assert limit.sleep(0.01)
+    assert not limit.sleep(30)
     assert 0.01 <= time.monotonic() - began < 4
 
 

@@ -25,12 +25,12 @@ from meshkit.launch.store.rank_lease import (
 
 def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
     base, host = dist.HashStore(), socket.gethostname()
-    assert [acquire_rank(base, 4) for _ in range(3)] == [1, 2, 3]
+    assert [acquire_rank(base, 4).generation for _ in range(3)] == [1, 2, 3]
     namespace = LeaseHolder.current().start.rpartition(" ")[0]
     exited = LeaseHolder(ProcessIdentity(host, 1), f"{namespace} 12345678901", "c", 7)
     base.set("meshkit/lease/5", json.dumps(asdict(exited)))
     assert exited.state() == "it has ended"
-    assert acquire_rank(base, 5) == 8
+    assert acquire_rank(base, 5).generation == 8
     assert dist.PrefixStore(GENERATION.format(7), base).check(["over"])
     twin = LeaseHolder(ProcessIdentity(host, 1), "another boot or container", "c", 7)
     assert twin.runs() is None  # hosts may share a name
@@ -41,7 +41,7 @@ def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
         acquire_rank(base, 6)
     assert (caught.value.holder, caught.value.waits) == (far, True)
     base.set("meshkit/2/round/1/decision", "all")  # its job began long ago, and may have ended
-    assert acquire_rank(base, 6) == 3
+    assert acquire_rank(base, 6).generation == 3
 
 
 def test_this_process_runs_and_a_zombie_does_not() -> None:
@@ -62,7 +62,7 @@ def test_this_process_runs_and_a_zombie_does_not() -> None:
 
 def test_missing_ranks_are_described_by_their_last_process() -> None:
     base, process = dist.HashStore(), ProcessIdentity()
-    assert [acquire_rank(base, rank) for rank in (0, 0, 1)] == [1, 2, 1]
+    assert [acquire_rank(base, rank).generation for rank in (0, 0, 1)] == [1, 2, 1]
     store = dist.PrefixStore(GENERATION.format(2), base)
     assert sorted(read_lease_holders(store, range(4))) == [0, 1]
     line = f"1 on {process} (in its first init, this rank is in its second)"
@@ -77,5 +77,5 @@ def test_a_generation_is_over_when_another_process_replaces_its_rank() -> None:
     exited = LeaseHolder(ProcessIdentity(own.process.host, 1), f"{namespace} 12345678901", "c", 1)
     base.set("meshkit/lease/0", json.dumps(asdict(exited)))
     assert not is_generation_over(dist.PrefixStore(GENERATION.format(1), base))
-    assert acquire_rank(base, 0) == 2
+    assert acquire_rank(base, 0).generation == 2
     assert is_generation_over(dist.PrefixStore(GENERATION.format(1), base))
