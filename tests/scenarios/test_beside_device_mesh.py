@@ -130,7 +130,7 @@ def test_six_ranks_for_a_mesh_of_eight() -> None:
 
 
 def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
-    """Sum a DTensor over an axis of a mesh, and of an equal mesh after the first is closed or left."""
+    """Sum a DTensor over an axis of a mesh, and of equal meshes after the first is gone."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     def total(mesh: DeviceMesh) -> Any:

@@ -23,7 +23,8 @@ NAMES = {
     " replica",
     "expert": "ep expert experts expert_parallel",
     "model": "tp mp mdl model tensor tensor_parallel model_parallel etp pp pipe pipeline stage"
-    " stages pipeline_parallel cp context context_parallel sp seq sequence sequence_parallel ulysses",
+    " stages pipeline_parallel cp context context_parallel"
+    " sp seq sequence sequence_parallel ulysses",
     "unknown": "efsdp rows x batch_rows dp_size my_tp tp2 DP",
 }
 SPLIT_TOKENS = {"cp", "context", "context_parallel"} | {
