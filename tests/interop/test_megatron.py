@@ -399,3 +399,10 @@ def test_the_groups_of_dense_layers_and_experts() -> None:
         *("ep tp", "pp ep tp"),  # because ep is 1, these equal tp and pp tp
     ]
     assert megatron.ends(Layout(dp=2, pp=3, tp=1)).groups("pp").tolist() == [[0, 2], [3, 5]]
+
+
+def test_experts_over_other_ranks_are_an_error_even_with_an_equal_first_pipeline() -> None:
+    dense = Layout(pp=2, dp=4)
+    megatron._check_same_stages(dense, Layout(pp=2, ep=4))
+    with pytest.raises(SpecError, match="have other stages than the dense layers"):
+        megatron._check_same_stages(dense, Layout(pp=2, ep=4, ranks=[0, 2, 1, 3, 4, 6, 5, 7]))

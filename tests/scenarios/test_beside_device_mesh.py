@@ -130,7 +130,7 @@ def test_six_ranks_for_a_mesh_of_eight() -> None:
 
 
 def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
-    """Sum a DTensor over an axis of a mesh, and of an equal mesh after the first is closed."""
+    """Sum a DTensor over an axis of a mesh, and of equal meshes after the first is gone."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     def total(mesh: DeviceMesh) -> Any:
@@ -150,14 +150,19 @@ def rebuild_equal_mesh() -> tuple[list[Any], list[Any]]:
         with meshkit.build_mesh(dp=2, tp=2) as mesh:
             return total(mesh.device_mesh("tp"))
 
+    def ours_left_open() -> Any:
+        return total(meshkit.build_mesh(dp=2, tp=2).device_mesh("tp"))
+
     meshkit.init()
-    own = [ours(), ours()]
-    return own, [theirs(), theirs()]
+    own = [ours(), ours(), ours_left_open()]
+    meshkit.shutdown()
+    meshkit.init()
+    return [*own, ours()], [theirs(), theirs()]
 
 
 def test_dtensor_on_a_mesh_after_an_equal_one_was_closed() -> None:
     for ours, theirs in meshkit.spawn(rebuild_equal_mesh, 4, timeout=60):
-        assert ours == [4, 4]
+        assert ours == [4, 4, 4, 4]
         assert theirs == [4, "Could not resolve the process group registered"]
 
 

@@ -130,3 +130,13 @@ def test_an_invalid_position_raises(consumed: Any) -> None:
         schedule.consumed(consumed)
     with pytest.raises(CoordinateError):
         next(schedule.steps(consumed))
+
+
+def test_the_schedule_of_an_uneven_plan_is_uneven() -> None:
+    plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=2, uneven=True)
+    schedule = BatchSchedule(plan, ((0, 8), (8, 6)))
+    assert [(at, step.global_batch) for at, step in schedule.steps(until=15)] == [
+        (0, 8),
+        (8, 6),
+        (14, 6),
+    ]

@@ -189,3 +189,10 @@ def test_the_cost_of_a_step_does_not_depend_on_the_length() -> None:
     plan = BatchPlan.solve(dp=2**40, micro_batch=2, accumulation_steps=2)
     far = Epoch(2**60, plan, 3, True, 0, "keep").micro_batches(10**4)
     assert len({int(sample) for micro in far for sample in micro.samples}) == 4
+
+
+def test_data_of_exactly_one_step_is_kept_whole_by_drop() -> None:
+    plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=2)
+    assert validate_epoch(Epoch(8, plan, 0, False, 0, "drop")).steps == 1
+    with pytest.raises(BatchError):
+        validate_epoch(Epoch(7, plan, 0, False, 0, "drop"))

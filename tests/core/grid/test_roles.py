@@ -19,10 +19,12 @@ from meshkit.core.grid.roles import (
 
 # the names of each role, as users of other libraries write them
 NAMES = {
-    "data": "dp data fsdp hsdp shard replicate dp_shard dp_replicate data_parallel ddp batch",
+    "data": "dp data fsdp hsdp shard replicate dp_shard dp_replicate data_parallel ddp batch"
+    " replica",
     "expert": "ep expert experts expert_parallel",
-    "model": "tp mp model tensor tensor_parallel model_parallel pp pipe pipeline stage"
-    " pipeline_parallel cp context context_parallel sp seq sequence sequence_parallel ulysses",
+    "model": "tp mp mdl model tensor tensor_parallel model_parallel etp pp pipe pipeline stage"
+    " stages pipeline_parallel cp context context_parallel"
+    " sp seq sequence sequence_parallel ulysses",
     "unknown": "efsdp rows x batch_rows dp_size my_tp tp2 DP",
 }
 SPLIT_TOKENS = {"cp", "context", "context_parallel"} | {

@@ -96,3 +96,12 @@ def test_a_plan_does_not_depend_on_the_number_of_ranks() -> None:
     )
     assert [type(step) for step in few.steps] == [type(step) for step in many.steps]
     assert sum(1 for _ in many.steps) == 3
+
+
+def test_an_all_reduce_of_parts_that_differ_counts_the_rank_that_receives_most() -> None:
+    """Parts of 2, 1 and 1 elements: in each half of the ring, two ranks receive 3 of the 4."""
+    parts = [2, 1, 1]
+    most = 2 * max(sum(parts) - part for part in parts)
+    plan = plan_redistribution("tp=3", "b +tp -> b =tp", b=sum(parts)).as_dict()["forward"]
+    assert [step["step"] for step in plan["steps"]] == ["all_reduce"]
+    assert plan["bytes"] == 4 * most == 24

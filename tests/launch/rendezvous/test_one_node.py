@@ -47,10 +47,11 @@ def test_ranks_of_one_launcher_share_a_file(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o770, 0o702])
+def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / f"meshkit-{os.getuid()}"
     folder.mkdir()
-    folder.chmod(0o777)
+    folder.chmod(mode)
     assert store_in_child(tmp_path, **OPEN_MPI_4) is None
 
 

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.spawn.spawn import _first_failure, _outcome
+from meshkit.launch.spawn.worker import Failure
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -305,3 +309,15 @@ def modules_imported_by_build_mesh() -> list[str]:
 
 def test_children_start_with_all_modules_of_a_mesh_imported() -> None:
     assert meshkit.spawn(modules_imported_by_build_mesh, 2, timeout=60) == [[], []]
+
+
+def test_a_dead_process_failed_before_the_peer_that_raised_because_of_it() -> None:
+    """The peer raises half a second before the parent sees that the process is dead."""
+    peer = Failure(RuntimeError("connection closed by peer"), "", time.monotonic() - 0.5)
+    receiver, sender = Pipe(duplex=False)
+    sender.close()
+    process: Any = SimpleNamespace(join=lambda seconds: None, exitcode=-signal.SIGKILL)
+    dead = _outcome(process, receiver)
+    assert isinstance(dead, Failure)
+    assert "signal SIGKILL" in dead.summary
+    assert _first_failure({0: peer, 1: dead}) == 1

@@ -128,6 +128,25 @@ def test_work_that_does_not_end_is_abandoned_at_the_deadline() -> None:
         assert not thread.is_alive()
 
 
+def test_a_late_result_is_passed_on_and_a_late_error_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before, end, late = waiting_threads(), threading.Event(), list[float]()
+
+    def divide(number: int) -> float:
+        end.wait(30)
+        return 1 / number
+
+    for number in (2, 0):
+        with pytest.raises(DeadlineExceededError):
+            run_with_deadline(0.01, lambda n=number: divide(n), late=late.append)  # type: ignore[misc]
+    end.set()
+    for thread in waiting_threads() - before:
+        thread.join(10)
+    assert late == [0.5]
+    assert not caplog.records  # concurrent.futures logs an error of a callback
+
+
 def test_an_error_keeps_no_reference_to_the_work() -> None:
     """Groups and descriptors are freed with the last reference, not with the next collection."""
 

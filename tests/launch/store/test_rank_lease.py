@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from meshkit.launch.store.check_in import ProcessIdentity
-from meshkit.launch.store.keys import GENERATION
+from meshkit.launch.store.keys import GENERATION, JOIN_ROUND, REQUEST
 from meshkit.launch.store.rank_lease import (
     LeaseHolder,
     RankTakenError,
@@ -79,3 +79,23 @@ def test_a_generation_is_over_when_another_process_replaces_its_rank() -> None:
     assert not is_generation_over(dist.PrefixStore(GENERATION.format(1), base))
     assert acquire_rank(base, 0).generation == 2
     assert is_generation_over(dist.PrefixStore(GENERATION.format(1), base))
+
+
+@pytest.mark.parametrize(
+    ("host", "generation", "expected"),
+    [
+        (socket.gethostname(), 1, 2),  # it has exited
+        ("another-host", 1, 1),  # not known here whether it runs
+        (socket.gethostname(), 2, 1),  # a later process of that rank has exited
+    ],
+)
+def test_a_start_is_abandoned_only_if_its_first_process_is_known_to_have_exited(
+    host: str, generation: int, expected: int
+) -> None:
+    base = dist.HashStore()
+    namespace = LeaseHolder.current().start.rpartition(" ")[0]
+    first = LeaseHolder(ProcessIdentity(host, 1), f"{namespace} 12345678901", "c", generation)
+    base.set("meshkit/lease/1", json.dumps(asdict(first)))
+    request = json.dumps(["digest", 1, "check-in", host])
+    dist.PrefixStore(JOIN_ROUND.format(1), base).set(REQUEST, request)
+    assert acquire_rank(base, 0) == expected

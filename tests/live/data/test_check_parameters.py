@@ -99,6 +99,19 @@ def experts(mesh: meshkit.Mesh, marked: bool) -> nn.Module:
     return nn.ModuleDict({"dense": dense, "expert": expert})
 
 
+def replicated_experts(mesh: meshkit.Mesh) -> nn.Module:
+    """Return experts that differ along ep, as DTensors that are whole on each rank of dp."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    model = experts(mesh, True)
+    expert: Any = model.get_submodule("expert")
+    for name, parameter in [*expert.named_parameters()]:
+        whole = DTensor.from_local(parameter.data, mesh.device_mesh("dp"), [Replicate()])
+        setattr(expert, name, nn.Parameter(whole))
+        getattr(expert, name).allreduce = False
+    return model
+
+
 def columns(mesh: meshkit.Mesh) -> nn.Module:
     """Return a plain layer that differs along tp, as Megatron's tensors do."""
     return make_model(mesh.coordinate["tp"])
@@ -156,6 +169,7 @@ PLAIN: dict[str, Make] = {
 }
 EP: dict[str, Make] = {
     "experts": lambda mesh: experts(mesh, True),
+    "replicated experts": replicated_experts,
     "unmarked": lambda mesh: experts(mesh, False),
     "a dense layer": lambda mesh: on(
         3, mesh, lambda m: shift(m, "dense.bias"), experts(mesh, True)
@@ -193,7 +207,7 @@ def reports() -> list[dict[str, Any]]:
 
 
 def test_replicas_pass_and_the_report_is_equal_on_every_rank(reports: list[dict[str, Any]]) -> None:
-    passed = {"ddp over all", "empty", "columns", "experts"}
+    passed = {"ddp over all", "empty", "columns", "experts", "replicated experts"}
     passed |= {"fsdp over all", "hsdp", "fsdp and tp", "tp"} if create.KEEPS_ORDER else set()
     assert {name for name, found in reports[0].items() if found is None} == passed
     assert reports == [reports[0]] * 4

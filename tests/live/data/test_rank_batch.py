@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import meshkit
+from meshkit.live.data.rank_batch import RankBatch
 from meshkit.live.groups import create
 
 INVALID_COUNTS: tuple[list[Any], list[Any]] = (  # of other ranks, and of ranks 2 and 3
@@ -260,3 +261,16 @@ def test_a_plan_of_a_mesh_knows_the_share_of_its_rank(eight: list[Any]) -> None:
         assert errors[4:] == [
             "plan.samples(0): this rank is outside the mesh.\n  Fix: check mesh.inside first."
         ] * (rank >= 4)
+
+
+def test_a_rank_keeps_its_share_of_another_global_batch() -> None:
+    plan = RankBatch(
+        meshkit.BatchPlan.solve(dp=2, global_batch=8, micro_batch=2), ("dp",), data_index=1
+    )
+    with pytest.raises(meshkit.BatchError):
+        plan.with_global_batch(6)
+    uneven = plan.with_global_batch(6, uneven=True)  # three micro batches over two ranks
+    assert (uneven.global_batch, uneven.uneven, uneven.data_index) == (6, True, 1)
+    assert [micro.is_filler for micro in uneven.micro_batches(0)] == [False, True]
+    schedule = meshkit.BatchSchedule(plan, ((0, 8), (8, 6)), uneven=True)
+    assert (schedule.at(0), schedule.at(8)) == (plan, uneven)

@@ -13,6 +13,8 @@ from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.torch_internals import timeout_of
 from meshkit.live.groups.create import GroupTimeouts
+from tests.live.faults import fail_new_group
+from tests.live.membership import all_reduce_members
 
 LAYOUT = meshkit.Layout(dp=2, sp=2, tp=2)
 
@@ -104,3 +106,28 @@ def test_the_groups_of_a_live_mesh() -> None:
         assert times == {"dp": 1800, "tp": 30, "dp sp": 1800, "": 1800}
         assert own == {"dp": 33, "": 33}
         assert (shared, is_world) == (False, True)
+
+
+def fail_on_one_rank_at_the_group_of_one() -> Any:
+    """Fail on rank 1 when all other groups exist; return torch's count, and use a new mesh."""
+    rank = meshkit.init(arrival_timeout=30).rank
+    with pytest.MonkeyPatch.context() as patch:
+        number = 3 if rank == 1 else 0  # after those of dp and of sp
+        calls = fail_new_group(patch, number, RuntimeError("planted"), together=False)
+        try:
+            meshkit.build_mesh(dp=2, sp=2)
+        except (RuntimeError, meshkit.MeshkitError) as error:
+            outcome = str(error)
+    count = dist.get_pg_count()
+    with meshkit.build_mesh(dp=2, sp=2) as mesh:
+        return outcome, len(calls), calls[-1], count, all_reduce_members(mesh, "dp")
+
+
+def test_torch_counts_equally_many_groups_after_one_rank_failed_at_the_last() -> None:
+    """A group of one rank is not counted, so the rank that failed there counts no more of them."""
+    results = meshkit.spawn(fail_on_one_rank_at_the_group_of_one, 4, timeout=90)
+    for rank, (outcome, calls, last, count, members) in enumerate(results):
+        assert "planted" in outcome
+        assert (calls, last) == (3, ([rank],))
+        assert count == results[0][3]
+        assert len(members) == 2

@@ -1,0 +1,47 @@
+"""The roll call of one rank, at a store in memory in which the other rank is played."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+
+import meshkit
+from meshkit.core.report.hang import RankStatus
+from meshkit.launch.current_job import Job
+from meshkit.launch.store.check_in import ProcessIdentity
+from meshkit.launch.store.keys import GENERATION
+from meshkit.launch.store.rank_lease import LeaseHolder
+from meshkit.live.guard import roll_call
+from meshkit.live.guard.roll_call import GuardContext, GuardState, post_status, report_failure
+
+
+def context_of_rank_1(holder_of_rank_0: LeaseHolder) -> GuardContext:
+    """Return the context of rank 1 of 2."""
+    base, world = dist.HashStore(), meshkit.detect({"RANK": "1", "WORLD_SIZE": "2"})
+    base.set("meshkit/lease/0", json.dumps(asdict(holder_of_rank_0)))
+    store = dist.PrefixStore(GENERATION.format(1), base)
+    job = Job(world, store, None, timedelta(seconds=60), 1, None)
+    return GuardContext(meshkit.Layout(dp=2), job, {}, 1, GuardState())
+
+
+def test_a_rank_on_another_host_has_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This host cannot know whether that rank runs. It answers after the first look."""
+    far = LeaseHolder(ProcessIdentity("another-host", 7), "its boot and namespace 9", "c")
+    context = context_of_rank_1(far)
+    keys = context.keys
+    assert keys is not None
+
+    def answer(seconds: float) -> None:
+        post_status(keys, RankStatus(0, {"dp": 1}), call_id=1)
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=answer)
+    monkeypatch.setattr(roll_call, "time", clock)
+    report = report_failure(context, "all_reduce failed.", RankStatus(1, {"dp": 2}))
+    assert isinstance(report, meshkit.CollectiveError)
+    assert (report.missing_ranks, report.behind) == ((), (0,))
