@@ -122,12 +122,10 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
         lambda groups: destroy_groups(groups.created),
         connects=connects_at_creation(before.fields["backend"]),
     )
-    phases["end"] = time.monotonic() - began - phases["groups"]
+    phases["end"] = time.monotonic() - began - phases.get("groups", 0.0)
     if job.world.rank == 0:
-        sizes, seconds = (
-            plan.layout.sizes_text,
-            sum(phases[phase] for phase in ("agreement", "groups", "end")),
-        )
+        sizes = plan.layout.sizes_text
+        seconds = sum(phases.get(phase, 0.0) for phase in ("agreement", "groups", "end"))
         numbers = len({*groups.by_key.values()}), len(groups.created), seconds
         log_line("built a mesh: %s, %d groups, %d created, %.2f s", sizes, *numbers)
     registry, call = proposal.registry, proposal.built_by
