@@ -83,8 +83,8 @@ def time_error(call: Any) -> Refusal | str:
 def patch_check_ins(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]) -> None:
     """Let this rank check in with another request."""
 
-    def changed(process: ProcessIdentity, request: Fields) -> CheckIn:
-        return CheckIn(process, change(request))
+    def changed(process: ProcessIdentity, request: Fields, *seconds: Any) -> CheckIn:
+        return CheckIn(process, change(request), *seconds)
 
     patch.setattr(consensus, "CheckIn", changed)
 
