@@ -185,8 +185,9 @@ def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> st
 
     if not store.has_extended_api():  # type: ignore[attr-defined]
         while not store.check([key]):
-            if not deadline.sleep(max(MIN_LOOK, LOOK_PER_RANK * ranks)):
+            if deadline.expired:
                 return None
+            time.sleep(min(max(MIN_LOOK, LOOK_PER_RANK * ranks), deadline.left))
     timeout: timedelta = store.timeout  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
     try:

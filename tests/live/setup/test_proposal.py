@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,8 +83,8 @@ def time_error(call: Any) -> Refusal | str:
 def patch_check_ins(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields]) -> None:
     """Let this rank check in with another request."""
 
-    def changed(process: ProcessIdentity, request: Fields, seconds: Mapping[str, float]) -> CheckIn:
-        return CheckIn(process, change(request), seconds)
+    def changed(process: ProcessIdentity, request: Fields, *seconds: Any) -> CheckIn:
+        return CheckIn(process, change(request), *seconds)
 
     patch.setattr(consensus, "CheckIn", changed)
 
