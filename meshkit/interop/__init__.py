@@ -3,6 +3,7 @@
 Public names, by file::
 
     deepspeed.py     Mpu, config, check_engine
+    dtensor.py       placements, grad_placements, side
     megatron.py      layouts, groups, ends, process_groups
     transformers.py  distribute
 """
