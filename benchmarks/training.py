@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 
 import meshkit
 from examples import train as example
+from examples.text import Windows, read_text
 
 from .harness import Figures, Goal, Row, compare, turn
 
@@ -63,9 +64,7 @@ def tokens_row(by_rank: list[Figures], steps: int) -> Row:
 
 def options(sizes: dict[str, int]) -> argparse.Namespace:
     """Return the options of the example, on the host."""
-    args = example.parse([f"--{axis}={size}" for axis, size in sizes.items()])
-    args.device = torch.device("cpu")
-    return args
+    return example.parse(["--device=cpu", *(f"--{axis}={size}" for axis, size in sizes.items())])
 
 
 def train_both(sizes: dict[str, int], steps: int, repeats: int) -> tuple[Losses, Losses, Figures]:
@@ -74,13 +73,12 @@ def train_both(sizes: dict[str, int], steps: int, repeats: int) -> tuple[Losses,
     The first turn of each side does not count.
     """
     args = options(sizes)
-    meshkit.init(device="cpu", seed=args.seed)
+    meshkit.init(device=args.device, seed=args.seed)
     with meshkit.build_mesh(sizes) as mesh:
-        data = example.Windows(example.read_text(None), args.seq)
+        data = Windows(read_text(None), args.seq)
         ours = example.Trainer(mesh, args, data)
         theirs = TorchTrainer(args, ours, data, steps * (1 + repeats))
-        batches = ours.steps()
-        sides = (lambda: ours.mean(ours.step(next(batches)), stop=False)[0]), theirs.step
+        sides = (lambda: ours.step()[0]), theirs.step
         losses: tuple[Losses, Losses] = ([], [])
         times: Figures = ([], [])
         for repeat in range(1 + repeats):
@@ -103,20 +101,21 @@ class TorchTrainer:
     """The model of the example on torch's own stack, with the weights and samples of ours."""
 
     def __init__(
-        self, args: argparse.Namespace, ours: example.Trainer, data: example.Windows, steps: int
+        self, args: argparse.Namespace, ours: example.Trainer, data: Windows, steps: int
     ) -> None:
         self.mesh = init_device_mesh("cpu", (args.dp, args.sp), mesh_dim_names=("dp", "sp"))
+        order = {"shuffle": True, "seed": args.seed, "tail": "drop"}
+        sampler = ours.mesh.sampler(data, ours.plan, **order)
         samples = [  # (steps, micro batches, samples)
-            [micro.samples.tolist() for micro in ours.sampler.micro_batches(step)]
+            [micro.samples.tolist() for micro in sampler.micro_batches(step)]
             for step in range(steps)
         ]
         self.num_micro_batches, self.length = len(samples[0]), args.seq // args.sp
         self.begin = self.mesh.get_local_rank("sp") * self.length
         model = _GPT(args, self.mesh)
-        # at tp=1 the example keeps its embeddings and its head as bare parameters
-        names = {"bytes": "bytes.weight", "positions": "places.weight", "head": "head.weight"}
         weights = {name.removeprefix("module."): w for name, w in ours.model.state_dict().items()}
-        model.load_state_dict({names.get(name, name): w for name, w in weights.items()})
+        bare = {name for name in weights if "norm" not in name}  # parameters without a layer
+        model.load_state_dict({f"{n}.weight" if n in bare else n: w for n, w in weights.items()})
         self.model = DistributedDataParallel(model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr)
         self.batches = iter(DataLoader(data, batch_sampler=[m for step in samples for m in step]))
@@ -146,18 +145,17 @@ class _GPT(nn.Module):
         super().__init__()
         self.sp_rank, self.group = mesh.get_local_rank("sp"), mesh.get_group("sp")
         self.heads = args.heads
-        self.bytes, self.places = nn.Embedding(256, args.dim), nn.Embedding(args.seq, args.dim)
+        self.bytes, self.positions = nn.Embedding(256, args.dim), nn.Embedding(args.seq, args.dim)
         self.blocks = nn.ModuleList([_block(args.dim) for _ in range(args.layers)])
         self.norm, self.head = nn.LayerNorm(args.dim), nn.Linear(args.dim, 256, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
-        x = self.bytes(tokens) + self.places(torch.arange(length) + self.sp_rank * length)
+        x = self.bytes(tokens) + self.positions(torch.arange(length) + self.sp_rank * length)
         block: Any  # a ModuleDict
         for block in self.blocks:
-            attention, norms = block.attention, block.norms
-            x = x + attention.out(self.mix(attention.qkv(norms[0](x))))
-            x = x + block.down(F.gelu(block.up(norms[1](x))))
+            x = x + block.out(self.mix(block.qkv(block.norms[0](x))))
+            x = x + block.down(F.gelu(block.up(block.norms[1](x))))
         logits: Tensor = self.head(self.norm(x))
         return logits
 
@@ -174,10 +172,10 @@ class _GPT(nn.Module):
 
 def _block(dim: int) -> nn.ModuleDict:
     linear = partial(nn.Linear, bias=False)
-    attention = nn.ModuleDict({"qkv": linear(dim, 3 * dim), "out": linear(dim, dim)})
     norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
+    attention = {"qkv": linear(dim, 3 * dim), "out": linear(dim, dim)}
     layers = {"up": linear(dim, 4 * dim), "down": linear(4 * dim, dim)}
-    return nn.ModuleDict({"attention": attention, "norms": norms, **layers})
+    return nn.ModuleDict({"norms": norms, **attention, **layers})
 
 
 def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -34,9 +34,11 @@ from torch.nn.parallel import DistributedDataParallel
 import meshkit
 
 if TYPE_CHECKING or __package__:  # examples.elastic
-    from .train import VOCABULARY, Windows, positive, read_text
+    from .options import make_parser
+    from .text import VOCABULARY, Windows, read_text
 else:  # a script, whose folder is on the path
-    from train import VOCABULARY, Windows, positive, read_text
+    from options import make_parser
+    from text import VOCABULARY, Windows, read_text
 
 
 class Trainer:
@@ -120,15 +122,9 @@ def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) ->
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(description="Train on the available nodes.")
     sizes = {"seq": 64, "dim": 64, "global-batch": 32, "micro-batch": 2, "steps": 500}
-    for name, default in {**sizes, "save-every": 10, "log-every": 10, "timeout": 60}.items():
-        parser.add_argument(f"--{name}", type=positive, default=default)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
-    parser.add_argument("--device", help="cpu or cuda; default: the accelerator, if there is one")
-    parser.add_argument("--text", type=Path, help="a file to train on")
+    sizes |= {"save-every": 10, "log-every": 10, "timeout": 60}
+    parser = make_parser("Train on the available nodes.", sizes)
     parser.add_argument("--save", type=Path, required=True, help="a folder that all nodes see")
     return parser.parse_args(argv)
 

@@ -40,10 +40,12 @@ import meshkit
 
 if TYPE_CHECKING or __package__:  # examples.fsdp_tp
     from .attention import ring
-    from .train import VOCABULARY, Windows, positive, read_text
+    from .options import make_parser
+    from .text import VOCABULARY, Windows, read_text
 else:  # a script, whose folder is on the path
     from attention import ring
-    from train import VOCABULARY, Windows, positive, read_text
+    from options import make_parser
+    from text import VOCABULARY, Windows, read_text
 
 PLAN: dict[str, ParallelStyle] = {
     "qkv": ColwiseParallel(),
@@ -56,9 +58,10 @@ PLAN: dict[str, ParallelStyle] = {
 class Block(nn.Module):
     """Attention, then two linear layers, each on a normalised residual stream."""
 
-    def __init__(self, mesh: meshkit.Mesh, dim: int, heads: int) -> None:
+    def __init__(self, mesh: meshkit.Mesh, args: argparse.Namespace) -> None:
         super().__init__()
-        self.mesh, self.head_dim = mesh, dim // heads
+        dim, self.head_dim = args.dim, args.dim // args.heads
+        self.mesh, self.plan = mesh, mesh.sequence(args.seq).plan
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
@@ -67,7 +70,7 @@ class Block(nn.Module):
         """Map (batch, tokens / sp, dim) to the same shape."""
         qkv = self.qkv(self.norms[0](x))
         qkv = rearrange(qkv, "b s (h three d) -> three b s h d", three=3, d=self.head_dim)
-        x = x + self.out(rearrange(ring(qkv, self.mesh), "b s h d -> b s (h d)"))
+        x = x + self.out(rearrange(ring(qkv, self.mesh, self.plan), "b s h d -> b s (h d)"))
         return x + self.down(F.gelu(self.up(self.norms[1](x))))
 
 
@@ -79,7 +82,7 @@ class GPT(nn.Module):
         self.shard = mesh.sequence(args.seq)
         self.bytes = nn.Embedding(VOCABULARY, args.dim)
         self.positions = nn.Embedding(args.seq, args.dim)
-        self.blocks = nn.ModuleList(Block(mesh, args.dim, args.heads) for _ in range(args.layers))
+        self.blocks = nn.ModuleList(Block(mesh, args) for _ in range(args.layers))
         self.norm, self.head = nn.LayerNorm(args.dim), nn.Linear(args.dim, VOCABULARY)
 
     def forward(self, tokens: Tensor, following: Tensor) -> Tensor:
@@ -146,16 +149,9 @@ class Trainer:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(description="Train a byte-level GPT with FSDP2 and TP.")
-    for axis, default in {"dp": -1, "sp": 1, "tp": 1}.items():
-        parser.add_argument(f"--{axis}", type=positive, default=default)
-    sizes = {"seq": 128, "dim": 64, "layers": 2, "heads": 8, "global-batch": 32, "micro-batch": 4}
-    for name, default in {**sizes, "steps": 20}.items():
-        parser.add_argument(f"--{name}", type=positive, default=default)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
-    parser.add_argument("--device", help="cpu or cuda; default: the accelerator, if there is one")
+    sizes = {"dp": -1, "sp": 1, "tp": 1, "seq": 128, "dim": 64, "layers": 2, "heads": 8}
+    sizes |= {"global-batch": 32, "micro-batch": 4, "steps": 20}
+    parser = make_parser("Train a byte-level GPT with FSDP2 and TP.", sizes)
     parser.add_argument("--save", type=Path, help="a folder to write a checkpoint to, at the end")
     parser.add_argument("--resume", type=Path, help="a folder that --save has written")
     return parser.parse_args(argv)
@@ -163,7 +159,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def train(mesh: meshkit.Mesh, args: argparse.Namespace, device: torch.device) -> list[float]:
     """Run the steps after those of a checkpoint; return the loss of each."""
-    data = Windows(read_text(None), args.seq)
+    data = Windows(read_text(args.text), args.seq)
     trainer = Trainer(mesh, args, device)
     first = trainer.resume(args.resume) if args.resume else 0
     losses = []

@@ -3,6 +3,8 @@
 Public names, by file::
 
     deepspeed.py     Mpu, config, check_engine
+    dtensor.py       placements, grad_placements, side
     megatron.py      layouts, groups, ends, process_groups
+    spmd_types.py    types, typed
     transformers.py  distribute
 """
