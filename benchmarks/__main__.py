@@ -5,6 +5,9 @@ plots into ``benchmarks/results``. After each benchmark it writes the rows so fa
 ``benchmarks/results/part``, which git ignores. A run with ``--only`` or ``--quick`` writes there
 alone. ``python -m benchmarks --readme`` measures nothing: it puts the results into the README.
 
+``python -m benchmarks redistribute`` measures the moves of tensors alone, and writes its report
+into ``benchmarks/results/redistribute``.
+
 ``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
 """
 
@@ -22,6 +25,7 @@ from .report import this_machine, update_readme, write
 
 NAMES = "maps groups collectives overhead agreement import training startup placement scale"
 BENCHMARKS = {name: name for name in NAMES.split()} | {"import": "imports"}  # name -> module
+OWN_REPORTS = {"redistribute": "redistribute"}  # those that a complete run leaves out
 RESULTS = Path(__file__).parent / "results"
 PART = RESULTS / "part"
 README = Path(__file__).parents[1] / "README.md"
@@ -31,12 +35,15 @@ def measure(names: Sequence[str], quick: bool) -> str:
     """Run benchmarks, write the rows after each one, and return the text of the report."""
     machine, rows, text = this_machine(), dict[str, list[Row]](), ""
     complete = not quick and {*names} == {*BENCHMARKS}
+    modules = BENCHMARKS | OWN_REPORTS
     for name in names:
         began = time.perf_counter()
-        rows[name] = importlib.import_module(f"benchmarks.{BENCHMARKS[name]}").run(quick)
+        rows[name] = importlib.import_module(f"benchmarks.{modules[name]}").run(quick)
         seconds = time.perf_counter() - began
         print(f"{name}: {len(rows[name])} rows in {seconds:.0f} s", file=sys.stderr, flush=True)
         text = write(rows, machine, PART, quick)
+    if not quick and len(names) == 1 and names[0] in OWN_REPORTS:
+        return write(rows, machine, RESULTS / names[0], quick)
     return write(rows, machine, RESULTS, quick) if complete else text
 
 
@@ -54,12 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser("python -m benchmarks", description=about)
+    parser.add_argument("own", nargs="?", choices=[*OWN_REPORTS], help="a report of its own")
     parser.add_argument("--only", type=parse_names, default=[*BENCHMARKS], help="for example maps")
     parser.add_argument("--quick", action="store_true", help="few repetitions, small scales")
     parser.add_argument("--readme", action="store_true", help="put the results into README.md")
     options = parser.parse_args(argv)
     if not options.readme:
-        print(measure(options.only, options.quick), flush=True)
+        names = [options.own] if options.own else options.only
+        print(measure(names, options.quick), flush=True)
         return 0
     try:
         update_readme(README, RESULTS, [*BENCHMARKS])

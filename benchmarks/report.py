@@ -19,7 +19,7 @@ from meshkit.core.draw.table import format_table
 
 from .harness import INSTALL, Goal, Ratio, Row, figure_text
 
-PACKAGES = ("meshkit", "torch", "numpy", "einops", "megatron-core", "deepspeed")
+PACKAGES = ("meshkit", "torch", "numpy", "einops", "megatron-core", "deepspeed", "spmd_types")
 PLOTS = {  # benchmark -> the works that its plot shows, one panel each
     "maps": (
         "rank -> coordinate, all ranks",

@@ -1,0 +1,107 @@
+"""Redistribute: equal results on real ranks, the moves that are counted, and the rows."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import meshkit
+from benchmarks import __main__ as runner
+from benchmarks import redistribute
+from benchmarks.moves import plans, times
+from benchmarks.moves.by_hand import BY_HAND
+
+
+def check_on_ranks(items: int) -> list[str]:
+    """Check all moves, then one whose peer is wrong; return the names and the error."""
+    meshes: dict[str, meshkit.Mesh] = {}
+    pairs = [times.pair_by_hand(meshes, text, items) for text in BY_HAND]
+    # the backward of a function by hand is beside ours too
+    pairs += [replace(pair, gradient=torch.randn_like(pair.run(0)[0])) for pair in pairs[:3]]
+    pairs += [times.pair_by_dtensor(meshes, name, items) for name in times.USES]
+    for pair in pairs:
+        times.check(pair)
+    wrong = replace(pairs[0], calls=(pairs[0].calls[0], lambda x: pairs[0].calls[1](x) + 1))
+    with pytest.raises(RuntimeError, match="give different results") as error:
+        times.check(wrong)
+    for mesh in meshes.values():
+        mesh.close()
+    return [*(pair.name for pair in pairs), str(error.value)]
+
+
+@pytest.mark.slow
+def test_both_sides_of_every_move_give_equal_results_and_gradients_on_eight_ranks() -> None:
+    results = meshkit.spawn(check_on_ranks, times.RANKS, (2048,), timeout=300)
+    assert all(names == results[0] for names in results)
+    assert len(results[0]) == 4 + 3 + 17 + 1
+
+
+def test_a_move_has_the_elements_wanted_on_its_larger_side() -> None:
+    for text, free in times.USES.values():
+        move = times.sized_move(text, free, 2**20)
+        first = {axis: 0 for axis, _ in move.axes}
+        sizes = [torch.Size(cut.shape(first)).numel() for cut in (move.source, move.target)]
+        assert 2**19 < max(sizes) <= 2**20, text
+
+
+def test_rows_have_the_geometric_mean_of_the_moves() -> None:
+    pair = times.Pair("move", (torch.clone, torch.clone), torch.zeros(1), None)
+    seconds = torch.tensor([[[2.0], [1.0]], [[8.0], [1.0]]], dtype=torch.float64)
+    rows = times.make_rows([pair, pair], "peer", seconds, times.NEAR)
+    assert [row.what for row in rows] == ["16 MiB, move"] * 2 + ["16 MiB, 2 moves, geometric mean"]
+    assert rows[2].ours == pytest.approx(4)
+    assert [row.met for row in rows] == [None, None, False]
+
+
+def test_there_are_702_pairs_of_divisions() -> None:
+    pairs = plans.pairs()
+    assert len(pairs) == len({*pairs}) == 702
+    assert plans.side_text(("i", "", "i")) == "o i/a/c *b"
+
+
+def test_planned_moves_are_planned_for_any_number_of_ranks() -> None:
+    for text, ranks in itertools.product(plans.PLANNED, plans.SCALES):
+        plans.plan_new(text, ranks)
+
+
+@pytest.fixture
+def fake_ranks() -> object:
+    dist.init_process_group("fake", rank=1, world_size=8)
+    yield
+    dist.destroy_process_group()
+
+
+def test_elements_of_the_steps_of_dtensor(fake_ranks: object) -> None:
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("a", "b", "c"))
+    n = plans.SIDE**2
+    counted = {
+        (("o", "", ""), ("i", "", "")): (n // 4, n // 4, n // 4),
+        # the inner axis is gathered first, then the outer one, and the inner one is cut again
+        (("o", "o", ""), ("", "o", "")): (n // 2, n // 2, n // 4 + n // 2),
+        (("", "", ""), ("o", "", "")): (0, 0, 0),
+        (("o", "", ""), ("", "", "")): (n // 2, n // 2, n // 2),
+    }
+    for pair, elements in counted.items():
+        assert plans.count_elements(*pair, mesh) == elements
+
+
+def test_the_report_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    monkeypatch.setattr(runner, "RESULTS", folder)
+    monkeypatch.setattr(runner, "PART", folder / "part")
+    monkeypatch.setattr(redistribute, "run", lambda quick: [])
+    assert runner.main(["redistribute", "--quick"]) == 0
+    assert not (folder / "redistribute").exists()
+    assert runner.main(["redistribute"]) == 0
+    assert (folder / "redistribute" / "results.json").is_file()
+    assert not (folder / "results.json").exists()
+    assert "redistribute: 0 rows" in capsys.readouterr().err
