@@ -6,9 +6,15 @@ A name with one meaning here works. Any other name raises an AttributeError with
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..core.call import Call
+from ..core.errors import SpecError
+
 if TYPE_CHECKING:
+    import torch.distributed as dist
+
     from .groups.mesh_groups import MeshGroups
 
 SAME: dict[str, Callable[[Any], object]] = {  # DeviceMesh's names, as functions of a mesh
@@ -18,8 +24,8 @@ SAME: dict[str, Callable[[Any], object]] = {  # DeviceMesh's names, as functions
     "axis_names": lambda mesh: mesh.layout.axes,
     "device_type": lambda mesh: mesh.device.type,
     "get_rank": lambda mesh: lambda: mesh.rank,
-    "get_group": lambda mesh: mesh.group,
-    "get_local_rank": lambda mesh: lambda axis: mesh.group_rank(axis),  # without an axis: unclear
+    "get_group": lambda mesh: partial(_get_group, mesh),
+    "get_local_rank": lambda mesh: partial(_get_local_rank, mesh),
 }
 COUNTERPARTS = {
     "mesh": "mesh.layout.grid, the ranks as a numpy array",
@@ -45,6 +51,23 @@ COUNTERPARTS = {
     "sub_mesh": "mesh.device_mesh('dp'), or mesh.view(...)",
 }
 SHORT = {"_flatten": "flatten", "_get_root_mesh": "to_device_mesh"}
+
+
+def _get_group(mesh: Any, *axes: Any, mesh_dim: Any = None) -> dist.ProcessGroup:
+    """Return the group over the axes, as ``DeviceMesh.get_group`` does for one."""
+    group: dist.ProcessGroup = mesh.group(*axes if mesh_dim is None else (mesh_dim,))
+    return group
+
+
+def _get_local_rank(mesh: Any, mesh_dim: Any = None) -> int:
+    """Return the index of this rank along an axis, which a mesh of one axis need not name."""
+    axes = mesh.layout.axes
+    if mesh_dim is None and len(axes) > 1:
+        ways = [str(Call("mesh.get_local_rank", (axis,))) for axis in axes]
+        line = f"mesh.get_local_rank() names no axis of {' '.join(axes)}."
+        raise SpecError(line, fix=f"{', or '.join(ways)}.")
+    index: int = mesh.group_rank(axes[0] if mesh_dim is None else mesh_dim)
+    return index
 
 
 def find_attribute(mesh: object, name: str) -> object:
