@@ -84,7 +84,9 @@ def test_names_of_device_mesh_and_absent_axes() -> None:
             assert found[name], name
         assert found["created"] == 0
         assert found["local_rank"] == rank // 2
-        assert found["no_axis"].startswith("SpecError: mesh.get_local_rank() names no axis of dp sp")
+        assert found["no_axis"].startswith(
+            "SpecError: mesh.get_local_rank() names no axis of dp sp"
+        )
         assert found["unknown_slice"].startswith("UnknownAxisError: mesh.device_mesh('tq')")
         assert found["contains"][:2] == (True, False)
         assert found["contains"][2].startswith("TypeError")
