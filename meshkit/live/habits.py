@@ -6,15 +6,13 @@ A name with one meaning here works. Any other name raises an AttributeError with
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Call
 from ..core.errors import SpecError
+from ..core.grid.axis_names import parse_axes
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
-
     from .groups.mesh_groups import MeshGroups
 
 SAME: dict[str, Callable[[Any], object]] = {  # DeviceMesh's names, as functions of a mesh
@@ -24,8 +22,12 @@ SAME: dict[str, Callable[[Any], object]] = {  # DeviceMesh's names, as functions
     "axis_names": lambda mesh: mesh.layout.axes,
     "device_type": lambda mesh: mesh.device.type,
     "get_rank": lambda mesh: lambda: mesh.rank,
-    "get_group": lambda mesh: partial(_get_group, mesh),
-    "get_local_rank": lambda mesh: partial(_get_local_rank, mesh),
+    "get_group": lambda mesh: lambda *axes, mesh_dim=(): mesh.group(*axes, *parse_axes(mesh_dim)),
+    "get_local_rank": lambda mesh: (
+        lambda mesh_dim=None: mesh.group_rank(
+            _only_axis(mesh.layout.axes) if mesh_dim is None else mesh_dim
+        )
+    ),
 }
 COUNTERPARTS = {
     "mesh": "mesh.layout.grid, the ranks as a numpy array",
@@ -53,21 +55,13 @@ COUNTERPARTS = {
 SHORT = {"_flatten": "flatten", "_get_root_mesh": "to_device_mesh"}
 
 
-def _get_group(mesh: Any, *axes: Any, mesh_dim: Any = None) -> dist.ProcessGroup:
-    """Return the group over the axes, as ``DeviceMesh.get_group`` does for one."""
-    group: dist.ProcessGroup = mesh.group(*axes if mesh_dim is None else (mesh_dim,))
-    return group
-
-
-def _get_local_rank(mesh: Any, mesh_dim: Any = None) -> int:
-    """Return the index of this rank along an axis, which a mesh of one axis need not name."""
-    axes = mesh.layout.axes
-    if mesh_dim is None and len(axes) > 1:
+def _only_axis(axes: tuple[str, ...]) -> str:
+    """Return the axis of a mesh that has one axis."""
+    if len(axes) > 1:
         ways = [str(Call("mesh.get_local_rank", (axis,))) for axis in axes]
         line = f"mesh.get_local_rank() names no axis of {' '.join(axes)}."
         raise SpecError(line, fix=f"{', or '.join(ways)}.")
-    index: int = mesh.group_rank(axes[0] if mesh_dim is None else mesh_dim)
-    return index
+    return axes[0]
 
 
 def find_attribute(mesh: object, name: str) -> object:

@@ -7,7 +7,6 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
 from ...core.data.batch_names import foreign_name_error
-from ...core.grid.option_names import BATCH_NAMES
 from ...core.data.batch_solver import solve_batch
 from ...core.data.data_axes import (
     data_choices,
@@ -19,6 +18,7 @@ from ...core.errors import BatchError, Change, Fix, SpecError, join_fixes
 from ...core.grid.axis_names import resolve_axes
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
+from ...core.grid.option_names import BATCH_NAMES
 from ...core.grid.roles import unknown_axes
 from .numbers import read_count
 
