@@ -1,27 +1,32 @@
 """All uses of torch's private API, and the differences between torch versions.
 
 The functions read and set the timeout of a group, read its store and its number of collectives,
-advance torch's group counter, slice a DeviceMesh, and clear DTensor's cache. If newer versions of
-torch have a public name, that name is used first.
+advance torch's group counter, slice a DeviceMesh, clear DTensor's cache, and hide the other workers
+of a DataLoader from a dataset. If newer versions of torch have a public name, that name is used
+first.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_nccl_timeout, default_pg_timeout
+from torch.utils.data._utils import worker
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Sample = TypeVar("Sample")
+
+_END = object()  # the end of a dataset
 
 # Before torch 2.13, a gloo group has one timeout for connecting and for its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
@@ -54,6 +59,39 @@ def mark_constant(function: Function) -> Function:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def iterate_unsplit(dataset: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield the samples of a dataset as if this were the only worker of a DataLoader.
+
+    A dataset that splits itself by ``get_worker_info`` then yields all its samples in each worker.
+    """
+    with _as_only_worker():
+        samples = iter(dataset)
+    while True:
+        with _as_only_worker():
+            sample = next(samples, _END)
+        if sample is _END:
+            return
+        yield sample  # type: ignore[misc]
+
+
+@contextmanager
+def _as_only_worker() -> Iterator[None]:
+    """Let ``torch.utils.data.get_worker_info`` return worker 0 of 1 in a worker."""
+    info = worker._worker_info
+    if info is not None:
+        fields: dict[str, Any] = {
+            "id": 0,
+            "num_workers": 1,
+            "seed": info.seed,
+            "dataset": info.dataset,
+        }
+        worker._worker_info = worker.WorkerInfo(**fields)
+    try:
+        yield
+    finally:
+        worker._worker_info = info
 
 
 def default_timeout(backend: str) -> timedelta:

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..core.call import Call
+from ..core.errors import SpecError
+from ..core.grid.axis_names import parse_axes
+
 if TYPE_CHECKING:
     from .groups.mesh_groups import MeshGroups
 
@@ -18,8 +22,12 @@ SAME: dict[str, Callable[[Any], object]] = {  # DeviceMesh's names, as functions
     "axis_names": lambda mesh: mesh.layout.axes,
     "device_type": lambda mesh: mesh.device.type,
     "get_rank": lambda mesh: lambda: mesh.rank,
-    "get_group": lambda mesh: mesh.group,
-    "get_local_rank": lambda mesh: lambda axis: mesh.group_rank(axis),  # without an axis: unclear
+    "get_group": lambda mesh: lambda *axes, mesh_dim=(): mesh.group(*axes, *parse_axes(mesh_dim)),
+    "get_local_rank": lambda mesh: (
+        lambda mesh_dim=None: mesh.group_rank(
+            _only_axis(mesh.layout.axes) if mesh_dim is None else mesh_dim
+        )
+    ),
 }
 COUNTERPARTS = {
     "mesh": "mesh.layout.grid, the ranks as a numpy array",
@@ -45,6 +53,15 @@ COUNTERPARTS = {
     "sub_mesh": "mesh.device_mesh('dp'), or mesh.view(...)",
 }
 SHORT = {"_flatten": "flatten", "_get_root_mesh": "to_device_mesh"}
+
+
+def _only_axis(axes: tuple[str, ...]) -> str:
+    """Return the axis of a mesh that has one axis."""
+    if len(axes) > 1:
+        ways = [str(Call("mesh.get_local_rank", (axis,))) for axis in axes]
+        line = f"mesh.get_local_rank() names no axis of {' '.join(axes)}."
+        raise SpecError(line, fix=f"{', or '.join(ways)}.")
+    return axes[0]
 
 
 def find_attribute(mesh: object, name: str) -> object:

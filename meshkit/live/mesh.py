@@ -254,10 +254,15 @@ class Mesh:
         """
         return self._groups.startup
 
-    @public("mesh.groups_report")
     def __getitem__(self, pattern: Names) -> DeviceMesh:
         """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``."""
         return self.device_mesh(pattern)
+
+    def __contains__(self, axis: object) -> bool:
+        """Return whether the mesh has an axis: ``"tp" in mesh``. Local."""
+        return axis in self.layout.axes
+
+    __iter__ = None  # a mesh is no sequence, though mesh["dp"] works
 
     if not TYPE_CHECKING:  # a type checker reports names that the mesh does not have
 
@@ -267,6 +272,7 @@ class Mesh:
 
             return find_attribute(self, name)
 
+    @public("mesh.groups_report")
     def groups_report(self) -> GroupsReport:
         """Return the groups of this rank in the mesh and all its open views, and their users.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +25,14 @@ def error_text(mesh: meshkit.Mesh, name: str) -> str:
     return "no error"
 
 
+def raised(function: Callable[[], object]) -> str:
+    try:
+        function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
 def raises_unknown(mesh: meshkit.Mesh) -> bool:
     try:
         mesh.group("tq")
@@ -39,6 +48,11 @@ def use_habits() -> dict[str, Any]:
             "same": (mesh.shape, mesh.ndim, mesh.mesh_dim_names, str(mesh.device)),  # type: ignore[attr-defined]
             "calls": (mesh.get_rank(), mesh.get_local_rank("dp"), mesh.device_type),  # type: ignore[attr-defined]
             "group": mesh.get_group("dp") is mesh.group("dp"),  # type: ignore[attr-defined]
+            "mesh_dim": mesh.get_group(mesh_dim="dp") is mesh.group("dp"),  # type: ignore[attr-defined]
+            "local_rank": mesh.get_local_rank(mesh_dim="dp"),  # type: ignore[attr-defined]
+            "no_axis": raised(mesh.get_local_rank),  # type: ignore[attr-defined]
+            "unknown_slice": raised(lambda: mesh["tq"]),
+            "contains": ("dp" in mesh, "tq" in mesh, raised(lambda: list(mesh))),  # type: ignore[call-overload]
             "slice": (mesh["dp"].mesh_dim_names, mesh["dp", "sp"].mesh.tolist()),
             "errors": {name: error_text(mesh, name) for name in OTHERS},
             "grammar": [
@@ -54,6 +68,7 @@ def use_habits() -> dict[str, Any]:
             "created": dist.get_pg_count() - created,
             "unknown": raises_unknown(mesh),
             "copied": hasattr(copy.copy(mesh), "layout"),
+            "report": raised(lambda: (mesh.close(), mesh.groups_report())),  # last, as it closes
         }
 
 
@@ -65,9 +80,17 @@ def test_names_of_device_mesh_and_absent_axes() -> None:
         assert found["grammar"] == [True] * 6
         assert found["absent"] == [rank]
         assert found["size"] == (1, 2, 0)
-        for name in ("group", "shared", "beside", "seed", "unknown", "copied"):
+        for name in ("group", "mesh_dim", "shared", "beside", "seed", "unknown", "copied"):
             assert found[name], name
         assert found["created"] == 0
+        assert found["local_rank"] == rank // 2
+        assert found["no_axis"].startswith(
+            "SpecError: mesh.get_local_rank() names no axis of dp sp"
+        )
+        assert found["unknown_slice"].startswith("UnknownAxisError: mesh.device_mesh('tq')")
+        assert found["contains"][:2] == (True, False)
+        assert found["contains"][2].startswith("TypeError")
+        assert found["report"].startswith("MeshkitError: mesh.groups_report(): the mesh is closed")
         errors = found["errors"]
         for name, counterpart in COUNTERPARTS.items():
             assert counterpart in errors[name]

@@ -54,6 +54,16 @@ def typed(fix: str, name: str) -> str:
         ({"tp": 0}, Layout(dp=8, tp=1)),
         ({"dp": None, "tp": 2}, Layout(dp=4, tp=2)),
         ({"tp": "2"}, Layout(dp=4, tp=2)),
+        ({"tp_size": "2"}, Layout(dp=4, tp=2)),
+        ({"dp": "-1", "tp": 2}, Layout(dp=4, tp=2)),
+        ({"dp": "auto", "tp": 2}, Layout(dp=4, tp=2)),
+        ({"tp": 2, "sequence_parallel": True}, Layout(dp=4, tp=2)),  # a switch of Megatron
+        ({"tp": 2, "mesh_dim_names": ("dp", "tp")}, Layout(dp=4, tp=2)),
+        ({"tp": 2, "config": None}, Layout(dp=4, tp=2)),
+        ({"tp": 2, "verbose": True}, Layout(dp=4, tp=2)),
+        ({"tp": 2, "global_batch_size": 64}, Layout(dp=4, tp=2)),
+        ({"fsdp": 8}, Layout(fsdp=8)),  # no sp, whose ranks share samples
+        ({"hsdp": 4, "tp": 2}, Layout(hsdp=4, tp=2)),
         ({"tp": -1}, Layout(dp=1, tp=8)),
         ({"sp": 2, "tp": 4, "order": "tp"}, Layout(tp=4, sp=2)),
         ({"tp": 2, "order": "dp sp tp"}, Layout(dp=4, tp=2)),
@@ -85,6 +95,15 @@ def test_no_fix_adds_an_axis_or_infers_a_size(sizes: dict[str, Any]) -> None:
             {"global_batch": 16},
             "build_mesh(dp=1), then mesh.batch(global_batch=16, micro_batch=1).",
         ),
+        (
+            {"global_batch_size": 16, "batch_size": 2},
+            "build_mesh(dp=1), then mesh.batch(global_batch=16, micro_batch=2).",
+        ),
+        (
+            {"gradient_accumulation_steps": 2},
+            "build_mesh(dp=1), then mesh.batch(accumulation_steps=2, micro_batch=1).",
+        ),
+        ({"verbose": True}, "meshkit.init(verbose=True), then build_mesh(dp=1)."),
     ],
 )
 def test_an_option_of_another_call_is_no_axis(option: dict[str, Any], line: str) -> None:
@@ -108,6 +127,12 @@ def test_the_arguments_of_device_mesh_are_translated(
     error = error_of(lambda: meshkit.build_mesh(*args, **options))
     assert eval(typed(error.fix_text, "build_mesh"), {"build_mesh": build}) == layout
     assert (f"device={args[0]!r}" in error.fix_text) == isinstance(args[0], str)
+
+
+@pytest.mark.parametrize("names", [("dp",), ("dp", "dp"), ("dp", "sp", "tp")])
+def test_names_that_do_not_fit_the_shape_are_not_translated(names: tuple[str, ...]) -> None:
+    error = error_of(lambda: meshkit.build_mesh("cpu", (4, 2), mesh_dim_names=names))
+    assert error.fix_text == "for example build_mesh(dp=4, tp=2)."
 
 
 def test_a_mapping_takes_any_name_in_the_order_written() -> None:

@@ -6,7 +6,7 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 
 from ...core.call import drop_none
 from ...core.data.batch import BatchPlan
-from ...core.data.batch_names import COUNTERPARTS, foreign_name_error
+from ...core.data.batch_names import foreign_name_error
 from ...core.data.batch_solver import solve_batch
 from ...core.data.data_axes import (
     data_choices,
@@ -18,6 +18,7 @@ from ...core.errors import BatchError, Change, Fix, SpecError, join_fixes
 from ...core.grid.axis_names import resolve_axes
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
+from ...core.grid.option_names import BATCH_NAMES
 from ...core.grid.roles import unknown_axes
 from .numbers import read_count
 
@@ -34,7 +35,7 @@ def add_batch(parser: ArgumentParser) -> None:
     for name, help in HELP.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, metavar="N", help=help)
-    for name in COUNTERPARTS:
+    for name in BATCH_NAMES:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=read_count, help=SUPPRESS)
     help = 'the axes that divide the samples (default: by their names, for example "dp ep")'
@@ -56,7 +57,7 @@ def read_batch(layout: Layout, args: Namespace, data: Axes | None) -> BatchPlan 
     The data axes are those of ``--data``; if they are None, the roles of the axes give them.
     """
     given = drop_none(**{name: getattr(args, name) for name in HELP})
-    if foreign := drop_none(**{name: getattr(args, name, None) for name in COUNTERPARTS}):
+    if foreign := drop_none(**{name: getattr(args, name, None) for name in BATCH_NAMES}):
         raise foreign_name_error(foreign, given)
     if not given:
         return None

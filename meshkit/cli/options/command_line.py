@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...core.call import drop_none
-from ...core.data.batch_names import COUNTERPARTS
 from ...core.errors import SpecError
+from ...core.grid.option_names import BATCH_NAMES
 from ...core.text import format_sizes
 from ...core.validate import divisors
 from .grid import read_axis_sizes
@@ -18,7 +18,7 @@ from .numbers import INTEGER
 
 OPTIONS = (  # in the order in which they are quoted
     *("world_size", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
-    *COUNTERPARTS,
+    *BATCH_NAMES,
     "data_axes",
     *("groups", "seq", "seed", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
     *("bytes", "iters", "warm_up", "alone", "device", "timeout", "n", "plot", "svg", "to", "json"),

@@ -13,27 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import BatchError, Change
+from ..grid.option_names import BATCH_NAMES
 
-COUNTERPARTS = {
-    **dict.fromkeys(
-        ("global_batch_size", "train_batch_size", "total_batch_size", "train_global_batch_size"),
-        "global_batch",
-    ),
-    **dict.fromkeys(
-        (
-            *("micro_batch_size", "per_device_train_batch_size", "per_device_batch_size"),
-            *("train_micro_batch_size_per_gpu", "local_batch_size", "batch_size"),
-        ),
-        "micro_batch",
-    ),
-    **dict.fromkeys(
-        (
-            *("gradient_accumulation_steps", "grad_accumulation_steps", "grad_accum_steps"),
-            *("accumulate_grad_batches", "gradient_accumulation", "accumulation"),
-        ),
-        "accumulation_steps",
-    ),
-}
 MEANING = {
     "global_batch": "global_batch counts the samples of one optimizer step over all ranks.",
     "micro_batch": "micro_batch counts the samples of one forward and backward of one rank.",
@@ -43,13 +24,13 @@ MEANING = {
 
 def explain_names(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchError | None:
     """Return the error if a size of a batch has the name of another library."""
-    foreign = {name: size for name, size in kwargs.items() if name in COUNTERPARTS}
+    foreign = {name: size for name, size in kwargs.items() if name in BATCH_NAMES}
     return foreign_name_error(foreign, kwargs) if foreign else None
 
 
 def foreign_name_error(foreign: Mapping[str, object], given: Mapping[str, object]) -> BatchError:
     """Return the error for names of other libraries; the fix keeps their values."""
-    names = {name: COUNTERPARTS[name] for name in foreign}
+    names = {name: BATCH_NAMES[name] for name in foreign}
     renamed = {new: foreign[name] for name, new in names.items() if given.get(new) is None}
     summary = ", and ".join(f"{name} is called {new} here" for name, new in names.items())
     meanings = [MEANING[new] for new in dict.fromkeys(names.values())]

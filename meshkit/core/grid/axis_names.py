@@ -27,7 +27,9 @@ Names = str | Iterable["str | Iterable[str]"]  # axes as a caller lists them
 STANDARD = ("pp", "dp", "ep", "cp", "sp", "tp")
 
 # Names of options: an axis of such a name would be a mistake, or could not be passed by keyword.
-INIT_OPTIONS = frozenset({"seed", "device", "init_method", "rank", "world_size", "local_rank"})
+INIT_OPTIONS = frozenset(
+    {"seed", "device", "init_method", "rank", "world_size", "local_rank", "verbose"}
+)
 BATCH_OPTIONS = frozenset({"global_batch", "micro_batch", "accumulation_steps"})
 RESERVED = frozenset(
     {

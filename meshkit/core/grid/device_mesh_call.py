@@ -27,11 +27,13 @@ def explain_device_mesh_call(
     shapes = [value for value in (*args, kwargs.get("mesh_shape")) if _is_shape(value)]
     shape = tuple(shapes[0]) if shapes else ()  # type: ignore[arg-type]
     names = parse_axes(kwargs.get("mesh_dim_names") or EXAMPLES.get(len(shape), ()))
+    is_complete = len({*names}) == len(names) == len(shape)
+    sizes = dict(zip(names, shape, strict=True)) if is_complete else {}
     others = {name: value for name, value in kwargs.items() if name not in FOREIGN}
     return SpecError(
         "these are the arguments of torch's init_device_mesh.",
         "build_mesh takes the size of each axis by its name, and the device is that of the job.",
-        fix=_translate(device, dict(zip(names, shape, strict=False)), others),
+        fix=_translate(device, sizes, others),
     )
 
 

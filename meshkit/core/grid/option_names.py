@@ -5,6 +5,7 @@
     build_mesh(dp=8, seed=42)            seed is an option of meshkit.init
     build_mesh(dp=4, global_batch=64)    global_batch is a size of mesh.batch
     build_mesh(dp_size=4, tp_size=2)     the axes are dp and tp
+    build_mesh(dp=4, batch_size=8)       batch_size is micro_batch, a size of mesh.batch
 """
 
 from __future__ import annotations
@@ -27,7 +28,32 @@ AXES_BY_WORD = {
     **dict.fromkeys(("sequence", "seq", "ulysses", "sp"), "sp"),
     **dict.fromkeys(("expert", "experts", "expert_model", "ep"), "ep"),
 }
-OTHER_NAMES = {"timeouts": "timeout", "axis_order": "order", "dim_order": "order"}
+BATCH_NAMES = {  # sizes of a batch in other libraries
+    **dict.fromkeys(
+        ("global_batch_size", "train_batch_size", "total_batch_size", "train_global_batch_size"),
+        "global_batch",
+    ),
+    **dict.fromkeys(
+        (
+            *("micro_batch_size", "per_device_train_batch_size", "per_device_batch_size"),
+            *("train_micro_batch_size_per_gpu", "local_batch_size", "batch_size"),
+        ),
+        "micro_batch",
+    ),
+    **dict.fromkeys(
+        (
+            *("gradient_accumulation_steps", "grad_accumulation_steps", "grad_accum_steps"),
+            *("accumulate_grad_batches", "gradient_accumulation", "accumulation"),
+        ),
+        "accumulation_steps",
+    ),
+}
+OTHER_NAMES = {
+    **BATCH_NAMES,
+    "timeouts": "timeout",
+    "axis_order": "order",
+    "dim_order": "order",
+}
 
 
 def standard_axis(name: str) -> str | None:
@@ -51,12 +77,15 @@ def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
     moved = [name for name in sizes if name in INIT_OPTIONS or name in BATCH_OPTIONS]
     if not renamed and not moved:
         return
-    lines = [f"{name} is an option of {_owner(name)}, not an axis." for name in moved]
-    lines += [f"{name} is called {new} here." for name, new in renamed.items()]
+    given = {**{new: sizes[name] for name, new in renamed.items()}, **sizes}
+    moved += [new for new in renamed.values() if new in INIT_OPTIONS | BATCH_OPTIONS]
+    lines = [f"{name} is called {new} here." for name, new in renamed.items()]
+    lines += [f"{name} is an option of {_owner(name)}, not an axis." for name in moved]
     changes: dict[str, object] = dict.fromkeys((*moved, *renamed))
-    changes |= {new: sizes[name] for name, new in renamed.items() if new not in sizes}
-    init = {name: sizes[name] for name in moved if name in INIT_OPTIONS}
-    batch = {name: sizes[name] for name in moved if name in BATCH_OPTIONS}
+    stay = [new for new in renamed.values() if new not in moved and new not in sizes]
+    changes |= {new: _intended_size(given[new]) if new in STANDARD else given[new] for new in stay}
+    init = {name: given[name] for name in moved if name in INIT_OPTIONS}
+    batch = {name: given[name] for name in moved if name in BATCH_OPTIONS}
     first = f"{Call('meshkit.init', kwargs=init)}, then " if init else ""
     then = f", then {Call('mesh.batch', kwargs=_complete(batch))}" if batch else ""
     fix = (first, Change(**changes), f"{then}.")
@@ -89,6 +118,23 @@ def _other_name(name: str) -> str | None:
         return standard_axis(name)
     close = difflib.get_close_matches(name, sorted(RESERVED), n=1, cutoff=0.8)
     return standard_axis(name) or (close[0] if close else None)
+
+
+def _intended_size(size: object) -> object:
+    """Return the size that a text or a float stands for; None for a switch, which is no size."""
+    return None if size is None or isinstance(size, bool) else guess_size(size)
+
+
+def guess_size(size: object) -> int:
+    """Return 4 for ``"4"`` and 4.0, and -1 for ``"-1"`` and ``"auto"``.
+
+    Other values give 1, which switches the axis off.
+    """
+    try:
+        number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = -1 if size == "auto" else 0
+    return number if number == -1 else max(number, 1)
 
 
 def _owner(name: str) -> str:

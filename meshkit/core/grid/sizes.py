@@ -21,7 +21,8 @@ from .nested_experts import (
     divide_data_axis,
     use_divided,
 )
-from .option_names import check_options
+from .option_names import check_options, guess_size
+from .roles import axis_role
 
 Order = str | Iterable[str] | None
 
@@ -51,22 +52,16 @@ def _parse_size(name: str, sizes: Mapping[str, object]) -> int:
         return number
     text = str(size) if number is not None else f"{size!r}, {article(type(size).__name__)}"
     left_out = size is None and len(sizes) > 1
+    fix: Fix = (Change(**{name: None if left_out else guess_size(size)}), ".")
+    if axis_role(name) == "unknown" and not isinstance(size, int | float | str):
+        fix = (Change(**{name: None}), f", if {name} is no axis.")  # probably an option
     raise SpecError(
         f"the size of {name} is {text}.",
         "A size is an int of 1 or more, or -1.",
         "1 switches an axis off, and -1 infers one size from the number of ranks.",
-        fix=(Change(**{name: None if left_out else _guess_size(size)}), "."),
+        fix=fix,
         sizes=dict(sizes),
     )
-
-
-def _guess_size(size: object) -> int:
-    """Return 4 for ``"4"`` and 4.0; for other values 1, which switches the axis off."""
-    try:
-        number = 0 if isinstance(size, bool) else int(float(size))  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        number = 0
-    return max(number, 1)
 
 
 def check_one_inferred(sizes: Mapping[str, int], given: Collection[str] | None = None) -> None:
@@ -221,7 +216,7 @@ def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
 def _no_position_error(sizes: Mapping[str, int], num_ranks: int | None) -> SpecError:
     """Return the error for the first axis without a position in the standard order."""
     unknown = [name for name in sizes if name not in STANDARD]
-    suggestions = {name: closest_axis(name, STANDARD) for name in unknown}
+    suggestions = {name: _axis_of_equal_role(name) for name in unknown}
     renamed = {new: sizes[name] for name, new in suggestions.items() if new and new not in sizes}
     name, change = unknown[0], Change(**dict.fromkeys(unknown), **renamed)
     position = _order_fix(sizes, " ".join(sizes), num_ranks)
@@ -238,6 +233,13 @@ def _no_position_error(sizes: Mapping[str, int], num_ranks: int | None) -> SpecE
         axes=STANDARD,
         suggestion=suggestions[name],
     )
+
+
+def _axis_of_equal_role(name: str) -> str | None:
+    """Return the standard axis that a name is close to, unless the name has another role."""
+    axis = closest_axis(name, STANDARD)
+    roles = ("unknown", axis_role(axis)) if axis else ()
+    return axis if axis_role(name) in roles else None
 
 
 def _order_fix(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from ...core.call import format_value
 from ...core.errors import Change, LaunchError, SpecError
 from ...core.text import count_noun
+from ..error_file import report_uncaught_error
 from ..launchers.detect import detect
 from ..launchers.program import program_arguments
 from ..launchers.world import World
@@ -33,6 +34,7 @@ def explain_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> S
 
 def check_no_launcher(fn: Callable[..., object]) -> None:
     """Check that this process is not already one rank of several."""
+    report_uncaught_error()
     world: World | None = None
     with suppress(LaunchError):  # malformed variables are no launcher of several ranks
         world = detect(os.environ)
@@ -50,6 +52,11 @@ def check_no_launcher(fn: Callable[..., object]) -> None:
 
 def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> None:
     """Check that ``fn(*args)`` is a valid call. A function may expect a rank before ``args``."""
+    if not callable(fn):
+        called = "spawn calls it on each rank, so pass the function itself, without brackets."
+        raise SpecError(f"fn is {fn!r}, no function.", called, fix="spawn(fn, world_size).")
+    if isinstance(args, str) or not isinstance(args, Sequence):
+        raise SpecError(f"args is {args!r}, no tuple.", fix=(Change(args=(args,)), "."))
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # a builtin without a signature
@@ -57,13 +64,15 @@ def check_arguments_fit(fn: Callable[..., object], args: Sequence[object]) -> No
     if _binds(signature, args):
         return
     name = format_value(fn, "fn")
+    first = next(iter(signature.parameters), "")
     if not _binds(signature, (0, *args)):
+        no_rank = "spawn passes no rank: meshkit.detect() has the rank and the world_size."
         raise SpecError(
             f"{name} does not take the {count_noun(len(args), 'argument')} of args.",
             f"Its parameters are {', '.join(signature.parameters) or 'none'}.",
+            *([no_rank] if "rank" in first else []),
             fix=f"spawn({name}, world_size, args) with a tuple of arguments that fits them.",
         )
-    first = next(iter(signature.parameters))
     raise SpecError(
         f"{name} takes one argument more than args has: {first}.",
         "torch.multiprocessing.spawn passes the rank first; meshkit.spawn passes args alone.",

@@ -14,6 +14,7 @@ from ...core.data.epoch import SampleOrder
 from ...core.data.micro_batch import MicroBatch, micro_batches
 from ...core.data.sampler_state import VERSION, State, parse_count, read_position, read_state
 from ...core.errors import BatchError, Change
+from ...launch.torch_internals import iterate_unsplit
 from .double_batching import check_not_batched_again
 
 Sample = TypeVar("Sample")
@@ -28,7 +29,8 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
 
     Every rank and every worker reads the whole stream and drops the samples of others. The dataset
     must therefore yield the same samples in the same order everywhere, and must not split itself by
-    rank or worker. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
+    rank. A dataset that splits itself by ``get_worker_info`` finds one worker, so it yields all its
+    samples. Worker ``w`` of ``W`` yields the micro batches ``w, w + W, ...``, and the
     DataLoader restores the exact order. Samples at the end that do not fill a global batch are
     dropped. A rank holds its share of one step at most. Local.
 
@@ -80,7 +82,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
         check_not_batched_again(self)
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        stream = islice(self._dataset, self._begin, None)
+        stream = islice(iterate_unsplit(self._dataset), self._begin, None)
         yielded = 0  # micro batches of this rank, over all workers
         for step in count():
             of_rank = self.micro_batches(step)

@@ -108,6 +108,20 @@ def test_calls_written_for_torch_are_translated() -> None:
     )
 
 
+def expects_rank_and_world_size(rank: int, world_size: int) -> None:
+    raise AssertionError((rank, world_size))
+
+
+def test_arguments_that_are_no_call_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshkit.launch.spawn.spawn._start", None)  # nothing is started
+    assert "meshkit.detect() has the rank" in error_of_spawn(expects_rank_and_world_size, 2)
+    text = error_of_spawn(os.getpid(), 2)  # the function was called
+    assert "no function." in text
+    assert "pass the function itself" in text
+    assert "Fix: spawn(rank_plus, 2, (5,))." in error_of_spawn(rank_plus, 2, 5)
+    assert "Fix: spawn(rank_plus, 2, ('a',))." in error_of_spawn(rank_plus, 2, "a")
+
+
 def spawn_again() -> str:
     return error_of_spawn(os.getpid, 2)
 

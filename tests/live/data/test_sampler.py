@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    default_collate,
+    get_worker_info,
+)
 
 import meshkit
 from meshkit import BatchError, BatchPlan, CoordinateError
@@ -35,6 +41,15 @@ class Counting(IterableDataset[int]):
         yield from range(self.length)
 
 
+class SplitByWorker(Counting):
+    """The same stream as torch's documentation writes it: each worker yields its own samples."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from range(first, self.length, step)
+
+
 def stream(length: int, data_index: int = 0) -> MicroBatchStream[int]:
     plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=2, uneven=True)
     return MicroBatchStream(Counting(length), plan, data_index, 0)
@@ -43,6 +58,19 @@ def stream(length: int, data_index: int = 0) -> MicroBatchStream[int]:
 def order_of(own_sampler: MicroBatchSampler, epoch: int) -> list[list[int]]:
     own_sampler.set_epoch(epoch)
     return [*own_sampler]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_that_splits_itself_by_worker_loses_no_sample(num_workers: int) -> None:
+    plan = BatchPlan.solve(dp=2, global_batch=6, micro_batch=3)
+    read = []
+    for data_index in range(2):
+        own = MicroBatchStream(SplitByWorker(24), plan, data_index, 0)
+        loader = DataLoader(own, batch_size=None, collate_fn=list, num_workers=num_workers)
+        batches = [*loader]
+        assert batches == [*MicroBatchStream(Counting(24), plan, data_index, 0)]
+        read += [sample for batch in batches for sample in batch]
+    assert sorted(read) == [*range(24)]
 
 
 def test_each_pass_is_the_next_epoch() -> None:
