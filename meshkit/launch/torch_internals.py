@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -81,13 +81,9 @@ def _as_only_worker() -> Iterator[None]:
     """Let ``torch.utils.data.get_worker_info`` return worker 0 of 1 in a worker."""
     info = worker._worker_info
     if info is not None:
-        fields: dict[str, Any] = {
-            "id": 0,
-            "num_workers": 1,
-            "seed": info.seed,
-            "dataset": info.dataset,
-        }
-        worker._worker_info = worker.WorkerInfo(**fields)
+        worker._worker_info = worker.WorkerInfo(
+            id=0, num_workers=1, seed=info.seed, dataset=info.dataset
+        )
     try:
         yield
     finally:

@@ -26,6 +26,7 @@ def test_one_rank_prints_the_message_and_the_summary_shows_it(tmp_path: Path) ->
     by_ranks, _, summary = output.partition("\n====")
     assert by_ranks.count(f"SpecError: {TEXT}") == 3
     assert by_ranks.count("  Fix: start 8 ranks") == 1
+    assert by_ranks.count('train.py", line 2, in <module>') == 1  # one traceback
     assert by_ranks.count(f"{TEXT} Rank ") == 2
     assert "prints the fix." in by_ranks
     assert "sizes.py" not in output  # no frame of meshkit below the public function

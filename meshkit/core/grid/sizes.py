@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from ..call import Call
 from ..errors import CALL, Change, Fix, SpecError, join_fixes
@@ -204,7 +204,7 @@ def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = Fals
 
 def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the axes of an order. Megatron's names all its axes, also those without a size."""
-    if isinstance(order, Iterable):
+    if isinstance(order, Iterable) and not isinstance(order, Set):  # a set has no order
         names = parse_axes(order)
         is_megatron = isinstance(order, str) and "-" in order
         absent = STANDARD_AXES - sizes.keys() - {"dp"} if is_megatron else ()

@@ -28,6 +28,7 @@ from ...core.topology.topology import Topology
 from ...core.version import VERSION
 from ...launch.agreement.consensus import commit
 from ...launch.agreement.proposal import Proposal
+from ...launch.brief_error import print_repeated_errors_in_one_line
 from ...launch.current_job import Job, current_job
 from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
@@ -202,6 +203,7 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
         first = announce_failure(world, error.quote(call))
         if world.launcher != SPAWN.name:  # spawn collects the errors of its ranks
             error.printed_by = first
+            print_repeated_errors_in_one_line()
         raise
 
 

@@ -73,6 +73,11 @@ def test_an_order_that_differs_from_the_sizes_raises_an_error(
     assert f"  {evidence}\n" in str(caught.value)
 
 
+def test_a_set_is_no_order_as_its_order_differs_between_processes() -> None:
+    with pytest.raises(SpecError, match=r"order is .*, a set"):
+        order_axes({"tp": 2, "dp": 4}, {"dp", "tp"})
+
+
 def test_an_illegal_name_in_the_order_raises_an_error() -> None:
     with pytest.raises(SpecError, match="'_x' cannot be the name"):
         order_axes({"tp": 2}, "dp _x tp")
