@@ -51,13 +51,6 @@ def test_requested_groups() -> None:
     assert GroupPlan.of(layout, ["dp", "pp dp tp"]).axis_sets == GroupPlan.of(layout).axis_sets
 
 
-def test_an_absent_standard_axis_needs_a_group_of_one_unless_a_step_creates_it() -> None:
-    assert GroupPlan.of(Layout(dp=4, sp=2)).needs_group_of_one
-    assert not GroupPlan.of(Layout(dp=4, sp=2, tp=1)).needs_group_of_one  # that of tp
-    assert not GroupPlan.of(Layout(dp=1)).needs_group_of_one  # that of the whole mesh
-    assert not GroupPlan.of(Layout(pp=2, dp=2, ep=2, cp=2, sp=2, tp=2)).needs_group_of_one
-
-
 @pytest.mark.parametrize("groups", [["dp xp"], [("dp", "xp")], ["dp", "xp"]])
 def test_an_unknown_axis_raises_an_error(groups: list[str]) -> None:
     with pytest.raises(UnknownAxisError) as caught:

@@ -12,7 +12,7 @@ import meshkit
 from meshkit.core.call import Call
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.torch_internals import timeout_of
-from meshkit.live.groups.create import GroupTimeouts
+from meshkit.live.groups.create import GroupOptions, GroupTimeouts, _list_requests
 from tests.live.faults import fail_new_group
 from tests.live.membership import all_reduce_members
 
@@ -131,3 +131,20 @@ def test_torch_counts_equally_many_groups_after_one_rank_failed_at_the_last() ->
         assert (calls, last) == (3, ([rank],))
         assert count == results[0][3]
         assert len(members) == 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "needed"),
+    [
+        (meshkit.Layout(dp=4, sp=2), True),
+        (meshkit.Layout(dp=4, sp=2, tp=1), False),  # the group of tp is one rank
+        (meshkit.Layout(dp=1), False),  # that of the whole mesh is
+        (meshkit.Layout(pp=2, dp=2, ep=2, cp=2, sp=2, tp=2), False),  # no axis is absent
+    ],
+)
+def test_absent_standard_axes_need_a_group_of_one_rank_unless_there_is_one(
+    layout: meshkit.Layout, needed: bool
+) -> None:
+    options = GroupOptions(None, GroupTimeouts(None))
+    requests = _list_requests(GroupPlan.of(layout), options, "gloo")
+    assert ("meshkit rank" in [request.description for request in requests]) == needed
