@@ -25,7 +25,6 @@ from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
 from .error_file import ERROR_FILE, report_uncaught_error
-from .joining import JOINING, SecondThreadError, second_thread_error
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -46,6 +45,8 @@ from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeo
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
+# The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
+JOINING: dict[str, World] = {}
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
 FAILURE = "a rank could not create the default process group; no rank has one."
 
@@ -223,8 +224,10 @@ def join(
     return job
 
 
-def _second_thread_error(world: World, other: World) -> SecondThreadError:
+def _second_thread_error(world: World, other: World) -> LaunchError:
     """Return the error of a thread that may not join, and report it to the other ranks."""
+    from .joining import second_thread_error
+
     error = second_thread_error(world, other)
     if other.rank != world.rank:  # the other thread waits for this rank
         proposal = Proposal("init", {}, DISAGREEMENT)

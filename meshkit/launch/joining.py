@@ -1,12 +1,9 @@
-"""Let one thread of a process join the job at a time: torch has one default group per process."""
+"""The error of a second thread that joins: torch has one default group per process."""
 
 from __future__ import annotations
 
 from ..core.errors import LaunchError
 from .launchers.world import World
-
-# The world of the thread that joins, under one key: dict.setdefault is atomic. It empties again.
-JOINING: dict[str, World] = {}
 
 
 class SecondThreadError(LaunchError):

@@ -29,7 +29,6 @@ from ..store.rank_lease import (
 from ..store.torchrun_attempt import COUNT
 from .mpi import MPI_LAUNCHERS, address_by_mpi
 from .open_store import PROBE_INTERVAL, open_store
-from .slow_names import warning_of_slow_names
 
 
 def rendezvous(
@@ -42,6 +41,10 @@ def rendezvous(
     together have the same generation without communication. A rank retries if it has reached the
     store of an earlier group, or of a start of the job that was given up.
     """
+    if world.rank != 0 or address(world)[0] is None:  # no TCP store
+        return _rendezvous(proposal, world, deadline, phases)
+    from .slow_names import warning_of_slow_names
+
     with warning_of_slow_names(world):
         return _rendezvous(proposal, world, deadline, phases)
 
