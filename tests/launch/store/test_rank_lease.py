@@ -12,11 +12,12 @@ import pytest
 import torch.distributed as dist
 
 from meshkit.launch.store.check_in import ProcessIdentity
-from meshkit.launch.store.keys import GENERATION, JOIN_ROUND, REQUEST
+from meshkit.launch.store.keys import DECISION, GENERATION, JOIN_ROUND
 from meshkit.launch.store.rank_lease import (
     LeaseHolder,
     RankTakenError,
     acquire_rank,
+    end_abandoned,
     is_generation_over,
     last_seen,
     read_lease_holders,
@@ -82,20 +83,21 @@ def test_a_generation_is_over_when_another_process_replaces_its_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "generation", "expected"),
+    ("host", "decided", "ended"),
     [
-        (socket.gethostname(), 1, 2),  # it has exited
-        ("another-host", 1, 1),  # not known here whether it runs
-        (socket.gethostname(), 2, 1),  # a later process of that rank has exited
+        (socket.gethostname(), False, True),  # it has exited
+        ("another-host", False, False),  # not known here whether it runs
+        (socket.gethostname(), True, False),  # the ranks had decided before
     ],
 )
 def test_a_start_is_abandoned_only_if_its_first_process_is_known_to_have_exited(
-    host: str, generation: int, expected: int
+    host: str, decided: bool, ended: bool
 ) -> None:
     base = dist.HashStore()
     namespace = LeaseHolder.current().start.rpartition(" ")[0]
-    first = LeaseHolder(ProcessIdentity(host, 1), f"{namespace} 12345678901", "c", generation)
-    base.set("meshkit/lease/1", json.dumps(asdict(first)))
-    request = json.dumps(["digest", 1, "check-in", host])
-    dist.PrefixStore(JOIN_ROUND.format(1), base).set(REQUEST, request)
-    assert acquire_rank(base, 0) == expected
+    first = LeaseHolder(ProcessIdentity(host, 1), f"{namespace} 12345678901", "c", 1)
+    if decided:
+        dist.PrefixStore(JOIN_ROUND.format(1), base).set(DECISION, "all")
+    store = dist.PrefixStore(GENERATION.format(1), base)
+    end_abandoned(store, 1, json.dumps(asdict(first)))
+    assert is_generation_over(store) == ended
