@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
-from meshkit.core.report.hang import RankStatus
 
 import meshkit
+from meshkit.core.report.hang_error import RankStatus
 from meshkit.launch.current_job import Job
 from meshkit.launch.store.check_in import ProcessIdentity
 from meshkit.launch.store.keys import GENERATION
