@@ -78,11 +78,14 @@ def sums(move: Move, cut: Cut) -> list[Step]:
 
 
 def least_sums(stages: Stages) -> list[Step]:
-    """Return the reductions of a move on as few elements as possible."""
+    """Return the reductions of a move on as few elements as possible.
+
+    Ranks that hold copies may each reduce another part, so the scatter is on the slices.
+    """
     move = stages.move
     reduced = move.axes_of("+", "/")
     size = math.prod(dict(move.axes)[axis] for axis in reduced)
-    scatter = collective_steps.Collective("reduce_scatter", reduced, size, stages.reduced)
+    scatter = collective_steps.Collective("reduce_scatter", reduced, size, stages.sliced)
     return [*sums(move, stages.gatherable), *([scatter] if reduced else [])]
 
 

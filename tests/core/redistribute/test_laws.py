@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshkit import SequencePlan
@@ -224,6 +224,9 @@ def test_a_rank_receives_exactly_what_it_does_not_hold(case: Case) -> None:
 
 
 @given(cases(uneven=True) | cases())
+@example(  # ranks of sp reduce different rows
+    Case("b/dp s +pp *sp -> b/dp/pp/sp s", {"dp": 2, "pp": 2, "sp": 2}, {"b": 8, "s": 1})
+)
 @law
 def test_no_plan_receives_less_than_the_bound(case: Case) -> None:
     move = case.move
