@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..core.arrays import Ints
 from ..core.call import Call, drop_none, public
-from ..core.grid.device_mesh_call import explain_device_mesh_call
+from ..core.grid.foreign_names import explain_device_mesh_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
 from ..core.grid.sizes import STANDARD_AXES, read_sizes
 from ..core.topology.topology import Topology

@@ -11,8 +11,7 @@ import pytest
 
 import meshkit
 from meshkit import BatchPlan, Layout, SpecError, factor_world
-from meshkit.core.grid.device_mesh_call import explain_device_mesh_call
-from meshkit.core.grid.option_names import standard_axis
+from meshkit.core.grid.foreign_names import explain_device_mesh_call, standard_axis
 from meshkit.core.grid.roles import axis_role
 from tests.messages.snapshot import error_of
 

@@ -16,9 +16,9 @@ from ...core.data.data_axes import (
 )
 from ...core.errors import BatchError, Change, Fix, SpecError, join_fixes
 from ...core.grid.axis_names import resolve_axes
+from ...core.grid.foreign_names import BATCH_NAMES
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.grid.option_names import BATCH_NAMES
 from ...core.grid.roles import unknown_axes
 from .numbers import read_count
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ...core.call import drop_none
 from ...core.errors import SpecError
-from ...core.grid.option_names import BATCH_NAMES
+from ...core.grid.foreign_names import BATCH_NAMES
 from ...core.text import format_sizes
 from ...core.validate import divisors
 from .grid import read_axis_sizes

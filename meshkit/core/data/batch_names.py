@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import BatchError, Change
-from ..grid.option_names import BATCH_NAMES
+from ..grid.foreign_names import BATCH_NAMES
 
 MEANING = {
     "global_batch": "global_batch counts the samples of one optimizer step over all ranks.",

@@ -27,7 +27,7 @@ from ..validate import (
     parse_integer,
 )
 from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
-from .option_names import check_view_names
+from .foreign_names import check_view_names
 from .rank_positions import RankPositions, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes, merge_sizes
 from .strides import AxisStrides, Strides, group_start, indices, offsets, shift_position

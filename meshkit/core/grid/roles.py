@@ -95,7 +95,7 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
     return tuple(sorted(axes, key=STANDARD.index)) if {*axes} <= {*STANDARD} else axes
 
 
-# Of the standard axes, those over which gradients are averaged: of dense layers, and of experts.
+# The standard axes over which gradients are averaged: for dense layers, and for experts.
 STANDARD_GRADIENT_AXES = (
     gradient_axes(dict.fromkeys(STANDARD, 1)),
     gradient_axes(dict.fromkeys(STANDARD, 1), experts=True),

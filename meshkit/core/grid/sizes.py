@@ -15,13 +15,13 @@ from ..errors import CALL, Change, Fix, SpecError, join_fixes
 from ..text import article, count_noun, format_sizes
 from ..validate import parse_integer
 from .axis_names import STANDARD, check_names, closest_axis, parse_axes
+from .foreign_names import check_options, guess_size
 from .nested_experts import (
     dense_mesh_and_view,
     describe_divided,
     divide_data_axis,
     use_divided,
 )
-from .option_names import check_options, guess_size
 from .roles import axis_role
 
 Order = str | Iterable[str] | None

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from .collective_steps import Route
 from .cut import Coordinate
 from .move import Move
 from .plan import Plan
 from .stages import Stages, least_sums
+from .steps.collective import Route
 
 
 def least_received(move: Move, coordinate: Coordinate) -> Any:  # noqa: ANN401  # also arrays

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from . import collective_steps, local_steps
 from .cut import Cut
 from .digits import Digit, Digits
 from .move import local_shape
 from .stages import COPIES, Stages, keep_on_one, reorders, result_order, source_order, sums
-from .step import Step
+from .steps import collective, local
+from .steps.step import Step
 
 
 class DigitSteps:
@@ -23,7 +23,7 @@ class DigitSteps:
         owned = digits.owners(self.move.source)
         dims = [digits.of_dim(dim) for dim in source_order(self.move)]
         self.state = [digit for group in dims for digit in group if digit not in owned]
-        self.steps: list[Step] = [local_steps.Arrange(digits.sizes(self.state))]
+        self.steps: list[Step] = [local.Arrange(digits.sizes(self.state))]
 
     def run(self) -> list[Step]:
         """Return all steps."""
@@ -50,7 +50,7 @@ class DigitSteps:
 
     def _permute(self, new: list[Digit]) -> None:
         if new != self.state:
-            self.steps.append(local_steps.Arrange(None, tuple(map(self.state.index, new))))
+            self.steps.append(local.Arrange(None, tuple(map(self.state.index, new))))
         self.state = new
 
     def _slice(self, axes: tuple[str, ...]) -> None:
@@ -61,7 +61,7 @@ class DigitSteps:
             self._owned(self.stages.sliced, axes),
         )
         factors = tuple((self.state.index(digit), owners[digit]) for digit in owned)
-        self.steps.append(local_steps.TakeDigits(factors, len(self.state), axes))
+        self.steps.append(local.TakeDigits(factors, len(self.state), axes))
         self.state = [digit for digit in self.state if digit not in owned]
 
     def _reduce_scatter(self, axes: tuple[str, ...]) -> None:
@@ -72,7 +72,7 @@ class DigitSteps:
         self._move_to_front(owned)
         self.state = self.state[len(owned) :]
         size, shape = self._size(axes), self.digits.sizes(self.state)
-        self.steps.append(collective_steps.Collective("reduce_scatter", axes, size, cut, shape))
+        self.steps.append(collective.Collective("reduce_scatter", axes, size, cut, shape))
 
     def _all_gather(self, axes: tuple[str, ...]) -> None:
         if not axes:
@@ -80,7 +80,7 @@ class DigitSteps:
         cut = self.stages.gatherable
         self.state = [*self._owned(cut, axes), *self.state]
         size, shape = self._size(axes), self.digits.sizes(self.state)
-        self.steps.append(collective_steps.Collective("all_gather", axes, size, cut, shape))
+        self.steps.append(collective.Collective("all_gather", axes, size, cut, shape))
 
     def _fill(self, axes: tuple[str, ...]) -> None:
         if not axes:
@@ -89,7 +89,7 @@ class DigitSteps:
         owners, owned = self.digits.owners(cut), self._owned(cut, axes)
         self.state = [*owned, *self.state]
         factors, shape = tuple(owners[digit] for digit in owned), self.digits.sizes(self.state)
-        self.steps.append(local_steps.FillDigits(factors, shape, axes))
+        self.steps.append(local.FillDigits(factors, shape, axes))
 
     def _exchange(self) -> None:
         """Append the all_to_all between the two divisions in the middle, unless they are equal."""
@@ -110,7 +110,7 @@ class DigitSteps:
         self._move_to_front(cut)
         self.state = [*joined, *self.state[len(cut) :]]
         shape = digits.sizes(self.state)
-        self.steps.append(collective_steps.Exchange(axes, source, target, shape, to, from_))
+        self.steps.append(collective.Exchange(axes, source, target, shape, to, from_))
 
     def _finish(self) -> None:
         """Append the changes of shape that give the result."""
@@ -120,13 +120,13 @@ class DigitSteps:
         if zigzags:
             every = [d for dim in range(len(move.sizes)) for d in self.digits.of_dim(dim)]
             self._permute([digit for digit in every if digit not in owned])
-            self.steps += [local_steps.SplitDims(cut), *zigzags]
-            self.steps.append(local_steps.OrderDims(cut, result_order(move)))
+            self.steps += [local.SplitDims(cut), *zigzags]
+            self.steps.append(local.OrderDims(cut, result_order(move)))
         else:
             dims = [self.digits.of_dim(dim) for dim in result_order(move)]
             self._permute([digit for group in dims for digit in group if digit not in owned])
         sizes = [size // cut.count(dim) for dim, size in enumerate(move.sizes)]
-        self.steps.append(local_steps.Arrange(local_shape(move.right_entries, sizes)))
+        self.steps.append(local.Arrange(local_shape(move.right_entries, sizes)))
 
     def _size(self, axes: Iterable[str]) -> int:
         return math.prod(self.digits.axes[axis] for axis in axes)
@@ -137,12 +137,12 @@ def _merge(sequence: Sequence[Step]) -> list[Step]:
     result: list[Step] = []
     for step in sequence:
         last = result[-1] if result else None
-        if isinstance(step, local_steps.Arrange) and isinstance(last, local_steps.Arrange):
+        if isinstance(step, local.Arrange) and isinstance(last, local.Arrange):
             if last.order is None and step.shape is not None:
                 result[-1] = step
                 continue
             if last.order is None:
-                result[-1] = local_steps.Arrange(last.shape, step.order)
+                result[-1] = local.Arrange(last.shape, step.order)
                 continue
         result.append(step)
     return result

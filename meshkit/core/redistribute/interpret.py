@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.sequence import SequencePlan
-from . import ops
 from .cut import Cut
 from .move import Entries, Move, local_shape
 from .pattern import AxisType
 from .plan import Plan
+from .steps import ops
 
 Array = NDArray[Any]
 Parts = list[Array]  # the local tensor of each rank over the named axes, the last axis fastest

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from . import collective_steps, local_steps
 from .cut import Coordinate
 from .digit_steps import DigitSteps
 from .digits import Digits, find_digits, is_same_overlap
 from .move import Move
 from .region_steps import region_steps
 from .stages import Stages, first_steps
-from .step import Step
+from .steps import collective, local
+from .steps.step import Step
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,12 @@ class Plan:
 
 def communicates(step: Step) -> bool:
     """Return whether a step is a collective."""
-    return isinstance(
-        step, collective_steps.Collective | collective_steps.Exchange | collective_steps.Route
-    )
+    return isinstance(step, collective.Collective | collective.Exchange | collective.Route)
 
 
 def uses_regions(plan: Plan) -> bool:
     """Return whether the shapes of a plan depend on the coordinate, or on more than its digits."""
-    regions = (
-        collective_steps.Route
-        | local_steps.SplitDims
-        | local_steps.TakeRegion
-        | local_steps.FillRegion
-    )
+    regions = collective.Route | local.SplitDims | local.TakeRegion | local.FillRegion
     return any(isinstance(step, regions) for step in plan.steps)
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 
-from . import collective_steps, local_steps
 from .cut import Cut
 from .stages import COPIES, Stages, keep_on_one, reorders, result_order, sums
-from .step import Step
+from .steps import collective, local
+from .steps.step import Step
 
 
 def region_steps(stages: Stages) -> list[Step]:
     """Return the steps for any sizes: routes of regions, and the sums before or after them."""
     move, types = stages.move, stages.move.type_of
-    result: list[Step] = [local_steps.SplitDims(move.source)]
+    result: list[Step] = [local.SplitDims(move.source)]
     sizes = dict(move.axes)
     reduced = move.axes_of("+", "/")
     if reduced:
         count = math.prod(sizes[axis] for axis in reduced)
-        result.append(collective_steps.Route(reduced, move.source, stages.reduced, summed=count))
+        result.append(collective.Route(reduced, move.source, stages.reduced, summed=count))
     senders = tuple((axis, types[axis][0].holder) for axis in move.axes_of("@", "/@"))
     receivers = tuple((axis, types[axis][1].holder) for axis in move.axes_of("/@", "@"))
     moved = {*_changed(stages.reduced, stages.fillable), *(axis for axis, _ in senders)}
@@ -26,18 +26,18 @@ def region_steps(stages: Stages) -> list[Step]:
     source, target = stages.reduced, stages.fillable
     route: list[Step] = []
     if axes:
-        route = [collective_steps.Route(axes, source, target, senders, receivers)]
+        route = [collective.Route(axes, source, target, senders, receivers)]
     elif source != target:
-        route = [local_steps.TakeRegion(source, target, move.axes_of(COPIES, "/"))]
+        route = [local.TakeRegion(source, target, move.axes_of(COPIES, "/"))]
     first = _least_elements(source) <= _least_elements(target)
     reductions = sums(move, source if first else target)
     result += [*reductions, *route] if first else [*route, *reductions]
     result += keep_on_one(move)
     if filled := move.axes_of("/", "+"):
-        result.append(local_steps.FillRegion(target, move.target, filled))
+        result.append(local.FillRegion(target, move.target, filled))
     result += reorders(move, back=True)
-    order = local_steps.OrderDims(move.target, result_order(move))
-    return [*result, order, local_steps.JoinDims(move.target, move.right_entries)]
+    order = local.OrderDims(move.target, result_order(move))
+    return [*result, order, local.JoinDims(move.target, move.right_entries)]
 
 
 def _changed(source: Cut, target: Cut) -> list[str]:

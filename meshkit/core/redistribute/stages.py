@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from . import collective_steps, local_steps
 from .cut import Cut, append_axes
 from .move import Move
-from .step import Step
+from .steps import collective, local
+from .steps.step import Step
 
 COPIES = "*=?"
 
@@ -41,13 +41,13 @@ class Stages:
 def first_steps(move: Move) -> list[Step]:
     """Return the reorders of whole sequences before the other steps."""
     zigzags = reorders(move, back=False)
-    return [local_steps.SplitDims(move.source), *zigzags] if zigzags else []
+    return [local.SplitDims(move.source), *zigzags] if zigzags else []
 
 
 def reorders(move: Move, *, back: bool) -> list[Step]:
     """Return the reorders into the order of zigzag plans, or back into the own order of a dim."""
     zigzags = [zigzag for zigzag in move.zigzags if zigzag.whole_first != back]
-    return [local_steps.Reorder((), zigzag.dim, zigzag.parts, back) for zigzag in zigzags]
+    return [local.Reorder((), zigzag.dim, zigzag.parts, back) for zigzag in zigzags]
 
 
 def result_order(move: Move) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ def sums(move: Move, cut: Cut) -> list[Step]:
         sides = {"reduce": 1, "broadcast": 0}
         root = tuple((axis, types[axis][sides[kind]].holder) for axis in axes if kind in sides)
         if axes:
-            result.append(collective_steps.Collective(kind, axes, size, cut, root=root))  # type: ignore[arg-type]
+            result.append(collective.Collective(kind, axes, size, cut, root=root))  # type: ignore[arg-type]
     return result
 
 
@@ -85,7 +85,7 @@ def least_sums(stages: Stages) -> list[Step]:
     move = stages.move
     reduced = move.axes_of("+", "/")
     size = math.prod(dict(move.axes)[axis] for axis in reduced)
-    scatter = collective_steps.Collective("reduce_scatter", reduced, size, stages.sliced)
+    scatter = collective.Collective("reduce_scatter", reduced, size, stages.sliced)
     return [*sums(move, stages.gatherable), *([scatter] if reduced else [])]
 
 
@@ -95,4 +95,4 @@ def keep_on_one(move: Move) -> list[Step]:
     starts = [(axis, types[axis][0].holder) for axis in move.axes_of(COPIES + "@", "+")]
     ends = [(axis, types[axis][1].holder) for axis in move.axes_of(COPIES + "+", "@")]
     holders = tuple(sorted([*starts, *ends], key=lambda pair: list(types).index(pair[0])))
-    return [local_steps.Keep(tuple(axis for axis, _ in holders), holders)] if holders else []
+    return [local.Keep(tuple(axis for axis, _ in holders), holders)] if holders else []

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.redistribute import ops
+from ...core.redistribute.steps import ops
 
 # torch 2.13 names the first two; older versions have the others
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

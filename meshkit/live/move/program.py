@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...core.redistribute import ops
 from ...core.redistribute.plan import Plan
+from ...core.redistribute.steps import ops
 from ..guard.current import in_collective, is_tracked
 from . import operations
 from .operations import Arrange, Communication, FlatCollective, Size, Sizes, SymbolicSize

@@ -13,7 +13,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshkit import SequencePlan
-from meshkit.core.redistribute import ops
 from meshkit.core.redistribute.cost import least_received
 from meshkit.core.redistribute.interpret import (
     Array,
@@ -26,6 +25,7 @@ from meshkit.core.redistribute.interpret import (
 from meshkit.core.redistribute.move import Move, make_move
 from meshkit.core.redistribute.pattern import parse_pattern
 from meshkit.core.redistribute.plan import plan_move
+from meshkit.core.redistribute.steps import ops
 from meshkit.core.redistribute.views import CommonAxes, find_common_axes
 from tests.core.redistribute.moves import Case, axis_sizes, cases, side_texts, sides
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..cut import Coordinate, Cut, Region, num_elements, overlap, slices_within
+from ..digits import AxisDigit
 from . import ops
-from .cut import Coordinate, Cut, Region, num_elements, overlap, slices_within
-from .digits import AxisDigit
 from .step import Holders, Step, group_rank, is_held
 
 

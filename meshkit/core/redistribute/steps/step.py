@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from ..cut import Coordinate
 from . import ops
-from .cut import Coordinate
 
 Holders = tuple[tuple[str, int], ...]  # axis, and the coordinate that holds the tensor
 

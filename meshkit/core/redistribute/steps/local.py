@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..cut import Coordinate, Cut, slices_within
+from ..digits import AxisDigit
+from ..move import Entries, local_shape
 from . import ops
-from .cut import Coordinate, Cut, slices_within
-from .digits import AxisDigit
-from .move import Entries, local_shape
 from .step import Holders, Step, is_held
 
 

@@ -1,4 +1,4 @@
-"""Names that are taken for axes by mistake: options of other calls, and other names of an axis.
+"""Names and arguments of other calls and libraries, and the line to type in place of them.
 
 ::
 
@@ -6,17 +6,18 @@
     build_mesh(dp=4, global_batch=64)    global_batch is a size of mesh.batch
     build_mesh(dp_size=4, tp_size=2)     the axes are dp and tp
     build_mesh(dp=4, batch_size=8)       batch_size is micro_batch, a size of mesh.batch
+    build_mesh("cuda", (4, 2), ...)      these are the arguments of init_device_mesh
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..call import Call
-from ..errors import Change, SpecError
-from .axis_names import BATCH_OPTIONS, INIT_OPTIONS, RESERVED, STANDARD
+from ..errors import Change, Fix, SpecError
+from .axis_names import BATCH_OPTIONS, INIT_OPTIONS, RESERVED, STANDARD, parse_axes
 from .roles import axis_role
 
 SUFFIX = re.compile(r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$")
@@ -54,6 +55,9 @@ OTHER_NAMES = {
     "axis_order": "order",
     "dim_order": "order",
 }
+DEVICE_MESH_NAMES = {"device_type", "mesh_shape", "mesh_dim_names", "backend_override"}
+# axes for a shape without names
+EXAMPLES = {1: ("dp",), 2: ("dp", "tp"), 3: ("pp", "dp", "tp")}
 
 
 def standard_axis(name: str) -> str | None:
@@ -146,3 +150,39 @@ def _complete(batch: Mapping[str, object]) -> dict[str, object]:
     if len(batch) > 1:
         return dict(batch)
     return {**batch, "accumulation_steps" if "micro_batch" in batch else "micro_batch": 1}
+
+
+def explain_device_mesh_call(
+    args: Sequence[object], kwargs: Mapping[str, object]
+) -> SpecError | None:
+    """Return the error if the arguments are those of ``init_device_mesh``."""
+    device = args[0] if args and isinstance(args[0], str) else kwargs.get("device_type")
+    if len(args) < 2 and device is None and not DEVICE_MESH_NAMES & kwargs.keys():
+        return None
+    shapes = [value for value in (*args, kwargs.get("mesh_shape")) if _is_shape(value)]
+    shape = tuple(shapes[0]) if shapes else ()  # type: ignore[arg-type]
+    names = parse_axes(kwargs.get("mesh_dim_names") or EXAMPLES.get(len(shape), ()))
+    is_complete = len({*names}) == len(names) == len(shape)
+    sizes = dict(zip(names, shape, strict=True)) if is_complete else {}
+    others = {name: value for name, value in kwargs.items() if name not in DEVICE_MESH_NAMES}
+    return SpecError(
+        "these are the arguments of torch's init_device_mesh.",
+        "build_mesh takes the size of each axis by its name, and the device is that of the job.",
+        fix=_translate(device, sizes, others),
+    )
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+
+
+def _translate(device: object, sizes: Mapping[str, object], others: dict[str, object]) -> Fix:
+    """Return the calls of init and build_mesh with the same device, names and sizes."""
+    if not sizes:
+        return "for example build_mesh(dp=4, tp=2)."
+    first = f"{Call('meshkit.init', kwargs={'device': device})}, then " if device else ""
+    if not sizes.keys() <= {*STANDARD}:
+        return f"{first}{Call('build_mesh', (dict(sizes),), others)}."
+    if [*sizes] != sorted(sizes, key=STANDARD.index):
+        others = {**others, "order": " ".join(sizes)}
+    return f"{first}{Call('build_mesh', kwargs={**sizes, **others})}."
