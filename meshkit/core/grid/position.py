@@ -8,7 +8,7 @@ from ..arrays import Ints
 from ..call import public
 from .group_rank import group_rank
 from .layout import Layout
-from .roles import data_axes
+from .roles import data_axes, unknown_axes, unknown_role_error
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,16 @@ class Position:
 
         Ranks of equal index share samples. ``mesh.batch(data=)`` may say otherwise, so a plan has
         its own ``data_index``.
+
+        Raises:
+            SpecError: if an axis longer than 1 has an unknown role.
         """
-        return (
-            group_rank(self.layout, self.rank, axes)
-            if (axes := data_axes(self.layout.sizes))
-            else 0
-        )
+        sizes = self.layout.sizes
+        if unknown_axes(sizes):
+            fix = "the data_index of mesh.batch(..., data=...), instead of this one."
+            raise unknown_role_error(sizes, fix)
+        axes = data_axes(sizes)
+        return group_rank(self.layout, self.rank, axes) if axes else 0
 
     @public("position.size")
     def size(self, *axes: str) -> int:

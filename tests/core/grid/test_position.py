@@ -8,7 +8,7 @@ import pickle
 import pytest
 from hypothesis import given, settings
 
-from meshkit import CoordinateError, Layout, UnknownAxisError
+from meshkit import CoordinateError, Layout, SpecError, UnknownAxisError
 from meshkit.core.grid.position import Position
 from meshkit.testing.strategies import layouts
 
@@ -41,3 +41,8 @@ def test_errors_quote_the_call() -> None:
         position.group_rank("dp")
     with pytest.raises(UnknownAxisError, match="there is no axis"):
         position.size("tpp")
+
+
+def test_the_data_index_is_refused_if_an_axis_may_divide_the_samples() -> None:
+    with pytest.raises(SpecError, match="whether ranks along rows share samples"):
+        _ = Position(Layout({"dp": 2, "rows": 4}), 5).data_index

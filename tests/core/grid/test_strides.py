@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshkit import Layout, UnknownAxisError
+from meshkit import Layout
 from meshkit.core.grid.strides import (
     BLOCK,
     group_start,
@@ -15,37 +15,6 @@ from meshkit.core.grid.strides import (
 )
 
 AXES = (("pp", 2, 12), ("dp", 3, 4), ("sp", 1, 4), ("tp", 4, 1))
-
-
-@pytest.mark.parametrize(
-    ("axes", "strides"),
-    [
-        ((), ((24, 1),)),
-        (("pp", "dp", "sp", "tp"), ((24, 1),)),
-        (("pp", "dp"), ((6, 4),)),
-        (("pp", "sp", "dp"), ((6, 4),)),
-        (("dp", "pp"), ((3, 4), (2, 12))),
-        (("pp", "tp"), ((2, 12), (4, 1))),
-        (("sp",), ()),
-    ],
-)
-def test_strides_have_as_few_steps_as_possible(
-    axes: tuple[str, ...], strides: tuple[tuple[int, int], ...]
-) -> None:
-    assert Layout(pp=2, dp=3, sp=1, tp=4).strides(*axes) == strides
-
-
-def test_a_view_with_equal_groups_has_equal_strides() -> None:
-    dense = Layout(pp=2, dp=4, cp=2, tp=2, ranks=range(8, 40))
-    sparse = dense.view(pp=2, efsdp=4, ep=4)
-    assert dense.strides("cp", "tp") == sparse.strides("ep") == ((4, 1),)
-    assert dense.strides("dp") == sparse.strides("efsdp") == ((4, 4),)
-    assert dense.strides("dp", "cp") != sparse.strides("efsdp")
-
-
-def test_an_unknown_axis_raises_an_error() -> None:
-    with pytest.raises(UnknownAxisError, match=r"layout\.strides"):
-        Layout(dp=2).strides("tq")
 
 
 def test_positions_of_a_group() -> None:
