@@ -2,11 +2,10 @@
 
 Transformers 5.23 creates a DeviceMesh and groups of its own unless a model gets one.
 ``from_pretrained(device_mesh=...)`` overwrites its argument. This adapter passes a view of the mesh
-with the four axis names of Transformers. Its groups exist already, except one of a single rank::
+with the four axis names of Transformers. Its groups exist already::
 
     mesh   dp=2 tp=2
     view   pp=1 dp_replicate=1 fsdp=2 tp=2
-             └───────┴─ one group of a single rank, the only one created
 
 cp belongs to torch's ``context_parallel``, which divides the attention. The data axis next to it
 holds its ranks, too, so that gradients are averaged over both.
@@ -49,8 +48,7 @@ def distribute(
     """Split a model of Transformers over a mesh; each rank keeps its part.
 
     Collective over the world. First load the whole model on every rank, with equal weights. The
-    function creates a view of the mesh, which shares the groups of the mesh; for axes of one rank
-    it creates one group of one rank. FSDP2 averages gradients over ``fsdp`` and ``dp_replicate`` in
+    function creates a view of the mesh, which shares the groups of the mesh. FSDP2 averages gradients over ``fsdp`` and ``dp_replicate`` in
     ``backward``. The axes of the mesh may nest in any order. If Transformers raises, the view is
     closed, and the model stays as Transformers left it.
 

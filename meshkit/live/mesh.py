@@ -219,7 +219,8 @@ class Mesh:
 
         All DeviceMeshes of a mesh are slices of one root, so that ``fully_shard`` over
         ``device_mesh("(dp sp)")`` and ``parallelize_module`` over ``device_mesh("tp")`` combine in
-        one model. (Below torch 2.13, slice one result: ``device_mesh("(dp sp) tp")["tp"]``.)
+        one model. Below torch 2.13, and for dims out of nesting order, slice one result instead:
+        ``device_mesh("(dp sp) tp")["tp"]``.
 
         Args:
             pattern: ``"(dp sp) tp"`` gives a mesh of two dimensions, ``dp_sp`` and ``tp``: the

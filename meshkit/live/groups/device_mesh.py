@@ -3,11 +3,12 @@
 ``DeviceMesh.from_group`` checks only the number of groups. Here each group must hold exactly the
 ranks of the layout, in that order, before torch receives it. All DeviceMeshes of one mesh are
 slices of one root over all its ranks: FSDP2 and tensor parallelism of one model need one root.
+Several dims out of nesting order are a root of their own: torch refuses to slice such a slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from ...core.grid.axis_names import Names
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
 from ...core.grid.pattern import parse_axis_pattern
+from ...core.grid.strides import Strides
 from ...launch.torch_internals import can_slice, slice_device_mesh
 from .mesh_groups import MeshGroups
 
@@ -35,15 +37,21 @@ def device_mesh(
     groups = [group_of(*part) for part in parts]
     for part, group in zip(parts, groups, strict=True):
         check_members(part, group, layout.peers(mesh.rank, *part))
-    if not can_slice():
+    dims = {"_".join(part): layout.strides(*part) for part in parts}
+    if not can_slice() or not (len(parts) == 1 or _is_descending(dims.values())):
         return _make_root(layout, mesh.rank, parts, groups, device_type)
     if mesh.root is None:
         whole = groups if parts == single else [group_of(*part) for part in single]
         mesh.root = _make_root(layout, mesh.rank, single, whole, device_type)
     if parts == single:
         return mesh.root
-    dims = {"_".join(part): layout.strides(*part) for part in parts}
     return slice_device_mesh(mesh.root, dims, groups)
+
+
+def _is_descending(dims: Iterable[Strides]) -> bool:
+    """Return whether the dims nest in their order, without which torch slices no mesh again."""
+    strides = [stride for steps in dims for _, stride in steps]
+    return strides == sorted(strides, reverse=True)
 
 
 def _make_root(

@@ -43,6 +43,20 @@ def test_patterns_give_names_ranks_and_groups_that_agree() -> None:
     assert found["(pp dp sp tp)"] == (("pp_dp_sp_tp",), [*range(8)], [[*range(8)]])
 
 
+def slice_twice() -> list[Any]:
+    """Return slices of DeviceMeshes that list their dims in and out of nesting order."""
+    with meshkit.build_mesh(pp=1, dp=2, tp=2, order="pp tp dp", groups=["dp tp"]) as mesh:
+        made = [mesh.device_mesh(pattern) for pattern in ("tp pp dp", "dp pp tp", "(dp tp)")]
+        return [made[0]["tp", "dp"].mesh.tolist(), made[1]["dp", "tp"].mesh.tolist()] + [
+            made[2].mesh.tolist()
+        ]
+
+
+def test_a_device_mesh_can_be_sliced_whatever_the_order_of_its_dims() -> None:
+    for found in meshkit.spawn(slice_twice, 4, timeout=60):
+        assert found == [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [0, 2, 1, 3]]
+
+
 def request_patterns(patterns: list[str]) -> list[str]:
     outcomes = []
     with meshkit.build_mesh(dp=2, sp=2) as mesh:
