@@ -48,9 +48,10 @@ def distribute(
     """Split a model of Transformers over a mesh; each rank keeps its part.
 
     Collective over the world. First load the whole model on every rank, with equal weights. The
-    function creates a view of the mesh, which shares the groups of the mesh. FSDP2 averages gradients over ``fsdp`` and ``dp_replicate`` in
-    ``backward``. The axes of the mesh may nest in any order. If Transformers raises, the view is
-    closed, and the model stays as Transformers left it.
+    function creates a view of the mesh, which shares the groups of the mesh. FSDP2 averages
+    gradients over ``fsdp`` and ``dp_replicate`` in ``backward``. The axes of the mesh may nest in
+    any order. If Transformers raises, the view is closed, and the model stays as Transformers left
+    it.
 
     With cp, run the model inside torch's ``context_parallel(mesh.device_mesh("cp"), ...)``. The
     loss of a rank is then the mean over its own tokens.

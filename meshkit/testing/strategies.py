@@ -47,8 +47,8 @@ def sizes(  # noqa: D417  # hypothesis passes draw
 
     Example:
         >>> from hypothesis import find
-        >>> find(sizes(), lambda sizes: len(sizes) == 2)
-        {'pp': 1, 'dp': 1}
+        >>> find(sizes(max_axes=1), lambda sizes: sizes.get("dp", 1) > 1)
+        {'dp': 2}
     """
     names = draw(st.lists(axis_names(), min_size=1, max_size=max_axes, unique=True))
     limit, numbers = max_ranks, []

@@ -47,9 +47,8 @@ def slice_twice() -> list[Any]:
     """Return slices of DeviceMeshes that list their dims in and out of nesting order."""
     with meshkit.build_mesh(pp=1, dp=2, tp=2, order="pp tp dp", groups=["dp tp"]) as mesh:
         made = [mesh.device_mesh(pattern) for pattern in ("tp pp dp", "dp pp tp", "(dp tp)")]
-        return [made[0]["tp", "dp"].mesh.tolist(), made[1]["dp", "tp"].mesh.tolist()] + [
-            made[2].mesh.tolist()
-        ]
+        slices = [made[0]["tp", "dp"], made[1]["dp", "tp"], made[2]]
+        return [sliced.mesh.tolist() for sliced in slices]
 
 
 def test_a_device_mesh_can_be_sliced_whatever_the_order_of_its_dims() -> None:

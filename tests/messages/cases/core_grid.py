@@ -12,6 +12,7 @@ from meshkit import (
 from meshkit.core.grid.axis_names import resolve_axes
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.core.grid.pattern import parse_axis_pattern
+from meshkit.core.grid.position import Position
 from meshkit.core.grid.sizes import merge_sizes, view_sizes
 from tests.messages.snapshot import unique
 
@@ -133,5 +134,9 @@ CASES = unique(
     ("an axis of another library", lambda: factor_world(8, dp=4, tensor_parallel=2)),
     ("a mapping out of the standard order", lambda: factor_world(8, {"tp": 2, "dp": 4})),
     ("a size that is None", lambda: factor_world(8, dp=None, tp=2)),
+    (
+        "the data index of a mesh with an axis of unknown role",
+        lambda: Position(Layout({"dp": 2, "rows": 4}), 5).data_index,
+    ),
     ("a layout of 33 axes", lambda: Layout(**{f"a{i}": 1 for i in range(33)})),
 )
