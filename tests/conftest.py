@@ -22,7 +22,14 @@ preload("tests.preloaded")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Their tests mostly wait for processes, so they start first.
+WAITING = ("tests/scenarios", "tests/launch", "tests/examples", "tests/live")
 NUM_SLOW = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files whose tests wait first, so that no worker waits alone at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 import meshkit
 from meshkit.launch.log import log_line
-from tests.launchers.checks import clean_environ
 
 
 class Lines(logging.Handler):
@@ -46,23 +45,24 @@ def test_rank_0_logs_the_job_and_the_mesh_once() -> None:
     assert second == []
 
 
+def stderr_of_a_mesh(level: str, verbose: bool) -> str:
+    """Return the lines on stderr of a job that is logged, or not, and joined anew."""
+    os.environ.pop("MESHKIT_LOG", None)
+    if level:
+        os.environ["MESHKIT_LOG"] = level
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        meshkit.init(verbose=verbose)
+        meshkit.build_mesh(dp=1).close()
+        meshkit.shutdown()
+    return stderr.getvalue()
+
+
 @pytest.mark.parametrize(
-    ("code", "level", "lines"),
-    [
-        ("meshkit.init(verbose=True)", "", 2),
-        ("meshkit.init()", "info", 2),
-        ("meshkit.init()", "", 0),
-    ],
+    ("verbose", "level", "lines"), [(True, "", 2), (False, "info", 2), (False, "", 0)]
 )
-def test_the_log_is_off_unless_it_is_requested(code: str, level: str, lines: int) -> None:
-    program = f"import meshkit; {code}; meshkit.build_mesh(dp=1); meshkit.shutdown()"
-    environ = clean_environ(**{"MESHKIT_LOG": level} if level else {})
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    shown = [line for line in done.stderr.splitlines() if line.startswith("meshkit: ")]
-    assert len(shown) == lines
+def test_the_log_is_off_unless_it_is_requested(verbose: bool, level: str, lines: int) -> None:
+    (stderr,) = meshkit.spawn(stderr_of_a_mesh, 1, (level, verbose), timeout=60)
+    assert len([line for line in stderr.splitlines() if line.startswith("meshkit: ")]) == lines
 
 
 def test_an_unknown_level_warns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,15 @@ from tests.launchers.checks import PYTHON, check_records, clean_environ, require
 SIZES = {"dp": 2, "sp": 2, "tp": 1}
 OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np"]
 MPICH = ["mpiexec.mpich", "-n"]
-LAUNCHERS = [
-    pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi"),
-    pytest.param("hydra", MPICH, "mpich", id="mpich"),
+OPEN_MPI_CASE = ("openmpi", OPEN_MPI, "openmpi-bin")
+MPICH_CASE = ("hydra", MPICH, "mpich")
+MPICH_SLOW = [
+    pytest.param(*OPEN_MPI_CASE, id="openmpi"),
+    pytest.param(*MPICH_CASE, id="mpich", marks=pytest.mark.slow),
 ]
-LAUNCHERS_ONE_SLOW = [
-    pytest.param("openmpi", OPEN_MPI, "openmpi-bin", id="openmpi", marks=pytest.mark.slow),
-    LAUNCHERS[1],
+OPEN_MPI_SLOW = [
+    pytest.param(*OPEN_MPI_CASE, id="openmpi", marks=pytest.mark.slow),
+    pytest.param(*MPICH_CASE, id="mpich"),
 ]
 # Hides the number of ranks on the node, as if there were several nodes.
 HIDE_NODE = ["env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE", "-u", "MPI_LOCALNRANKS"]
@@ -44,7 +46,7 @@ def abi_variables(name: str, folder: Path) -> dict[str, str]:
     return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}
 
 
-@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
+@pytest.mark.parametrize(("name", "command", "package"), MPICH_SLOW)
 def test_rank_0_broadcasts_its_address(
     name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
@@ -66,7 +68,7 @@ def test_rank_0_broadcasts_its_address(
     assert endpoint == tuple(address[:2])
 
 
-@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS)
+@pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
 def test_one_node_needs_neither_mpi4py_nor_an_address(
     name: str, command: list[str], package: str, tmp_path: Path
 ) -> None:
@@ -94,7 +96,7 @@ def test_one_node_needs_neither_mpi4py_nor_an_address(
     assert [*tmp_path.glob("meshkit-*/*")] == []  # the last rank removes the file
 
 
-@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS_ONE_SLOW)
+@pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
 @pytest.mark.parametrize("store", ["MASTER_ADDR", pytest.param("file", marks=pytest.mark.slow)])
 def test_without_mpi4py(
     name: str, command: list[str], package: str, store: str, tmp_path: Path
@@ -116,7 +118,7 @@ def test_without_mpi4py(
     check_records(records, sizes, name)
 
 
-@pytest.mark.parametrize(("name", "command", "package"), LAUNCHERS_ONE_SLOW)
+@pytest.mark.parametrize(("name", "command", "package"), OPEN_MPI_SLOW)
 def test_an_unknown_address_of_rank_0_raises_with_the_ways_to_set_it(
     name: str, command: list[str], package: str
 ) -> None:

@@ -267,6 +267,7 @@ def test_an_invalid_number_of_processes(count: object) -> None:
         meshkit.spawn(os.getpid, count)  # type: ignore[arg-type]
 
 
+OTHER_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SCRIPT = """
 import os, sys, time
 import meshkit
@@ -281,7 +282,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("forked", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHER_SIGNALS)]
+)
 def test_no_rank_outlives_its_parent(tmp_path: Path, number: signal.Signals, forked: bool) -> None:
     script, folder = tmp_path / "script.py", tmp_path / "pids"
     script.write_text(SCRIPT)
