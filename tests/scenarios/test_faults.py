@@ -63,7 +63,8 @@ class Case:
     @property
     def promised(self) -> float:
         """The most seconds from the fault to the last error; see meshkit/live/README.md."""
-        creation = MIN_TIMEOUT.total_seconds() + REPORT_GRACE.total_seconds() + STORE_GRACE
+        shortest = max(self.limit, MIN_TIMEOUT.total_seconds())
+        creation = shortest + REPORT_GRACE.total_seconds() + STORE_GRACE
         if self.point == "collective":
             return 1.0 + (GUARD + 4.0 if self.how == "stop" else 0.0)
         waits = self.point in ("before init", "before build")
