@@ -12,7 +12,7 @@ from meshkit.launch.launchers.detect import detect_world
 from meshkit.launch.launchers.table import LAUNCHERS
 from tests.launch.launchers.errors import text_of
 
-# What torchrun (torch 2.13) sets on rank 5 of two nodes with four ranks each.
+# The variables that torchrun (torch 2.13) sets on rank 5 of two nodes with four ranks each.
 TORCHRUN = {
     "LOCAL_RANK": "1",
     "RANK": "5",

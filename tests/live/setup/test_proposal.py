@@ -42,7 +42,7 @@ def list_compared_fields() -> list[str]:
     return ["call", *proposed.before_creation().fields]
 
 
-# What the odd rank passes, or what is altered there, so that one field of its request differs.
+# Options or faults of the odd rank, so that one field of its request differs.
 PASSED: dict[str, dict[str, Any]] = {
     "sizes": {"dp": -1, "sp": 1},
     "ranks": {"ranks": "reversed"},
