@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ..core.arrays import Ints
 from ..core.call import public
 from ..core.data.batch_names import explain_names
-from ..core.errors import MeshkitError
+from ..core.errors import MeshkitError, SpecError
 from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
@@ -410,8 +410,8 @@ class Mesh:
         at ``=`` they are equal. :meth:`checked` finds a wrong one.
 
         Args:
-            x: the local tensor: any dtype, contiguous or not. ``requires_grad`` is equal on all
-                ranks, since the backward is collective too.
+            x: the local tensor, contiguous or not, of a dtype that the backend communicates.
+                ``requires_grad`` is equal on all ranks, since the backward is collective too.
             pattern: the division before and after.
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
             grad_dtype: the dtype in which gradients are summed, needed below float32.
@@ -421,7 +421,8 @@ class Mesh:
                 that is cut in its order.
 
         Returns:
-            The local tensor of the right side. It may share memory with ``x``.
+            The local tensor of the right side. It may share memory with ``x``, so do not change
+            either of them in place.
 
         Raises:
             SpecError: if the pattern is invalid; if a size does not divide or does not fit the
@@ -1122,4 +1123,9 @@ class Mesh:
 
 def _groups_of(mesh: Mesh | None) -> MeshGroups | None:
     """Return the groups of another mesh, or None."""
-    return None if mesh is None else mesh._groups  # noqa: SLF001  # of the same class
+    if mesh is None:
+        return None
+    if not isinstance(mesh, Mesh):
+        fix = "to=mesh.view(...), or another mesh of the same ranks."
+        raise SpecError(f"to is {mesh!r}, not a mesh.", fix=fix)
+    return mesh._groups  # noqa: SLF001  # of the same class

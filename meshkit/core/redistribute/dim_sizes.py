@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ..data.sequence import SequencePlan
 from ..errors import SpecError
 from ..text import count_noun, format_sizes
+from ..validate import parse_integer
 from .cut import Coordinate, Cut
 from .move import Sizes
 from .pattern import DOTS, Dim, Pattern, expand_dots
@@ -28,8 +29,8 @@ def split_sizes(
         if isinstance(size, SequencePlan):
             plans[name] = size
             _check_not_padded(name, size)
-        number = size.length if isinstance(size, SequencePlan) else size
-        if type(number) is not int or number < 0:
+        number = size.length if isinstance(size, SequencePlan) else parse_integer(size)
+        if number is None or number < 0:
             raise SpecError(f"the size of {name} is {size!r}.", fix=f"{name}=4096, for example.")
         numbers[name] = number
     return numbers, plans

@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...core.errors import SpecError
 from ...core.redistribute.steps import ops
+from ...core.text import article
 
 # torch 2.13 names the first two; older versions have the others
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -40,6 +42,13 @@ class SymbolicSize:
     factor: int
     divisor: int
     names: tuple[str, ...]
+
+
+def check_tensor(x: object) -> None:
+    """Check that an argument is a tensor."""
+    if not isinstance(x, Tensor):
+        fix = "torch.as_tensor(x), or another tensor."
+        raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
 
 
 Size = int | SymbolicSize

@@ -19,7 +19,8 @@ from ...core.redistribute.plan import Plan, plan_move, reduces, uses_regions
 from ...launch.torch_internals import mark_constant
 from .autograd import ProgramPair, apply_pair
 from .checked import Check
-from .operations import Sizes
+from .handle import Handle
+from .operations import Sizes, check_tensor
 from .place import Place
 from .program import Program, Unknowns, make_program
 
@@ -89,32 +90,43 @@ class Redistribution:
 
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
+        check_tensor(x)
         sizes = None
         if torch.compiler.is_compiling():
             pair, sizes = self._traced_pair(x)
         else:
-            pair = self.find_pair(x)
-            if self._place.state.is_checked:
-                sizes_of_dims = self._infer(tuple(x.shape))[1]
-                pair = replace(pair, check=Check(self._place, self.pattern, sizes_of_dims))
+            pair = self._find_pair(x)
         if x.requires_grad and torch.is_grad_enabled():
             if torch.compiler.is_compiling() or (pair, x.dtype) not in self._differentiable:
                 self._check_differentiable(pair, x.dtype)
             return apply_pair(x, pair, sizes)
         return pair.run_forward(x, sizes)
 
-    def find_pair(self, x: Tensor) -> ProgramPair:
+    def begin(self, x: Tensor) -> Handle:
+        """Begin the redistribution of a tensor without a gradient. Collective."""
+        check_tensor(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            fix = "mesh.redistribute, which has a gradient, or x.detach()."
+            raise SpecError("the tensor requires a gradient.", fix=fix)
+        return Handle(self._find_pair(x).begin_forward(x))
+
+    def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
         if self._options.op == "avg" and not (x.is_floating_point() or x.is_complex()):
             fix = f'op="sum", or x.float(), since an average of {x.dtype} is no integer.'
             raise SpecError(f"op='avg' of a tensor of {x.dtype}.", fix=fix)
         pair = self._pairs.get(x.shape)
-        return self._bind(tuple(x.shape)) if pair is None else pair
+        if pair is None:
+            pair = self._bind(tuple(x.shape))
+        if self._place.state.is_checked:
+            sizes = self._infer(tuple(x.shape))[1]
+            return replace(pair, check=Check(self._place, self.pattern, sizes))
+        return pair
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
         """Raise if the gradient of the pattern is not determined."""
         if pair.backward is None:
-            check_gradient(self.pattern)
+            check_gradient(self.pattern, self._place.unmarked_axes(self.pattern))
         if self._options.op in ("max", "min"):
             raise SpecError(
                 f"op={self._options.op!r} has no gradient, and the tensor requires one.",
@@ -151,8 +163,7 @@ class Redistribution:
         place, plans = self._place, self._options.plans
         forward = make_move(named, place.sizes, sizes, plans)
         place.check_even(forward)
-        symbols = {kind.symbol for kinds in named.types.values() for kind in kinds}
-        if "?" in symbols:
+        if place.unmarked_axes(self.pattern):
             return plan_move(forward), None
         return plan_move(forward), plan_move(make_move(named.mirror, place.sizes, sizes, plans))
 

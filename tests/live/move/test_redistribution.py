@@ -246,6 +246,21 @@ def check_zigzag(mesh: meshkit.Mesh) -> None:
     assert torch.equal(mesh.redistribute(cut, "b s/dp/tp -> b s", s=plan), tokens)
 
 
+def check_absent_axes(mesh: meshkit.Mesh) -> None:
+    """Check that an absent standard axis has size 1."""
+    x = torch.arange(6.0, dtype=torch.float64).reshape(2, 3).requires_grad_()
+    y = mesh.redistribute(x, "b s/sp @pp:0 =cp -> (s b/pp) *sp *cp")
+    assert torch.equal(y, x.T.flatten())
+    (y * y).sum().backward()
+    assert torch.equal(x.grad, 2 * x.detach())  # type: ignore[arg-type]
+    assert torch.equal(mesh.shift(x, "cp"), x)
+    assert mesh.exchange(x, "ep", [2])[1] == [2]
+    plan = meshkit.SequencePlan(6, 1, "zigzag")
+    assert mesh.redistribute(torch.arange(6), "s -> s/cp", s=plan).tolist() == [*range(6)]
+    with mesh.view(x=4) as flat, mesh.checked():
+        assert mesh.redistribute(torch.ones(4), "s/sp =dp =tp -> s/x *cp", to=flat).tolist() == [1]
+
+
 def check_gradient_of_gradient(mesh: meshkit.Mesh) -> None:
     x = torch.full((2,), 3.0, dtype=torch.float64, requires_grad=True)
     y = mesh.redistribute(x, "s/tp -> s *tp")
@@ -292,6 +307,7 @@ def check_all() -> str:
         check_begin_shift_exchange(mesh)
         check_view(mesh)
         check_zigzag(mesh)
+        check_absent_axes(mesh)
         check_gradient_of_gradient(mesh)
         check_dtensor(mesh)
     return "checked"
