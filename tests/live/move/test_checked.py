@@ -177,8 +177,7 @@ ERRORS = {
     "  Fix: torch.as_tensor(x), or another tensor.",
     "no pattern": MOVE + "['a']): the pattern is ['a'], not a str.\n"
     '  Fix: for example "b s/sp h d -> b s h/sp d".',
-    "no size": MOVE + "'a b -> a/tp b', a=[4]): the size of a is [4].\n"
-    "  Fix: a=4096, for example.",
+    "no size": MOVE + "'a b -> a/tp b', a=[4]): the size of a is [4].\n  Fix: a=4096, for example.",
     "no mesh": MOVE + "'a b -> a/x b', to='x=4'): to is 'x=4', not a mesh.\n"
     "  Fix: to=mesh.view(...), or another mesh of the same ranks.",
     "integers": MOVE + "'a/tp b -> a b *tp', grad_dtype=grad_dtype): grad_dtype is torch.int32, "
