@@ -23,7 +23,7 @@ from ..core.grid.position import Position
 from ..core.text import format_sizes
 from ..launch.startup import Startup
 from ..launch.store.deadline import Time
-from ..launch.torch_internals import mark_constant
+from ..launch.torch_internals import make_constant, mark_constant
 from .groups.mesh_groups import MeshGroups
 from .setup.close import close_mesh
 from .setup.proposal import MeshProposal, open_groups
@@ -438,12 +438,13 @@ class Mesh:
         Example:
             ``q = mesh.redistribute(q, "b s/sp h d -> b s h/sp d")``
         """
-        key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
+        options = pattern, op, grad_dtype, _groups_of(to)
         if torch.compiler.is_compiling():
-            name = self._prepare_move(*key)  # first: it makes the moves
+            values = map(make_constant, sizes.values())
+            name = self._prepare_move(*options, *sizes, *values)  # first: it makes the moves
             traced: Redistribution = getattr(self._moves, name)
             return traced.run(x)
-        return self._moves.find(*key).run(x)
+        return self._moves.find(*options, tuple(sizes.items())).run(x)
 
     @public("mesh.redistribution")
     def redistribution(
@@ -587,9 +588,13 @@ class Mesh:
         return self._moves.checked()
 
     @mark_constant
-    def _prepare_move(self, *key: Any) -> str:  # noqa: ANN401
-        """Return the attribute of the moves that holds a redistribution, for torch.compile."""
-        return self._moves.publish(*key)
+    def _prepare_move(self, *options: Any) -> str:  # noqa: ANN401
+        """Return the attribute of the moves that holds a redistribution, for torch.compile.
+
+        The names of sizes and then their values stand last: torch takes no plan inside a tuple.
+        """
+        names, values = options[4 : 2 + len(options) // 2], options[2 + len(options) // 2 :]
+        return self._moves.publish(*options[:4], tuple(zip(names, values, strict=True)))
 
     @mark_constant
     def _prepare_ring(self, axis: str) -> str:

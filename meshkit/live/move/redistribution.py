@@ -16,7 +16,7 @@ from ...core.redistribute.dim_sizes import expand_to, infer_sizes
 from ...core.redistribute.move import check_gradient, make_move
 from ...core.redistribute.pattern import Pattern
 from ...core.redistribute.plan import Plan, plan_move, reduces, uses_regions
-from ...launch.torch_internals import mark_constant
+from ...launch.torch_internals import make_constant, mark_constant
 from .autograd import ProgramPair, apply_pair
 from .checked import Check
 from .handle import Handle
@@ -125,21 +125,26 @@ class Redistribution:
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
         """Raise if the gradient of the pattern is not determined."""
-        if pair.backward is None:
+        self._check_gradient(pair.backward is not None, pair.backward_reduces, dtype)
+        if pair.backward is not None and not torch.compiler.is_compiling():
+            pair.backward.with_groups()  # a missing group raises here, not in the backward
+            self._differentiable.add((pair, dtype))
+
+    @mark_constant
+    def _check_gradient(self, has_backward: bool, sums: bool, dtype: torch.dtype) -> None:
+        """Raise if there is no gradient, or if it needs another dtype."""
+        if not has_backward:
             check_gradient(self.pattern, self._place.unmarked_axes(self.pattern))
         if self._options.op in ("max", "min"):
             raise SpecError(
                 f"op={self._options.op!r} has no gradient, and the tensor requires one.",
                 fix="x.detach(), for example of the maximum that makes a softmax stable.",
             )
-        if pair.backward_reduces and dtype in HALF_DTYPES and self._options.grad_dtype is None:
+        if sums and dtype in HALF_DTYPES and self._options.grad_dtype is None:
             raise SpecError(
                 f"the backward sums gradients of several ranks in {dtype}.",
                 fix=f"grad_dtype=torch.float32, or grad_dtype={dtype}, which loses bits.",
             )
-        if pair.backward is not None and not torch.compiler.is_compiling():
-            pair.backward.with_groups()  # a missing group raises here, not in the backward
-            self._differentiable.add((pair, dtype))
 
     def _bind(self, shape: tuple[int, ...]) -> ProgramPair:
         """Make the programs for a shape."""
@@ -184,7 +189,7 @@ class Redistribution:
 
     def _traced_pair(self, x: Tensor) -> tuple[ProgramPair, Sizes]:
         """Return the programs of a call that torch traces, and the sizes of its shapes."""
-        name = self._publish(x.dim()) or self._publish_shape(*x.shape)
+        name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
         known: SymbolicPair = getattr(self, name)
         return known.pair, known.sizes(x)
 
@@ -202,7 +207,7 @@ class Redistribution:
         The name is empty if a plan exchanges regions, which depend on the sizes.
         """
         place, given, name = self._place, self._options.sizes, f"_traced_{num_dims}"
-        named = expand_to(place.rewrite(self.pattern), (0,) * num_dims)
+        named = expand_to(place.rewrite(self.pattern), num_dims)
         scale = math.prod(place.sizes[axis] for axis in named.types)
         unknown = [dim.name for dim in named.left.dims if dim.name not in given]
         primes = dict(zip(FIRST_PRIMES, unknown, strict=False))

@@ -416,3 +416,37 @@ def test_torch_compile_traces_forward_and_backward_in_one_graph_for_two_lengths(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["2 16 8 2 8 4 2", "2 32 8 2 16 4 2", "1", "5 1 2 3"]
+
+
+def compare_compiled() -> list[str]:
+    """Return the patterns whose compiled results or gradients differ, for two lengths each."""
+    torch.set_num_threads(1)
+    wrong = []
+    with meshkit.build_mesh(dp=1, tp=2) as mesh, mesh.view(x=2) as flat:
+        plan = meshkit.SequencePlan(8, 2, "zigzag")
+        moves: dict[str, Any] = {
+            "s h @tp:1 -> s h *tp": {},
+            "s h +tp -> s h @tp:1": {},
+            "s h @tp:0 -> s/tp h": {},
+            "s h =tp -> s/x h": {"to": flat},
+            "s h =tp -> s h/tp": {"h": plan},
+        }
+        for pattern, options in moves.items():
+            torch._dynamo.reset()
+            compiled = torch.compile(mesh.redistribute, fullgraph=True, backend="aot_eager")
+            for length in (4, 6):
+                whole = torch.arange(length * 8, dtype=torch.float64).reshape(length, 8)
+                x = (whole * (mesh.rank + 1 if "=" not in pattern else 1)).requires_grad_()
+                results = []
+                for move in (mesh.redistribute, compiled):
+                    y = move(x, pattern, **options)
+                    weights = torch.arange(y.numel(), dtype=torch.float64).reshape(y.shape)
+                    results.append((y, *torch.autograd.grad((y * weights).sum(), x)))
+                if not all(map(torch.equal, *results)):
+                    wrong.append(pattern)
+    return wrong
+
+
+@pytest.mark.slow
+def test_compiled_moves_equal_plain_ones_on_real_ranks() -> None:
+    assert meshkit.spawn(compare_compiled, 2, timeout=300) == [[], []]
