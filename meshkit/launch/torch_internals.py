@@ -61,7 +61,7 @@ def mark_constant(function: Function) -> Function:
     return function
 
 
-def make_constant(value: Any) -> Any:  # noqa: ANN401
+def make_constant(value: object) -> object:
     """Return a value of which torch.compile takes an int as a constant, with a guard.
 
     The length of a range is such a constant. A size that is dynamic becomes one.
