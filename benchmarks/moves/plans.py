@@ -21,7 +21,7 @@ from torch.distributed.tensor._redistribute import _gen_transform_infos_non_cach
 
 from meshkit.core.redistribute.cost import most_needed, most_received
 from meshkit.core.redistribute.move import Move, make_move
-from meshkit.core.redistribute.pattern import parse_pattern
+from meshkit.core.redistribute.pattern import parse_pattern, parse_text
 from meshkit.core.redistribute.plan import plan_move
 
 from ..harness import ITSELF, Goal, Row, compare, single, time_in_turns
@@ -131,7 +131,7 @@ def plan_all(ranks: int) -> None:
 
 def plan_new(text: str, ranks: int) -> None:
     """Plan a move and its gradient, from the text of the pattern."""
-    parse_pattern.cache_clear()
+    parse_text.cache_clear()
     plan_move.cache_clear()
     move = move_of(text, ranks)
     plan_move(move)

@@ -61,6 +61,14 @@ def mark_constant(function: Function) -> Function:
     return function
 
 
+def make_constant(value: object) -> object:
+    """Return a value of which torch.compile takes an int as a constant, with a guard.
+
+    The length of a range is such a constant. A size that is dynamic becomes one.
+    """
+    return len(range(value)) if isinstance(value, int) and value > 0 else value
+
+
 def iterate_unsplit(dataset: Iterable[Sample]) -> Iterator[Sample]:
     """Yield the samples of a dataset as if this were the only worker of a DataLoader.
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ..core.arrays import Ints
 from ..core.call import public
 from ..core.data.batch_names import explain_names
-from ..core.errors import MeshkitError
+from ..core.errors import MeshkitError, SpecError
 from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
@@ -23,7 +23,7 @@ from ..core.grid.position import Position
 from ..core.text import format_sizes
 from ..launch.startup import Startup
 from ..launch.store.deadline import Time
-from ..launch.torch_internals import mark_constant
+from ..launch.torch_internals import make_constant, mark_constant
 from .groups.mesh_groups import MeshGroups
 from .setup.close import close_mesh
 from .setup.proposal import MeshProposal, open_groups
@@ -410,8 +410,8 @@ class Mesh:
         at ``=`` they are equal. :meth:`checked` finds a wrong one.
 
         Args:
-            x: the local tensor: any dtype, contiguous or not. ``requires_grad`` is equal on all
-                ranks, since the backward is collective too.
+            x: the local tensor, contiguous or not, of a dtype that the backend communicates.
+                ``requires_grad`` is equal on all ranks, since the backward is collective too.
             pattern: the division before and after.
             op: the reduction of ``+``: ``"sum"``, ``"avg"``, ``"max"`` or ``"min"``.
             grad_dtype: the dtype in which gradients are summed, needed below float32.
@@ -421,7 +421,8 @@ class Mesh:
                 that is cut in its order.
 
         Returns:
-            The local tensor of the right side. It may share memory with ``x``.
+            The local tensor of the right side. It may share memory with ``x``, so do not change
+            either of them in place.
 
         Raises:
             SpecError: if the pattern is invalid; if a size does not divide or does not fit the
@@ -437,12 +438,13 @@ class Mesh:
         Example:
             ``q = mesh.redistribute(q, "b s/sp h d -> b s h/sp d")``
         """
-        key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
+        options = pattern, op, grad_dtype, _groups_of(to)
         if torch.compiler.is_compiling():
-            name = self._prepare_move(*key)  # first: it makes the moves
+            values = map(make_constant, sizes.values())
+            name = self._prepare_move(*options, *sizes, *values)  # first: it makes the moves
             traced: Redistribution = getattr(self._moves, name)
             return traced.run(x)
-        return self._moves.find(*key).run(x)
+        return self._moves.find(*options, tuple(sizes.items())).run(x)
 
     @public("mesh.redistribution")
     def redistribution(
@@ -586,9 +588,13 @@ class Mesh:
         return self._moves.checked()
 
     @mark_constant
-    def _prepare_move(self, *key: Any) -> str:  # noqa: ANN401
-        """Return the attribute of the moves that holds a redistribution, for torch.compile."""
-        return self._moves.publish(*key)
+    def _prepare_move(self, *options: Any) -> str:  # noqa: ANN401
+        """Return the attribute of the moves that holds a redistribution, for torch.compile.
+
+        The names of sizes and then their values stand last: torch takes no plan inside a tuple.
+        """
+        names, values = options[4 : 2 + len(options) // 2], options[2 + len(options) // 2 :]
+        return self._moves.publish(*options[:4], tuple(zip(names, values, strict=True)))
 
     @mark_constant
     def _prepare_ring(self, axis: str) -> str:
@@ -1122,4 +1128,9 @@ class Mesh:
 
 def _groups_of(mesh: Mesh | None) -> MeshGroups | None:
     """Return the groups of another mesh, or None."""
-    return None if mesh is None else mesh._groups  # noqa: SLF001  # of the same class
+    if mesh is None:
+        return None
+    if not isinstance(mesh, Mesh):
+        fix = "to=mesh.view(...), or another mesh of the same ranks."
+        raise SpecError(f"to is {mesh!r}, not a mesh.", fix=fix)
+    return mesh._groups  # noqa: SLF001  # of the same class

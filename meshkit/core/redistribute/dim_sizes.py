@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ..data.sequence import SequencePlan
 from ..errors import SpecError
 from ..text import count_noun, format_sizes
+from ..validate import parse_integer
 from .cut import Coordinate, Cut
 from .move import Sizes
 from .pattern import DOTS, Dim, Pattern, expand_dots
@@ -28,8 +29,8 @@ def split_sizes(
         if isinstance(size, SequencePlan):
             plans[name] = size
             _check_not_padded(name, size)
-        number = size.length if isinstance(size, SequencePlan) else size
-        if type(number) is not int or number < 0:
+        number = size.length if isinstance(size, SequencePlan) else parse_integer(size)
+        if number is None or number < 0:
             raise SpecError(f"the size of {name} is {size!r}.", fix=f"{name}=4096, for example.")
         numbers[name] = number
     return numbers, plans
@@ -52,7 +53,7 @@ def infer_sizes(
     given: Mapping[str, int],
 ) -> tuple[Pattern, dict[str, int]]:
     """Return the pattern without ellipsis and the global sizes, from a local shape."""
-    pattern = expand_to(pattern, shape)
+    pattern = expand_to(pattern, len(shape), f"The shape is {tuple(shape)}.")
     sizes: dict[str, int] = {}
     for entry, local in zip(pattern.left.entries, shape, strict=True):
         unknown = [dim for dim in entry if dim.name not in given]
@@ -73,18 +74,18 @@ def infer_sizes(
     return pattern, sizes
 
 
-def expand_to(pattern: Pattern, shape: Sequence[int]) -> Pattern:
+def expand_to(pattern: Pattern, num_dims: int, *evidence: str) -> Pattern:
     """Return the pattern with as many dims as a local tensor has."""
     dots = [dim.name for dim in pattern.left.dims].count(DOTS)
-    missing = len(shape) - len(pattern.left.entries)
+    missing = num_dims - len(pattern.left.entries)
     if dots and missing >= -1:
         return expand_dots(pattern, missing + 1)
     if missing:
         wanted = len(pattern.left.entries)
         raise SpecError(
-            f"the tensor has {count_noun(len(shape), 'dim')}, and the left side {wanted - dots}"
+            f"the tensor has {count_noun(num_dims, 'dim')}, and the left side {wanted - dots}"
             f"{' or more' * bool(dots)}.",
-            f"The shape is {tuple(shape)}.",
+            *evidence,
             fix="one name for each dim of the tensor on the left side, or ... for several.",
         )
     return pattern

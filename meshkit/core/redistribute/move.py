@@ -17,7 +17,7 @@ from ..errors import CoordinateError, SpecError
 from ..grid.axis_names import check_axes_exist
 from ..text import count_noun
 from .cut import AxisLists, Cut
-from .pattern import AxisType, Pattern, Side
+from .pattern import UNMARKED, AxisType, Pattern, Side
 
 Sizes = Mapping[str, int]
 Entries = tuple[tuple[int, ...], ...]  # the dims of the global tensor in each local dim
@@ -143,12 +143,12 @@ def check_axes(pattern: Pattern, axes: Sizes) -> None:
     """Check that the mesh has the axes, and that each marked index exists on its axis."""
     check_axes_exist(pattern.types, tuple(axes))
     for mark in [*pattern.left.marks, *pattern.right.marks]:
-        size = axes[mark.axis]
+        size = axes.get(mark.axis, 1)
         if mark.type.holder >= size:
             raise CoordinateError(
                 f"{mark} is outside the axis.",
                 f"{mark.axis} has {size} {'index' if size == 1 else 'indices'}, 0 to {size - 1}.",
-                fix=f"@{mark.axis}:{size - 1}, or another index of the axis.",
+                fix=f"@{mark.axis}:{size - 1}{', or another index of the axis' * (size > 1)}.",
                 axis=mark.axis,
                 index=mark.type.holder,
                 size=size,
@@ -170,21 +170,29 @@ def check_op(pattern: Pattern, op: str) -> None:
         )
 
 
-def check_gradient(pattern: Pattern) -> None:
-    """Raise if the gradient is not determined: an axis has no mark on one side."""
-    for axis, (left, right) in pattern.types.items():
-        if "?" not in (left.symbol, right.symbol):
-            continue
-        side, text = ("right", pattern.right) if right.symbol == "?" else ("left", pattern.left)
-        shared = f"{text} *{axis}"
-        same = f"{text} ={axis}"
-        raise SpecError(
-            f"{axis} has no mark on the {side} side, and the tensor requires a gradient.",
-            f"*{axis}: each rank of {axis} does its own part of the work; gradients are summed.",
-            f"={axis}: all ranks of {axis} do the same work; their gradients are equal.",
-            fix=f'"{shared}", or "{same}", on the {side} side; or x.detach().',
-            axis=axis,
-        )
+def unmarked_axes(pattern: Pattern) -> list[tuple[int, str]]:
+    """Return the axes without a mark on one side, each after that side: 0 is the left one."""
+    types = pattern.types.items()
+    return [(pair.index(UNMARKED), axis) for axis, pair in types if UNMARKED in pair]
+
+
+def check_gradient(pattern: Pattern, unmarked: Sequence[tuple[int, str]]) -> None:
+    """Raise if the gradient is not determined: axes have no mark on one side."""
+    if not unmarked:
+        return
+    side = unmarked[0][0]
+    axes = [axis for other, axis in unmarked if other == side]
+    place, text = (("left", pattern.left), ("right", pattern.right))[side]
+    own, same = (" ".join(symbol + axis for axis in axes) for symbol in "*=")
+    noun, verb = " and ".join(axes), "has" if len(axes) == 1 else "have"
+    choices = (f'"{f"{text} {marks}".strip()}"' for marks in (own, same))
+    raise SpecError(
+        f"{noun} {verb} no mark on the {place} side, and the tensor requires a gradient.",
+        f"{own}: each rank of {noun} does its own part of the work; gradients are summed.",
+        f"{same}: all ranks of {noun} do the same work; their gradients are equal.",
+        fix=f"{', or '.join(choices)}, on the {place} side; or x.detach().",
+        axis=axes[0],
+    )
 
 
 def local_shape(entries: Entries, shape: Sequence[int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ all ranks do the same. ``@a:k`` is on the rank with coordinate k only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -160,11 +160,18 @@ def _mirror_mark(mark: Mark) -> Mark:
     return mark._replace(type=mark.type._replace(symbol=MIRROR.get(symbol, symbol)))
 
 
-@lru_cache(maxsize=4096)
 def parse_pattern(text: str) -> Pattern:
-    """Return the parsed pattern, from a cache if it was parsed before."""
-    if not isinstance(text, str) or text.count("->") != 1:
-        raise SpecError("the pattern is not a str with one ->.", fix=EXAMPLE)
+    """Return the parsed pattern, after a check that it is a text."""
+    if not isinstance(text, str):  # a list has no hash for the cache
+        raise SpecError(f"the pattern is {text!r}, not a str.", fix=EXAMPLE)
+    return parse_text(text)
+
+
+@lru_cache(maxsize=4096)
+def parse_text(text: str) -> Pattern:
+    """Return the parsed pattern of a text, from a cache if it was parsed before."""
+    if text.count("->") != 1:
+        raise SpecError("the pattern has no arrow, or several.", fix=EXAMPLE)
     left, right = (_parse_side(side) for side in text.split("->"))
     pattern = Pattern(left, right)
     for side in left, right:
@@ -217,20 +224,26 @@ def _parse_mark(match: re.Match[str]) -> Dim | Mark:
 
 def _syntax_error(text: str, position: int) -> SpecError:
     """Return the error for a text that does not follow the grammar."""
-    cut = re.search(rf"\(\s*({NAME})\s+({NAME})[^()]*\)/({NAME})", text)
-    if cut:
-        outer, inner, axis = cut.groups()
-        return SpecError(
-            f"{cut[0]} cuts a pair of brackets.",
-            f"A cut belongs to one dim: over {axis}, either {outer} is cut or {inner}.",
-            fix=f"({outer}/{axis} {inner}), or ({outer} {inner}/{axis}).",
-        )
+    cut = re.search(rf"\(([^()]+)\)((?:/{NAME})+)", text)
+    if cut and cut[1].strip():
+        return _bracket_error(cut[0], cut[1].split(), cut[2])
     rest = text[position:].strip()
     place = f"at {rest!r}" if rest else "at the end of a side"
     return SpecError(
         f"the pattern cannot be parsed {place}.",
         "A side is dims (s, s/sp, 1), brackets of dims, ... and marks (+tp, *tp, =tp, @pp:0).",
         fix=EXAMPLE,
+    )
+
+
+def _bracket_error(written: str, dims: list[str], axes: str) -> SpecError:
+    """Return the error for a cut of a pair of brackets, with each dim that may be meant."""
+    numbers = range(len(dims))
+    cuts = [" ".join(d + axes * (number == n) for n, d in enumerate(dims)) for number in numbers]
+    return SpecError(
+        f"{written} cuts a pair of brackets.",
+        "A cut belongs to one dim.",
+        fix=f"{', or '.join(f'({cut})' for cut in cuts)}.",
     )
 
 
@@ -249,6 +262,34 @@ def _check_same_dims(pattern: Pattern) -> None:
             noun = "the ellipsis" if name == DOTS else f"the dim {name}"
             fix = f"{name} on both sides. A size of 1 is written 1."
             raise SpecError(f"{noun} is on the {side} side, and not on the {other} one.", fix=fix)
+
+
+def drop_axes(pattern: Pattern, axes: Collection[str]) -> Pattern:
+    """Return the pattern without the axes that a mesh does not have, whose size is 1.
+
+    Example:
+        >>> print(drop_axes(parse_pattern("(b/dp s) =tp @pp:0 -> b s/cp =tp"), ["dp", "tp"]))
+        (b/dp s) =tp -> b s =tp
+    """
+    if pattern.types.keys() <= {*axes}:
+        return pattern
+    return Pattern(_drop_axes(pattern.left, axes), _drop_axes(pattern.right, axes))
+
+
+def _drop_axes(side: Side, axes: Collection[str]) -> Side:
+    def drop(item: Dim | Joined | Mark) -> Dim | Joined | Mark:
+        if isinstance(item, Mark):
+            return item
+        if isinstance(item, Joined):
+            return Joined(tuple(_keep_axes(dim, axes) for dim in item.dims))
+        return _keep_axes(item, axes)
+
+    kept = (i for i in side.items if not isinstance(i, Mark) or i.axis in axes)
+    return Side(tuple(map(drop, kept)))
+
+
+def _keep_axes(dim: Dim, axes: Collection[str]) -> Dim:
+    return Dim(dim.name, tuple(axis for axis in dim.axes if axis in axes))
 
 
 def expand_dots(pattern: Pattern, count: int) -> Pattern:

@@ -15,12 +15,13 @@ from ..grid.layout import Layout
 from ..text import format_sizes
 from .cost import most_needed, most_received
 from .dim_sizes import split_sizes
-from .move import check_axes, local_shape, make_move
-from .pattern import DOTS, Pattern, parse_pattern
+from .move import check_axes, local_shape, make_move, unmarked_axes
+from .pattern import DOTS, Pattern, drop_axes, parse_pattern
 from .plan import Plan, communicates, plan_move
 from .views import find_common_axes
 
 BYTES = 4  # of a float32
+MESH_EXAMPLE = 'for example "dp=4 tp=2".'
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class RedistributionPlan:
         return f"{format_items(items, width=width)}\n\n{table}"
 
     def _no_gradient(self) -> str:
-        axes = [a for a, pair in self.pattern.types.items() if "?" in (pair[0][0], pair[1][0])]
+        axes = [axis for _, axis in unmarked_axes(self.pattern)]
         return f"none, since only one side names {', '.join(axes)}"
 
     def __str__(self) -> str:
@@ -182,19 +183,19 @@ def plan_redistribution(
     _check_all_sizes(parsed, numbers)
     if to is None:
         check_axes(parsed, layout.sizes)
-        forward = make_move(parsed, layout.sizes, numbers, plans)
-        backward = make_move(parsed.mirror, layout.sizes, numbers, plans)
+        unmarked, common = unmarked_axes(parsed), layout.sizes
+        present = drop_axes(parsed, common)
     else:
         view = _read_layout(to)
         check_axes(Pattern(parsed.left, parsed.left), layout.sizes)
         check_axes(Pattern(parsed.right, parsed.right), view.sizes)
-        common = find_common_axes(layout.sizes, view.sizes)
-        parsed = common.rewrite(parsed)
-        forward = make_move(parsed, common.sizes, numbers, plans)
-        backward = make_move(parsed.mirror, common.sizes, numbers, plans)
-        common.check_even(forward)
-    symbols = [kind.symbol for pair in parsed.types.values() for kind in pair]
-    gradient = None if "?" in symbols else plan_move(backward)
+        views = find_common_axes(layout.sizes, view.sizes)
+        parsed = present = views.rewrite(parsed)
+        unmarked, common = unmarked_axes(parsed), views.sizes
+        views.check_even(make_move(parsed, common, numbers))
+    forward = make_move(present, common, numbers, plans)
+    backward = make_move(present.mirror, common, numbers, plans)
+    gradient = None if unmarked else plan_move(backward)
     return RedistributionPlan(layout, parsed, numbers, plan_move(forward), gradient)
 
 
@@ -202,17 +203,18 @@ def _read_layout(axes: str | Mapping[str, int] | Layout) -> Layout:
     """Return the layout that a caller names."""
     if isinstance(axes, Layout):
         return axes
-    sizes = _read_sizes(axes.split()) if isinstance(axes, str) else dict(axes)
-    return Layout(ranks=None, **sizes)
+    sizes = _read_sizes(axes.split()) if isinstance(axes, str) else axes
+    if not sizes or not isinstance(sizes, Mapping):
+        raise SpecError(f"{axes!r} is not a mesh.", fix=MESH_EXAMPLE)
+    return Layout(sizes)
 
 
 def _read_sizes(words: Sequence[str]) -> dict[str, int]:
-    sizes = {}
+    sizes: dict[str, int] = {}
     for word in words:
         axis, _, size = word.partition("=")
-        if not size.isdecimal() or axis in sizes:
-            fix = 'for example "dp=4 tp=2".'
-            raise SpecError(f"{word!r} is not an axis with its size.", fix=fix)
+        if not size.isdecimal() or int(size) == 0 or axis in sizes:
+            raise SpecError(f"{word!r} is not an axis with its size.", fix=MESH_EXAMPLE)
         sizes[axis] = int(size)
     return sizes
 

@@ -17,7 +17,7 @@ from ..errors import SpecError
 from ..text import format_sizes
 from .cut import Coordinate
 from .digits import AxisDigit
-from .move import Move
+from .move import Move, unmarked_axes
 from .pattern import AxisType, Dim, Joined, Mark, Pattern, Side
 
 Sizes = Mapping[str, int]
@@ -48,7 +48,7 @@ class CommonAxes:
         items: list[Dim | Joined | Mark] = []
         for item in side.items:
             if isinstance(item, Mark):
-                items += self._rewrite_mark(item, factors[item.axis])
+                items += self._rewrite_mark(item, factors.get(item.axis, ()))
             elif isinstance(item, Joined):
                 items.append(Joined(tuple(_rewrite_dim(dim, factors) for dim in item.dims)))
             else:
@@ -61,6 +61,14 @@ class CommonAxes:
             index, digit = divmod(index, self.sizes[name])
             marks.append(Mark(AxisType(mark.type.symbol, digit), name))
         return marks[::-1]
+
+    def unmarked_axes(self, pattern: Pattern) -> list[tuple[int, str]]:
+        """Return the axes of the views without a mark on one side, each after that side."""
+        result = []
+        for side, factor in unmarked_axes(self.rewrite(pattern)):
+            axes = (self.left, self.right)[side]
+            result.append((side, next(axis for axis in axes if factor in axes[axis])))
+        return result
 
     def coordinate(self, coordinate: Coordinate) -> dict[str, int]:
         """Return the coordinate of a rank along the factors, from that in the first view."""
@@ -78,7 +86,7 @@ class CommonAxes:
 
 
 def _rewrite_dim(dim: Dim, factors: Mapping[str, tuple[str, ...]]) -> Dim:
-    return Dim(dim.name, tuple(name for axis in dim.axes for name in factors[axis]))
+    return Dim(dim.name, tuple(name for axis in dim.axes for name in factors.get(axis, ())))
 
 
 def find_common_axes(left: Sizes, right: Sizes) -> CommonAxes:

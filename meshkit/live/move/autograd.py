@@ -38,6 +38,12 @@ class ProgramPair:
             self.check.check_values(x)
         return self.forward.run(x, sizes)
 
+    def begin_forward(self, x: Tensor) -> Callable[[], Tensor]:
+        """Begin the forward program, see :meth:`Program.begin`. Collective."""
+        if self.check is not None:
+            self.check.check_values(x)
+        return self.forward.begin(x)
+
     def run_backward(self, grad: Tensor, sizes: Sizes) -> Tensor:
         """Run the backward program, in the dtype of the caller's choice. Collective."""
         if self.check is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ...core.text import count_noun
 from ...core.validate import parse_integer
 from ..groups.mesh_groups import MeshGroups
 from ..guard.current import in_collective
+from .operations import check_tensor
 
 Counts = list[int]
 
@@ -48,8 +49,9 @@ def exchange_rows(
     mesh: MeshGroups, x: Tensor, axis: str, counts: Sequence[int] | Tensor
 ) -> tuple[Tensor, Counts]:
     """Exchange rows over an axis. See :meth:`meshkit.Mesh.exchange`."""
+    check_tensor(x)
     group = mesh.get((axis,))
-    values = counts.tolist() if isinstance(counts, Tensor) else [*counts]
+    values = counts.tolist() if isinstance(counts, Tensor) else counts
     sent = _check_counts(values, x, axis, mesh.plan.layout.size(axis))
     with in_collective(f"exchange over {axis}", group):
         numbers = torch.tensor(sent, device=x.device)
@@ -59,15 +61,19 @@ def exchange_rows(
         return apply_exchange(x, group, sent, received), received
 
 
-def _check_counts(counts: Sequence[object], x: Tensor, axis: str, size: int) -> Counts:
+def _check_counts(counts: object, x: Tensor, axis: str, size: int) -> Counts:
     """Return the counts as ints: one for each rank of the axis, and all rows together."""
-    numbers = [parse_integer(count) for count in counts]
+    if not x.dim():
+        raise SpecError("the tensor has no dim of rows.", fix="x[None], which has one row.")
+    values = [*counts] if isinstance(counts, Iterable) else []
+    numbers = [parse_integer(value) for value in values]
     sent = [number for number in numbers if number is not None and number >= 0]
-    rows = x.shape[0] if x.dim() else 0
-    if len(sent) == len(counts) == size and sum(sent) == rows and x.dim():
+    rows = x.shape[0]
+    if len(sent) == len(values) == size and sum(sent) == rows:
         return sent
     raise SpecError(
-        f"counts is {list(counts)}, and the tensor has {count_noun(rows, 'row')}.",
+        f"counts is {values if values else repr(counts)}, and the tensor has "
+        f"{count_noun(rows, 'row')}.",
         f"{axis} has {count_noun(size, 'rank')}. Each gets a number of rows, in their order.",
         fix=f"{count_noun(size, 'number')} of 0 or more, with the sum {rows}.",
     )

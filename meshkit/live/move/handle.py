@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
@@ -17,8 +16,7 @@ class Handle:
         ``handle = mesh.begin(kv, "two b s/cp d -> two b s d *cp"); ...; kv = handle.wait()``
     """
 
-    def __init__(self, work: Any, finish: Callable[[], Tensor]) -> None:  # noqa: ANN401
-        self._work = work
+    def __init__(self, finish: Callable[[], Tensor]) -> None:
         self._finish = finish
         self._result: Tensor | None = None
 
@@ -26,8 +24,5 @@ class Handle:
     def wait(self) -> Tensor:
         """Wait for the communication and return the result; later calls return it again."""
         if self._result is None:
-            if self._work is not None:
-                self._work.wait()
             self._result = self._finish()
-            self._work = None
         return self._result

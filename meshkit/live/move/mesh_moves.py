@@ -45,7 +45,11 @@ class MeshMoves:
     ) -> Redistribution:
         """Return the redistribution of a pattern, made once. Local."""
         key = pattern, op, grad_dtype, view, sizes
-        found = self._known.get(key)
+        try:
+            found = self._known.get(key)
+        except TypeError:  # a list, for example, has no hash
+            split_sizes(parse_pattern(pattern), dict(sizes))
+            raise
         return self._make(key) if found is None else found
 
     def publish(self, *key: Any) -> str:  # noqa: ANN401
@@ -78,6 +82,7 @@ class MeshMoves:
         place = Place(self.groups, self.state, view)
         place.check_pattern(pattern)
         check_op(pattern, op)
+        _check_dtype(grad_dtype)
         sizes, plans = split_sizes(pattern, dict(given))
         made = Redistribution(pattern, place, Options(op, grad_dtype, sizes, plans))
         self._known[key] = made
@@ -86,12 +91,8 @@ class MeshMoves:
     def begin(
         self, x: torch.Tensor, pattern: str, op: str, view: MeshGroups | None, sizes: Given
     ) -> Handle:
-        """Begin a redistribution of a tensor without a gradient. Collective."""
-        if x.requires_grad and torch.is_grad_enabled():
-            fix = "mesh.redistribute, which has a gradient, or x.detach()."
-            raise SpecError("the tensor requires a gradient.", fix=fix)
-        pair = self.find(pattern, op, None, view, sizes).find_pair(x)
-        return Handle(*pair.forward.begin(x))
+        """Begin a redistribution. Collective. See :meth:`meshkit.Mesh.begin`."""
+        return self.find(pattern, op, None, view, sizes).begin(x)
 
     @contextmanager
     def checked(self) -> Iterator[None]:
@@ -101,3 +102,14 @@ class MeshMoves:
             yield
         finally:
             self.state.is_checked = before
+
+
+def _check_dtype(grad_dtype: object) -> None:
+    """Check that sums of gradients in this dtype keep fractions."""
+    if grad_dtype is None:
+        return
+    if not isinstance(grad_dtype, torch.dtype) or not (
+        grad_dtype.is_floating_point or grad_dtype.is_complex
+    ):
+        fix = "grad_dtype=torch.float32, or leave it out."
+        raise SpecError(f"grad_dtype is {grad_dtype!r}, no dtype of gradients.", fix=fix)

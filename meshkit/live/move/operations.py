@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...core.errors import SpecError
 from ...core.redistribute.steps import ops
+from ...core.text import article
 
 # torch 2.13 names the first two; older versions have the others
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -40,6 +42,13 @@ class SymbolicSize:
     factor: int
     divisor: int
     names: tuple[str, ...]
+
+
+def check_tensor(x: object) -> None:
+    """Check that an argument is a tensor."""
+    if not isinstance(x, Tensor):
+        fix = "torch.as_tensor(x), or another tensor."
+        raise SpecError(f"x is {article(type(x).__name__)}, not a tensor.", fix=fix)
 
 
 Size = int | SymbolicSize
@@ -159,6 +168,8 @@ class InPlaceCollective(Communication):
 
     def start(self, x: Tensor, sizes: Sizes, group: Any, is_async: bool) -> tuple[Any, Tensor]:  # noqa: ANN401
         """Start the collective."""
+        if torch.compiler.is_compiling() and self.kind != "all_reduce":
+            return None, self._run_traced(x, group)
         copy = x.clone(memory_format=torch.contiguous_format)
         if self.kind == "all_reduce":
             return dist.all_reduce(copy, REDUCE_OPS[self.op], group, is_async), copy
@@ -167,6 +178,21 @@ class InPlaceCollective(Communication):
             return dist.broadcast(copy, group_src=self.root, **options), copy
         op = REDUCE_OPS[self.op]
         return dist.reduce(copy, op=op, group_dst=self.root, **options), copy
+
+    def _run_traced(self, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the result by collectives that torch.compile can trace.
+
+        A reduction gives all ranks the result: the plan keeps it on one of them.
+        """
+        copy, size, ranks = x.clone(memory_format=torch.contiguous_format), x.numel(), group.size()
+        if self.kind == "reduce":
+            dist.all_reduce(copy, REDUCE_OPS[self.op], group)
+            return copy
+        sent = [size * (group.rank() == self.root)] * ranks
+        received = [size * (rank == self.root) for rank in range(ranks)]
+        source = copy.view(-1).repeat(ranks) if group.rank() == self.root else x.new_empty(0)
+        dist.all_to_all_single(copy.view(-1), source, received, sent, group)
+        return copy
 
 
 @dataclass(frozen=True)

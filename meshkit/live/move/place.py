@@ -10,8 +10,8 @@ import torch.distributed as dist
 from ...core.errors import SpecError
 from ...core.grid.group_plan import missing_group_error
 from ...core.grid.layout import Layout
-from ...core.redistribute.move import Move, check_axes
-from ...core.redistribute.pattern import Pattern
+from ...core.redistribute.move import Move, check_axes, unmarked_axes
+from ...core.redistribute.pattern import Pattern, drop_axes
 from ...core.redistribute.views import CommonAxes, find_common_axes
 from ..groups.mesh_groups import MeshGroups
 
@@ -72,8 +72,14 @@ class Place:
         check_axes(Pattern(pattern.right, pattern.right), self.view.plan.layout.sizes)
 
     def rewrite(self, pattern: Pattern) -> Pattern:
-        """Return the pattern over the common axes."""
-        return pattern if self.common is None else self.common.rewrite(pattern)
+        """Return the pattern over the axes of ``sizes``."""
+        if self.common is None:
+            return drop_axes(pattern, self.sizes)
+        return self.common.rewrite(pattern)
+
+    def unmarked_axes(self, pattern: Pattern) -> list[tuple[int, str]]:
+        """Return the axes without a mark on one side, each after that side."""
+        return unmarked_axes(pattern) if self.common is None else self.common.unmarked_axes(pattern)
 
     def check_even(self, move: Move) -> None:
         """Check that all parts are equal, if the axes of the view have several factors."""
@@ -106,6 +112,8 @@ class Place:
 
     def _find_group(self, axes: Axes) -> dist.ProcessGroup:
         """Return the group of the mesh or the view, or raise."""
+        if self.view is not None:
+            self.view.check_open()
         group = self._shared_group(axes)
         if group is not None:
             return group

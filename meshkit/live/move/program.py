@@ -93,18 +93,24 @@ class Program:
         result: Tensor = operation.start(x, sizes, group, False)[1]
         return result
 
-    def begin(self, x: Tensor) -> tuple[Any, Callable[[], Tensor]]:
-        """Start the program, and return the work of its last communication and what ends it."""
+    def begin(self, x: Tensor) -> Callable[[], Tensor]:
+        """Start the program, and return what waits for its last communication and ends it."""
         numbers = [i for i, o in enumerate(self.operations) if isinstance(o, Communication)]
         if not numbers:
-            return None, lambda: self.run(x)
+            return lambda: self.run(x)
         last = numbers[-1]
         head = Program(self.name, self.operations[:last], self.group_of)
         tail = Program(self.name, self.operations[last + 1 :], self.group_of, self.divisor)
         operation = self.operations[last]
         group = self.group_of(operation.axes)
         work, result = operation.start(head.run(x), None, group, True)
-        return work, lambda: tail.run(result)
+
+        def finish() -> Tensor:
+            with in_collective(self.name, group):
+                work.wait()
+            return tail.run(result)
+
+        return finish
 
 
 def make_program(

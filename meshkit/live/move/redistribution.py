@@ -16,10 +16,11 @@ from ...core.redistribute.dim_sizes import expand_to, infer_sizes
 from ...core.redistribute.move import check_gradient, make_move
 from ...core.redistribute.pattern import Pattern
 from ...core.redistribute.plan import Plan, plan_move, reduces, uses_regions
-from ...launch.torch_internals import mark_constant
+from ...launch.torch_internals import make_constant, mark_constant
 from .autograd import ProgramPair, apply_pair
 from .checked import Check
-from .operations import Sizes
+from .handle import Handle
+from .operations import Sizes, check_tensor
 from .place import Place
 from .program import Program, Unknowns, make_program
 
@@ -89,45 +90,61 @@ class Redistribution:
 
     def run(self, x: Tensor) -> Tensor:
         """Return the same, for callers that quote a call of their own."""
+        check_tensor(x)
         sizes = None
         if torch.compiler.is_compiling():
             pair, sizes = self._traced_pair(x)
         else:
-            pair = self.find_pair(x)
-            if self._place.state.is_checked:
-                sizes_of_dims = self._infer(tuple(x.shape))[1]
-                pair = replace(pair, check=Check(self._place, self.pattern, sizes_of_dims))
+            pair = self._find_pair(x)
         if x.requires_grad and torch.is_grad_enabled():
             if torch.compiler.is_compiling() or (pair, x.dtype) not in self._differentiable:
                 self._check_differentiable(pair, x.dtype)
             return apply_pair(x, pair, sizes)
         return pair.run_forward(x, sizes)
 
-    def find_pair(self, x: Tensor) -> ProgramPair:
+    def begin(self, x: Tensor) -> Handle:
+        """Begin the redistribution of a tensor without a gradient. Collective."""
+        check_tensor(x)
+        if x.requires_grad and torch.is_grad_enabled():
+            fix = "mesh.redistribute, which has a gradient, or x.detach()."
+            raise SpecError("the tensor requires a gradient.", fix=fix)
+        return Handle(self._find_pair(x).begin_forward(x))
+
+    def _find_pair(self, x: Tensor) -> ProgramPair:
         """Return the programs for a tensor of this shape. Local."""
         if self._options.op == "avg" and not (x.is_floating_point() or x.is_complex()):
             fix = f'op="sum", or x.float(), since an average of {x.dtype} is no integer.'
             raise SpecError(f"op='avg' of a tensor of {x.dtype}.", fix=fix)
         pair = self._pairs.get(x.shape)
-        return self._bind(tuple(x.shape)) if pair is None else pair
+        if pair is None:
+            pair = self._bind(tuple(x.shape))
+        if self._place.state.is_checked:
+            sizes = self._infer(tuple(x.shape))[1]
+            return replace(pair, check=Check(self._place, self.pattern, sizes))
+        return pair
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
         """Raise if the gradient of the pattern is not determined."""
-        if pair.backward is None:
-            check_gradient(self.pattern)
+        self._check_gradient(pair.backward is not None, pair.backward_reduces, dtype)
+        if pair.backward is not None and not torch.compiler.is_compiling():
+            pair.backward.with_groups()  # a missing group raises here, not in the backward
+            self._differentiable.add((pair, dtype))
+
+    @mark_constant
+    def _check_gradient(self, has_backward: bool, sums: bool, dtype: torch.dtype) -> None:
+        """Raise if there is no gradient, or if it needs another dtype."""
+        if not has_backward:
+            check_gradient(self.pattern, self._place.unmarked_axes(self.pattern))
         if self._options.op in ("max", "min"):
             raise SpecError(
                 f"op={self._options.op!r} has no gradient, and the tensor requires one.",
                 fix="x.detach(), for example of the maximum that makes a softmax stable.",
             )
-        if pair.backward_reduces and dtype in HALF_DTYPES and self._options.grad_dtype is None:
+        if sums and dtype in HALF_DTYPES and self._options.grad_dtype is None:
             raise SpecError(
                 f"the backward sums gradients of several ranks in {dtype}.",
                 fix=f"grad_dtype=torch.float32, or grad_dtype={dtype}, which loses bits.",
             )
-        if pair.backward is not None and not torch.compiler.is_compiling():
-            pair.backward.with_groups()  # a missing group raises here, not in the backward
-            self._differentiable.add((pair, dtype))
 
     def _bind(self, shape: tuple[int, ...]) -> ProgramPair:
         """Make the programs for a shape."""
@@ -151,8 +168,7 @@ class Redistribution:
         place, plans = self._place, self._options.plans
         forward = make_move(named, place.sizes, sizes, plans)
         place.check_even(forward)
-        symbols = {kind.symbol for kinds in named.types.values() for kind in kinds}
-        if "?" in symbols:
+        if place.unmarked_axes(self.pattern):
             return plan_move(forward), None
         return plan_move(forward), plan_move(make_move(named.mirror, place.sizes, sizes, plans))
 
@@ -173,7 +189,7 @@ class Redistribution:
 
     def _traced_pair(self, x: Tensor) -> tuple[ProgramPair, Sizes]:
         """Return the programs of a call that torch traces, and the sizes of its shapes."""
-        name = self._publish(x.dim()) or self._publish_shape(*x.shape)
+        name = self._publish(x.dim()) or self._publish_shape(*map(make_constant, x.shape))
         known: SymbolicPair = getattr(self, name)
         return known.pair, known.sizes(x)
 
@@ -191,7 +207,7 @@ class Redistribution:
         The name is empty if a plan exchanges regions, which depend on the sizes.
         """
         place, given, name = self._place, self._options.sizes, f"_traced_{num_dims}"
-        named = expand_to(place.rewrite(self.pattern), (0,) * num_dims)
+        named = expand_to(place.rewrite(self.pattern), num_dims)
         scale = math.prod(place.sizes[axis] for axis in named.types)
         unknown = [dim.name for dim in named.left.dims if dim.name not in given]
         primes = dict(zip(FIRST_PRIMES, unknown, strict=False))

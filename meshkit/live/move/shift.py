@@ -10,9 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...core.grid.axis_names import parse_axis
 from ...core.validate import check_integer
 from ..groups.mesh_groups import MeshGroups
 from ..guard.current import in_collective, is_tracked
+from .operations import check_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +89,13 @@ apply_shift: Callable[..., Tensor] = Shift.apply
 
 def make_ring(mesh: MeshGroups, axis: str) -> Ring:
     """Return the ring of this rank along an axis. Local."""
-    group, layout = mesh.get((axis,)), mesh.plan.layout
-    index = layout.coordinate(mesh.rank)[axis]
-    return Ring(group, index, layout.size(axis), f"shift over {axis}")
+    layout = mesh.plan.layout
+    name = parse_axis(axis, layout.axes)
+    index = layout.coordinate(mesh.rank).get(name, 0)  # an absent axis has size 1
+    return Ring(mesh.get((name,)), index, layout.size(name), f"shift over {name}")
 
 
 def shift_tensor(ring: Ring, x: Tensor, steps: int) -> Tensor:
     """Pass a tensor along an axis. See :meth:`meshkit.Mesh.shift`."""
+    check_tensor(x)
     return apply_shift(x, ring, check_integer("steps", steps))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from meshkit import SequencePlan
+from meshkit import SequencePlan, plan_redistribution
 from meshkit.core.redistribute.cost import least_received
 from meshkit.core.redistribute.interpret import (
     Array,
@@ -361,6 +361,8 @@ def test_axes_of_size_1_and_other_axes_change_nothing(case: Case) -> None:
         pattern = pattern.replace(f"/{axis}", "")
         pattern = " ".join(word for word in pattern.split() if word.strip("+*=@:0") != axis)
     assert Case(pattern, {**long, "ep": 3}, case.sizes).move == case.move
+    if long:  # axes that the mesh does not have at all
+        assert plan_redistribution(long, case.pattern, **case.sizes).forward.move == case.move
 
 
 @given(cases(), st.randoms(use_true_random=False))

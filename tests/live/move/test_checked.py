@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 
 import meshkit
@@ -53,6 +55,7 @@ def check_different_sizes() -> Any:
         return [
             error_of(lambda: mesh.redistribute(x, "s/tp d -> s d")),
             error_of(lambda: mesh.redistribute(y, "s/tp d -> s d *tp")),
+            error_of(lambda: mesh.begin(x, "s/tp d -> s d").wait()),
         ]
 
 
@@ -78,7 +81,8 @@ def test_both_rows_of_the_trap_and_copies_that_differ_are_found() -> None:
             "  Over tp, rank 1 of the group differs from rank 0.\n"
             "  Fix: +tp if they are parts of a sum, or a cut such as dim/tp.",
         ]
-        sizes, gradients = (text for _, text in outcomes[7])
+        sizes, gradients, begun = (text for _, text in outcomes[7])
+        assert begun.split(": ", 1)[1] == sizes.split(": ", 1)[1]
         assert 'ranks call "s/tp d -> s d" with tensors that do not belong together.' in sizes
         assert "Rank 1 of the group over tp and rank 0 differ." in gradients
 
@@ -105,6 +109,16 @@ def collect_errors() -> dict[str, Any]:
             "unknown axis": lambda: mesh.redistribution("a/tq b -> a b"),
             "unknown axis of a view": lambda: mesh.redistribution("a/tp -> a/tq", to=view),
             "steps": lambda: mesh.shift(plain, "tp", 1.5),  # type: ignore[arg-type]
+            "ring of two": lambda: mesh.shift(plain, "dp tp"),
+            "no tensor": lambda: move([1.0], "a/tp -> a"),  # type: ignore[arg-type]
+            "no pattern": lambda: move(plain, ["a"]),  # type: ignore[arg-type]
+            "no size": lambda: move(plain, "a b -> a/tp b", a=[4]),  # type: ignore[arg-type]
+            "no mesh": lambda: move(plain, "a b -> a/x b", to="x=4"),  # type: ignore[arg-type]
+            "integers": lambda: move(leaf, "a/tp b -> a b *tp", grad_dtype=torch.int32),
+            "no counts": lambda: mesh.exchange(plain, "tp", None),  # type: ignore[arg-type]
+            "no rows": lambda: mesh.exchange(torch.tensor(1.0), "tp", [1, 0]),
+            "no mark of a view": lambda: move(leaf, "a b =dp -> a/x b", to=view),
+            "no marks of a view": lambda: move(leaf, "a b -> a/x b", to=view),
         }
         errors = {name: error_of(call) for name, call in calls.items()}
     mesh.close()
@@ -157,6 +171,33 @@ ERRORS = {
     "  The axes are x.\n"
     "  Fix: use one of x.",
     "steps": "mesh.shift(x, 'tp', 1.5): steps is 1.5, a float.\n  Fix: pass steps as an int.",
+    "ring of two": "mesh.shift(x, 'dp tp'): 'dp tp' names 2 axes instead of one.\n"
+    "  Fix: mesh.shift(x, 'dp'), for example.",
+    "no tensor": MOVE + "'a/tp -> a'): x is a list, not a tensor.\n"
+    "  Fix: torch.as_tensor(x), or another tensor.",
+    "no pattern": MOVE + "['a']): the pattern is ['a'], not a str.\n"
+    '  Fix: for example "b s/sp h d -> b s h/sp d".',
+    "no size": MOVE + "'a b -> a/tp b', a=[4]): the size of a is [4].\n  Fix: a=4096, for example.",
+    "no mesh": MOVE + "'a b -> a/x b', to='x=4'): to is 'x=4', not a mesh.\n"
+    "  Fix: to=mesh.view(...), or another mesh of the same ranks.",
+    "integers": MOVE + "'a/tp b -> a b *tp', grad_dtype=grad_dtype): grad_dtype is torch.int32, "
+    "no dtype of gradients.\n"
+    "  Fix: grad_dtype=torch.float32, or leave it out.",
+    "no counts": "mesh.exchange(x, 'tp', None): counts is None, and the tensor has 4 rows.\n"
+    "  tp has 2 ranks. Each gets a number of rows, in their order.\n"
+    "  Fix: 2 numbers of 0 or more, with the sum 4.",
+    "no rows": "mesh.exchange(x, 'tp', [1, 0]): the tensor has no dim of rows.\n"
+    "  Fix: x[None], which has one row.",
+    "no mark of a view": MOVE + "'a b =dp -> a/x b', to=to): tp has no mark on the left side, and "
+    "the tensor requires a gradient.\n"
+    "  *tp: each rank of tp does its own part of the work; gradients are summed.\n"
+    "  =tp: all ranks of tp do the same work; their gradients are equal.\n"
+    '  Fix: "a b =dp *tp", or "a b =dp =tp", on the left side; or x.detach().',
+    "no marks of a view": MOVE + "'a b -> a/x b', to=to): dp and tp have no mark on the left side, "
+    "and the tensor requires a gradient.\n"
+    "  *dp *tp: each rank of dp and tp does its own part of the work; gradients are summed.\n"
+    "  =dp =tp: all ranks of dp and tp do the same work; their gradients are equal.\n"
+    '  Fix: "a b *dp *tp", or "a b =dp =tp", on the left side; or x.detach().',
     "closed": MOVE + "'a/tp b -> a b *tp'): the mesh is closed.\n"
     "  Fix: build_mesh(dp=2, sp=1, tp=2, pp=1, ranks=range(0, 4)) again.",
 }
@@ -189,7 +230,7 @@ def test_a_missing_group_is_refused_with_the_call_that_creates_it() -> None:
 # ------------------------------------------------------------------ a move that hangs
 
 
-def hang_in_a_move() -> Any:
+def hang_in_a_move(*, begin: bool) -> Any:
     """Return the report if rank 1 does not take part in a move."""
     mesh = meshkit.build_mesh(dp=1, tp=2)
     try:
@@ -197,13 +238,16 @@ def hang_in_a_move() -> Any:
             mesh.redistribute(torch.ones(2), "s/tp -> s *tp")
             if mesh.rank == 1:
                 time.sleep(4)
+            if begin:
+                mesh.begin(torch.ones(2), "s/tp -> s *tp").wait()
             mesh.redistribute(torch.ones(2), "s/tp -> s *tp")
     except meshkit.CollectiveError as error:
         return describe_error(error)
     return None
 
 
-def test_the_report_of_a_hang_names_the_pattern() -> None:
-    reports = meshkit.spawn(hang_in_a_move, 2, timeout=60)
+@pytest.mark.parametrize("begin", [False, True])
+def test_the_report_of_a_hang_names_the_pattern(begin: bool) -> None:
+    reports = meshkit.spawn(partial(hang_in_a_move, begin=begin), 2, timeout=60)
     assert reports[0] is not None
     assert 'redistribute("s/tp -> s *tp") over tp failed on rank 0' in reports[0]["text"]

@@ -246,6 +246,21 @@ def check_zigzag(mesh: meshkit.Mesh) -> None:
     assert torch.equal(mesh.redistribute(cut, "b s/dp/tp -> b s", s=plan), tokens)
 
 
+def check_absent_axes(mesh: meshkit.Mesh) -> None:
+    """Check that an absent standard axis has size 1."""
+    x = torch.arange(6.0, dtype=torch.float64).reshape(2, 3).requires_grad_()
+    y = mesh.redistribute(x, "b s/sp @pp:0 =cp -> (s b/pp) *sp *cp")
+    assert torch.equal(y, x.T.flatten())
+    (y * y).sum().backward()
+    assert torch.equal(x.grad, 2 * x.detach())  # type: ignore[arg-type]
+    assert torch.equal(mesh.shift(x, "cp"), x)
+    assert mesh.exchange(x, "ep", [2])[1] == [2]
+    plan = meshkit.SequencePlan(6, 1, "zigzag")
+    assert mesh.redistribute(torch.arange(6), "s -> s/cp", s=plan).tolist() == [*range(6)]
+    with mesh.view(x=4) as flat, mesh.checked():
+        assert mesh.redistribute(torch.ones(4), "s/sp =dp =tp -> s/x *cp", to=flat).tolist() == [1]
+
+
 def check_gradient_of_gradient(mesh: meshkit.Mesh) -> None:
     x = torch.full((2,), 3.0, dtype=torch.float64, requires_grad=True)
     y = mesh.redistribute(x, "s/tp -> s *tp")
@@ -292,6 +307,7 @@ def check_all() -> str:
         check_begin_shift_exchange(mesh)
         check_view(mesh)
         check_zigzag(mesh)
+        check_absent_axes(mesh)
         check_gradient_of_gradient(mesh)
         check_dtensor(mesh)
     return "checked"
@@ -400,3 +416,37 @@ def test_torch_compile_traces_forward_and_backward_in_one_graph_for_two_lengths(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["2 16 8 2 8 4 2", "2 32 8 2 16 4 2", "1", "5 1 2 3"]
+
+
+def compare_compiled() -> list[str]:
+    """Return the patterns whose compiled results or gradients differ, for two lengths each."""
+    torch.set_num_threads(1)
+    wrong = []
+    with meshkit.build_mesh(dp=1, tp=2) as mesh, mesh.view(x=2) as flat:
+        plan = meshkit.SequencePlan(8, 2, "zigzag")
+        moves: dict[str, Any] = {
+            "s h @tp:1 -> s h *tp": {},
+            "s h +tp -> s h @tp:1": {},
+            "s h @tp:0 -> s/tp h": {},
+            "s h =tp -> s/x h": {"to": flat},
+            "s h =tp -> s h/tp": {"h": plan},
+        }
+        for pattern, options in moves.items():
+            torch._dynamo.reset()
+            compiled = torch.compile(mesh.redistribute, fullgraph=True, backend="aot_eager")
+            for length in (4, 6):
+                whole = torch.arange(length * 8, dtype=torch.float64).reshape(length, 8)
+                x = (whole * (mesh.rank + 1 if "=" not in pattern else 1)).requires_grad_()
+                results = []
+                for move in (mesh.redistribute, compiled):
+                    y = move(x, pattern, **options)
+                    weights = torch.arange(y.numel(), dtype=torch.float64).reshape(y.shape)
+                    results.append((y, *torch.autograd.grad((y * weights).sum(), x)))
+                if not all(map(torch.equal, *results)):
+                    wrong.append(pattern)
+    return wrong
+
+
+@pytest.mark.slow
+def test_compiled_moves_equal_plain_ones_on_real_ranks() -> None:
+    assert meshkit.spawn(compare_compiled, 2, timeout=300) == [[], []]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshkit import SequencePlan, plan_redistribution
 from meshkit.core.redistribute.dim_sizes import infer_sizes
-from meshkit.core.redistribute.move import check_gradient, check_op
+from meshkit.core.redistribute.move import check_gradient, check_op, unmarked_axes
 from meshkit.core.redistribute.pattern import parse_pattern
 from tests.messages.snapshot import unique
 
@@ -18,8 +18,17 @@ def infer(text: str, shape: tuple[int, ...], **sizes: int) -> object:
     return infer_sizes(parse_pattern(text), AXES, PLACE, shape, sizes)
 
 
+def refuse_gradient(text: str) -> None:
+    """Check the gradient of a pattern that lacks a mark."""
+    pattern = parse_pattern(text)
+    check_gradient(pattern, unmarked_axes(pattern))
+
+
 CASES = unique(
     ("a movement without an arrow", lambda: plan_redistribution(MESH, "b s/tp", b=2, s=4)),
+    ("a movement with two arrows", lambda: plan_redistribution(MESH, "b -> b -> b", b=2)),
+    ("a movement that is no text", lambda: plan_redistribution(MESH, 5, b=2)),  # type: ignore[arg-type]
+    ("a movement that cuts three dims", lambda: plan_redistribution(MESH, "(a b/dp c)/tp -> a")),
     ("a movement with an invalid character", lambda: plan_redistribution(MESH, "b s:tp -> b s")),
     ("a movement with an open bracket", lambda: plan_redistribution(MESH, "(b s/tp -> b s")),
     ("a movement with a bracket in a bracket", lambda: plan_redistribution(MESH, "((b) s) -> b s")),
@@ -38,14 +47,18 @@ CASES = unique(
     ),
     ("an unknown reduction", lambda: check_op(parse_pattern("b +tp -> b =tp"), "mean")),
     ("a maximum that begins a sum", lambda: check_op(parse_pattern("b =tp -> b +tp"), "max")),
-    ("a gathered axis without a mark", lambda: check_gradient(parse_pattern("b s/tp -> b s"))),
-    ("a sliced axis without a mark", lambda: check_gradient(parse_pattern("b s -> b s/tp"))),
+    ("a gathered axis without a mark", lambda: refuse_gradient("b s/tp -> b s")),
+    ("two axes without a mark", lambda: refuse_gradient("b/dp s/tp -> b s")),
+    ("a sliced axis without a mark", lambda: refuse_gradient("b s -> b s/tp")),
     ("a size of an unknown dim", lambda: plan_redistribution(MESH, "b/dp -> b *dp", c=4)),
     ("a size for an ellipsis", lambda: plan_redistribution(MESH, "... +dp -> ... =dp", b=4)),
     ("a size that is a float", lambda: plan_redistribution(MESH, "b/dp -> b *dp", b=4.0)),
     ("a dim without a size", lambda: plan_redistribution(MESH, "b/dp s -> b s *dp", b=4)),
     ("an ellipsis in a plan", lambda: plan_redistribution(MESH, "... s/tp -> ... s *tp", s=4)),
     ("a mesh that is no sizes", lambda: plan_redistribution("dp4", "b -> b", b=4)),
+    ("a mesh of no ranks", lambda: plan_redistribution("dp=0", "b -> b", b=4)),
+    ("a mesh that is no mesh", lambda: plan_redistribution(8, "b -> b", b=4)),  # type: ignore[arg-type]
+    ("a mark outside an absent axis", lambda: plan_redistribution(MESH, "b @pp:1 -> b", b=4)),
     ("a tensor with too few dims", lambda: infer("b s/tp d -> b s d *tp", (2, 3))),
     (
         "a tensor with too few dims for an ellipsis",
