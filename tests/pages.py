@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import itertools
 import os
 import re
 import runpy
@@ -26,6 +27,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +44,7 @@ FENCE = re.compile(r'^( *)```(\w+)(?: title="([^"]*)")?[^\n]*\n(.*?)^\1```$', re
 INCLUDE = re.compile(r'^( *)--8<-- "([^":]+)(?::(\w+))?"$', re.M)
 ON_RANKS = "on each rank of "
 RANKS = 4
+NUMBERS = itertools.count()
 TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) (.+)")
 
 
@@ -115,15 +118,20 @@ def _compare(printed: str, after: Block | None) -> list[Output]:
 
 
 def run_script(code: str) -> str:
-    """Run a program, in a process of its own if it starts ranks; return what it prints."""
-    if "spawn(" not in code and "import torch" not in code:
+    """Run a program in this process; return what it prints.
+
+    Ranks that it starts import it from a file as a module, as they would import ``__main__``.
+    """
+    name = f"example_{next(NUMBERS)}"
+    module = types.ModuleType(name)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        Path(folder, f"{name}.py").write_text(code)
+        patch.syspath_prepend(folder)
+        patch.setitem(sys.modules, name, module)
+        program = compile(code.replace('"__main__"', f'"{name}"'), name, "exec")
         with _captured() as printed:
-            exec(compile(code, "example.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+            exec(program, vars(module))  # noqa: S102
         return printed.getvalue()
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "example.py")
-        script.write_text(code)
-        return _run([sys.executable, "-W", "error", str(script)], folder)
 
 
 def _run(command: list[str], folder: str) -> str:

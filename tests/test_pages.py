@@ -9,10 +9,16 @@ import pytest
 from tests.pages import ROOT, Output, read_blocks, rewrite, run_page
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+SLOW = "$ python "  # a process of its own for each rank
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def case(page: Path) -> object:
+    """Return the page as a case of the test; slow if it starts processes that import torch."""
+    marks = [pytest.mark.slow] if SLOW in page.read_text() else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", [case(page) for page in PAGES])
 def test_the_blocks_of_a_page_print_what_it_shows(page: Path, updates_docs: bool) -> None:
     outputs = run_page(page)
     if updates_docs:
