@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import meshkit
-from examples.howto import ddp_sp, moe, pipeline, sampler_resume
+from examples.howto import ddp_sp, fsdp_tp, moe, pipeline, sampler_resume
 from tests.pages import run_program
 
 PROGRAMS = {
     "ddp_sp": (ddp_sp.main, [{"dp": 4, "sp": 1}, {"dp": 2, "sp": 2}, {"dp": 1, "sp": 4}]),
+    "fsdp_tp": (fsdp_tp.main, [{"dp": 4, "tp": 1}, {"dp": 2, "tp": 2}, {"dp": 1, "tp": 4}]),
     "moe": (moe.main, [{"dp": 4, "ep": 1}, {"dp": 2, "ep": 2}, {"dp": 1, "ep": 4}]),
     "pipeline": (pipeline.main, [{"dp": 4, "pp": 1}, {"dp": 2, "pp": 2}, {"dp": 1, "pp": 4}]),
 }
