@@ -82,6 +82,11 @@ def read_blocks(text: str) -> list[Block]:
     ]
 
 
+def with_next(blocks: list[Block]) -> Iterator[tuple[Block, Block | None]]:
+    """Yield each block with the one that follows it."""
+    yield from zip(blocks, [*blocks, None][1:], strict=True)
+
+
 def _included(match: re.Match[str]) -> str:
     """Return a file, or the part of it between ``[start:NAME]`` and ``[end:NAME]``."""
     text = (ROOT / match[2]).read_text()
@@ -99,7 +104,7 @@ def run_page(path: Path) -> list[Output]:
         for block in blocks:
             if block.kind == "python" and block.title.endswith(".py"):
                 Path(folder, Path(block.title).name).write_text(block.body)
-        for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        for block, after in with_next(blocks):
             if block.kind == "python" and not block.title:
                 outputs += _compare(run_script(block.body), after)
             if block.kind == "console":
@@ -198,7 +203,7 @@ def run_program(folder: str, argv: list[str]) -> str:
 def _run_on_ranks(title: str, blocks: list[Block]) -> list[Output]:
     """Run the blocks of one title in one job; return the output of each on rank 0."""
     codes, places = [], []
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, after in with_next(blocks):
         if block.title == title:
             codes.append(block.body)
             places.append(after if after is not None and after.kind == "text" else None)
