@@ -182,7 +182,8 @@ def run_command(command: str, folder: str) -> str:
         return _run([sys.executable, *args], folder)
     assert program == "meshkit", f"the tests cannot run: {command}"
     printed = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+    both = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+    with pytest.MonkeyPatch.context() as patch, both[0], both[1]:
         patch.chdir(ROOT)
         patch.setenv("COLUMNS", "100")
         patch.setattr(terminal, "get_line_characters", lambda: terminal.LINES)
