@@ -3,7 +3,7 @@
 ``python -m benchmarks`` runs every benchmark and writes ``results.json``, ``results.txt`` and two
 plots into ``benchmarks/results``. After each benchmark it writes the rows so far into
 ``benchmarks/results/part``, which git ignores. A run with ``--only`` or ``--quick`` writes there
-alone. ``python -m benchmarks --readme`` measures nothing: it puts the results into the README.
+alone. ``python -m benchmarks --docs`` measures nothing: it puts the results into the docs.
 
 ``python -m benchmarks redistribute`` measures the moves of tensors alone, and writes its report
 into ``benchmarks/results/redistribute``.
@@ -21,14 +21,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .harness import Row
-from .report import this_machine, update_readme, write
+from .report import this_machine, update_page, write
 
 NAMES = "maps groups collectives overhead agreement import training startup placement scale"
 BENCHMARKS = {name: name for name in NAMES.split()} | {"import": "imports"}  # name -> module
 OWN_REPORTS = {"redistribute": "redistribute"}  # those that a complete run leaves out
 RESULTS = Path(__file__).parent / "results"
 PART = RESULTS / "part"
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "benchmarks.md"
 
 
 def measure(names: Sequence[str], quick: bool) -> str:
@@ -64,16 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("own", nargs="?", choices=[*OWN_REPORTS], help="a report of its own")
     parser.add_argument("--only", type=parse_names, default=[*BENCHMARKS], help="for example maps")
     parser.add_argument("--quick", action="store_true", help="few repetitions, small scales")
-    parser.add_argument("--readme", action="store_true", help="put the results into README.md")
+    parser.add_argument("--docs", action="store_true", help="put the results into the docs")
     options = parser.parse_args(argv)
-    if not options.readme:
+    if not options.docs:
         names = [options.own] if options.own else options.only
         print(measure(names, options.quick), flush=True)
         return 0
     try:
-        update_readme(README, RESULTS, [*BENCHMARKS])
+        update_page(PAGE, RESULTS, [*BENCHMARKS])
     except (OSError, ValueError) as error:
-        parser.error(f"--readme: {error}")
+        parser.error(f"--docs: {error}")
     return 0
 
 

@@ -22,10 +22,10 @@ Members = list[tuple[int, ...]]  # the global ranks of each group that a rank ho
 
 def run(quick: bool) -> list[Row]:
     """Return a row for each set; ``quick`` changes nothing."""
-    readme = meshkit.spawn(readme_groups, 8)
+    held = meshkit.spawn(view_groups, 8)
     titan = meshkit.spawn(torchtitan_groups, 16, timeout=300)
     return [
-        count_row("groups of a rank, the README's views", readme),
+        count_row("groups of a rank, a mesh + two views", held),
         count_row("groups of a rank, torchtitan's meshes", titan),
     ]
 
@@ -43,8 +43,8 @@ def count_row(what: str, held: list[tuple[Members, Members]]) -> Row:
     return compare(what, len(held), "DeviceMesh", "groups", (counts[0], counts[1]), FEWER)
 
 
-def readme_groups() -> tuple[Members, Members]:
-    """Build the README's mesh and its two views with both libraries. Collective."""
+def view_groups() -> tuple[Members, Members]:
+    """Build a mesh and two views of it with both libraries. Collective."""
     first, *others = VIEWS
     with meshkit.build_mesh(first) as mesh:
         views = [mesh.view(sizes) for sizes in others]

@@ -82,7 +82,7 @@ class Goal:
 class Row:
     """One kind of work on one number of ranks, done by meshkit and by one peer."""
 
-    what: str  # the work, in the words of the README table
+    what: str  # the work, in the words of the table
     scale: int  # number of ranks; 1 for work of one process
     peer: str  # the library or call that does the same work; "-" if there is none
     unit: str  # of both figures

@@ -1,7 +1,7 @@
-"""The report of a run: ``results.json``, the table of all rows, two plots, and the README section.
+"""The report of a run: ``results.json``, the table of all rows, two plots, the section of the docs.
 
-The README section has one line for each goal. If a goal holds at several numbers of ranks, the line
-shows the row that is farthest from the goal.
+The section has one line for each goal. If a goal holds at several numbers of ranks, the line shows
+the row that is farthest from the goal.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -30,7 +31,7 @@ PLOTS = {  # benchmark -> the works that its plot shows, one panel each
 }
 MIN_POINTS = 3  # numbers of ranks that make a curve
 BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
-FOLDER = "benchmarks/results"  # links of the README section lead here
+FOLDER = "benchmarks/results"
 HEAD = ("what", "ranks", "meshkit", "peer", "its figure", "meshkit / peer (quartiles)", "goal", "")
 
 Machine = Mapping[str, Any]
@@ -127,12 +128,12 @@ def curves(rows: Sequence[Row], what: str) -> dict[str, dict[int, float]]:
     return lines if enough else {}
 
 
-def update_readme(readme: Path, folder: Path, benchmarks: Sequence[str]) -> None:
-    """Replace the benchmark section of a README by the results in a folder, with their plots.
+def update_page(page: Path, folder: Path, benchmarks: Sequence[str]) -> None:
+    """Replace the benchmark section of a page by the results in a folder; copy the plots beside it.
 
     Raises:
-        ValueError: if the run was quick or lacks a benchmark, a peer or a plot, or if the README
-            lacks a marker. The README is then unchanged.
+        ValueError: if the run was quick or lacks a benchmark, a peer or a plot, or if the page
+            lacks a marker. The page is then unchanged.
         OSError: if ``results.json`` cannot be read.
     """
     rows, machine, quick = read(folder / "results.json")
@@ -142,24 +143,25 @@ def update_readme(readme: Path, folder: Path, benchmarks: Sequence[str]) -> None
     if quick or lacking:
         reason = f"lacks {', '.join(lacking)}" if lacking else "is a quick run"
         raise ValueError(f"{folder / 'results.json'} {reason}: run python -m benchmarks")
-    text = readme.read_text()
+    text = page.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in before + after:
-        raise ValueError(f"README.md needs the lines {BEGIN} and {END}, each once, in this order")
-    readme.write_text(f"{before}{section(rows, machine)}{after}")
+        raise ValueError(f"{page.name} needs the lines {BEGIN} and {END}, each once, in this order")
+    page.write_text(f"{before}{section(rows, machine)}{after}")
+    for name in PLOTS:
+        shutil.copy(folder / f"{name}.png", page.parent)
 
 
 def section(rows: Rows, machine: Machine) -> str:
     """Return the benchmark section in Markdown, its markers included."""
     every_row = [row for some in rows.values() for row in some]
     lines = [HEAD, ["---"] * len(HEAD), *map(cells, farthest_rows(every_row))]
-    link = f"[`results.txt`]({FOLDER}/results.txt)"
     parts = [
-        f"One run of `python -m benchmarks`: medians; all rows are in {link}.",
+        f"One run of `python -m benchmarks`: medians; all rows are in `{FOLDER}/results.txt`.",
         format_machine(machine),
         "\n".join(f"| {' | '.join(line)} |" for line in lines),
-        "\n".join(f"![{name}]({FOLDER}/{name}.png)" for name in PLOTS),
+        "\n".join(f"![{name}]({name}.png)" for name in PLOTS),
     ]
     return f"{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}"
 

@@ -32,6 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--update-docs``, which writes the outputs of the pages anew."""
+    parser.addoption("--update-docs", action="store_true", help="rewrite the outputs of the docs")
+
+
+@pytest.fixture(scope="session")
+def updates_docs(pytestconfig: pytest.Config) -> bool:
+    """Return whether the outputs of the pages are to be written anew."""
+    return bool(pytestconfig.getoption("--update-docs"))
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Count the slow tests that this run leaves out."""
     for item in items:

@@ -39,7 +39,7 @@ def test_an_import_is_timed_in_a_fresh_process() -> None:
 def test_the_command_line_is_one_that_works() -> None:
     plan = json.loads(imports.run_python("-m", "meshkit", *imports.PLAN.split(), "--json"))
     assert math.prod(plan["sizes"].values()) == imports.RANKS
-    assert f"$ meshkit {imports.PLAN}\n" in (ROOT / "README.md").read_text()
+    assert f"$ meshkit {imports.PLAN}\n" in (ROOT / "docs" / "commands" / "plan.md").read_text()
 
 
 def test_a_command_that_fails_is_not_timed() -> None:

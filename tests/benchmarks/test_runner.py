@@ -105,12 +105,12 @@ def test_an_unknown_benchmark_is_refused() -> None:
     assert f"argument --only: unknown benchmark 'mops'; known: {known}\n" in process.stderr
 
 
-def test_readme_without_results_is_refused(
+def test_docs_without_results_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(runner, "measure")
     with pytest.raises(SystemExit, match="2"):
-        runner.main(["--readme"])
+        runner.main(["--docs"])
     assert f"'{folder}/results.json'" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The README section: made of results.json alone, and equal to the committed results."""
+"""The section of the docs: made of results.json alone, and equal to the committed results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = [
 SECTION = """\
 <!-- benchmarks -->
 One run of `python -m benchmarks`: medians; all rows are in \
-[`results.txt`](benchmarks/results/results.txt).
+`benchmarks/results/results.txt`.
 
 2 cores of Some CPU, Linux 6, Python 3.11.2; meshkit 0.1.0, torch 2.13.0.
 
@@ -41,19 +41,21 @@ One run of `python -m benchmarks`: medians; all rows are in \
 | plan | 16,384 | 0.2 s | - |  |  | ours <= 0.3 | met |
 | training | 8 | 900 seqs/s | DDP | 1,200 seqs/s | 0.75 (0.75-0.75) | ratio >= 1 | missed by 33 % |
 
-![maps](benchmarks/results/maps.png)
-![startup](benchmarks/results/startup.png)
+![maps](maps.png)
+![startup](startup.png)
 <!-- /benchmarks -->"""
 EMPTY = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
 
 
 def make_folder(folder: Path, rows: list[Row], quick: bool = False) -> Path:
-    """Write results, plots and a README; return the README."""
+    """Write results, plots and a page in a folder of its own; return the page."""
     report.write({"first": rows}, MACHINE, folder, quick)
     for name in report.PLOTS:
         (folder / f"{name}.png").touch()
-    (folder / "README.md").write_text(EMPTY)
-    return folder / "README.md"
+    page = folder / "docs" / "benchmarks.md"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(EMPTY)
+    return page
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -62,10 +64,10 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_section_to_the_letter_and_in_its_place(tmp_path: Path) -> None:
-    readme = make_folder(tmp_path, ROWS)
+    page = make_folder(tmp_path, ROWS)
     for _ in range(2):
-        report.update_readme(readme, tmp_path, ["first"])
-        assert readme.read_text() == f"before\n{SECTION}\nafter\n"
+        report.update_page(page, tmp_path, ["first"])
+        assert page.read_text() == f"before\n{SECTION}\nafter\n"
 
 
 @pytest.mark.parametrize(
@@ -80,33 +82,35 @@ def test_the_section_to_the_letter_and_in_its_place(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_markers_are_refused(tmp_path: Path, text: str) -> None:
-    readme = make_folder(tmp_path, ROWS)
-    readme.write_text(text)
-    with pytest.raises(ValueError, match=r"^README\.md needs the lines <!-- benchmarks --> and <"):
-        report.update_readme(readme, tmp_path, ["first"])
-    assert readme.read_text() == text
+    page = make_folder(tmp_path, ROWS)
+    page.write_text(text)
+    with pytest.raises(ValueError, match=r"^benchmarks\.md needs the lines <!-- benchmarks --> and <"):
+        report.update_page(page, tmp_path, ["first"])
+    assert page.read_text() == text
 
 
 def test_an_incomplete_run_is_refused(tmp_path: Path) -> None:
-    readme = make_folder(tmp_path, ROWS)
+    page = make_folder(tmp_path, ROWS)
     with pytest.raises(ValueError, match=r"results\.json lacks second: run python -m benchmarks$"):
-        report.update_readme(readme, tmp_path, ["first", "second"])
+        report.update_page(page, tmp_path, ["first", "second"])
     (tmp_path / "maps.png").unlink()
     with pytest.raises(ValueError, match=r"lacks maps\.png: "):
-        report.update_readme(readme, tmp_path, ["first"])
+        report.update_page(page, tmp_path, ["first"])
     make_folder(tmp_path, ROWS, quick=True)
     with pytest.raises(ValueError, match="is a quick run: "):
-        report.update_readme(readme, tmp_path, ["first"])
+        report.update_page(page, tmp_path, ["first"])
     missing = Row("a map", 8, "DeepSpeed", "s", missing=f"deepspeed is not installed: {INSTALL}")
     make_folder(tmp_path, [*ROWS, missing])
     with pytest.raises(ValueError, match="lacks deepspeed is not installed: pip install"):
-        report.update_readme(readme, tmp_path, ["first"])
-    assert readme.read_text() == EMPTY
+        report.update_page(page, tmp_path, ["first"])
+    assert page.read_text() == EMPTY
 
 
-def test_the_readme_shows_the_committed_results() -> None:
+def test_the_page_shows_the_committed_results() -> None:
     rows, machine, quick = report.read(runner.RESULTS / "results.json")
     assert [*rows] == [*runner.BENCHMARKS]
     assert not quick
-    assert report.section(rows, machine) in runner.README.read_text()
-    assert all((runner.RESULTS / f"{name}.png").is_file() for name in report.PLOTS)
+    assert report.section(rows, machine) in runner.PAGE.read_text()
+    for name in report.PLOTS:
+        plot = (runner.RESULTS / f"{name}.png").read_bytes()
+        assert (runner.PAGE.parent / f"{name}.png").read_bytes() == plot

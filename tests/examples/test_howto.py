@@ -1,0 +1,45 @@
+"""The programs of the how-to pages: the same losses on every mesh, and a resume without a gap."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import meshkit
+from examples.howto import ddp_sp, fsdp_tp, moe, pipeline, sampler_resume
+from tests.pages import run_program
+
+PROGRAMS = {
+    "ddp_sp": (ddp_sp.main, [{"dp": 4, "sp": 1}, {"dp": 2, "sp": 2}, {"dp": 1, "sp": 4}]),
+    "fsdp_tp": (fsdp_tp.main, [{"dp": 4, "tp": 1}, {"dp": 2, "tp": 2}, {"dp": 1, "tp": 4}]),
+    "moe": (moe.main, [{"dp": 4, "ep": 1}, {"dp": 2, "ep": 2}, {"dp": 1, "ep": 4}]),
+    "pipeline": (pipeline.main, [{"dp": 4, "pp": 1}, {"dp": 2, "pp": 2}, {"dp": 1, "pp": 4}]),
+}
+
+
+def train_on_meshes(name: str) -> list[list[float]]:
+    """Return the losses of a program on each of its meshes."""
+    main, meshes = PROGRAMS[name]
+    return [main(**sizes) for sizes in meshes]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_losses_do_not_depend_on_the_mesh(name: str) -> None:
+    for losses in meshkit.spawn(train_on_meshes, 4, (name,), timeout=300):
+        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+        assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+        assert losses[0][-1] < losses[0][0]
+
+
+
+def test_a_resumed_run_reads_the_rest_of_the_epoch_on_other_ranks(
+    tmp_path: Path,
+) -> None:
+    program = sampler_resume.__file__
+    args = (str(tmp_path), [program])
+    texts = meshkit.spawn(run_program, 4, args) + meshkit.spawn(run_program, 2, args)
+    read = [json.loads(samples) for samples in re.findall(r"samples (\[.*\])", "".join(texts))]
+    assert sorted(sum(read, [])) == [*range(64)]

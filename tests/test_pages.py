@@ -1,0 +1,27 @@
+"""Every block of code in the README and in docs/ runs and prints what the page shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.pages import ROOT, Output, read_blocks, rewrite, run_page
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = "$ python "  # a process of its own for each rank
+
+
+def case(page: Path) -> object:
+    """Return the page as a case of the test; slow if it starts processes that import torch."""
+    marks = [pytest.mark.slow] if SLOW in page.read_text() else []
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("page", [case(page) for page in PAGES])
+def test_the_blocks_of_a_page_print_what_it_shows(page: Path, updates_docs: bool) -> None:
+    outputs = run_page(page)
+    if updates_docs:
+        rewrite(page, outputs)
+        return
+    assert [(out.shown, out.printed) for out in outputs if not out.agrees] == []
