@@ -56,4 +56,10 @@ def _add_options(parser: ArgumentParser) -> None:
     )
 
 
-DOCTOR = Command("doctor", "check this machine and its launcher before a job", _add_options, run)
+DOCTOR = Command(
+    "doctor",
+    "check this machine and its launcher before a job",
+    _add_options,
+    run,
+    ("", "--json --timeout 2"),
+)
