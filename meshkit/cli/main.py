@@ -69,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = _run(words, is_open=is_open)
     except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
-        return _report(error if isinstance(error, MeshkitError) else MeshkitError(str(error)), words)
+        return _report(
+            error if isinstance(error, MeshkitError) else MeshkitError(str(error)), words
+        )
     except KeyboardInterrupt:
         if _is_first_rank():
             write_stream(f"{' '.join(['meshkit', *words[:1]])}: interrupted.\n", "stderr")

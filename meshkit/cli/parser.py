@@ -56,7 +56,9 @@ class CommandParser(ArgumentParser):
         flag, equals, value = word.partition("=")
         if not flag.startswith("-"):
             fix = f"{self.prog}{_join(other for other in typed if other != word)}."
-            return SpecError(f"{word!r} is no option, and {self.prog} takes no other words.", fix=fix)
+            return SpecError(
+                f"{word!r} is no option, and {self.prog} takes no other words.", fix=fix
+            )
         close = difflib.get_close_matches(flag, [*self._flags(), *AXIS_FLAGS], n=1)
         fix = f"meshkit help {self.prog.split()[-1]}, which lists the options."
         if close:

@@ -96,9 +96,9 @@ def _check_locally(
     """Return the report of rank 0 of ``n`` ranks started here."""
     given = request, device, timeout
     limit, title = STAGES * timeout + ENDING, "meshkit check"
-    return spawn_ranks(
-        check_on_shared_device, n, given, device=device, timeout=limit, title=title
-    )[0]
+    return spawn_ranks(check_on_shared_device, n, given, device=device, timeout=limit, title=title)[
+        0
+    ]
 
 
 def _add_options(parser: ArgumentParser) -> None:

@@ -9,7 +9,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from ...core.draw.table import wrap_lines
 from ...core.text import count_noun, format_ranks
+from .. import terminal
 from ..command import Command, Result
 from ..local_ranks import (
     ENDING,
@@ -133,7 +135,8 @@ def as_text(greetings: Sequence[Greeting]) -> str:
     wrong = [greeting.rank for greeting in greetings if not greeting.ok]
     summary = f"the all-reduce over {count_noun(len(greetings), 'rank')} on {greetings[0].backend}"
     last = f"FAILED: {summary} was wrong on {format_ranks(wrong)}." if wrong else f"OK: {summary}."
-    return "\n".join([*lines, last])
+    width = terminal.get_width()
+    return "\n".join(part for line in [*lines, last] for part in wrap_lines(line, width))
 
 
 HELLO = Command(
