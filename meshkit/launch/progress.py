@@ -14,6 +14,7 @@ from .console import is_terminal
 
 LOG_INTERVAL = 30.0  # seconds between two lines in a log
 REDRAW_INTERVAL = 0.5  # seconds between two states of the line on a terminal
+TICK = 0.05  # seconds that the thread sleeps at least
 CLEAR = "\r\x1b[K"  # to the first column, then erase the line
 
 
@@ -30,8 +31,10 @@ class Progress:
         self, title: str, stream: TextIO | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._title, self._stream, self._clock = title, stream, clock
+        self._is_terminal, self._lock = is_terminal(stream), threading.Lock()
         self._began = self._written = clock()
-        self._is_terminal = is_terminal(stream)
+        if self._is_terminal:
+            self._written = -math.inf  # the first state is shown at once
         self._is_drawn = False
         self.interval = REDRAW_INTERVAL if self._is_terminal else LOG_INTERVAL
         self.state = ""
@@ -44,10 +47,18 @@ class Progress:
         return max(0.0, self._written + self.interval - self._clock())
 
     def show(self, state: str | None = None) -> None:
-        """Set the state, and write it if the interval has passed."""
-        self.state = self.state if state is None else state
-        if self.seconds_left > 0:
-            return
+        """Set the state, and write it if the interval has passed. Any thread may call it."""
+        with self._lock:
+            self.state = self.state if state is None else state
+            if self.state and self.seconds_left == 0:
+                self._write_state()
+
+    def write_line(self, line: str) -> None:
+        """Write a line that stays."""
+        with self._lock:
+            self._write(f"{line}\n")
+
+    def _write_state(self) -> None:
         self._written = self._clock()
         line = f"{self._title}: {self._written - self._began:.0f} s: {self.state}"
         if self._is_terminal:
@@ -59,12 +70,12 @@ class Progress:
 
     def close(self) -> None:
         """Erase the line from the terminal. Lines in a log stay."""
-        if self._is_drawn:
-            self._write(CLEAR)
+        with self._lock:
+            self._write(CLEAR * self._is_drawn)
             self._is_drawn = False
 
     def _write(self, text: str) -> None:
-        if self._stream is None:
+        if self._stream is None or not text:
             return
         try:
             self._stream.write(text)
@@ -79,7 +90,7 @@ def show_progress(progress: Progress) -> Iterator[Progress]:
     ended = threading.Event()
 
     def repeat() -> None:
-        while not ended.wait(min(progress.seconds_left, threading.TIMEOUT_MAX)):
+        while not ended.wait(min(max(progress.seconds_left, TICK), threading.TIMEOUT_MAX)):
             progress.show()
 
     thread = threading.Thread(target=repeat, name="meshkit-progress", daemon=True)

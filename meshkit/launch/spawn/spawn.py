@@ -17,8 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +30,7 @@ from ...core.errors import RankTimeoutError, SpawnError, SpecError
 from ...core.text import count_noun, format_ranks
 from ...core.validate import parse_integer
 from ..launchers.completed import free_port
-from ..progress import Progress
+from ..progress import Progress, show_progress
 from ..store.deadline import Time, parse_timeout
 from .habits import check_arguments_fit, check_no_launcher, explain_arguments
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
@@ -116,11 +118,12 @@ def start_ranks(
     job = _pickled(fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
     progress = Progress(title, sys.stderr if title else None)
+    is_forked = isinstance(context, ForkContext)  # a fork copies the lock of another thread
     try:
-        outcomes = _outcomes(_start(context, job, count, folder, progress), limit, progress)
+        with closing(progress) if is_forked or not title else show_progress(progress):
+            outcomes = _outcomes(_start(context, job, count, folder, progress), limit, progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        progress.close()
     failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
     if failures:
         raise _spawn_error(failures) from failures[_first_failure(failures)].error
@@ -147,6 +150,7 @@ def _start(
     started: list[tuple[BaseProcess, Connection]] = []
     try:
         for rank in range(count):
+            progress.show(f"{rank} of {count_noun(count, 'rank')} started")
             pipe, child_end = context.Pipe()
             args = job, child_environment(rank, count, init_method, port), child_end
             inherited = inherited_pipe_ends(context, started, pipe)
@@ -154,7 +158,6 @@ def _start(
             start_process(process)
             child_end.close()
             started.append((process, pipe))
-            progress.show(f"{len(started)} of {count_noun(count, 'rank')} started")
     except BaseException:
         _end(started, finished=())
         raise
