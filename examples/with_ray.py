@@ -2,7 +2,7 @@
 
     python examples/with_ray.py [--actor 2] [--critic 2]
 
-Needs ``pip install 'meshkit[ray]'``. Ray starts the processes, so no variable says which rank each
+Needs ``pip install -e '.[ray]'``. Ray starts the processes, so no variable says which rank each
 of them is: ``meshkit.init`` takes rank, size and address as arguments. The actor model proposes
 numbers, and the critic model scores them; each has a mesh of its own ranks, and the mesh of all
 ranks carries the numbers.

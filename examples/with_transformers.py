@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 examples/with_transformers.py
 
-Needs ``pip install 'meshkit[interop]'``. A tiny Llama with random weights learns two sentences of
+Needs ``pip install -e '.[interop]'``. A tiny Llama with random weights learns two sentences of
 random tokens, one on each data rank. All ranks of one tp group read the same sentence.
 """
 

@@ -9,6 +9,8 @@
     this process         detect  World  init  shutdown  spawn
     the mesh             build_mesh  Mesh
     errors               MeshkitError and its children, see meshkit.core.errors
+
+``meshkit.__version__`` is the version.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from .launch.spawn.spawn import spawn
     from .live.build_mesh import build_mesh
     from .live.mesh import Mesh
+
+    __version__: str
 
 __all__ = [
     "BatchError",
@@ -103,6 +107,10 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 def __getattr__(name: str) -> object:
     """Import a public name on its first use."""
+    if name == "__version__":
+        from .core.version import VERSION
+
+        return VERSION
     if name not in __all__:
         raise AttributeError(f"module 'meshkit' has no attribute {name!r}")
     import importlib

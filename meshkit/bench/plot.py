@@ -59,8 +59,7 @@ def _library_problem() -> Problem | None:
         import matplotlib.figure  # noqa: F401
     except Exception as error:  # a broken installation raises anything
         if isinstance(error, ModuleNotFoundError) and error.name == "matplotlib":
-            install = "pip install 'meshkit[plot]'"
-            return "matplotlib is not installed", f"{install}; or leave out --plot"
+            return "matplotlib is not installed", "pip install matplotlib; or leave out --plot"
         line = str(error).partition("\n")[0]
         problem = f"matplotlib fails: {type(error).__name__}: {line.rstrip('.')}"
         return problem, "pip install --force-reinstall matplotlib; or leave out --plot"

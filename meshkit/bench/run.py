@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
 
 import torch
 
@@ -16,6 +14,7 @@ from ..core.text import count_noun
 from ..launch.agreement.proposal import Proposal
 from ..launch.current_job import require_job
 from ..launch.job import init
+from ..launch.progress import Progress, show_progress
 from ..live.build_mesh import build_mesh
 from ..live.setup.hosts import gather_hosts
 from .interrupt import Interruption
@@ -24,7 +23,6 @@ from .results.run import BenchmarkRun, modes, plan_cases, total_passes
 from .results.targets import Target
 from .sweep import Sweep, SweepOptions
 
-INTERVAL = 10.0  # seconds between two lines of progress
 DISAGREEMENT = "ranks disagree about what to measure; nothing was measured."
 
 
@@ -70,12 +68,12 @@ def run_benchmark(request: Request, layout: Layout) -> tuple[int, BenchmarkRun]:
             began = time.monotonic()
             hosts = {rank: names[rank] for rank in mesh.peers().tolist()}
             cases = plan_cases(layout, request.operations, targets, request.sizes)
-            on_case: Callable[[Case], None] = _ignore
-            if world.rank == 0:
-                calls = options.warm_up + options.iters
-                on_case = Progress(layout, cases, options.max_alone, calls, sys.stderr)
+            progress = Progress("meshkit bench", None if world.rank else sys.stderr)
+            calls = options.warm_up + options.iters
+            on_case = CaseProgress(layout, cases, options.max_alone, calls, progress)
             sweep = Sweep(mesh, device, hosts, options, lambda: bool(interruption), on_case)
-            measurements = sweep.run(cases)
+            with show_progress(progress):
+                measurements = sweep.run(cases)
     return world.rank, BenchmarkRun(
         sizes=layout.sizes,
         launcher=world.launcher,
@@ -99,12 +97,8 @@ def agree_on_hosts(request: Request) -> list[str]:
     )
 
 
-def _ignore(case: Case) -> None:
-    """Report no progress, on ranks other than 0."""
-
-
-class Progress:
-    """Writer of progress lines, on one rank."""
+class CaseProgress:
+    """Progress of a sweep, on one rank."""
 
     def __init__(
         self,
@@ -112,30 +106,17 @@ class Progress:
         cases: Sequence[Case],
         max_alone: int | None,
         calls: int,
-        stream: TextIO | None,
-        clock: Callable[[], float] = time.monotonic,
+        progress: Progress,
     ) -> None:
-        self._stream: TextIO | None = stream
-        self._clock = clock
-        self._written = -math.inf
-        self._done, self._num_cases = 0, len(cases)
+        self._progress = progress
+        self._num_done, self._num_cases = 0, len(cases)
         rows = count_noun(sum(len(modes(layout, case.target)) for case in cases), "row")
         passes = count_noun(total_passes(layout, cases, max_alone), "pass")
-        self._write(f"{rows} in {passes}, one after the other, each of up to {calls} calls\n")
+        line = f"{rows} in {passes}, one after the other, each of up to {calls} calls"
+        progress.write_line(line)
 
     def __call__(self, case: Case) -> None:
-        """Write a line when the second case begins, then at most one every ``INTERVAL`` seconds."""
-        done, now = self._done, self._clock()
-        self._done += 1
-        if done and now - self._written >= INTERVAL:
-            self._written = now
-            self._write(f"{100 * done // self._num_cases} %: {case}\n")
-
-    def _write(self, text: str) -> None:
-        """Write, as long as the stream accepts it: a failure here must not cost the results."""
-        if self._stream is not None:
-            try:
-                self._stream.write(text)
-                self._stream.flush()
-            except OSError:
-                self._stream = None
+        """Show the case that begins."""
+        percent = 100 * self._num_done // self._num_cases
+        self._num_done += 1
+        self._progress.show(f"{percent} %: {case}")

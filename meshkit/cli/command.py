@@ -17,6 +17,7 @@ class Result:
     text: str  # text for stdout; an empty text is not printed
     ok: bool = True  # whether every check passed; the exit code is 0, or 1 if not
     interrupted: bool = False  # by Ctrl-C; the exit code is then 130
+    axes: tuple[str, ...] = ()  # the axes in the text, which a terminal shows in their colors
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Command:
     help: str  # one line of help
     add_options: Callable[[ArgumentParser], None]  # adds the options of the command to a parser
     run: Callable[[Namespace], Result]  # returns the result for the parsed options
+    examples: tuple[str, str]  # two command lines, without ``meshkit NAME``
 
 
 def to_ascii(text: str, also: str = "") -> str:

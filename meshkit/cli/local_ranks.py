@@ -6,15 +6,17 @@ The command starts the ranks on this machine, or a launcher has started them.
 from __future__ import annotations
 
 import math
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from ..core.errors import CALL, Change, Fix, LaunchError, MeshkitError, SpawnError, SpecError
 from ..core.text import count_noun, format_ranks
 from ..launch.launchers.detect import detect
-from .options.grid import add_order
+from ..launch.progress import Progress, show_progress
+from .options.grid import SIZES_HELP, add_order
 from .options.numbers import read_count, read_seconds
 
 ENDING = 10.0  # seconds beyond the time limit of a command before its ranks are killed
@@ -24,7 +26,7 @@ Result = TypeVar("Result")
 
 def add_mesh(parser: ArgumentParser) -> None:
     """Add the sizes, ``--order`` and the options of :func:`add_ranks`."""
-    help = "an axis and its size, as for build_mesh; one size can be -1"
+    help = f"{SIZES_HELP}; one size can be -1"
     parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
     add_order(parser)
     add_ranks(parser)
@@ -73,6 +75,15 @@ def _has_too_few(ranks: int) -> bool:
     return bool(kind) and visible_devices(torch.device(str(kind))) < ranks
 
 
+def rank_0_progress(title: str) -> AbstractContextManager[object]:
+    """Return a context that shows progress on rank 0 of a launcher, and nothing elsewhere."""
+    if detect().rank:
+        return nullcontext()
+    progress = Progress(title, sys.stderr)
+    progress.state = f"waiting for {count_noun(detect().world_size, 'rank')}"
+    return show_progress(progress)
+
+
 @contextmanager
 def torch_errors(task: str) -> Iterator[None]:
     """Raise a LaunchError in place of a RuntimeError of torch."""
@@ -94,14 +105,18 @@ def spawn_ranks(
     device: str | None,
     timeout: float,
     smaller: str = "",
+    title: str = "",
 ) -> list[Result]:
-    """Start ``n`` ranks on this machine, run a function on each, and return the results."""
+    """Start ``n`` ranks on this machine, run a function on each, and return the results.
+
+    The title begins the lines of progress; without one there are none.
+    """
     from ..launch.spawn.spawn import start_ranks
     from ..live.preload import preload_mesh
 
     preload_mesh()
     try:
-        return start_ranks(function, n, args, timeout=timeout)
+        return start_ranks(function, n, args, timeout=timeout, title=title)
     except SpawnError as error:
         raise describe_failure(n, error, device, smaller) from error
 

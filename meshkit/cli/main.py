@@ -6,24 +6,43 @@ invalid, 130 if interrupted.
 
 from __future__ import annotations
 
-import argparse
+import difflib
 import importlib
+import json
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import suppress
 
-from ..core.errors import BatchError, CoordinateError, MeshkitError, SpecError, UnknownAxisError
+from ..core.draw.table import format_items
+from ..core.errors import (
+    BatchError,
+    CoordinateError,
+    MeshkitError,
+    Quoted,
+    SpecError,
+    UnknownAxisError,
+)
 from ..core.version import VERSION
+from ..launch.console import completes_words
 from .command import Command, Result, to_ascii
-from .options.command_line import OPTIONS, CommandLine, command_line
-from .terminal import get_line_characters, open_stream, write_stream
+from .options.command_line import CommandLine, command_line
+from .parser import CommandParser
+from .terminal import get_line_characters, get_width, open_stream, paint, write_stream
 
-# One file each. It is imported when its command is typed, and for the help of all commands.
-COMMANDS = ("plan", "explain", "diff", "search", "move", "check", "bench", "doctor", "hello")
+# One file each. It is imported when its command is typed, and for the list of all commands.
+COMMANDS = (
+    *("plan", "explain", "diff", "search", "move", "check", "bench", "doctor", "hello"),
+    "completion",
+)
 
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError
+HELP, VERSIONS = ("-h", "--help"), ("-V", "--version")
 
 DESCRIPTION = "Lay out a distributed PyTorch job: inspect it before it runs, then check it."
+EXAMPLES = "meshkit help plan", "meshkit plan dp=4 sp=2 --nodes 2"
 
 
 def load_command(name: str) -> Command:
@@ -33,66 +52,127 @@ def load_command(name: str) -> Command:
     return command
 
 
-def create_parser(names: Iterable[str]) -> argparse.ArgumentParser:
-    """Create the parser of the command line, with a sub-parser for each of the named commands."""
-    parser = argparse.ArgumentParser(prog="meshkit", description=DESCRIPTION, allow_abbrev=False)
-    _disable_color(parser)
-    parser.add_argument("--version", action="version", version=f"meshkit {VERSION}")
-    subparsers = parser.add_subparsers(required=True, metavar="command", title="commands")
-    for command in map(load_command, names):
-        subparser = subparsers.add_parser(
-            command.name, help=command.help, description=_sentence(command.help), allow_abbrev=False
-        )
-        _disable_color(subparser)
-        subparser.add_argument("--json", action="store_true", help="print one JSON object instead")
-        command.add_options(subparser)
-        defaults = {name: subparser.get_default(name) for name in OPTIONS}
-        subparser.set_defaults(command=command, defaults=defaults)
-    return parser
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _disable_color(parser: argparse.ArgumentParser) -> None:
-    """Disable the colors that Python 3.14 adds to help."""
-    vars(parser)["color"] = False
+def parse_command(name: str, words: Sequence[str]) -> Namespace:
+    """Return the options of a command."""
+    return CommandParser(load_command(name)).parse(words)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command."""
     is_open = open_stream("stdout")
     open_stream("stderr")
-    args = _parse(sys.argv[1:] if arguments is None else arguments, is_open=is_open)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if completes_words():
+        from .complete import complete_words
+
+        complete_words(load_command(name) for name in COMMANDS)
+    try:
+        result = _run(words, is_open=is_open)
+    except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
+        return _report(
+            error if isinstance(error, MeshkitError) else MeshkitError(str(error)), words
+        )
+    except KeyboardInterrupt:
+        if _is_first_rank():
+            write_stream(f"{' '.join(['meshkit', *words[:1]])}: interrupted.\n", "stderr")
+        return INTERRUPTED
+    return _print(result, is_open=is_open)
+
+
+def _run(words: Sequence[str], *, is_open: bool) -> Result:
+    """Return the result of a command line."""
+    name, *rest = words or ["help"]
+    if name in VERSIONS:
+        return Result(f"meshkit {VERSION}")
+    if name in HELP or (name == "help" and not rest):
+        return Result(overview())
+    if name == "help":
+        name, rest = rest[0], ["--help"]
+    try:
+        if name not in COMMANDS:
+            raise _unknown_command(name, rest)
+        if not {*HELP}.isdisjoint(rest):
+            return Result(CommandParser(load_command(name)).format_help().rstrip())
+        args = parse_command(name, rest)
+    except SpecError as error:
+        raise error.quote(Quoted(shlex.join(["meshkit", *words]))) from None
     if not is_open and vars(args).get("n"):  # nobody would see the result of these ranks
-        return FAILED
+        return Result("", ok=False)
     try:
         result: Result = args.command.run(args)
-    except (MeshkitError, ImportError) as error:  # ImportError: torch is missing
-        write_stream(f"{to_ascii(str(_quote(error, args)))}\n", "stderr")
-        return INVALID if isinstance(error, INVALID_REQUESTS) else FAILED
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    text = result.text and f"{to_ascii(result.text, get_line_characters())}\n"
-    is_written = write_stream(text, "stdout") and (is_open or not text)
-    code = FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
-    return code if is_written else FAILED
+    except (MeshkitError, ImportError) as error:
+        raise _quote(error, args) from error
+    return result
 
 
-def _quote(error: MeshkitError | ImportError, args: argparse.Namespace) -> MeshkitError:
+def overview() -> str:
+    """Return the list of commands, each in a line."""
+    commands = [load_command(name) for name in COMMANDS]
+    rows = [(f"  {command.name}", command.help) for command in commands]
+    rows.append(("  help", "show the options and two examples of a command"))
+    usage = "usage: meshkit COMMAND [WORD ...]"
+    lines = [format_items([("", DESCRIPTION)], width=get_width()).strip(), "", usage, ""]
+    lines += ["commands:", format_items(rows, width=get_width()), "", "examples:"]
+    return "\n".join([*lines, *map("  {}".format, EXAMPLES)])
+
+
+def _unknown_command(name: str, rest: Sequence[str]) -> SpecError:
+    """Return the error for a first word that is no command, with the likely line."""
+    command = next((word for word in rest if word in COMMANDS), "")
+    if close := difflib.get_close_matches(name, COMMANDS, n=1):
+        line = ["meshkit", close[0], *rest]
+    elif name.startswith("-") and command:
+        line = ["meshkit", command, *(word for word in rest if word != command), name]
+    elif "=" in name:
+        line = ["meshkit", "plan", name, *rest]
+    else:
+        fix = "meshkit help, which lists the commands."
+        return SpecError(f"there is no command {name!r}.", fix=fix)
+    evidence = f"The commands are {', '.join(COMMANDS)}."
+    return SpecError(f"there is no command {name!r}.", evidence, fix=f"{shlex.join(line)}.")
+
+
+def _quote(error: MeshkitError | ImportError, args: Namespace) -> MeshkitError:
     """Return the error with the command line as its call, in place of a Python call."""
     if not isinstance(error, MeshkitError):
         error = MeshkitError(str(error))
     return error if isinstance(error.call, CommandLine) else error.quote(command_line(args))
 
 
-def _parse(arguments: Sequence[str], *, is_open: bool) -> argparse.Namespace:
-    """Parse the command line."""
-    first = arguments[0] if arguments else None
-    try:
-        return create_parser([first] if first in COMMANDS else COMMANDS).parse_args(arguments)
-    except SystemExit as exit:
-        is_written = write_stream("", "stdout") and is_open
-        write_stream("", "stderr")
-        raise SystemExit(exit.code or (0 if is_written else FAILED)) from None
+def _report(error: MeshkitError, words: Sequence[str]) -> int:
+    """Print an error, as JSON on stdout if requested, and return the exit code."""
+    if "--json" in words:
+        write_stream(f"{json.dumps({'ok': False, 'error': error_dict(error)})}\n", "stdout")
+    else:
+        write_stream(paint(f"{to_ascii(str(error))}\n", (), "stderr"), "stderr")
+    return INVALID if isinstance(error, INVALID_REQUESTS) else FAILED
+
+
+def error_dict(error: MeshkitError) -> dict[str, object]:
+    """Return an error in JSON types."""
+    call = str(error.call)
+    return {
+        "type": type(error).__name__,
+        "call": call,
+        "summary": error.headline.removeprefix(f"{call}: "),
+        "evidence": list(error.evidence),
+        "fix": error.fix_text,
+        "text": error.text,
+    }
+
+
+def _print(result: Result, *, is_open: bool) -> int:
+    """Print a result, and return the exit code."""
+    text = result.text and f"{to_ascii(result.text, get_line_characters())}\n"
+    is_written = write_stream(paint(text, result.axes, "stdout"), "stdout")
+    code = FAILED if not result.ok else INTERRUPTED if result.interrupted else 0
+    return code if is_written and (is_open or not text) else FAILED
+
+
+def _is_first_rank() -> bool:
+    """Return whether this process is rank 0, or no rank of a launcher."""
+    from ..launch.launchers.detect import detect
+
+    with suppress(Exception):  # the launcher's variables may be invalid
+        return detect().rank == 0
+    return True

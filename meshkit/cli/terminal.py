@@ -1,15 +1,19 @@
-"""The abilities of the terminal: its columns, its line-drawing characters, its open streams.
-
-Output has no colors, so ``NO_COLOR`` needs no handling.
-"""
+"""The abilities of the terminal: its columns, its characters, its colors, its open streams."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from collections.abc import Sequence
+
+from ..core.draw.colors import axis_hues, nearest_of_256
+from ..launch.console import MAX_COLORS, num_colors
 
 LINES = "┌─┐│└┘"  # all characters of pictures that are not ASCII
+BOLD, RESET = "\x1b[1m", "\x1b[0m"
+FIX = re.compile(r"^(  Fix:)", re.MULTILINE)
 
 
 def get_width() -> int:
@@ -24,6 +28,27 @@ def get_line_characters() -> str:
     except (UnicodeError, LookupError):
         return ""
     return LINES
+
+
+def paint(text: str, axes: Sequence[str], name: str) -> str:
+    """Return a text with each axis in its color of the pictures, if the stream shows colors."""
+    colors = num_colors(getattr(sys, name))
+    if not colors or not text:
+        return text
+    text = FIX.sub(rf"{BOLD}\1{RESET}", text)
+    if not axes:
+        return text
+    hues = axis_hues(axes)
+    codes = {axis: _color_code(hue, colors) for axis, hue in hues.items()}
+    names = "|".join(map(re.escape, sorted(axes, key=len, reverse=True)))
+    pattern = rf"(?<![\w-])({names})(=-?\d+|=\.\.\.)?(?![\w=])"
+    return re.sub(pattern, lambda match: f"{codes[match[1]]}{match[0]}{RESET}", text)
+
+
+def _color_code(color: tuple[int, int, int], colors: int) -> str:
+    if colors < MAX_COLORS:
+        return f"\x1b[38;5;{nearest_of_256(color)}m"
+    return "\x1b[38;2;{};{};{}m".format(*color)
 
 
 def open_stream(name: str) -> bool:

@@ -17,6 +17,7 @@ from ..core.data.batch import BatchPlan
 from ..core.errors import BatchError, Change, SpecError
 from ..core.grid.axis_names import check_axes_exist, parse_axes
 from ..core.grid.roles import data_axes
+from ..core.text import article
 from ..live.data.rank_batch import RankBatch
 from ..live.mesh import Mesh
 
@@ -64,11 +65,15 @@ def config(plan: BatchPlan | RankBatch) -> dict[str, int]:
 
     Raises:
         BatchError: if the plan is uneven, because DeepSpeed has no micro batches without weight.
+        SpecError: if ``plan`` is no plan.
 
     Example:
         >>> config(BatchPlan.solve(dp=4, global_batch=64, micro_batch=2))["train_batch_size"]
         64
     """
+    if not isinstance(plan, BatchPlan | RankBatch):
+        fix = "config(mesh.batch(global_batch=64, micro_batch=2)), with the batch of the job."
+        raise SpecError(f"plan is {article(type(plan).__name__)}, not a batch plan.", fix=fix)
     if plan.uneven:
         whole = plan.micro_batch * plan.dp
         below = plan.global_batch // whole * whole

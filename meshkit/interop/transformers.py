@@ -100,7 +100,7 @@ def _device_mesh_class() -> Any:  # noqa: ANN401  # untyped if Transformers is m
         from transformers.distributed.utils import TransformersDeviceMesh
     except ImportError as error:
         needs = "meshkit.interop.transformers needs transformers 5.23"
-        raise ImportError(f"{needs}: pip install 'meshkit[interop]'") from error
+        raise ImportError(f"{needs}: pip install transformers") from error
     return TransformersDeviceMesh
 
 

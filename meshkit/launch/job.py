@@ -25,6 +25,7 @@ from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
 from .error_file import ERROR_FILE, report_uncaught_error
+from .init_options import explain_init
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -51,7 +52,7 @@ REPORT_TIME = 5.0  # seconds to reach the store with a report for the other rank
 FAILURE = "a rank could not create the default process group; no rank has one."
 
 
-@public("init")
+@public("init", explain=explain_init)
 def init(
     *,
     backend: str | None = None,
@@ -105,7 +106,7 @@ def init(
         DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
             versions of meshkit or torch.
         RankTimeoutError: if ranks did not arrive in time, with their numbers.
-        SpecError: if a timeout or the seed is invalid.
+        SpecError: if a timeout or the seed is invalid, or if ``init`` does not have an option.
 
     Warns:
         RuntimeWarning: if this is one process in an allocation of several tasks, and no srun has

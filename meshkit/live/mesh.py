@@ -16,7 +16,7 @@ from ..core.arrays import Ints
 from ..core.call import public
 from ..core.data.batch_names import explain_names
 from ..core.errors import MeshkitError, SpecError
-from ..core.grid.axis_names import Names
+from ..core.grid.axis_names import Names, explain_several_patterns
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
 from ..core.grid.position import Position
@@ -213,7 +213,7 @@ class Mesh:
         """
         return self._groups.gradient_group(experts=experts)
 
-    @public("mesh.device_mesh")
+    @public("mesh.device_mesh", explain=explain_several_patterns)
     def device_mesh(self, pattern: Names | None = None) -> DeviceMesh:
         """Return the groups as torch's ``DeviceMesh``, for FSDP2, DTensor and DDP. Local.
 

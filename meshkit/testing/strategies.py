@@ -13,7 +13,8 @@ import numpy as np
 try:
     from hypothesis import strategies as st
 except ImportError as error:
-    raise ImportError("meshkit.testing needs hypothesis: pip install 'meshkit[testing]'") from error
+    text = "the strategies of meshkit.testing need hypothesis: pip install hypothesis"
+    raise ImportError(text) from error
 
 from ..core.arrays import Ints
 from ..core.data.batch import BatchPlan

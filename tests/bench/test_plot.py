@@ -46,7 +46,7 @@ def test_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert lines["dp alone"].get_linestyle() != lines["dp concurrent"].get_linestyle()
 
 
-PIP = "pip install 'meshkit[plot]'; or leave out --plot"
+PIP = "pip install matplotlib; or leave out --plot"
 NAME, PLACE = "a name that ends in .png", "a file in an existing folder with write access"
 
 

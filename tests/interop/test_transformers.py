@@ -334,5 +334,5 @@ distribute(None, None)
     )
     assert process.stderr.splitlines()[-1] == (
         "ImportError: meshkit.interop.transformers needs transformers 5.23:"
-        " pip install 'meshkit[interop]'"
+        " pip install transformers"
     )

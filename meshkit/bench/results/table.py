@@ -12,11 +12,10 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 
-from ...core.draw.table import format_table
+from ...core.draw.table import GAP, MIN_WIDTH, format_table, wrap_lines
 from ...core.text import count_noun, format_sizes, summarize
 from .fit import Fit
 from .measurement import GroupTime, Measurement, Spread
@@ -31,16 +30,19 @@ LEGEND = (
     "for two axes at once, over the slower of the two. calls: timed calls of each group; "
     "fewer if they are slow."
 )
+OPTIONAL = ("p99", "calls", "algbw", "ratio")  # left out in this order if columns are few
+BANDWIDTHS = "busbw in GB/s at the largest size, all groups of an axis at once"
 Row = tuple[Measurement, list[str]]  # and its cells
 
 
 def results_table(run: BenchmarkRun, width: int = 80, *, ascii: bool = False) -> str:
     """Return the whole run as text. Pure."""
-    width = max(width, 80)
-    lines = [*_wrapped(_setup(run), width), *_tables(run, width, ascii=ascii), ""]
+    width = max(width, MIN_WIDTH)
+    lines = [*wrap_lines(_setup(run), width), *_tables(run, width, ascii=ascii), ""]
     for slow in slowest(run.measurements):
-        lines += _wrapped(_slow(slow, run), width)
-    lines += [*_wrapped(LEGEND, width), *_wrapped(_verdict(run), width)]
+        lines += wrap_lines(_slow(slow, run), width)
+    lines += [*wrap_lines(LEGEND, width), "", *_bandwidths(run, width, ascii=ascii)]
+    lines += wrap_lines(_verdict(run), width)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -67,14 +69,16 @@ def _tables(run: BenchmarkRun, width: int, *, ascii: bool) -> Iterator[str]:
         heading = f"{op} over {target}, n = {' and '.join(map(str, first.sizes))}"
         if first.groups < first.num_groups:
             heading += f"; {first.mode}: {first.groups} of {count_noun(first.num_groups, 'group')}"
-        yield from ("", heading)
+        yield from ("", *wrap_lines(heading, width))
         if supported := [row for measurement, row in measured if measurement.timing]:
             yield from format_table(header, supported, width=natural, ascii=ascii).split("\n")
         for measurement, _ in measured:
             if measurement.unsupported is not None:
                 case = f"{measurement.mode}, {measurement.case.bytes} bytes"
-                yield f"{case}: not measured: {measurement.unsupported}"
-        yield from (_fit(fit) for fit in fits if (fit.op, fit.target) == (op, target))
+                yield from wrap_lines(f"{case}: not measured: {measurement.unsupported}", width)
+        for fit in fits:
+            if (fit.op, fit.target) == (op, target):
+                yield from wrap_lines(_fit(fit), width)
 
 
 def _operation_and_target(row: Row) -> tuple[str, str]:
@@ -93,15 +97,19 @@ def _cells(row: Measurement, ratio: float | None) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
-    """Return the columns that fit into a width, at least those of ``HEADER``, aligned."""
+    """Return the columns that fit into a width, aligned; first those after ``HEADER`` are left out.
+
+    The next ones to be left out are those of ``OPTIONAL``.
+    """
     columns = [list(column) for column in zip(*rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]
-    shown = len(WIDE_HEADER)
-    while shown > len(HEADER) and sum(widths[:shown]) + 2 * (shown - 1) > width:
-        shown -= 1
+    shown = [*range(len(WIDE_HEADER))]
+    for name in (*reversed(WIDE_HEADER[len(HEADER) :]), *OPTIONAL):
+        if sum(widths[i] for i in shown) + len(GAP) * (len(shown) - 1) > width:
+            shown.remove(WIDE_HEADER.index(name))
     padded = [
-        [cell.rjust(size) if index in NUMBERS else cell.ljust(size) for cell in column]
-        for index, (column, size) in enumerate(zip(columns[:shown], widths, strict=False))
+        [cell.rjust(widths[i]) if i in NUMBERS else cell.ljust(widths[i]) for cell in columns[i]]
+        for i in shown
     ]
     return [list(row) for row in zip(*padded, strict=True)]
 
@@ -156,6 +164,26 @@ def _verdict(run: BenchmarkRun) -> str:
     return f"{verdict}: {done} in {run.seconds:.1f} s; {count_noun(run.wrong, 'wrong element')}."
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    """Return a text in lines of a width, all but the first indented."""
-    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+def _bandwidths(run: BenchmarkRun, width: int, *, ascii: bool) -> list[str]:
+    """Return the bus bandwidth of each operation over each axis, at the largest size."""
+    speeds: dict[str, dict[str, str]] = {}
+    for row in run.measurements:  # ascending sizes; the mode with all groups at once comes last
+        if row.busbw is not None:
+            speeds.setdefault(row.case.target.name, {})[row.case.op] = f"{row.busbw:.4f}"
+    if not speeds:
+        return []
+    ops = list(dict.fromkeys(op for column in speeds.values() for op in column))
+    lines = wrap_lines(BANDWIDTHS, width)
+    columns = [[name, *(column.get(op, "-") for op in ops)] for name, column in speeds.items()]
+    while columns:
+        shown = _num_fitting(columns, width - max(map(len, ["operation", *ops])))
+        header, *rows = zip(["operation", *ops], *columns[:shown], strict=True)
+        lines += [*format_table(header, rows, width=width, ascii=ascii).split("\n"), ""]
+        columns = columns[shown:]
+    return lines
+
+
+def _num_fitting(columns: Sequence[Sequence[str]], width: int) -> int:
+    """Return how many columns fit into a width, at least 1."""
+    ends = accumulate(max(map(len, column)) + len(GAP) for column in columns)
+    return max(1, sum(end <= width for end in ends))

@@ -72,7 +72,8 @@ def run(args: Namespace) -> Result:
     else:
         ascii = not terminal.get_line_characters()
         text = results_table(results, terminal.get_width(), ascii=ascii)
-    return Result(text, ok=is_drawn and not results.wrong, interrupted=results.interrupted)
+    ok = is_drawn and not results.wrong
+    return Result(text, ok, results.interrupted, layout.axes)
 
 
 def measure_on_shared_device(request: Request, layout: Layout) -> tuple[int, BenchmarkRun] | None:
@@ -143,11 +144,7 @@ def _measure_locally(n: int, request: Request, layout: Layout) -> tuple[int, Ben
         with Interruption(stop_file) as interruption:
             try:
                 results = spawn(measure_on_shared_device, n, given)
-            except SpawnError as error:
-                if any(isinstance(e, KeyboardInterrupt) for e in error.errors.values()):
-                    raise KeyboardInterrupt from error
-                raise
-            except (EOFError, OSError):  # the server of processes was interrupted as well
+            except (SpawnError, EOFError, OSError):  # Ctrl-C also ends ranks that start
                 if interruption:
                     raise KeyboardInterrupt from None
                 raise
@@ -208,4 +205,13 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="FILE", help=help)
 
 
-BENCH = Command("bench", "measure every collective on a mesh of real ranks", _add_options, run)
+BENCH = Command(
+    "bench",
+    "measure every collective on a mesh of real ranks",
+    _add_options,
+    run,
+    (
+        "dp=2 tp=2 -n 4 --device cpu --sizes 1K:64K --iters 5",
+        "dp=2 -n 2 --device cpu --ops all_reduce --sizes 64K",
+    ),
+)

@@ -13,16 +13,19 @@ from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from ...core.report.verification import CheckReport
+from .. import terminal
 from ..command import Command, Result
 from ..local_ranks import (
     ENDING,
     add_mesh,
     check_launched,
     choose_shared_device,
+    rank_0_progress,
     spawn_ranks,
     torch_errors,
 )
 from ..options.grid import add_groups, read_axis_sizes
+from ..options.memory import check_ranks
 
 STAGES = 3  # that may take --timeout each: joining, building, one collective
 
@@ -39,10 +42,13 @@ def run(args: Namespace) -> Result:
         GroupPlan.of(
             Layout(ranks=None, **infer_sizes(nested, args.n, f"-n {args.n}")), args.groups or ()
         )
+        check_ranks(args.n, sizes)
         report = _check_locally(args.n, request, args.device, args.timeout)
     if report.rank:
         return Result("")
-    return Result(json.dumps(report.as_dict()) if args.json else report.as_text())
+    if args.json:
+        return Result(json.dumps(report.as_dict()))
+    return Result(report.as_text(terminal.get_width()), axes=(*report.sizes,))
 
 
 def check_mesh(request: Mapping[str, Any], device: str | None, timeout: float) -> CheckReport:
@@ -78,7 +84,8 @@ def _check_under_launcher(
     from ...launch.job import shutdown
 
     try:
-        return check_mesh(request, device, timeout)
+        with rank_0_progress("meshkit check"):
+            return check_mesh(request, device, timeout)
     finally:
         shutdown()
 
@@ -88,8 +95,10 @@ def _check_locally(
 ) -> CheckReport:
     """Return the report of rank 0 of ``n`` ranks started here."""
     given = request, device, timeout
-    limit = STAGES * timeout + ENDING
-    return spawn_ranks(check_on_shared_device, n, given, device=device, timeout=limit)[0]
+    limit, title = STAGES * timeout + ENDING, "meshkit check"
+    return spawn_ranks(check_on_shared_device, n, given, device=device, timeout=limit, title=title)[
+        0
+    ]
 
 
 def _add_options(parser: ArgumentParser) -> None:
@@ -97,4 +106,10 @@ def _add_options(parser: ArgumentParser) -> None:
     add_groups(parser)
 
 
-CHECK = Command("check", "build a mesh of real ranks, and check every group", _add_options, run)
+CHECK = Command(
+    "check",
+    "build a mesh of real ranks, and check every group",
+    _add_options,
+    run,
+    ("dp=2 tp=2 -n 4 --device cpu", "dp=-1 tp=2 -n 4 --groups 'dp tp' --device cpu"),
+)

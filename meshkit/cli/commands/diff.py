@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ...core.errors import MeshkitError, SpecError
@@ -15,31 +15,64 @@ from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.command_line import CommandLine, Word, command_line
-from ..options.grid import add_world_size, read_axis_sizes, read_layout
+from ..options.grid import add_world_size, read_axis_sizes, read_layout, split_sizes
+
+EXAMPLE = 'for example meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2".'
+Texts = tuple[str, str]  # the sizes before and after, as typed
 
 
 def run(args: Namespace) -> Result:
     """Compare two grids. Pure: no torch, no processes."""
-    with _quoting(args, "before"):
-        before = _read_grid(args.before, args)
-    with _quoting(args, "after"):
-        after = _read_grid(args.after, args)
-    with _quoting(args, "before"):
+    texts = split_grids(args.words)
+    with _quoting(args, texts, 0):
+        before = _read_grid(texts[0], args)
+    with _quoting(args, texts, 1):
+        after = _read_grid(texts[1], args)
+    with _quoting(args, texts, 0):
         data_before, data_after = read_data_axes(args, before, after)
         batch = read_batch(before, args, data_before)
     difference = Difference.of(before, after, batch, data=(data_before, data_after))
     if args.json:
         return Result(json.dumps(difference.as_dict()))
     ascii = not terminal.get_line_characters()
-    return Result(format_diff(difference, width=terminal.get_width(), ascii=ascii))
+    text = format_diff(difference, width=terminal.get_width(), ascii=ascii)
+    return Result(text, axes=(*difference.groups,))
+
+
+def split_grids(words: Sequence[str]) -> Texts:
+    """Return the sizes of the two grids. Two words are one grid each.
+
+    Of more words, the second grid begins where no grid has an axis twice.
+
+    Example:
+        >>> split_grids(["dp=4", "sp=2", "dp=2", "sp=2", "tp=2"])
+        ('dp=4 sp=2', 'dp=2 sp=2 tp=2')
+    """
+    if len(words) == 2:
+        return words[0], words[1]
+    sizes = split_sizes(words)
+    splits = [(sizes[:i], sizes[i:]) for i in range(1, len(sizes))]
+    valid = [" ".join(a) + "|" + " ".join(b) for a, b in splits if _is_grid(a) and _is_grid(b)]
+    if len(valid) == 1:
+        before, _, after = valid[0].partition("|")
+        return before, after
+    if not valid:
+        raise SpecError("these are not the sizes of two grids.", fix=EXAMPLE)
+    ways = ['meshkit diff "{}" "{}"'.format(*way.split("|")) for way in valid]
+    summary = "the first size of the second grid is unclear."
+    raise SpecError(summary, fix=f"{', or '.join(ways)}.")
+
+
+def _is_grid(sizes: Sequence[str]) -> bool:
+    """Return whether no axis has two sizes."""
+    return len({size.partition("=")[0] for size in sizes}) == len(sizes)
 
 
 def _read_grid(text: str, args: Namespace) -> Layout:
     """Return a grid, nested in the standard order, or as written if an axis is not standard."""
-    words = text.split()
+    words = split_sizes([text])
     if not words:
-        fix = 'for example meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2".'
-        raise SpecError("one of the two grids has no sizes.", fix=fix)
+        raise SpecError("one of the two grids has no sizes.", fix=EXAMPLE)
     sizes = read_axis_sizes(words)
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
     world = args.world_size if -1 in sizes.values() else None
@@ -47,28 +80,36 @@ def _read_grid(text: str, args: Namespace) -> Layout:
 
 
 @contextmanager
-def _quoting(args: Namespace, grid: str) -> Iterator[None]:
+def _quoting(args: Namespace, texts: Texts, grid: int) -> Iterator[None]:
     """Quote the command in an error, such that a fix changes the sizes of one of the grids."""
     try:
         yield
     except MeshkitError as error:
-        raise error.quote(_command_line(args, grid)) from None
+        raise error.quote(_command_line(args, texts, grid)) from None
 
 
-def _command_line(args: Namespace, grid: str) -> CommandLine:
-    words: dict[str, Word] = {name: f'"{vars(args)[name]}"' for name in ("before", "after")}
+def _command_line(args: Namespace, texts: Texts, grid: int) -> CommandLine:
+    words: list[Word] = [f'"{text}"' for text in texts]
     with suppress(SpecError):  # invalid sizes stay as typed
-        words[grid] = read_axis_sizes(vars(args)[grid].split()) or words[grid]
-    return command_line(args, *words.values(), one_word=True)
+        words[grid] = read_axis_sizes([texts[grid]]) or words[grid]
+    return command_line(args, *words, one_word=True)
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    for name, example in (("before", '"dp=4 sp=2"'), ("after", '"dp=2 sp=2 tp=2"')):
-        help = f"the sizes in one word: {example}; axes that are not standard nest as written"
-        parser.add_argument(name, metavar=name.upper(), help=help)
+    help = (
+        'the sizes before, then after: "dp=4 sp=2" "dp=2 sp=2 tp=2", or dp=4,sp=2 dp=2,sp=2,tp=2; '
+        "axes that are not standard nest as written"
+    )
+    parser.add_argument("words", nargs="+", metavar="SIZES", help=help)
     help = "the number of ranks, for a grid with a size of -1"
     add_world_size(parser, help)
     add_batch(parser)
 
 
-DIFF = Command("diff", "compare two grids: groups, samples, weights", _add_options, run)
+DIFF = Command(
+    "diff",
+    "compare two grids: groups, samples, weights",
+    _add_options,
+    run,
+    ('"dp=4 sp=2" "dp=2 sp=2 tp=2"', "dp=8,tp=2 dp=4,tp=4 --global-batch 64 --micro-batch 2"),
+)

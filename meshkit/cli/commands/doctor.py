@@ -7,8 +7,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from ...core.draw.table import MIN_CELL, wrap_lines
 from ...core.text import count_noun
 from ...launch.doctor.finding import Finding
+from .. import terminal
 from ..command import Command, Result
 from ..options.numbers import read_seconds
 
@@ -25,7 +27,7 @@ def run(args: Namespace) -> Result:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """Return findings as text, one or more lines each."""
+    """Return findings as text, one or more lines each. A fix is one line, which can be copied."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [line for finding in findings for line in _lines(finding, width)]
     failed = [finding.name for finding in findings if not finding.ok]
@@ -37,9 +39,11 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 def _lines(finding: Finding, width: int) -> list[str]:
     """Return the lines of one finding, aligned below the text of the first."""
-    first, *rest = finding.found.split("\n")
-    fix = [f"Fix: {finding.advice}"] if finding.advice else []
     head = f"{'OK' if finding.ok else 'FAILED':6}  {finding.name:{width}}  "
+    columns = max(terminal.get_width() - len(head), MIN_CELL)
+    texts = [part for line in finding.found.split("\n") for part in wrap_lines(line, columns)]
+    first, *rest = texts or [""]
+    fix = [f"Fix: {finding.advice}"] if finding.advice else []
     return [head + first, *(" " * len(head) + line for line in rest + fix)]
 
 
@@ -56,4 +60,10 @@ def _add_options(parser: ArgumentParser) -> None:
     )
 
 
-DOCTOR = Command("doctor", "check this machine and its launcher before a job", _add_options, run)
+DOCTOR = Command(
+    "doctor",
+    "check this machine and its launcher before a job",
+    _add_options,
+    run,
+    ("", "--json --timeout 2"),
+)

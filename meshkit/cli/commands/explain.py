@@ -15,7 +15,7 @@ from ...core.text import count_noun
 from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
-from ..options.grid import add_grid, read_layout
+from ..options.grid import SIZES_HELP, add_grid, read_layout
 from ..options.nodes import add_nodes, read_topology
 from ..options.numbers import INTEGER, read_count, read_integer
 
@@ -42,14 +42,17 @@ def run(args: Namespace) -> Result:
         return Result(json.dumps({"ranks": dicts} if rank is None else dicts[0]))
     width, ascii = terminal.get_width(), not terminal.get_line_characters()
     if rank is None:
-        return Result(format_rank_table(layout, topology, width=width, ascii=ascii))
+        text = format_rank_table(layout, topology, width=width, ascii=ascii)
+        return Result(text, axes=layout.axes)
     job = headline(layout, topology)
-    return Result(format_rank(next(reports), layout, job, width=width, ascii=ascii))
+    text = format_rank(next(reports), layout, job, width=width, ascii=ascii)
+    return Result(text, axes=layout.axes)
 
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     """Return the rank, or None for all ranks, and the words of the sizes."""
-    first, *rest = args.words
+    words = sorted(args.words, key=lambda word: not INTEGER.fullmatch(word))  # the rank first
+    first, *rest = words
     has_rank = bool(INTEGER.fullmatch(first)) and first[0] != "-"
     if args.all and has_rank:
         raise SpecError("a rank and --all exclude each other.", fix=(Change(all=None), "."))
@@ -100,7 +103,7 @@ def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    help = "a rank, and the size of each axis: 5 dp=4 sp=2"
+    help = f"a rank, and {SIZES_HELP}"
     parser.add_argument("words", nargs="+", metavar="WORD", help=help)
     help = "all ranks instead of one"
     parser.add_argument("--all", action="store_true", default=None, help=help)
@@ -113,5 +116,9 @@ def _add_options(parser: ArgumentParser) -> None:
 
 
 EXPLAIN = Command(
-    "explain", "report one rank: coordinate, peers, samples, seeds", _add_options, run
+    "explain",
+    "report one rank: coordinate, peers, samples, seeds",
+    _add_options,
+    run,
+    ("5 dp=4 sp=2 --global-batch 64 --micro-batch 4", "--all dp=4 sp=2 --nodes 2"),
 )

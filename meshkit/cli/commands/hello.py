@@ -9,9 +9,19 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from ...core.draw.table import wrap_lines
 from ...core.text import count_noun, format_ranks
+from .. import terminal
 from ..command import Command, Result
-from ..local_ranks import ENDING, add_ranks, choose_shared_device, spawn_ranks, torch_errors
+from ..local_ranks import (
+    ENDING,
+    add_ranks,
+    choose_shared_device,
+    rank_0_progress,
+    spawn_ranks,
+    torch_errors,
+)
+from ..options.memory import check_ranks
 
 ROW = 1024  # bytes of one greeting: a host name has 253 at most
 
@@ -34,20 +44,25 @@ class Greeting:
 def run(args: Namespace) -> Result:
     """Greet from ``n`` processes started here, or from this rank of its launcher. Collective."""
     if args.n is not None:
-        request = args.device, args.timeout
-        limit = args.timeout + ENDING
-        greetings = spawn_ranks(
-            greet_on_shared_device, args.n, request, device=args.device, timeout=limit
-        )
-        return _format(greetings, as_json=args.json)
+        check_ranks(args.n, {})
+        return _format(_greet_locally(args), as_json=args.json)
     from ...launch.job import shutdown
 
     try:
-        greeting = greet(args.device, args.timeout)
-        result = _format(_gather(greeting), as_json=args.json)
+        with rank_0_progress("meshkit hello"):
+            greeting = greet(args.device, args.timeout)
+            result = _format(_gather(greeting), as_json=args.json)
     finally:
         shutdown()
     return Result(result.text if greeting.rank == 0 else "", result.ok)
+
+
+def _greet_locally(args: Namespace) -> list[Greeting]:
+    """Return the greetings of ``n`` ranks started here."""
+    request = args.device, args.timeout
+    limit = args.timeout + ENDING
+    options = {"device": args.device, "timeout": limit, "title": "meshkit hello"}
+    return spawn_ranks(greet_on_shared_device, args.n, request, **options)
 
 
 def greet(device: str | None, timeout: float) -> Greeting:
@@ -120,7 +135,14 @@ def as_text(greetings: Sequence[Greeting]) -> str:
     wrong = [greeting.rank for greeting in greetings if not greeting.ok]
     summary = f"the all-reduce over {count_noun(len(greetings), 'rank')} on {greetings[0].backend}"
     last = f"FAILED: {summary} was wrong on {format_ranks(wrong)}." if wrong else f"OK: {summary}."
-    return "\n".join([*lines, last])
+    width = terminal.get_width()
+    return "\n".join(part for line in [*lines, last] for part in wrap_lines(line, width))
 
 
-HELLO = Command("hello", "greet from every rank, and check one all-reduce", add_ranks, run)
+HELLO = Command(
+    "hello",
+    "greet from every rank, and check one all-reduce",
+    add_ranks,
+    run,
+    ("-n 4 --device cpu", "-n 2 --device cpu --json"),
+)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 
-from ...core.errors import MeshkitError
+from ...core.errors import MeshkitError, SpecError
+from ...core.grid.axis_names import STANDARD
 from ...core.redistribute.report import RedistributionPlan, plan_redistribution
 from .. import terminal
 from ..command import Command, Result
 from ..options.command_line import Word, command_line
-from ..options.grid import read_axis_sizes
+from ..options.grid import read_axis_sizes, split_sizes
 
 
 def run(args: Namespace) -> Result:
@@ -20,29 +22,51 @@ def run(args: Namespace) -> Result:
     if args.json:
         return Result(json.dumps(plan.as_dict()))
     ascii = not terminal.get_line_characters()
-    return Result(plan.draw(width=terminal.get_width(), ascii=ascii))
+    return Result(plan.draw(width=terminal.get_width(), ascii=ascii), axes=plan.layout.axes)
 
 
 def _read_plan(args: Namespace) -> RedistributionPlan:
-    words: list[Word] = [f'"{args.mesh}"', f'"{args.pattern}"']
+    mesh, pattern, dims = _split_words(args.words)
+    to = None if args.to is None else " ".join(split_sizes([args.to]))
     try:
-        sizes = read_axis_sizes(args.dims)
-        return plan_redistribution(args.mesh, args.pattern, to=args.to, **sizes)
+        return plan_redistribution(mesh, pattern, to=to, **read_axis_sizes(dims))
     except MeshkitError as error:
-        words += map(shlex.quote, args.dims)
+        words: list[Word] = [f'"{mesh}"', f'"{pattern}"', *map(shlex.quote, dims)]
         raise error.quote(command_line(args, *words)) from None
 
 
+def _split_words(words: Sequence[str]) -> tuple[str, str, list[str]]:
+    """Return the sizes of the mesh, the pattern and the sizes of the dims.
+
+    Axes stand before the pattern. ``--tp 2`` may also stand after it.
+    """
+    index = next((i for i, word in enumerate(words) if "->" in word), None)
+    if index is None:
+        fix = "for example meshkit move dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096."
+        raise SpecError("there is no pattern: the tensor before, ->, and after.", fix=fix)
+    after = split_sizes(words[index + 1 :])
+    axes = [word for word in after if word.partition("=")[0] in STANDARD]
+    mesh = [*split_sizes(words[:index]), *axes]
+    return " ".join(mesh), words[index], [word for word in after if word not in axes]
+
+
 def _add_options(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "mesh", metavar="AXES", help='the sizes of the axes in one word: "dp=4 tp=2"'
+    help = (
+        "the size of each axis, dp=4 tp=2; then the tensor before and after in one word, "
+        '"o/dp i -> o i *dp"; then each dim with its global size, o=4096'
     )
-    help = 'the tensor before and after: "o/dp i -> o i *dp"'
-    parser.add_argument("pattern", metavar="PATTERN", help=help)
-    help = "a dim and its global size, such as o=4096"
-    parser.add_argument("dims", nargs="*", metavar="DIM=SIZE", help=help)
+    parser.add_argument("words", nargs="+", metavar="WORD", help=help)
     help = "the sizes of another view of the mesh, which the right side of the pattern names"
     parser.add_argument("--to", metavar="AXES", help=help)
 
 
-MOVE = Command("move", "plan how a tensor moves over axes: steps, bytes", _add_options, run)
+MOVE = Command(
+    "move",
+    "plan how a tensor moves over axes: steps, bytes",
+    _add_options,
+    run,
+    (
+        "dp=4 tp=2 'o/dp i -> o i *dp' o=4096 i=4096",
+        "--tp 2 'o/tp i -> o i/tp' o=64 i=64",
+    ),
+)

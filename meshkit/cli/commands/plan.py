@@ -14,6 +14,7 @@ from ...core.errors import Change, SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.report.job import JobReport, format_job
+from ...core.text import count_noun
 from ...core.topology.placement import Placement, placed
 from ...core.topology.topology import Topology
 from ...core.validate import divisors
@@ -21,18 +22,19 @@ from .. import terminal
 from ..command import Command, Result
 from ..options.batch import add_batch, read_batch, read_data_axes
 from ..options.command_line import CommandLine, command_line
-from ..options.grid import add_grid, add_groups, read_layout
+from ..options.grid import SIZES_HELP, add_grid, add_groups, read_layout
 from ..options.nodes import add_nodes, read_topology
 
 
 def run(args: Namespace) -> Result:
     """Report the job that the options describe. Pure: no torch, no processes."""
     report = _report(args)
-    draw_into(args.svg, report.layout, report.nodes)
+    written = draw_into(args.svg, report.layout, report.nodes)
     if args.json:
-        return Result(json.dumps(report.as_dict()))
+        return Result(json.dumps({**report.as_dict(), "svg": args.svg}))
     ascii = not terminal.get_line_characters()
-    return Result(format_job(report, width=terminal.get_width(), ascii=ascii))
+    text = format_job(report, width=terminal.get_width(), ascii=ascii)
+    return Result("\n\n".join([text, *written]), axes=report.layout.axes)
 
 
 def _report(args: Namespace) -> JobReport:
@@ -70,10 +72,10 @@ def add_svg(parser: ArgumentParser) -> None:
     parser.add_argument("--svg", metavar="FILE", help=help)
 
 
-def draw_into(path: str | None, layout: Layout, nodes: Ints | None) -> None:
-    """Draw a layout into a file, which is replaced."""
+def draw_into(path: str | None, layout: Layout, nodes: Ints | None) -> list[str]:
+    """Draw a layout into a file, which is replaced, and return a line that says so."""
     if path is None:
-        return
+        return []
     if layout.num_ranks > MAX_RANKS:
         summary = f"{layout.num_ranks} ranks are too many for a picture."
         limit = f"A picture has at most {MAX_RANKS} ranks."
@@ -88,10 +90,11 @@ def draw_into(path: str | None, layout: Layout, nodes: Ints | None) -> None:
         reason = getattr(error, "strerror", None) or str(error)
         summary = f"the picture cannot be written: {reason}."
         raise SpecError(summary, fix="a file in an existing folder with write access.") from error
+    return [f"wrote {path}: {count_noun(layout.num_ranks, 'rank')}, {len(text) / 1000:.0f} kB"]
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    help = "an axis and its size, for example dp=4; one size can be -1"
+    help = f"{SIZES_HELP}; one size can be -1"
     parser.add_argument("words", nargs="+", metavar="AXIS=SIZE", help=help)
     add_grid(parser)
     add_nodes(parser)
@@ -102,4 +105,13 @@ def _add_options(parser: ArgumentParser) -> None:
     add_svg(parser)
 
 
-PLAN = Command("plan", "report a job before it runs: axes, nodes, groups, batch", _add_options, run)
+PLAN = Command(
+    "plan",
+    "report a job before it runs: axes, nodes, groups, batch",
+    _add_options,
+    run,
+    (
+        "dp=4 sp=2 --nodes 2",
+        "--dp 4 --tp 2 --global-batch 64 --micro-batch 4",
+    ),
+)

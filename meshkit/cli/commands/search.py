@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,8 @@ from ...core.cost.search import search
 from ...core.cost.search_report import DISCLAIMER, format_search
 from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
+from ...core.grid.axis_names import STANDARD
+from ...launch.progress import Progress, show_progress
 from .. import terminal
 from ..command import Command, Result
 from ..options.grid import add_world_size
@@ -28,13 +31,17 @@ def run(args: Namespace) -> Result:
     numbers = args.world_size, args.nodes, args.global_batch, args.seq
     check_job(*numbers)
     job = TrainingJob(*numbers, machine)
-    result = search(model, job, args.top or TOP)
+    with show_progress(Progress("meshkit search", sys.stderr)) as progress:
+        progress.state = f"the layouts of {job.world_size} ranks are ranked"
+        result = search(model, job, args.top or TOP)
     ok = bool(result.best)
     if args.json:
         request = {"model": asdict(model), "parameters": model.parameters, "job": asdict(job)}
         return Result(json.dumps({"ok": ok, **request, **asdict(result), "note": DISCLAIMER}), ok)
     title = f"{Path(args.model).name}: {model.parameters / 1e9:.2f} billion weights"
-    return Result(format_search(result, job, title, terminal.get_width(), assumed), ok)
+    ascii = not terminal.get_line_characters()
+    text = format_search(result, job, title, terminal.get_width(), assumed, ascii=ascii)
+    return Result(text, ok, axes=STANDARD)
 
 
 def _add_options(parser: ArgumentParser) -> None:
@@ -59,4 +66,14 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--top", type=read_count, metavar="N", help=help)
 
 
-SEARCH = Command("search", "rank the layouts that fit a model", _add_options, run)
+MODEL = "--model examples/llama-3-8b.json"
+SEARCH = Command(
+    "search",
+    "rank the layouts that fit a model",
+    _add_options,
+    run,
+    (
+        f"{MODEL} \\\n    --world-size 64 --nodes 8 --global-batch 512 --seq 8192",
+        f"{MODEL} \\\n    --world-size 8 --nodes 1 --global-batch 64 --seq 4096 --top 3",
+    ),
+)

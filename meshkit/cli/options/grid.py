@@ -12,6 +12,7 @@ from ...core.grid.nested_experts import divide_data_axis, leave_out_experts, use
 from ...core.grid.sizes import infer_sizes, ordered_sizes
 from .numbers import INTEGER, read_count
 
+SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2, "dp=4 tp=2" or --dp 4 --tp 2'
 MAX_RANKS = 2**21  # a command takes more than a few seconds for larger grids
 
 
@@ -43,10 +44,20 @@ def add_groups(parser: ArgumentParser) -> None:
     parser.add_argument("--groups", action="append", metavar="AXES", help=help)
 
 
+def split_sizes(words: Sequence[str]) -> list[str]:
+    """Return one word for each axis.
+
+    Example:
+        >>> split_sizes(["dp=4,sp=2", "tp=2 pp=1"])
+        ['dp=4', 'sp=2', 'tp=2', 'pp=1']
+    """
+    return " ".join(words).replace(",", " ").split()
+
+
 def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:
-    """Read sizes such as ``dp=4``."""
+    """Read sizes such as ``dp=4``; a word may hold several, between commas or blanks."""
     sizes: dict[str, int] = {}
-    for word in words:
+    for word in split_sizes(words):
         axis, equals, size = word.partition("=")
         if not equals:
             fix = "an axis, = and its size, for example dp=4."

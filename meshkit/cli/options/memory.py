@@ -1,4 +1,4 @@
-"""A check that the ranks and arrays of a benchmark fit into the memory of this machine."""
+"""A check that the ranks of a command, and their arrays, fit into the memory of this machine."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ LIMITS = (  # memory limit of a container: cgroup version 2, then 1
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 )
+
+
+def check_ranks(ranks: int, sizes: Mapping[str, int]) -> None:
+    """Refuse ranks started here that this machine cannot hold."""
+    check_memory("1", ranks, n=ranks, sizes=sizes)
 
 
 def check_memory(text: str, ranks: int, *, n: int | None, sizes: Mapping[str, int]) -> None:
@@ -49,7 +54,8 @@ def check_memory(text: str, ranks: int, *, n: int | None, sizes: Mapping[str, in
 def _fewer_ranks(most: int, n: int | None, sizes: Mapping[str, int]) -> Fix:
     """Return the command with fewer ranks, or words if its sizes do not allow that."""
     known = math.prod(size for size in sizes.values() if size != -1)
-    if n is not None and -1 in sizes.values() and max(most, 2) >= known:
+    is_free = not sizes or -1 in sizes.values()
+    if n is not None and is_free and max(most, 2) >= known:
         return Change(n=max(most, 2) // known * known), "."
     return f"a mesh of at most {count_noun(max(most, 1), 'rank')} on this machine."
 

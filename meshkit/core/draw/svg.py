@@ -29,7 +29,7 @@ from ..call import Call, Verbatim, public
 from ..errors import SpecError
 from ..text import count_noun, format_sizes
 from ..validate import check_integers
-from .colors import shade, text_color, to_hex
+from .colors import hue_numbers, shade, text_color, to_hex
 from .svg_layout import CHARACTER_WIDTH, Arrangement, CellStyle, arrange, cell_style
 
 MAX_RANKS = 16_384  # ranks of a picture: 2.5 MB of text
@@ -137,9 +137,12 @@ def _page(
         for row, line in enumerate(lines)
     ]
     top = 24 * len(lines) + 8
+    hues = hue_numbers([axis for axis, _ in axes])
     left = SWATCH * max((min(n, MAX_SWATCHES) for _, n in axes), default=0) + 10
     head += [
-        line for row, (axis, n) in enumerate(axes) for line in _legend(row, axis, n, top, left)
+        line
+        for row, (axis, n) in enumerate(axes)
+        for line in _legend(hues[axis], axis, n, top + row * LINE, left)
     ]
     top += LINE * (len(axes) + 1)
     head.append(f'<text class="faint" x="0" y="{top - 8}" font-size="12">{CAPTION}</text>')
@@ -163,12 +166,11 @@ def _page(
     )
 
 
-def _legend(row: int, axis: str, size: int, top: int, left: int) -> Iterator[str]:
+def _legend(hue: int, axis: str, size: int, y: int, left: int) -> Iterator[str]:
     """Yield a line of the legend: the shades of an axis, then its first and last index."""
     shades = min(size, MAX_SWATCHES)
-    y = top + row * LINE
     for i in range(shades):
-        color = to_hex(shade(row, i * (size - 1) // (shades - 1), size))
+        color = to_hex(shade(hue, i * (size - 1) // (shades - 1), size))
         yield f'<path d="M{i * SWATCH} {y}h{SWATCH}v{SWATCH}h-{SWATCH}z" fill="{color}"/>'
     ends = f"{axis}=0" + (" ... " if size > 2 else ", ") + f"{axis}={size - 1}"
     yield (f'<text class="ink" x="{left}" y="{y + SWATCH - 3}" font-size="13">{ends}</text>')
@@ -217,7 +219,7 @@ class _Picture:
 
     def bands(self, axes: list[tuple[str, int]], coordinates: Ints) -> Iterator[str]:
         """Yield the bands of all cells, one path for each shade, and their labels if they fit."""
-        style = self.style
+        style, hues = self.style, hue_numbers([axis for axis, _ in axes])
         yield f'<g pointer-events="none" {CENTERED}>'
         for band, (axis, size) in enumerate(axes):
             corners = self.arrangement.cells + np.array(
@@ -226,7 +228,7 @@ class _Picture:
             indices = coordinates[:, band]
             for first, end in _equal_shades(size):
                 members = (indices >= first) & (indices < end)
-                color = shade(band, first, size)
+                color = shade(hues[axis], first, size)
                 yield f'<path fill="{to_hex(color)}" d="{self._bars(corners[members])}"/>'
                 if style.label and members.any():
                     yield f'<g fill="{text_color(color)}" font-size="{style.label}">'

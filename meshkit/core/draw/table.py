@@ -34,10 +34,17 @@ def format_table(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def format_rows(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table of text without a header, at any width."""
+def format_rows(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
+    """Return the lines of a table of text without a header, at most ``width`` wide."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [_line(row, widths, [False] * len(row)).rstrip() for row in rows]
+    texts = [False] * len(widths)
+    widths = _fit(widths, texts, max(width, MIN_WIDTH))
+    return [line.rstrip() for row in rows for line in _row(row, widths, texts)]
+
+
+def wrap_lines(text: str, width: int) -> list[str]:
+    """Return a text in lines of a width, all but the first indented."""
+    return textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def format_items(items: Sequence[tuple[str, str]], *, width: int = 80) -> str:
@@ -55,12 +62,12 @@ def _is_number(cell: str) -> bool:
 
 
 def _fit(widths: list[int], numeric: list[bool], width: int) -> list[int]:
-    """Return the column widths, with the widest text column reduced if the table is too wide."""
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    """Return the column widths, with the widest text columns reduced if the table is too wide."""
     texts = [i for i, is_numeric in enumerate(numeric) if not is_numeric]
-    if excess > 0 and texts:
-        widest = max(texts, key=lambda i: widths[i])
-        widths[widest] = max(widths[widest] - excess, MIN_CELL)
+    for i in sorted(texts, key=lambda i: -widths[i]):
+        excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+        if excess > 0:
+            widths[i] = max(widths[i] - excess, min(widths[i], MIN_CELL))
     return widths
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import keyword
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..errors import CALL, Change, SpecError, UnknownAxisError
 from ..text import article
@@ -73,6 +73,18 @@ def _tokens(text: str) -> list[str]:
         names = " ".join(name for word in words for name in reversed(word.split("-")) if name)
         raise SpecError(line, HYPHENS, fix=f"blanks between all axes, as in {names!r}.")
     return words
+
+
+def explain_several_patterns(
+    args: Sequence[object], kwargs: Mapping[str, object]
+) -> SpecError | None:
+    """Return the error if a method that takes one pattern gets its axes in several arguments."""
+    patterns = args[1:]  # without self
+    if kwargs or len(patterns) < 2 or not all(isinstance(text, str) for text in patterns):
+        return None
+    pattern = " ".join(map(str, patterns))
+    fix = f'mesh.device_mesh("{pattern}").'
+    return SpecError(f"the axes are {len(patterns)} arguments instead of one pattern.", fix=fix)
 
 
 def parse_axis(value: object, axes: tuple[str, ...]) -> str:

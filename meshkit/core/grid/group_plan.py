@@ -106,12 +106,14 @@ class GroupPlan:
         return cls(layout, tuple(axis_sets), requested, keys)
 
     def has(self, axes: Axes) -> bool:
-        """Return whether the plan has the group over these axes, whatever the sizes are.
+        """Return whether the plan has the group over these axes.
 
-        An absent standard axis changes no group, so it is passed over.
+        Absent standard axes and axes of size 1 change no group, so they are passed over.
         """
         names = _drop_absent(axes, self.layout)
-        return not names or names in self.axis_sets or names == self.layout.axes
+        if not names or names in self.axis_sets or names == self.layout.axes:
+            return True
+        return self.group_key(names) in self.keys.values()
 
     def group_key(self, axes: Axes) -> Axes:
         """Return the axes longer than 1, in the caller's order: equal keys mean equal groups.

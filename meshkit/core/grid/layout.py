@@ -27,6 +27,7 @@ from ..validate import (
     parse_integer,
 )
 from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
+from .coordinate import Coordinate
 from .foreign_names import check_view_names
 from .rank_positions import RankPositions, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes, merge_sizes
@@ -150,11 +151,15 @@ class Layout:
     def coordinate(self, rank: int) -> dict[str, int]:
         """Return the coordinate of a rank: axis name to index. O(axes).
 
+        The index along an absent standard axis is 0, though the axis is not in the dict.
+
         Raises:
             CoordinateError: if the rank is not in the layout.
         """
         position = self._position(rank)
-        return {axis: position // stride % size for axis, size, stride in self._axis_strides}
+        return Coordinate(
+            {axis: position // stride % size for axis, size, stride in self._axis_strides}
+        )
 
     @public("layout.rank")
     def rank(self, /, **coordinate: int) -> int:

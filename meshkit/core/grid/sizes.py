@@ -203,12 +203,11 @@ def check_standard_order(sizes: Mapping[str, object], *, as_mapping: bool = Fals
 
 
 def _parse_order(order: object, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes of an order. Megatron's names all its axes, also those without a size."""
+    """Return the axes of an order, without absent standard axes, which have size 1."""
     if isinstance(order, Iterable) and not isinstance(order, Set):  # a set has no order
         names = parse_axes(order)
-        is_megatron = isinstance(order, str) and "-" in order
-        absent = STANDARD_AXES - sizes.keys() - {"dp"} if is_megatron else ()
-        return tuple(name for name in names if name not in absent)
+        absent = STANDARD_AXES - sizes.keys() - {"dp"}
+        return tuple(name for name in names if name not in absent) if sizes else names
     fix = ("for example ", Change(order="dp tp"), ".")
     raise SpecError(f"order is {order!r}, {article(type(order).__name__)}.", fix=fix)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Seconds
-from ..draw.table import format_rows, format_table
+from ..draw.table import format_rows, format_table, wrap_lines
 from ..grid.group_plan import Axes
 from ..grid.layout import Layout
 from ..text import count_noun, format_ranks, format_sizes
@@ -114,7 +114,7 @@ class CheckReport:
     built: float  # seconds to join the job and build the mesh
     checked: float  # seconds of all checks
 
-    def as_text(self) -> str:
+    def as_text(self, width: int = 80) -> str:
         """Return the report as text: a line for each set of groups, then the total."""
         verification, total = self.verification, math.prod(self.sizes.values())
         head = (
@@ -131,13 +131,13 @@ class CheckReport:
             ("OK", name, f"{count_noun(n, 'group')} of {size}", text)
             for name, n, size, text in rows
         ]
-        lines = format_rows(cells)
+        lines = [*wrap_lines(head, width), *format_rows(cells, width=width)]
         groups = sum(group.num_groups for group in verification.groups)
         summary = f"OK: {count_noun(groups, 'group')} checked in {self.checked:.2f} s"
         if verification.slowest_rank is not None:
             slowest = f"rank {verification.slowest_rank} ({verification.coordinate})"
             summary += f"; {slowest} came last, by {verification.waited * 1e3:.3f} ms"
-        return "\n".join([head, *lines, summary])
+        return "\n".join([*lines, *wrap_lines(summary, width)])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report in JSON types; times are in seconds."""

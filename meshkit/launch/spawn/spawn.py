@@ -13,20 +13,24 @@ from __future__ import annotations
 import pickle
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeVar
 
 from ...core.call import public
 from ...core.errors import RankTimeoutError, SpawnError, SpecError
-from ...core.text import format_ranks
+from ...core.text import count_noun, format_ranks
 from ...core.validate import parse_integer
 from ..launchers.completed import free_port
+from ..progress import Progress, show_progress
 from ..store.deadline import Time, parse_timeout
 from .habits import check_arguments_fit, check_no_launcher, explain_arguments
 from .start_method import Context, context_for, inherited_pipe_ends, start_process
@@ -49,6 +53,7 @@ def spawn(
     args: Sequence[object] = (),
     *,
     timeout: Time | None = None,
+    progress: bool = False,
 ) -> list[Result]:
     """Run ``fn(*args)`` in ``world_size`` local processes that form one job.
 
@@ -67,6 +72,8 @@ def spawn(
         args: the arguments of ``fn``, the same on every rank; they are pickled.
         timeout: how long the whole job may take, in seconds or as a timedelta; None waits as long
             as every rank is alive and none has failed.
+        progress: show the number of ranks that run on stderr: in a line that is redrawn on a
+            terminal, in a line every 30 s elsewhere.
 
     Returns:
         The results of ``fn`` in rank order; None for a rank that called ``sys.exit(0)``.
@@ -86,7 +93,7 @@ def spawn(
         [42, 42]
     """
     check_no_launcher(fn)
-    return start_ranks(fn, world_size, args, timeout=timeout)
+    return start_ranks(fn, world_size, args, timeout=timeout, title="spawn" if progress else "")
 
 
 @public("spawn")
@@ -96,8 +103,12 @@ def start_ranks(
     args: Sequence[object] = (),
     *,
     timeout: Time | None = None,
+    title: str = "",
 ) -> list[Result]:
-    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher: for commands that say so."""
+    """Run ``fn(*args)`` as :func:`spawn` does, also under a launcher: for commands that say so.
+
+    The title begins the lines of progress; without one there are none.
+    """
     count = parse_integer(world_size)
     if count is None or count < 1:
         raise SpecError(f"world_size is {world_size!r}.", fix="an int of 1 or more.")
@@ -106,8 +117,11 @@ def start_ranks(
     context = context_for(fn)
     job = _pickled(fn, args)
     folder = Path(tempfile.mkdtemp(prefix="meshkit-"))
+    progress = Progress(title, sys.stderr if title else None)
+    is_forked = isinstance(context, ForkContext)  # a fork copies the lock of another thread
     try:
-        outcomes = _outcomes(_start(context, job, count, folder), limit)
+        with closing(progress) if is_forked or not title else show_progress(progress):
+            outcomes = _outcomes(_start(context, job, count, folder, progress), limit, progress)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     failures = {rank: out for rank, out in enumerate(outcomes) if isinstance(out, Failure)}
@@ -129,13 +143,14 @@ def _pickled(fn: Callable[..., object], args: Sequence[object]) -> bytes:
 
 
 def _start(
-    context: Context, job: bytes, count: int, folder: Path
+    context: Context, job: bytes, count: int, folder: Path, progress: Progress
 ) -> list[tuple[BaseProcess, Connection]]:
     """Start all processes; return each with the pipe on which it will send its outcome."""
     init_method, port = f"file://{folder}/store", free_port()
     started: list[tuple[BaseProcess, Connection]] = []
     try:
         for rank in range(count):
+            progress.show(f"{rank} of {count_noun(count, 'rank')} started")
             pipe, child_end = context.Pipe()
             args = job, child_environment(rank, count, init_method, port), child_end
             inherited = inherited_pipe_ends(context, started, pipe)
@@ -150,7 +165,7 @@ def _start(
 
 
 def _outcomes(
-    started: list[tuple[BaseProcess, Connection]], limit: timedelta | None
+    started: list[tuple[BaseProcess, Connection]], limit: timedelta | None, progress: Progress
 ) -> list[Outcome]:
     """Return the outcome of each rank. All processes have ended when this returns or raises."""
     start = time.monotonic()
@@ -159,7 +174,8 @@ def _outcomes(
     try:
         while len(outcomes) < len(started) and time.monotonic() < deadline:
             open_pipes = {p: r for r, (_, p) in enumerate(started) if r not in outcomes}
-            left = min(max(0.0, deadline - time.monotonic()), LONGEST)
+            progress.show(f"{len(open_pipes)} of {count_noun(len(started), 'rank')} running")
+            left = min(max(0.0, deadline - time.monotonic()), progress.seconds_left, LONGEST)
             for pipe in wait(list(open_pipes), left):
                 rank = open_pipes[pipe]  # type: ignore[index]
                 outcomes[rank] = _outcome(*started[rank])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -38,12 +40,24 @@ def context_for(fn: Callable[..., object]) -> Context:
     if getattr(fn, "__module__", "") != "__main__" or (file and Path(file).exists()):
         context = multiprocessing.get_context("forkserver")
         # gc_freeze must be last: it freezes the objects of the modules before it
-        context.set_forkserver_preload([*_preloaded, f"{__package__}.gc_freeze"])
+        first, last = f"{__package__}.end_on_interrupt", f"{__package__}.gc_freeze"
+        context.set_forkserver_preload([first, *_preloaded, last])
+        _start_forkserver()
         return context
     _check_forkable()
     import torch.distributed  # noqa: F401  (once for all ranks)
 
     return multiprocessing.get_context("fork")
+
+
+def _start_forkserver() -> None:
+    """Start the forkserver, which gets a Ctrl-C only after its first import can handle it."""
+    resource_tracker.ensure_running()  # the forkserver would start it, and unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_process(process: BaseProcess) -> None:

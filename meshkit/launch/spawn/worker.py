@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -86,7 +87,11 @@ def run_rank(job: bytes, environ: dict[str, str], pipe: Connection, *inherited: 
 
 
 def set_up_worker(environ: dict[str, str], threads: str) -> None:
-    """Make this process a rank: set its variables and threads, and end it with its parent."""
+    """Make this process a rank: set its variables and threads, and end it with its parent.
+
+    Ctrl-C ends it at once: the parent gets the signal as well, and reports it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow_parent, name="meshkit-parent", daemon=True).start()
     os.environ.clear()
     os.environ.update(environ)

@@ -328,7 +328,7 @@ def test_without_matplotlib_no_rank_is_started(
     assert capsys.readouterr().err == (
         "meshkit bench dp=2 -n 2 --plot x.png: the picture cannot be drawn: matplotlib is not "
         "installed.\n"
-        "  Fix: pip install 'meshkit[plot]'; or leave out --plot.\n"
+        "  Fix: pip install matplotlib; or leave out --plot.\n"
     )
 
 

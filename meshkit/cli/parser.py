@@ -1,0 +1,91 @@
+"""The parser of one command: words in any order, sizes as options, errors as all others.
+
+A misspelt option, a missing word and an invalid value raise a SpecError with a line to type.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from ..core.errors import SpecError
+from ..core.grid.axis_names import STANDARD
+from .command import Command
+from .options.command_line import OPTIONS
+
+AXIS_FLAGS = tuple(f"--{axis}" for axis in STANDARD)
+
+
+class CommandParser(ArgumentParser):
+    """The parser of a command."""
+
+    def __init__(self, command: Command) -> None:
+        prog, text = f"meshkit {command.name}", f"{command.help[0].upper()}{command.help[1:]}."
+        super().__init__(prog=prog, description=text, allow_abbrev=False)
+        vars(self)["color"] = False  # Python 3.14 adds colors of its own
+        self.examples = [f"{prog} {example}".rstrip() for example in command.examples]
+        self.add_argument("--json", action="store_true", help="print one JSON object instead")
+        command.add_options(self)
+        defaults = {name: self.get_default(name) for name in OPTIONS}
+        self.set_defaults(command=command, defaults=defaults)
+
+    def format_help(self) -> str:
+        """Return the options, and two examples at the end."""
+        return "\n".join([super().format_help(), "examples:", *map("  {}".format, self.examples)])
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error of argparse as one of meshkit."""
+        text = message.removeprefix("argument ").replace("-n/--world-size", "-n")
+        option = text.partition(":")[0].partition("/")[0]
+        example = next((e for e in self.examples if option in e), self.examples[0])
+        raise SpecError(f"{text}.", fix=f"for example {example}.")
+
+    def parse(self, words: Sequence[str]) -> Namespace:
+        """Return the options of a command; options and other words may stand in any order."""
+        typed = [*join_axis_options(words)]
+        args, unknown = self.parse_known_intermixed_args(typed)
+        if unknown:
+            raise self._unknown(unknown[0], typed)
+        return args
+
+    def _unknown(self, word: str, typed: list[str]) -> SpecError:
+        """Return the error for a word that the command does not have."""
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("-"):
+            fix = f"{self.prog}{_join(other for other in typed if other != word)}."
+            return SpecError(
+                f"{word!r} is no option, and {self.prog} takes no other words.", fix=fix
+            )
+        close = difflib.get_close_matches(flag, [*self._flags(), *AXIS_FLAGS], n=1)
+        fix = f"meshkit help {self.prog.split()[-1]}, which lists the options."
+        if close:
+            correct = close[0] + equals + value
+            fix = f"{self.prog}{_join(correct if other == word else other for other in typed)}."
+        return SpecError(f"there is no option {flag}.", fix=fix)
+
+    def _flags(self) -> Iterator[str]:
+        """Yield the options that the help lists."""
+        for action in self._actions:
+            if action.help != SUPPRESS:
+                yield from action.option_strings
+
+
+def join_axis_options(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words with the size of an axis in one word: ``--dp 4`` and ``--dp=4`` as ``dp=4``.
+
+    Example:
+        >>> [*join_axis_options(["--dp", "4", "--tp=2", "--nodes", "2"])]
+        ['dp=4', 'tp=2', '--nodes', '2']
+    """
+    rest = iter(words)
+    for word in rest:
+        flag, equals, size = word.partition("=")
+        is_axis = flag in AXIS_FLAGS
+        yield f"{flag[2:]}={size if equals else next(rest, '')}" if is_axis else word
+
+
+def _join(words: Iterator[str]) -> str:
+    return "".join(f" {shlex.quote(word)}" for word in words)
