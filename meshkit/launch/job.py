@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -41,7 +42,16 @@ from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_addre
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
 from .startup import Startup, timed
 from .store.client import address
-from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
+from .store.deadline import (
+    ARRIVAL,
+    Deadline,
+    DeadlineExceededError,
+    Time,
+    format_timeout,
+    parse_timeout,
+    run_with_deadline,
+)
+from .store.keys import LEFT
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
@@ -140,9 +150,21 @@ def shutdown() -> None:
     """
     job = current_job()
     if job is not None and job.generation and job.pid == os.getpid():
+        _post_end(job)
         dist.destroy_process_group()
         restore_environment(job.completed, os.environ)
         clear_dtensor_cache()
+
+
+def _post_end(job: Job) -> None:
+    """Post that this rank leaves the job, for ranks that wait for it in a guard.
+
+    Cost: one store operation, which does not wait for an answer.
+    """
+    store, rank = job.store, job.world.rank
+    if store is not None and job.world.world_size > 1:
+        with suppress(RuntimeError, DeadlineExceededError):  # the store is gone
+            run_with_deadline(1, lambda: store.set(LEFT.format(rank), ""))
 
 
 def identify(

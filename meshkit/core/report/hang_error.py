@@ -28,11 +28,19 @@ class RankStatus:
     operation: str = ""  # current collective, ``"all_reduce over dp"``; empty outside
     line: str = ""  # of user code, ``"train.py:88 (step)"``
     error: str = ""  # error with which it left the guard, other than a collective's; else empty
+    ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
 
     def __str__(self) -> str:
         if self.error:
             return f"left with {self.error}"
+        if self.ended_by:
+            return f"has called {self.ended_by}"
         return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it takes part in no more collectives."""
+        return bool(self.error or self.ended_by)
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ def _first_suspects(
     silent: Mapping[int, str],
 ) -> list[int]:
     """Return the ranks that left, or else those behind that wait for none, or are silent."""
-    left = [rank for rank in sorted(statuses) if statuses[rank].error]
+    left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
     idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].error]
     awaited = _awaited_ranks(layout, statuses)
     reasons = sorted([*idle, *silent])

@@ -7,6 +7,7 @@
         agent/<name> ended past           its agents, whether it is over
         meshkit/lease/<rank>               the process that holds a rank
         meshkit/<generation>/              one generation of the job
+            left/<rank>                    present if a rank has left the job by shutdown()
             over                           another start has replaced this generation
             rounds/<rank>                  rounds of a rank, if the store is not ours alone
             [<prefix>]round/<id>/          one agreement round
@@ -31,6 +32,7 @@ MADE_COUNT = "made_count"
 DECIDERS = "deciders"
 READ = "read"
 DECISION = "decision"
+LEFT = "left/{}"  # rank, in the store of a generation
 OVER = "over"
 ATTEMPT = "attempt"
 ENDED = "ended"

@@ -30,11 +30,15 @@ from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
 from ...launch.store.error_json import error_from_json, error_to_json
+from ...launch.store.keys import LEFT
 from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
+from ..setup.last_status import STATUS, guard_store
 from ..setup.proposal import describe_coordinate
 
 ANSWER_TIME = 3.0  # seconds for the answers, in addition to two polls of the watching threads
+KNOWN_TIME = 0.3  # seconds for the answers if a rank has posted the error that it left with
 MIN_POLL = 0.5  # seconds between two polls of the store, at least
+STATUS_TIMEOUT = 1.0  # seconds in which a rank that leaves posts its status
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 
 
@@ -80,7 +84,7 @@ class GuardContext:
     def keys(self) -> dist.Store | None:
         """The store prefix of this mesh's roll calls; None if torch exposes no store."""
         root = self.record.store
-        return None if root is None else dist.PrefixStore(f"mesh/{self.round_id}/guard", root)
+        return None if root is None else guard_store(root, self.round_id)
 
     @property
     def poll_interval(self) -> float:
@@ -95,7 +99,7 @@ class GuardContext:
 
 def post_status(keys: dist.Store, status: RankStatus, call_id: int = 0) -> None:
     """Post the status of this rank. Cost: one store operation."""
-    keys.set(f"place/{status.rank}", json.dumps({**asdict(status), "call": call_id}))
+    keys.set(STATUS.format(status.rank), json.dumps({**asdict(status), "call": call_id}))
 
 
 def respond(context: GuardContext, keys: dist.Store, status: RankStatus) -> None:
@@ -113,7 +117,26 @@ def respond(context: GuardContext, keys: dist.Store, status: RankStatus) -> None
 
 def withdraw_status(keys: dist.Store, rank: int) -> None:
     """Remove the status that this rank posted when it left. Cost: one store operation."""
-    keys.set(f"place/{rank}", "")
+    keys.set(STATUS.format(rank), "")
+
+
+def all_have_left(context: GuardContext) -> bool:
+    """Return whether each rank has posted the error with which it left. Cost: a store operation.
+
+    If all have, then one more per rank.
+    """
+    keys, names = context.keys, [STATUS.format(rank) for rank in context.layout.grid.flat]
+
+    def look(store: dist.Store) -> bool:
+        posted = store.check(names) and [json.loads(store.get(name) or "{}") for name in names]
+        return bool(posted) and all(status.get("error") for status in posted)
+
+    if keys is None:
+        return False
+    try:
+        return run_with_deadline(STATUS_TIMEOUT, lambda: look(keys))
+    except (RuntimeError, DeadlineExceededError):  # the store is gone
+        return False
 
 
 def num_calls(keys: dist.Store) -> int:
@@ -125,9 +148,8 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
     """Start a roll call, or answer the open one; return the error that all ranks raise.
 
     Collective over the ranks that are alive. This rank waits ``answer_time`` seconds for the
-    others, or twice that if the caller has died. If rank 0 hosts the store, rank 0 stays until each
-    rank that answered has read the report, at most ``answer_time`` seconds more. If the store is
-    gone, the result is the last report that this rank has read, or a report of its own status.
+    others, or twice that if the caller has died. If the store is gone, the result is the last
+    report that this rank has read, or a report of its own status. Call :func:`leave_last` after it.
     """
     keys, reports = context.keys, context.state.reports
     if keys is None:
@@ -141,8 +163,6 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
         if not text:
             host = store_lost_error(context.record.world).missing_ranks
             return _local_report(context, summary, status, host)
-    if text and context.rank == 0 and hosted_by_rank_0(context.record.world):
-        _leave_last(context, keys)
     return error_from_json(text) if text else None
 
 
@@ -175,8 +195,14 @@ def _read_report(context: GuardContext, keys: dist.Store, call_id: int) -> str:
     return text
 
 
-def _leave_last(context: GuardContext, keys: dist.Store) -> None:
-    """Wait some seconds until each rank that answered the last roll call has read the report."""
+def leave_last(context: GuardContext) -> None:
+    """Wait on rank 0, if it hosts the store, until each rank that answered has read the report.
+
+    Local. It takes ``answer_time`` seconds at most.
+    """
+    keys, is_host = context.keys, hosted_by_rank_0(context.record.world)
+    if keys is None or context.rank or not is_host or not any(context.state.reports.values()):
+        return
     deadline = time.monotonic() + context.answer_time
     call_id = max(context.state.reports)
 
@@ -193,8 +219,8 @@ def _leave_last(context: GuardContext, keys: dist.Store) -> None:
 def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[bool]:
     """Yield for each rank with an unread report whether the rank answered this roll call."""
     for rank in context.layout.grid.flat:
-        if keys.check([f"place/{rank}"]) and not keys.check([f"read/{call_id}/{rank}"]):
-            yield json.loads(keys.get(f"place/{rank}") or "{}").get("call") == call_id
+        if keys.check([STATUS.format(rank)]) and not keys.check([f"read/{call_id}/{rank}"]):
+            yield json.loads(keys.get(STATUS.format(rank)) or "{}").get("call") == call_id
 
 
 def _open_call(keys: dist.Store, rank: int) -> tuple[int, bool]:
@@ -220,23 +246,35 @@ def _gather_report(
     """Return the report on all ranks, silent ranks included."""
     ranks = sorted(int(rank) for rank in context.layout.grid.flat)
     known = {} if context.record.store is None else read_lease_holders(context.record.store, ranks)
-    deadline = time.monotonic() + context.answer_time
+    began = time.monotonic()
+    deadline = began + context.answer_time
     answers: dict[int, RankStatus] = {}
     while True:
         left: dict[int, RankStatus] = {}  # ranks that left with their own error, before this call
-        for rank in (r for r in ranks if r not in answers and keys.check([f"place/{r}"])):
-            posted = json.loads(keys.get(f"place/{rank}") or "{}")
+        for rank in (r for r in ranks if r not in answers and keys.check([STATUS.format(r)])):
+            posted = json.loads(keys.get(STATUS.format(rank)) or "{}")
             answered_id = posted.pop("call", None)
             if answered_id is not None:
                 (answers if answered_id == call_id else left)[rank] = RankStatus(**posted)
         silent = [rank for rank in ranks if rank not in answers]
-        alive = [rank for rank in silent if rank not in known or known[rank].runs() is not False]
+        left |= {r: status for r in silent if (status := _after_shutdown(context, r))}
+        if left:  # the reason is known
+            deadline = min(deadline, began + KNOWN_TIME)
+        awaited = [rank for rank in silent if rank not in left]
+        alive = [rank for rank in awaited if rank not in known or known[rank].runs() is not False]
         if not alive or time.monotonic() > deadline:
             break
         time.sleep(0.05)
     reasons = {rank: _silence_reason(known.get(rank)) for rank in silent if rank not in left}
     first_line = summary or f"rank {context.rank} begins no collective."
     return _error(context, first_line, {**left, **answers}, reasons)
+
+
+def _after_shutdown(context: GuardContext, rank: int) -> RankStatus | None:
+    """Return the status of a rank that has left the job by itself; None for all others."""
+    store = context.record.store
+    has_left = store is not None and store.check([LEFT.format(rank)])
+    return RankStatus(rank, ended_by="meshkit.shutdown()") if has_left else None
 
 
 def _silence_reason(holder: LeaseHolder | None) -> str:
