@@ -58,6 +58,7 @@ DISAGREEMENT = "ranks disagree about init(); no process group was created."
 # The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
 JOINING: dict[str, World] = {}
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
+MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that are missing
 FAILURE = "a rank could not create the default process group; no rank has one."
 
 
@@ -185,6 +186,12 @@ def identify(
     if ERROR_FILE in os.environ:
         report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
+    if world.world_size > MAX_WORLD_SIZE:
+        raise LaunchError(
+            f"WORLD_SIZE is {world.world_size}, from {world.sources['world_size']} "
+            f"({world.launcher}).",
+            fix=f"at most {MAX_WORLD_SIZE} ranks.",
+        )
     if get_worker_info() is not None:
         check_own_process(world.rank)
     if variable := allocation_without_srun(world):

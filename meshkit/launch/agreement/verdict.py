@@ -8,22 +8,31 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ...core.text import format_ranks, plural
 from ..store import keys
 from ..store.check_in import CheckIn, read_check_ins
 from ..store.deadline import Deadline
 from ..store.error_json import error_to_json
-from ..store.rank_lease import last_seen
+from ..store.rank_lease import last_seen, read_lease_holders
 from .disagreement import disagreement_error
 from .missing_ranks import absent_hosts, missing_ranks_error
 from .proposal import Participants, Proposal
 
+MAX_LOOKED = 64  # missing ranks whose process is looked at
 ALL = "all"  # the decision when every rank has checked in with the same request
 
 
 def judge(
-    proposal: Proposal, participants: Participants, deadline: Deadline, store: dist.Store
+    proposal: Proposal,
+    participants: Participants,
+    deadline: Deadline,
+    store: dist.Store,
+    late: tuple[int, ...] = (),
 ) -> str:
-    """Return the decision about the ranks that have arrived at the store of a round."""
+    """Return the decision about the ranks that have arrived at the store of a round.
+
+    Ranks that have come while it was made are late, and not missing.
+    """
     ranks = participants.ranks
     check_ins = read_check_ins(store, ranks)
     made = len(check_ins) < len(ranks)  # in which all ranks or none check in under the other key
@@ -38,15 +47,22 @@ def judge(
         return str(conflict["claim"])
     if not missing:
         return str(conflict.get("failure", ALL))
+    holders = read_lease_holders(participants.store, missing[:MAX_LOOKED])
     seen = last_seen(participants.store, participants.world.rank, missing)
+    now = read_check_ins(store, missing)  # a busy machine takes time for the look at all ranks
+    if now and not late:
+        return judge(proposal, participants, deadline, store, late=tuple(now))
+    came = f"{plural('Rank', len(late))} {format_ranks(late)} came late, after {deadline}."
     error = missing_ranks_error(
         proposal.stage,
         deadline.timeout.total_seconds(),
         check_ins,
         missing,
         proposal.describe_rank,
-        *[f"Last seen: {'; '.join(seen)}."] * bool(seen),
+        *[f"Last seen: {'; '.join(f'{r} on {line}' for r, line in seen.items())}."] * bool(seen),
+        *[came] * bool(late),
         *absent_hosts(proposal.expected_hosts(), check_ins),
+        holders=holders,
     )
     return error_to_json(error)
 

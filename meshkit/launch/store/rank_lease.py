@@ -2,7 +2,7 @@
 
 ::
 
-    meshkit/lease/3   {"process": {"host": "b", "pid": 311}, "start": "<boot> <namespace> 8812",
+    meshkit/lease/3   {"process": {"host": "b", "pid": 311}, "start": "<boot> <namespaces> 8812",
                        "claim": "c0..", "generation": 2}
 
 The first process to claim a rank holds it. A process that joins again renews its own lease in the
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -24,11 +25,18 @@ from uuid import uuid4
 import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
+from ...core.report.life import Life
 from . import keys
 from .check_in import CheckIn, ProcessIdentity
 from .deadline import DeadlineExceededError, run_with_deadline
 from .error_json import error_to_json
 
+STATES = {
+    Life.ENDED: "it has ended",
+    Life.STOPPED: "it is stopped",
+    Life.UNKNOWN: "not known here whether it runs",
+    Life.BUSY: "it runs",
+}
 MAX_SEEN = 8  # missing ranks whose last process an error names
 
 
@@ -71,14 +79,14 @@ class LeaseHolder:
             return None
         return process_start(self.process.pid) == self.start
 
-    def state(self) -> str:
-        """Return the state of the process as text, as far as this host can know."""
+    def life(self) -> Life:
+        """Return the state of the process, as far as this host can know."""
         runs = self.runs()
         if runs is None:
-            return "not known here whether it runs"
+            return Life.UNKNOWN
         if not runs:
-            return "it has ended"
-        return "it is stopped" if process_stat(self.process.pid)[:1] == ["T"] else "it runs"
+            return Life.ENDED
+        return Life.STOPPED if process_stat(self.process.pid)[:1] == ["T"] else Life.BUSY
 
     def __str__(self) -> str:
         return str(self.process)
@@ -157,18 +165,18 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
     }
 
 
-def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
+def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> dict[int, str]:
     """Return the last processes of missing ranks as text; ranks never seen are left out."""
-    holders = read_lease_holders(store, [rank, *ranks[:MAX_SEEN]])
+    first_ranks = ranks[:MAX_SEEN]
+    holders = read_lease_holders(store, [rank, *first_ranks])
     own = holders.pop(rank, None)
     if own is not None:
-        lines = {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
-    else:  # a default group that someone else created: its first round knows
-        first = dist.PrefixStore(keys.ROUND.format("", 1), store)
-        by_rank = {r: keys.CHECK_IN.format(r) for r in ranks[:MAX_SEEN]}
-        texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
-        lines = {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
-    return [f"{r} on {line}" for r, line in lines.items()]
+        return {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
+    # a default group that someone else created: its first round knows
+    first = dist.PrefixStore(keys.ROUND.format("", 1), store)
+    by_rank = {r: keys.CHECK_IN.format(r) for r in first_ranks}
+    texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
+    return {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
 
 
 def _lag(holder: LeaseHolder, own: int) -> str:
@@ -206,7 +214,7 @@ def end_generation(base: dist.Store, generation: int) -> None:
 def process_start(pid: int) -> str:
     """Return text that no other process of this host shares; empty if the process has ended.
 
-    The text holds the boot, the pid namespace, and the start of the process in kernel ticks.
+    The text holds the boot, the namespaces, and the start of the process in kernel ticks.
     """
     state, *fields = process_stat(pid) or ["X"]
     return "" if state in "ZX" else f"{pid_namespace()}{fields[18]}"  # a zombie has ended
@@ -221,9 +229,16 @@ def process_stat(pid: int) -> list[str]:
 
 
 def pid_namespace() -> str:
-    """Return the boot and the namespace in which pids count, as two hosts may share a name."""
+    """Return the boot and the namespaces in which pids and times count, as text.
+
+    Two hosts may share a name. Linux counts the start of a process from the boot, which the time
+    namespace of the reader shifts.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} "
+        spaces = [os.readlink("/proc/self/ns/pid")]
+        with suppress(FileNotFoundError):  # before Linux 5.6
+            spaces.append(os.readlink("/proc/self/ns/time"))
+        return f"{boot} {' '.join(spaces)} "
     except OSError:
         return "unknown "

@@ -25,13 +25,14 @@ import torch.distributed as dist
 from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.report.hang_error import RankStatus, hang_error
+from ...core.report.hang_error import RankStatus, Silence, hang_error
+from ...core.report.life import Life
 from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
 from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.keys import LEFT
-from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
+from ...launch.store.rank_lease import STATES, LeaseHolder, read_lease_holders
 from ..setup.last_status import STATUS, guard_store
 from ..setup.proposal import describe_coordinate
 
@@ -128,8 +129,9 @@ def all_have_left(context: GuardContext) -> bool:
     keys, names = context.keys, [STATUS.format(rank) for rank in context.layout.grid.flat]
 
     def look(store: dist.Store) -> bool:
-        posted = store.check(names) and [json.loads(store.get(name) or "{}") for name in names]
-        return bool(posted) and all(status.get("error") for status in posted)
+        if not store.check(names):
+            return False
+        return all(json.loads(store.get(name) or "{}").get("error") for name in names)
 
     if keys is None:
         return False
@@ -257,7 +259,8 @@ def _gather_report(
             if answered_id is not None:
                 (answers if answered_id == call_id else left)[rank] = RankStatus(**posted)
         silent = [rank for rank in ranks if rank not in answers]
-        left |= {r: status for r in silent if (status := _after_shutdown(context, r))}
+        unknown = [rank for rank in silent if rank not in left]
+        left |= {r: status for r in unknown if (status := _after_shutdown(context, r))}
         if left:  # the reason is known
             deadline = min(deadline, began + KNOWN_TIME)
         awaited = [rank for rank in silent if rank not in left]
@@ -265,7 +268,7 @@ def _gather_report(
         if not alive or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    reasons = {rank: _silence_reason(known.get(rank)) for rank in silent if rank not in left}
+    reasons = {rank: _silence(known.get(rank)) for rank in silent if rank not in left}
     first_line = summary or f"rank {context.rank} begins no collective."
     return _error(context, first_line, {**left, **answers}, reasons)
 
@@ -277,19 +280,21 @@ def _after_shutdown(context: GuardContext, rank: int) -> RankStatus | None:
     return RankStatus(rank, ended_by="meshkit.shutdown()") if has_left else None
 
 
-def _silence_reason(holder: LeaseHolder | None) -> str:
+def _silence(holder: LeaseHolder | None) -> Silence:
     """Return the facts known about a rank that does not answer."""
     if holder is None:
-        return "no answer"
-    busy = ", outside a guard with a timeout or too busy to answer" if holder.runs() else ""
-    return f"{holder}; {holder.state()}{busy}"
+        return Silence(Life.UNKNOWN, "no answer")
+    life = holder.life()
+    busy = ", outside a guard with a timeout or too busy to answer" if life is Life.BUSY else ""
+    return Silence(life, f"{holder}; {STATES[life]}{busy}")
 
 
 def _local_report(
     context: GuardContext, summary: str, status: RankStatus, gone: Sequence[int]
 ) -> CollectiveError:
     """Return the report of a rank that reaches no other rank."""
-    silent = dict.fromkeys(gone, "it hosted the store, which does not answer")
+    facts = Silence(Life.UNKNOWN, "it hosted the store, which does not answer")
+    silent = dict.fromkeys(gone, facts)
     return _error(context, summary, {status.rank: status}, silent)
 
 
@@ -297,7 +302,7 @@ def _error(
     context: GuardContext,
     summary: str,
     statuses: Mapping[int, RankStatus],
-    silent: Mapping[int, str],
+    silent: Mapping[int, Silence],
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     layout = context.layout

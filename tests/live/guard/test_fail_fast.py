@@ -81,7 +81,7 @@ def test_a_rank_that_closes_or_leaves_is_named_with_its_call(how: str) -> None:
     for rank in (0, 2):
         outcome = played.outcomes[rank]
         assert outcome.kind == "CollectiveError", outcome
-        assert f"Rank 1: has called {how}." in outcome.text, outcome.text
+        assert f"Left: rank 1 (dp=1) has called {how}." in outcome.text, outcome.text
         assert "look at rank 1 first" in outcome.text
         assert played.seconds(rank) < 2 + PROMISED + BUSY
 
