@@ -50,6 +50,7 @@ from .store.deadline import (
     format_timeout,
     parse_timeout,
     run_with_deadline,
+    wait_for_abandoned,
 )
 from .store.keys import LEFT
 from .torch_internals import clear_dtensor_cache, connects_at_creation
@@ -236,6 +237,7 @@ def join(
     if (other := JOINING.setdefault("world", world)) is not world:
         raise _second_thread_error(world, other)
     try:
+        wait_for_abandoned(deadline)
         if world.launcher in MPI_LAUNCHERS:
             world, _holder = with_address(world, deadline)
         if not {*EXPORTED.values()} <= os.environ.keys():
@@ -244,6 +246,8 @@ def join(
         job = replace(_create_job(world, timeout, wait, seed, deadline), completed=completed)
         set_current_job(job)
     except BaseException:
+        if dist.is_initialized():  # an error came just after this rank had joined
+            dist.destroy_process_group()
         restore_environment(completed, os.environ)
         raise
     finally:

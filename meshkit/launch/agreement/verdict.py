@@ -12,7 +12,8 @@ from ...core.text import format_ranks, plural
 from ..store import keys
 from ..store.check_in import CheckIn, read_check_ins
 from ..store.deadline import Deadline
-from ..store.error_json import error_to_json
+from ..store.error_json import error_from_json, error_to_json
+from ..store.foreign_value import read_value
 from ..store.rank_lease import last_seen, read_lease_holders
 from .disagreement import disagreement_error
 from .missing_ranks import absent_hosts, missing_ranks_error
@@ -38,7 +39,9 @@ def judge(
     made = len(check_ins) < len(ranks)  # in which all ranks or none check in under the other key
     check_ins = (read_check_ins(store, ranks, keys.MADE) if made else {}) | check_ins
     missing = [rank for rank in ranks if rank not in check_ins]
-    conflict = json.loads(store.get(keys.CONFLICT)) if store.check([keys.CONFLICT]) else {}
+    conflict: dict[str, Any] = {}
+    if store.check([keys.CONFLICT]):
+        conflict = read_value(keys.CONFLICT, store.get(keys.CONFLICT), _parse_conflict)
     differ = not missing and len({str(check_in.request) for check_in in check_ins.values()}) > 1
     if differ or "dissent" in conflict:  # a rank of another world size is not among our ranks
         check_ins |= _dissenting(conflict) if "dissent" in conflict else {}
@@ -74,4 +77,17 @@ def judge_late(proposal: Proposal, conflict: Mapping[str, Any]) -> str:
 
 def _dissenting(conflict: Mapping[str, Any]) -> dict[int, CheckIn]:
     """Return the check-ins of the two ranks whose requests differ."""
-    return {rank: CheckIn.from_json(check_in) for rank, check_in in conflict["dissent"]}
+    return {int(rank): CheckIn.from_json(check_in) for rank, check_in in conflict["dissent"]}
+
+
+def _parse_conflict(text: str) -> dict[str, Any]:
+    """Return a conflict that a rank has posted. Each of its parts can be read."""
+    conflict: dict[str, Any] = dict(json.loads(text).items())
+    if "dissent" in conflict:
+        _dissenting(conflict)
+    for name in ("claim", "failure"):
+        if name in conflict:
+            error_from_json(conflict[name])
+    if not conflict.keys() & {"dissent", "claim", "failure"}:
+        raise ValueError(text)
+    return conflict

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from .foreign_value import read_value
 from .keys import CHECK_IN, SEVERAL_HOSTS
 
 MAX_CHECKED = 100_000  # keys of one check
@@ -22,6 +23,11 @@ class ProcessIdentity:
 
     host: str = field(default_factory=lambda: socket.gethostname())
     pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> ProcessIdentity:
+        """Return the identity that a process wrote as JSON."""
+        return cls(str(record["host"]), int(record["pid"]))
 
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"
@@ -39,7 +45,9 @@ class CheckIn:
     def from_json(cls, text: str | bytes) -> CheckIn:
         """Return the check-in that a rank wrote."""
         record = json.loads(text)
-        return cls(ProcessIdentity(**record["process"]), record["request"], record["seconds"])
+        request = {str(name): str(field) for name, field in record["request"].items()}
+        seconds = {str(phase): float(time) for phase, time in record["seconds"].items()}
+        return cls(ProcessIdentity.from_record(record["process"]), request, seconds)
 
     def post(self, store: dist.Store, rank: int) -> None:
         """Write this check-in to the store of a round. Cost: one store operation."""
@@ -59,7 +67,10 @@ def read_check_ins(
     extended: Any = store  # mypy does not know the extended API
     at_once = keys and extended.has_extended_api()
     texts = extended.multi_get(keys) if at_once else [store.get(key) for key in keys]
-    return {rank: CheckIn.from_json(t) for rank, t in zip(arrived, texts, strict=True)}
+    return {
+        rank: read_value(name, text, CheckIn.from_json)
+        for rank, name, text in zip(arrived, keys, texts, strict=True)
+    }
 
 
 def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:

@@ -30,6 +30,7 @@ from . import keys
 from .check_in import CheckIn, ProcessIdentity
 from .deadline import DeadlineExceededError, run_with_deadline
 from .error_json import error_to_json
+from .foreign_value import read_number, read_value
 
 STATES = {
     Life.ENDED: "it has ended",
@@ -37,6 +38,7 @@ STATES = {
     Life.UNKNOWN: "not known here whether it runs",
     Life.BUSY: "it runs",
 }
+ENDS = (1, 2)  # the rounds of init
 MAX_SEEN = 8  # missing ranks whose last process an error names
 
 
@@ -66,7 +68,8 @@ class LeaseHolder:
     def from_json(cls, text: str | bytes) -> LeaseHolder:
         """Return the holder that stands in the store."""
         record = json.loads(text)
-        return cls(**{**record, "process": ProcessIdentity(**record["process"])})
+        process = ProcessIdentity.from_record(record["process"])
+        return cls(process, str(record["start"]), str(record["claim"]), int(record["generation"]))
 
     def is_same(self, other: LeaseHolder) -> bool:
         """Return whether both are one process."""
@@ -108,17 +111,44 @@ class RankTakenError(Exception):
 def acquire_rank(base: dist.Store, rank: int) -> LeaseHolder:
     """Take a rank, and return the claim of this process, with its generation. Local.
 
-    Cost: one store operation, two for a process that joins again, and two to four more if an exited
-    process is in the way.
+    Cost: two store operations; some more for a process that joins again, or if an exited process
+    is in the way.
     """
     key, own = keys.LEASE.format(rank), LeaseHolder.current()
+    own = replace(own, generation=_next_generation(base, 0))
     text = base.compare_set(key, "", json.dumps(asdict(own)))
-    while (holder := LeaseHolder.from_json(text)) != own:
+    while (holder := read_value(key, text, LeaseHolder.from_json)) != own:
         if not holder.is_same(own):
             _end_exited(base, holder)
-        own = replace(own, generation=holder.generation + 1)
+        elif any(not _join_round(base, holder.generation, n).check([keys.DECISION]) for n in ENDS):
+            end_generation(base, holder.generation)  # an error ended the last call of this process
+        own = replace(own, generation=_next_generation(base, holder.generation))
         text = base.compare_set(key, text.decode(), json.dumps(asdict(own)))
     return own
+
+
+def _next_generation(base: dist.Store, last: int) -> int:
+    """Return the generation in which a rank joins that has last joined in another, 0 for none.
+
+    The newest generation stands in the store, so a rank that is behind learns it. A rank without a
+    last generation also joins one that is decided: it is late, and reads the decision.
+
+    Cost: one store operation, two more for a rank that joins again.
+    """
+    newest = read_number(keys.NEWEST, base.compare_set(keys.NEWEST, "", "1"))
+    if newest > last and (not last or not _join_round(base, newest, 1).check([keys.DECISION])):
+        return newest
+    generation = max(newest, last) + 1
+    while newest < generation:
+        text = base.compare_set(keys.NEWEST, str(newest), str(generation))
+        newest = read_number(keys.NEWEST, text)
+    return generation
+
+
+def _join_round(base: dist.Store, generation: int, number: int) -> dist.Store:
+    """Return the store of a round of ``init``: 1 until all have arrived, 2 until all are done."""
+    store = dist.PrefixStore(keys.GENERATION.format(generation), base)
+    return dist.PrefixStore(keys.ROUND.format("", number), store)
 
 
 def end_abandoned(store: dist.Store, generation: int, first: str) -> None:
@@ -159,7 +189,7 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
     base = store.underlying_store
     by_rank = {rank: keys.LEASE.format(rank) for rank in ranks}
     return {
-        rank: LeaseHolder.from_json(base.get(key))
+        rank: read_value(key, base.get(key), LeaseHolder.from_json)
         for rank, key in by_rank.items()
         if base.check([key])
     }
@@ -176,7 +206,8 @@ def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> dict[int, s
     first = dist.PrefixStore(keys.ROUND.format("", 1), store)
     by_rank = {r: keys.CHECK_IN.format(r) for r in first_ranks}
     texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
-    return {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
+    check_ins = {r: read_value(by_rank[r], text, CheckIn.from_json) for r, text in texts.items()}
+    return {r: str(check_in.process) for r, check_in in check_ins.items()}
 
 
 def _lag(holder: LeaseHolder, own: int) -> str:
@@ -203,12 +234,12 @@ def _end_exited(base: dist.Store, holder: LeaseHolder) -> None:
 def end_generation(base: dist.Store, generation: int) -> None:
     """Report to all ranks that wait in a start of the job that it is over.
 
-    Cost: two store operations.
+    Cost: three store operations.
     """
     error = RankTimeoutError("this start of the job is over; another one has begun.")
     dist.PrefixStore(keys.GENERATION.format(generation), base).set(keys.OVER, "")
-    store = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
-    store.compare_set(keys.DECISION, "", error_to_json(error))
+    for number in ENDS:
+        _join_round(base, generation, number).compare_set(keys.DECISION, "", error_to_json(error))
 
 
 def process_start(pid: int) -> str:

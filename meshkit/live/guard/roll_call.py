@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 
@@ -31,6 +32,7 @@ from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
 from ...launch.store.error_json import error_from_json, error_to_json
+from ...launch.store.foreign_value import read_value, reading
 from ...launch.store.keys import LEFT
 from ...launch.store.rank_lease import STATES, LeaseHolder, read_lease_holders
 from ..setup.last_status import STATUS, guard_store
@@ -131,7 +133,7 @@ def all_have_left(context: GuardContext) -> bool:
     def look(store: dist.Store) -> bool:
         if not store.check(names):
             return False
-        return all(json.loads(store.get(name) or "{}").get("error") for name in names)
+        return all(_read_status(store, name).get("error") for name in names)
 
     if keys is None:
         return False
@@ -165,7 +167,7 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
         if not text:
             host = store_lost_error(context.record.world).missing_ranks
             return _local_report(context, summary, status, host)
-    return error_from_json(text) if text else None
+    return read_value("report", text, error_from_json) if text else None
 
 
 def _run_roll_call(
@@ -191,7 +193,8 @@ def _run_roll_call(
 
 def _read_report(context: GuardContext, keys: dist.Store, call_id: int) -> str:
     """Read a report that exists, keep it, and post that this rank has read it."""
-    text = str(json.loads(keys.get(f"report/{call_id}")))
+    key = f"report/{call_id}"
+    text = str(read_value(key, keys.get(key), json.loads))
     context.state.reports[call_id] = text
     keys.set(f"read/{call_id}/{context.rank}", "1")
     return text
@@ -222,7 +225,7 @@ def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[b
     """Yield for each rank with an unread report whether the rank answered this roll call."""
     for rank in context.layout.grid.flat:
         if keys.check([STATUS.format(rank)]) and not keys.check([f"read/{call_id}/{rank}"]):
-            yield json.loads(keys.get(STATUS.format(rank)) or "{}").get("call") == call_id
+            yield _read_status(keys, STATUS.format(rank)).get("call") == call_id
 
 
 def _open_call(keys: dist.Store, rank: int) -> tuple[int, bool]:
@@ -254,10 +257,11 @@ def _gather_report(
     while True:
         left: dict[int, RankStatus] = {}  # ranks that left with their own error, before this call
         for rank in (r for r in ranks if r not in answers and keys.check([STATUS.format(r)])):
-            posted = json.loads(keys.get(STATUS.format(rank)) or "{}")
+            key, posted = STATUS.format(rank), _read_status(keys, STATUS.format(rank))
             answered_id = posted.pop("call", None)
             if answered_id is not None:
-                (answers if answered_id == call_id else left)[rank] = RankStatus(**posted)
+                with reading(key, json.dumps(posted)):
+                    (answers if answered_id == call_id else left)[rank] = _parse_status(posted)
         silent = [rank for rank in ranks if rank not in answers]
         unknown = [rank for rank in silent if rank not in left]
         left |= {r: status for r in unknown if (status := _after_shutdown(context, r))}
@@ -271,6 +275,19 @@ def _gather_report(
     reasons = {rank: _silence(known.get(rank)) for rank in silent if rank not in left}
     first_line = summary or f"rank {context.rank} begins no collective."
     return _error(context, first_line, {**left, **answers}, reasons)
+
+
+def _read_status(keys: dist.Store, key: str) -> dict[str, Any]:
+    """Return what a rank has posted; empty if it has withdrawn that."""
+    return read_value(key, keys.get(key) or "{}", lambda text: dict(json.loads(text).items()))
+
+
+def _parse_status(posted: Mapping[str, Any]) -> RankStatus:
+    """Return the status that a rank has posted as JSON."""
+    begun = {str(axes): int(count) for axes, count in posted.get("begun", {}).items()}
+    names = ("operation", "line", "error", "ended_by")
+    texts = {name: str(posted.get(name, "")) for name in names}
+    return RankStatus(int(posted["rank"]), begun, **texts)
 
 
 def _after_shutdown(context: GuardContext, rank: int) -> RankStatus | None:

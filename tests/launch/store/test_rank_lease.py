@@ -38,14 +38,14 @@ def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
     assert dist.PrefixStore(GENERATION.format(7), base).check(["over"])
     twin = LeaseHolder(ProcessIdentity(host, 1), "another boot or container", "c", 7)
     assert twin.runs() is None  # hosts may share a name
-    far = LeaseHolder(ProcessIdentity("another-host", 1), "9", "c", 2)
+    far = LeaseHolder(ProcessIdentity("another-host", 1), "9", "c", 20)
     base.set("meshkit/lease/6", json.dumps(asdict(far)))
     assert far.life() is Life.UNKNOWN
     with pytest.raises(RankTakenError) as caught:
         acquire_rank(base, 6)
     assert (caught.value.holder, caught.value.waits) == (far, True)
-    base.set("meshkit/2/round/1/decision", "all")  # its job began long ago, and may have ended
-    assert acquire_rank(base, 6).generation == 3
+    base.set("meshkit/20/round/1/decision", "all")  # its job began long ago, and may have ended
+    assert acquire_rank(base, 6).generation == 21
 
 
 def test_this_process_runs_and_a_zombie_does_not() -> None:
@@ -66,7 +66,7 @@ def test_this_process_runs_and_a_zombie_does_not() -> None:
 
 def test_missing_ranks_are_described_by_their_last_process() -> None:
     base, process = dist.HashStore(), ProcessIdentity()
-    assert [acquire_rank(base, rank).generation for rank in (0, 0, 1)] == [1, 2, 1]
+    assert [acquire_rank(base, rank).generation for rank in (0, 1, 0)] == [1, 1, 2]
     store = dist.PrefixStore(GENERATION.format(2), base)
     assert sorted(read_lease_holders(store, range(4))) == [0, 1]
     line = f"{process} (in its first init, this rank is in its second)"
