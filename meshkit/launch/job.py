@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -42,13 +43,24 @@ from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_addre
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
 from .startup import Startup, timed
 from .store.client import address
-from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
+from .store.deadline import (
+    ARRIVAL,
+    Deadline,
+    DeadlineExceededError,
+    Time,
+    format_timeout,
+    parse_timeout,
+    run_with_deadline,
+    wait_for_abandoned,
+)
+from .store.keys import LEFT
 from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
 # The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
 JOINING: dict[str, World] = {}
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
+MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that are missing
 FAILURE = "a rank could not create the default process group; no rank has one."
 
 
@@ -141,9 +153,21 @@ def shutdown() -> None:
     """
     job = current_job()
     if job is not None and job.generation and job.pid == os.getpid():
+        _post_end(job)
         dist.destroy_process_group()
         restore_environment(job.completed, os.environ)
         clear_dtensor_cache()
+
+
+def _post_end(job: Job) -> None:
+    """Post that this rank leaves the job, for ranks that wait for it in a guard.
+
+    Cost: one store operation, which does not wait for an answer.
+    """
+    store, rank = job.store, job.world.rank
+    if store is not None and job.world.world_size > 1:
+        with suppress(RuntimeError, DeadlineExceededError):  # the store is gone
+            run_with_deadline(1, lambda: store.set(LEFT.format(rank), ""))
 
 
 def identify(
@@ -164,6 +188,12 @@ def identify(
     if ERROR_FILE in os.environ:
         report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
+    if world.world_size > MAX_WORLD_SIZE:
+        raise LaunchError(
+            f"WORLD_SIZE is {world.world_size}, from {world.sources['world_size']} "
+            f"({world.launcher}).",
+            fix=f"at most {MAX_WORLD_SIZE} ranks.",
+        )
     if get_worker_info() is not None:
         check_own_process(world.rank)
     if variable := allocation_without_srun(world):
@@ -208,6 +238,7 @@ def join(
     if (other := JOINING.setdefault("world", world)) is not world:
         raise _second_thread_error(world, other)
     try:
+        wait_for_abandoned(deadline)
         if world.launcher in MPI_LAUNCHERS:
             world, _holder = with_address(world, deadline)
         if not {*EXPORTED.values()} <= os.environ.keys():
@@ -216,6 +247,8 @@ def join(
         job = replace(_create_job(world, timeout, wait, seed, deadline), completed=completed)
         set_current_job(job)
     except BaseException:
+        if dist.is_initialized():  # an error came just after this rank had joined
+            dist.destroy_process_group()
         restore_environment(completed, os.environ)
         raise
     finally:

@@ -15,6 +15,7 @@ from .agreement.claims import Claimant
 from .agreement.proposal import Participants
 from .store.check_in import ProcessIdentity
 from .store.deadline import STORE_GRACE, Deadline, store_call
+from .store.foreign_value import read_number, read_value
 
 SHARED = "shared"
 SAME_SEED = "pass the same seed on every rank, or seed='shared', which rank 0 draws for all."
@@ -48,7 +49,7 @@ def compare_seed(participants: Participants | None, seed: Seed) -> int:
     def compare() -> tuple[int, Claimant]:
         call_id = int(store.add(f"seeds/calls/{world.rank}", 1))
         text = store.compare_set(f"seeds/first/{call_id}", "", own.to_json())
-        return call_id, Claimant.from_json(text)
+        return call_id, read_value(f"seeds/first/{call_id}", text, Claimant.from_json)
 
     call_id, first = store_call(world, STORE_GRACE, compare)
     if first.value == own.value:
@@ -70,15 +71,16 @@ def draw_seed(
         return seed
     if participants is None:
         return secrets.randbelow(2**32)
+    key = f"seeds/drawn/{call_id}"
     text = broadcast_from_rank_0(
         participants,
-        f"seeds/drawn/{call_id}",
+        key,
         lambda: str(secrets.randbelow(2**32)),
         deadline,
         what="the seed that rank 0 draws",
         fix="call init(seed='shared') on every rank, rank 0 included; see rank 0's log.",
     )
-    return int(text)
+    return read_number(key, text)
 
 
 def seed_all(seed: int) -> None:

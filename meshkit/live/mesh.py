@@ -26,6 +26,7 @@ from ..launch.store.deadline import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .groups.mesh_groups import MeshGroups
 from .setup.close import close_mesh
+from .setup.last_status import post_end
 from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
@@ -1069,8 +1070,7 @@ class Mesh:
             RankTimeoutError: on NCCL, if ranks are missing; the groups are then aborted.
             DisagreementError: on NCCL, if a rank makes another call.
         """
-        close_mesh(self._groups, self._proposal.job, failed=False)
-        self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
+        self._close(failed=False)
 
     @public("with mesh")
     def __enter__(self) -> Mesh:
@@ -1083,8 +1083,14 @@ class Mesh:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        close_mesh(self._groups, self._proposal.job, failed=error is not None)
-        self.__dict__.pop("_moves", None)
+        self._close(failed=error is not None)
+
+    def _close(self, *, failed: bool) -> None:
+        state: GuardState | None = self.__dict__.get("_guard_state")
+        if state is None or not state.has_left:  # else its error stands at the store
+            post_end(self._groups, self._proposal.job, "mesh.close()")
+        close_mesh(self._groups, self._proposal.job, failed=failed)
+        self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
     def __copy__(self) -> Mesh:
         return self

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ..errors import CollectiveError
 from ..grid.layout import Layout
 from ..text import format_ranks, plural
+from .life import Life, most_certain
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -28,11 +29,27 @@ class RankStatus:
     operation: str = ""  # current collective, ``"all_reduce over dp"``; empty outside
     line: str = ""  # of user code, ``"train.py:88 (step)"``
     error: str = ""  # error with which it left the guard, other than a collective's; else empty
+    ended_by: str = ""  # call by which it stopped using the mesh, ``"mesh.close()"``; else empty
 
     def __str__(self) -> str:
         if self.error:
             return f"left with {self.error}"
+        if self.ended_by:
+            return f"has called {self.ended_by}"
         return f"in {self.operation or 'no collective'}, {self.line or 'no line is known'}"
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it takes part in no more collectives."""
+        return bool(self.error or self.ended_by)
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A rank that does not answer: the state of its process, and the known facts as text."""
+
+    life: Life
+    facts: str
 
 
 @dataclass(frozen=True)
@@ -62,38 +79,59 @@ def hang_error(
     summary: str,
     layout: Layout,
     statuses: Mapping[int, RankStatus],
-    silent: Mapping[int, str],
+    silent: Mapping[int, Silence],
     format_coordinate: Callable[[int], str],
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     late = lagging_ranks(layout, statuses)
     first = _first_suspects(layout, statuses, late, silent)
-    order = sorted([*late, *silent], key=lambda rank: (rank not in first, rank in silent))
+    left = [rank for rank in sorted(statuses) if statuses[rank].has_left and rank not in late]
+    lives = {rank: silence.life for rank, silence in silent.items()}
+    order = sorted([*late, *left, *silent], key=lambda r: (r not in first, lives.get(r, -1), r))
     lines = [
-        f"Silent: rank {rank} ({format_coordinate(rank)}): {silent[rank]}."
+        _format_silence(rank, silent[rank], format_coordinate)
         if rank in silent
-        else _format_lag(rank, late[rank], statuses[rank], format_coordinate)
+        else _format_status(rank, late.get(rank), statuses[rank], format_coordinate)
         for rank in order
     ]
-    lines += _format_others(statuses, late)
+    lines += _format_others(statuses, {*late, *left})
     ranks = f"{plural('rank', len(first))} {format_ranks(first)} first"
     target = ranks if first else "the logs of all ranks"
     return CollectiveError(
         summary,
         *_shorten(lines),
         fix=f"look at {target}; then {REBUILD_ADVICE}.",
-        missing_ranks=tuple(silent),
+        missing_ranks=_missing(statuses, late, silent),
         behind=tuple(late),
     )
+
+
+def _missing(
+    statuses: Mapping[int, RankStatus], late: Iterable[int], silent: Mapping[int, Silence]
+) -> tuple[int, ...]:
+    """Return the silent ranks that are the reason, as far as known."""
+    lives = {rank: silence.life for rank, silence in silent.items()}
+    is_explained = any(status.has_left for status in statuses.values())
+    is_explained |= any(not statuses[rank].operation for rank in late)
+    if is_explained:  # by a rank that has answered: a rank whose process runs is only busy
+        lives = {rank: life for rank, life in lives.items() if life is not Life.BUSY}
+    return tuple(sorted(most_certain(lives)))
 
 
 def _begun(statuses: Mapping[int, RankStatus], rank: int) -> Mapping[str, int]:
     return statuses[rank].begun if rank in statuses else {}
 
 
-def _format_lag(
-    rank: int, late: Lag, status: RankStatus, format_coordinate: Callable[[int], str]
+def _format_silence(rank: int, silence: Silence, format_coordinate: Callable[[int], str]) -> str:
+    kind = "Busy" if silence.life is Life.BUSY else "Silent"
+    return f"{kind}: rank {rank} ({format_coordinate(rank)}): {silence.facts}."
+
+
+def _format_status(
+    rank: int, late: Lag | None, status: RankStatus, format_coordinate: Callable[[int], str]
 ) -> str:
+    if late is None:
+        return f"Left: rank {rank} ({format_coordinate(rank)}) {status}."
     count = f"has begun {late.begun} of {late.most} collectives over {late.axes}"
     return f"Behind: rank {rank} ({format_coordinate(rank)}) {count}; {status}."
 
@@ -113,14 +151,17 @@ def _first_suspects(
     layout: Layout,
     statuses: Mapping[int, RankStatus],
     late: Iterable[int],
-    silent: Mapping[int, str],
+    silent: Mapping[int, Silence],
 ) -> list[int]:
-    """Return the ranks that left, or else those behind that wait for none, or are silent."""
-    left = [rank for rank in sorted(statuses) if statuses[rank].error]
-    idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].error]
+    """Return the ranks that left, or have ended, or else that wait for none, or are silent."""
+    left = [rank for rank in sorted(statuses) if statuses[rank].has_left]
+    certain = [rank for rank in sorted(silent) if silent[rank].life.is_certain]
+    idle = [rank for rank in late if not statuses[rank].operation and not statuses[rank].has_left]
+    unknown = [rank for rank in silent if silent[rank].life is Life.UNKNOWN]
     awaited = _awaited_ranks(layout, statuses)
-    reasons = sorted([*idle, *silent])
-    return left or [r for r in reasons if r in awaited] or reasons or list(late)
+    kinds = [certain, sorted([*idle, *unknown]), sorted(silent)]
+    waits_for = [[rank for rank in ranks if rank in awaited] for ranks in kinds]
+    return next((ranks for ranks in [left, *waits_for, *kinds] if ranks), list(late))
 
 
 def _awaited_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> set[int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ...core.errors import RankTimeoutError
 from ..store.deadline import STORE_GRACE, Deadline, store_call, store_wait
+from ..store.foreign_value import read_value
 from .proposal import Participants
 
 
@@ -30,7 +31,7 @@ def broadcast_from_rank_0(
 
     def receive() -> str:
         if store_wait(store, [key], deadline):
-            return str(store.get(key).decode())
+            return read_value(key, store.get(key), str)
         raise RankTimeoutError(
             f"rank {world.rank} did not receive {what}.",
             f"Rank 0 did not send it within {deadline}.",

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from ...core.errors import MeshkitError
 from ..store.check_in import ProcessIdentity
+from ..store.foreign_value import read_value
 from ..store.keys import CLAIM
 
 
@@ -32,7 +33,8 @@ class Claimant:
     def from_json(cls, text: str | bytes) -> Claimant:
         """Return the claimant that a rank wrote."""
         record = json.loads(text)
-        return cls(record["rank"], record["value"], ProcessIdentity(**record["process"]))
+        process = ProcessIdentity.from_record(record["process"])
+        return cls(int(record["rank"]), str(record["value"]), process)
 
     def to_json(self) -> str:
         """Return the text that stands in the store."""
@@ -57,7 +59,8 @@ def conflicting_claim(
     """Make the claims of this rank; return the error of the first that conflicts, or None."""
     for claim in claims:
         own = Claimant(rank, claim.value, ProcessIdentity())
-        first = Claimant.from_json(store.compare_set(CLAIM.format(claim.key), "", own.to_json()))
+        key = CLAIM.format(claim.key)
+        first = read_value(key, store.compare_set(key, "", own.to_json()), Claimant.from_json)
         if first.value != own.value:
             return claim.conflict(*sorted((own, first), key=lambda claimant: claimant.rank))
     return None

@@ -52,6 +52,7 @@ from ..store.deadline import (
     store_wait,
 )
 from ..store.error_json import error_from_json, error_to_json
+from ..store.foreign_value import read_value, reading
 from ..torch_internals import CONNECT_ATTEMPTS
 from .claims import conflicting_claim
 from .disagreement import failure_report, first_reporter
@@ -91,7 +92,7 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
     round_id, decision = store_call(world, deadline.left + STORE_GRACE, take_part)
     if decision == ALL:
         return round_id
-    raise _as_seen_by(world.rank, error_from_json(decision))
+    raise _as_seen_by(world.rank, read_value(keys.DECISION, decision, error_from_json))
 
 
 def commit(
@@ -172,7 +173,7 @@ def announce_failure(
     def post() -> int | None:
         _, store = next_round(participants)
         # before the check-in: the last rank to check in decides "all"
-        decision = store.compare_set(keys.DECISION, "", error_to_json(report)).decode()
+        decision = _decided(store.compare_set(keys.DECISION, "", error_to_json(report)))
         CheckIn(ProcessIdentity()).post(store, rank)
         _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
         return None if decision == ALL else first_reporter(error_from_json(decision), report)
@@ -237,7 +238,7 @@ class Round:
             is_last = self.store.check([self.key.format(rank) for rank in ranks])
         if is_last:
             decision = self._judge() if self.store.check([keys.CONFLICT]) else ALL
-            return str(self.store.compare_set(keys.DECISION, "", decision).decode())
+            return _decided(self.store.compare_set(keys.DECISION, "", decision))
         decided = store_get(self.store, keys.DECISION, len(ranks), self.deadline)
         return self._decide_at_deadline() if decided is None else decided
 
@@ -262,28 +263,37 @@ class Round:
         request = json.dumps(self.check_in.request, sort_keys=True)
         digest = hashlib.sha256(request.encode()).hexdigest()
         own = [digest, self.participants.world.rank, check_in, host, self.proposal.holder]
-        first = json.loads(self.store.compare_set(keys.REQUEST, "", json.dumps(own)))
-        if first[3] != host:
-            self.store.set(keys.SEVERAL_HOSTS, "")
-        if self.proposal.check_first is not None:
-            self.proposal.check_first(first[4])
-        return {} if first[0] == digest else {"dissent": [first[1:3], own[1:3]]}
+        text = self.store.compare_set(keys.REQUEST, "", json.dumps(own))
+        with reading(keys.REQUEST, text):
+            first_digest, first_rank, first_check_in, first_host, holder = json.loads(text)
+            CheckIn.from_json(first_check_in)
+            if first_host != host:
+                self.store.set(keys.SEVERAL_HOSTS, "")
+            if self.proposal.check_first is not None:
+                self.proposal.check_first(holder)
+        first = [int(first_rank), first_check_in]
+        return {} if first_digest == digest else {"dissent": [first, own[1:3]]}
 
     def _is_decided_for_all(self) -> bool:
         """Return whether the decision is "all" already."""
         decided = self.store.check([keys.DECISION])
-        return decided and self.store.get(keys.DECISION).decode() == ALL
+        return decided and bytes(self.store.get(keys.DECISION)) == ALL.encode()
 
     def _decide_at_deadline(self) -> str:
         """Decide, as the first rank whose deadline has expired; others wait for it."""
         is_first = self.store.add(keys.DECIDERS, 1) == 1
         if is_first or not store_wait(self.store, [keys.DECISION], Deadline.after(DECISION_TIME)):
-            return str(self.store.compare_set(keys.DECISION, "", self._judge()).decode())
-        return str(self.store.get(keys.DECISION).decode())
+            return _decided(self.store.compare_set(keys.DECISION, "", self._judge()))
+        return _decided(self.store.get(keys.DECISION))
 
     def _judge(self) -> str:
         """Return the decision about the ranks that have arrived."""
         return judge(self.proposal, self.participants, self.deadline, self.store)
+
+
+def _decided(value: bytes) -> str:
+    """Return the decision as text."""
+    return read_value(keys.DECISION, value, str)
 
 
 def _as_seen_by(rank: int, error: MeshkitError) -> MeshkitError:

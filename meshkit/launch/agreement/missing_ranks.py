@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core.errors import CALL, RankTimeoutError
+from ...core.report.life import Life
 from ...core.text import format_ranks, plural
 from ..store.check_in import CheckIn
+from ..store.rank_lease import LeaseHolder
 
 MAX_NAMES = 8  # ranks or hosts that an error names one by one
+MAX_RANKS = 100_000  # missing ranks that an error lists as an attribute
+MAX_RANGES = 100  # ranges of ranks in a text
+STATES = {Life.ENDED: "has ended", Life.STOPPED: "is stopped"}
 
 
 def missing_ranks_error(
@@ -18,19 +23,45 @@ def missing_ranks_error(
     missing: Sequence[int],
     describe_rank: Callable[[int], str] | None,
     *evidence: str,
+    holders: Mapping[int, LeaseHolder] | None = None,
 ) -> RankTimeoutError:
-    """Return the error that names the ranks that did not arrive."""
-    names = first_few([f"{r} ({describe_rank(r)})" if describe_rank else str(r) for r in missing])
+    """Return the error that names the ranks that did not arrive.
+
+    Ranks that have ended or are stopped come first. The other ranks are then only late.
+    """
+    lives = {rank: holder.life() for rank, holder in (holders or {}).items()}
+    certain = {rank: lives[rank] for rank in missing if rank in lives and lives[rank].is_certain}
+    reasons = [*certain] or missing
+    coordinates = {
+        r: f" ({describe_rank(r)})" if describe_rank else "" for r in reasons[:MAX_NAMES]
+    }
+    states = {rank: f" {STATES[life]}" for rank, life in certain.items()}
+    names = [f"{r}{where}{states.get(r, '')}" for r, where in coordinates.items()]
+    more = [f"and {len(reasons) - len(names)} more"] * (len(reasons) > len(names))
     hosts = first_few(sorted({check_in.process.host for check_in in check_ins.values()}))
     on_hosts = f" on {plural('host', len(hosts))} {', '.join(hosts)}" if hosts else ""
+    late = [rank for rank in missing if rank not in certain] if certain else []
+    others = (
+        f"{plural('Rank', len(late))} {shorten_ranks(late)}: late, and not known to have ended."
+    )
     return RankTimeoutError(
         f"{len(missing)} of {len(check_ins) + len(missing)} ranks did not arrive at {stage}{CALL} "
         f"within {seconds:g} s.",
-        f"Missing: {', '.join(names)}. Arrived: {format_ranks(sorted(check_ins))}{on_hosts}.",
+        f"Missing: {', '.join([*names, *more])}. Arrived: {shorten_ranks(sorted(check_ins))}"
+        f"{on_hosts}.",
+        *[others] * bool(late),
         *evidence,
-        fix=f"look at the logs of {plural('rank', len(missing))} {format_ranks(missing)} first.",
-        missing_ranks=tuple(missing),
+        fix=f"look at the logs of {plural('rank', len(reasons))} {shorten_ranks(reasons)} first.",
+        missing_ranks=tuple(reasons[:MAX_RANKS]),
     )
+
+
+def shorten_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as text, the ranges after the first hundred as a number of ranks."""
+    ranges = format_ranks(ranks).split(", ")
+    if len(ranges) <= MAX_RANGES:
+        return ", ".join(ranges)
+    return f"{', '.join(ranges[:MAX_RANGES])}, and more, {len(ranks)} in all"
 
 
 def first_few(names: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ import struct
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +28,7 @@ from ..store.keys import ATTEMPT
 from ..store.torchrun_attempt import store_of_attempt
 from .mpi import unknown_address_error
 
+CONNECT_GRACE = 1.0  # seconds beyond the deadline for a client that is connecting
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does not answer yet
 # Seconds between two reads of a file that seems truncated, a tenth of a second in all. A write of
 # torch takes microseconds, and when a hundred ranks start together one of them always writes.
@@ -116,19 +118,21 @@ def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.St
     is_host = world.rank == 0 and not hosted_by_agent(world)
     if not is_host:
         _wait_for_listener(world, host, port, deadline)
+    # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it
+    create = partial(
+        dist.TCPStore,
+        "127.0.0.1" if is_host else host,
+        port,
+        is_master=is_host,
+        timeout=deadline.timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
     try:
-        # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it
-        return dist.TCPStore(
-            "127.0.0.1" if is_host else host,
-            port,
-            is_master=is_host,
-            timeout=deadline.timeout,
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
-    except RuntimeError as error:  # DistNetworkError is one; torch 2.6 raises a plain one
+        return create() if is_host else run_with_deadline(deadline.left + CONNECT_GRACE, create)
+    except (RuntimeError, DeadlineExceededError) as error:  # of DistNetworkError too
         if not is_host:
-            raise _no_answer_error(world, f"{host}:{port}", deadline) from error
+            raise _no_store_error(world, host, port, deadline) from error
         if (other := _store_of_other_rank_0(port)) is not None:
             return other
         raise LaunchError(
@@ -170,6 +174,20 @@ def _wait_for_listener(world: World, host: str, port: int, deadline: Deadline) -
             if not deadline.sleep(pause):
                 raise _no_answer_error(world, f"{host}:{port}", deadline) from error
             pause = min(2 * pause, PROBE_INTERVAL)
+
+
+def _no_store_error(world: World, host: str, port: int, deadline: Deadline) -> RankTimeoutError:
+    """Return the error of an address at which a process has answered that is no store."""
+    error = _no_answer_error(world, f"{host}:{port}", deadline)
+    with suppress(OSError):
+        socket.create_connection((host, port), timeout=1).close()
+        line = "A process listens there, but it does not answer as a store of torch does."
+        error.evidence = (line, *error.evidence)
+        error.fix = (
+            "export MASTER_PORT=<a free port> on all ranks, if another program has this one; "
+        )
+        error.fix += "else look at the log of rank 0 first."
+    return error
 
 
 def _no_answer_error(world: World, endpoint: str, deadline: Deadline) -> RankTimeoutError:

@@ -11,7 +11,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from .foreign_value import read_value
 from .keys import CHECK_IN, SEVERAL_HOSTS
+
+MAX_CHECKED = 100_000  # keys of one check
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,11 @@ class ProcessIdentity:
 
     host: str = field(default_factory=lambda: socket.gethostname())
     pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> ProcessIdentity:
+        """Return the identity that a process wrote as JSON."""
+        return cls(str(record["host"]), int(record["pid"]))
 
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"
@@ -37,7 +45,9 @@ class CheckIn:
     def from_json(cls, text: str | bytes) -> CheckIn:
         """Return the check-in that a rank wrote."""
         record = json.loads(text)
-        return cls(ProcessIdentity(**record["process"]), record["request"], record["seconds"])
+        request = {str(name): str(field) for name, field in record["request"].items()}
+        seconds = {str(phase): float(time) for phase, time in record["seconds"].items()}
+        return cls(ProcessIdentity.from_record(record["process"]), request, seconds)
 
     def post(self, store: dist.Store, rank: int) -> None:
         """Write this check-in to the store of a round. Cost: one store operation."""
@@ -49,14 +59,18 @@ def read_check_ins(
 ) -> dict[int, CheckIn]:
     """Return the check-ins of the ranks that have arrived under a key, by rank.
 
-    Cost: one or two store operations for all that arrived, and some 20 for each missing rank.
+    Cost: one or two store operations if all have arrived, else a list of all keys in the store;
+    in a file, and below torch 2.10, some 20 operations for each missing rank.
     """
-    arrived = _arrived(store, list(ranks), key)
+    arrived = _arrived(store, ranks, key)
     keys = [key.format(rank) for rank in arrived]
     extended: Any = store  # mypy does not know the extended API
     at_once = keys and extended.has_extended_api()
     texts = extended.multi_get(keys) if at_once else [store.get(key) for key in keys]
-    return {rank: CheckIn.from_json(t) for rank, t in zip(arrived, texts, strict=True)}
+    return {
+        rank: read_value(name, text, CheckIn.from_json)
+        for rank, name, text in zip(arrived, keys, texts, strict=True)
+    }
 
 
 def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
@@ -70,11 +84,23 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
     return [check_ins[rank].process.host for rank in ranks]
 
 
-def _arrived(store: dist.Store, ranks: list[int], key: str) -> list[int]:
+def _arrived(store: dist.Store, ranks: Sequence[int], key: str) -> list[int]:
+    """Return the ranks that have checked in: from the list of all keys, or by bisection."""
+    extended: Any = store
+    if not extended.has_extended_api() or not hasattr(store, "list_keys"):  # below torch 2.10
+        return _bisect(store, [*ranks], key)
+    if len(ranks) <= MAX_CHECKED and store.check([key.format(rank) for rank in ranks]):
+        return [*ranks]
+    prefix = key.format("")
+    names = [name.removeprefix(prefix) for name in extended.list_keys() if name.startswith(prefix)]
+    return sorted(int(name) for name in names if name.isdecimal() and int(name) in ranks)
+
+
+def _bisect(store: dist.Store, ranks: list[int], key: str) -> list[int]:
     """Return the ranks that have checked in, by bisection: one check covers many keys."""
     if not ranks or store.check([key.format(rank) for rank in ranks]):
         return ranks
     if len(ranks) == 1:
         return []
     middle = len(ranks) // 2
-    return _arrived(store, ranks[:middle], key) + _arrived(store, ranks[middle:], key)
+    return _bisect(store, ranks[:middle], key) + _bisect(store, ranks[middle:], key)

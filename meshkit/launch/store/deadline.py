@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from ...core.errors import Change, MeshkitError, SpecError
 from ..launchers.world import World
 from .client import store_lost_error
+from .foreign_value import read_value
 
 if TYPE_CHECKING:  # meshkit doctor waits with a deadline where torch cannot be imported
     import torch.distributed as dist
@@ -191,12 +192,12 @@ def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> st
     timeout: timedelta = store.timeout  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
     try:
-        return store.get(key).decode()
+        return read_value(key, store.get(key), str)
     except dist.DistNetworkError:
         raise
     except (dist.DistStoreError, RuntimeError):  # timed out, or another thread set its own timeout
         is_there = not deadline.expired and store_wait(store, [key], deadline)
-        return store.get(key).decode() if is_there else None
+        return read_value(key, store.get(key), str) if is_there else None
     finally:
         store.set_timeout(timeout)
 
@@ -233,20 +234,34 @@ class _Task(Generic[Result]):
 
     def abandon(self) -> None:
         """Let the thread pass the result on, or do so here if it has ended."""
+        if self.late is not None:
+            _abandoned.append(self)
         if not self.decided.acquire(blocking=False):
             self._pass_late_result()
 
     def _pass_late_result(self) -> None:
-        if self.error is None and self.late is not None:
-            self.late(cast(Result, self.result))
-        self.result = self.error = None
+        try:
+            if self.error is None and self.late is not None:
+                self.late(cast(Result, self.result))
+        finally:
+            self.result = self.error = None
+            with suppress(ValueError):
+                _abandoned.remove(self)
 
 
 _Inbox = SimpleQueue[_Task[Any]]
 
 # The threads without work, by their queues. A forked child has none of its parent's threads.
 _idle: list[_Inbox] = []
+_abandoned: list[_Task[Any]] = []  # whose late result must still be undone
 os.register_at_fork(after_in_child=_idle.clear)
+os.register_at_fork(after_in_child=_abandoned.clear)
+
+
+def wait_for_abandoned(deadline: Deadline) -> None:
+    """Wait until work that an error has left, such as the creation of a group, is undone."""
+    while _abandoned and deadline.sleep(0.01):
+        pass
 
 
 def _take_thread() -> _Inbox:

@@ -5,8 +5,10 @@
     attempt                                number of the torchrun attempt
     attempt/<n>/[<world size>/]            one attempt; without torchrun only attempt/0/
         agent/<name> ended past           its agents, whether it is over
+        meshkit/newest                 number of the newest generation
         meshkit/lease/<rank>               the process that holds a rank
         meshkit/<generation>/              one generation of the job
+            left/<rank>                    present if a rank has left the job by shutdown()
             over                           another start has replaced this generation
             rounds/<rank>                  rounds of a rank, if the store is not ours alone
             [<prefix>]round/<id>/          one agreement round
@@ -31,6 +33,7 @@ MADE_COUNT = "made_count"
 DECIDERS = "deciders"
 READ = "read"
 DECISION = "decision"
+LEFT = "left/{}"  # rank, in the store of a generation
 OVER = "over"
 ATTEMPT = "attempt"
 ENDED = "ended"
@@ -42,6 +45,7 @@ CLAIM = "claim/{}"  # name of a claim, in the store of a round
 ROUNDS = "{}rounds/{}"  # prefix and rank, in the store of a generation: the rounds of that rank
 GENERATION = "meshkit/{}"  # number of a generation, in the store of an attempt
 JOIN_ROUND = "meshkit/{}/round/1"  # the round in which the ranks of a generation join the job
+NEWEST = "meshkit/newest"  # number of the newest generation, in the store of an attempt
 LEASE = "meshkit/lease/{}"  # rank, in the store of an attempt
 ATTEMPT_PART = "attempt/{}"  # number of an attempt, in the store of the job
 AGENT = "agent/{}"  # name of a torchrun agent, in the store of an attempt without world size

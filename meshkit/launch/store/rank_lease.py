@@ -2,7 +2,7 @@
 
 ::
 
-    meshkit/lease/3   {"process": {"host": "b", "pid": 311}, "start": "<boot> <namespace> 8812",
+    meshkit/lease/3   {"process": {"host": "b", "pid": 311}, "start": "<boot> <namespaces> 8812",
                        "claim": "c0..", "generation": 2}
 
 The first process to claim a rank holds it. A process that joins again renews its own lease in the
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -24,11 +25,20 @@ from uuid import uuid4
 import torch.distributed as dist
 
 from ...core.errors import RankTimeoutError
+from ...core.report.life import Life
 from . import keys
 from .check_in import CheckIn, ProcessIdentity
 from .deadline import DeadlineExceededError, run_with_deadline
 from .error_json import error_to_json
+from .foreign_value import read_number, read_value
 
+STATES = {
+    Life.ENDED: "it has ended",
+    Life.STOPPED: "it is stopped",
+    Life.UNKNOWN: "not known here whether it runs",
+    Life.BUSY: "it runs",
+}
+ENDS = (1, 2)  # the rounds of init
 MAX_SEEN = 8  # missing ranks whose last process an error names
 
 
@@ -58,7 +68,8 @@ class LeaseHolder:
     def from_json(cls, text: str | bytes) -> LeaseHolder:
         """Return the holder that stands in the store."""
         record = json.loads(text)
-        return cls(**{**record, "process": ProcessIdentity(**record["process"])})
+        process = ProcessIdentity.from_record(record["process"])
+        return cls(process, str(record["start"]), str(record["claim"]), int(record["generation"]))
 
     def is_same(self, other: LeaseHolder) -> bool:
         """Return whether both are one process."""
@@ -71,14 +82,14 @@ class LeaseHolder:
             return None
         return process_start(self.process.pid) == self.start
 
-    def state(self) -> str:
-        """Return the state of the process as text, as far as this host can know."""
+    def life(self) -> Life:
+        """Return the state of the process, as far as this host can know."""
         runs = self.runs()
         if runs is None:
-            return "not known here whether it runs"
+            return Life.UNKNOWN
         if not runs:
-            return "it has ended"
-        return "it is stopped" if process_stat(self.process.pid)[:1] == ["T"] else "it runs"
+            return Life.ENDED
+        return Life.STOPPED if process_stat(self.process.pid)[:1] == ["T"] else Life.BUSY
 
     def __str__(self) -> str:
         return str(self.process)
@@ -100,17 +111,44 @@ class RankTakenError(Exception):
 def acquire_rank(base: dist.Store, rank: int) -> LeaseHolder:
     """Take a rank, and return the claim of this process, with its generation. Local.
 
-    Cost: one store operation, two for a process that joins again, and two to four more if an exited
-    process is in the way.
+    Cost: two store operations; some more for a process that joins again, or if an exited process
+    is in the way.
     """
     key, own = keys.LEASE.format(rank), LeaseHolder.current()
+    own = replace(own, generation=_next_generation(base, 0))
     text = base.compare_set(key, "", json.dumps(asdict(own)))
-    while (holder := LeaseHolder.from_json(text)) != own:
+    while (holder := read_value(key, text, LeaseHolder.from_json)) != own:
         if not holder.is_same(own):
             _end_exited(base, holder)
-        own = replace(own, generation=holder.generation + 1)
+        elif any(not _join_round(base, holder.generation, n).check([keys.DECISION]) for n in ENDS):
+            end_generation(base, holder.generation)  # an error ended the last call of this process
+        own = replace(own, generation=_next_generation(base, holder.generation))
         text = base.compare_set(key, text.decode(), json.dumps(asdict(own)))
     return own
+
+
+def _next_generation(base: dist.Store, last: int) -> int:
+    """Return the generation in which a rank joins that has last joined in another, 0 for none.
+
+    The newest generation stands in the store, so a rank that is behind learns it. A rank without a
+    last generation also joins one that is decided: it is late, and reads the decision.
+
+    Cost: one store operation, two more for a rank that joins again.
+    """
+    newest = read_number(keys.NEWEST, base.compare_set(keys.NEWEST, "", "1"))
+    if newest > last and (not last or not _join_round(base, newest, 1).check([keys.DECISION])):
+        return newest
+    generation = max(newest, last) + 1
+    while newest < generation:
+        text = base.compare_set(keys.NEWEST, str(newest), str(generation))
+        newest = read_number(keys.NEWEST, text)
+    return generation
+
+
+def _join_round(base: dist.Store, generation: int, number: int) -> dist.Store:
+    """Return the store of a round of ``init``: 1 until all have arrived, 2 until all are done."""
+    store = dist.PrefixStore(keys.GENERATION.format(generation), base)
+    return dist.PrefixStore(keys.ROUND.format("", number), store)
 
 
 def end_abandoned(store: dist.Store, generation: int, first: str) -> None:
@@ -151,24 +189,25 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
     base = store.underlying_store
     by_rank = {rank: keys.LEASE.format(rank) for rank in ranks}
     return {
-        rank: LeaseHolder.from_json(base.get(key))
+        rank: read_value(key, base.get(key), LeaseHolder.from_json)
         for rank, key in by_rank.items()
         if base.check([key])
     }
 
 
-def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> list[str]:
+def last_seen(store: dist.Store, rank: int, ranks: Sequence[int]) -> dict[int, str]:
     """Return the last processes of missing ranks as text; ranks never seen are left out."""
-    holders = read_lease_holders(store, [rank, *ranks[:MAX_SEEN]])
+    first_ranks = ranks[:MAX_SEEN]
+    holders = read_lease_holders(store, [rank, *first_ranks])
     own = holders.pop(rank, None)
     if own is not None:
-        lines = {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
-    else:  # a default group that someone else created: its first round knows
-        first = dist.PrefixStore(keys.ROUND.format("", 1), store)
-        by_rank = {r: keys.CHECK_IN.format(r) for r in ranks[:MAX_SEEN]}
-        texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
-        lines = {r: str(CheckIn.from_json(text).process) for r, text in texts.items()}
-    return [f"{r} on {line}" for r, line in lines.items()]
+        return {r: f"{holder}{_lag(holder, own.generation)}" for r, holder in holders.items()}
+    # a default group that someone else created: its first round knows
+    first = dist.PrefixStore(keys.ROUND.format("", 1), store)
+    by_rank = {r: keys.CHECK_IN.format(r) for r in first_ranks}
+    texts = {r: first.get(key) for r, key in by_rank.items() if first.check([key])}
+    check_ins = {r: read_value(by_rank[r], text, CheckIn.from_json) for r, text in texts.items()}
+    return {r: str(check_in.process) for r, check_in in check_ins.items()}
 
 
 def _lag(holder: LeaseHolder, own: int) -> str:
@@ -195,18 +234,18 @@ def _end_exited(base: dist.Store, holder: LeaseHolder) -> None:
 def end_generation(base: dist.Store, generation: int) -> None:
     """Report to all ranks that wait in a start of the job that it is over.
 
-    Cost: two store operations.
+    Cost: three store operations.
     """
     error = RankTimeoutError("this start of the job is over; another one has begun.")
     dist.PrefixStore(keys.GENERATION.format(generation), base).set(keys.OVER, "")
-    store = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
-    store.compare_set(keys.DECISION, "", error_to_json(error))
+    for number in ENDS:
+        _join_round(base, generation, number).compare_set(keys.DECISION, "", error_to_json(error))
 
 
 def process_start(pid: int) -> str:
     """Return text that no other process of this host shares; empty if the process has ended.
 
-    The text holds the boot, the pid namespace, and the start of the process in kernel ticks.
+    The text holds the boot, the namespaces, and the start of the process in kernel ticks.
     """
     state, *fields = process_stat(pid) or ["X"]
     return "" if state in "ZX" else f"{pid_namespace()}{fields[18]}"  # a zombie has ended
@@ -221,9 +260,16 @@ def process_stat(pid: int) -> list[str]:
 
 
 def pid_namespace() -> str:
-    """Return the boot and the namespace in which pids count, as two hosts may share a name."""
+    """Return the boot and the namespaces in which pids and times count, as text.
+
+    Two hosts may share a name. Linux counts the start of a process from the boot, which the time
+    namespace of the reader shifts.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} "
+        spaces = [os.readlink("/proc/self/ns/pid")]
+        with suppress(FileNotFoundError):  # before Linux 5.6
+            spaces.append(os.readlink("/proc/self/ns/time"))
+        return f"{boot} {' '.join(spaces)} "
     except OSError:
         return "unknown "

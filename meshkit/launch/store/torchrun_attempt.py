@@ -22,6 +22,7 @@ from ...core.errors import LaunchError
 from ..launchers.world import World
 from . import keys
 from .check_in import ProcessIdentity
+from .foreign_value import read_number, read_value
 from .rank_lease import end_generation, read_lease_holders
 
 COUNT = "TORCHELASTIC_RESTART_COUNT"
@@ -43,17 +44,20 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
     text = os.environ[COUNT]
     count = int(text) if text.isdecimal() else 0
     own = f"{count} rank {world.rank} on {ProcessIdentity()}"
-    number = int(store.compare_set(keys.ATTEMPT, "", "0"))
+    number = read_number(keys.ATTEMPT, store.compare_set(keys.ATTEMPT, "", "0"))
     while True:
         root = dist.PrefixStore(keys.ATTEMPT_PART.format(number), store)
         base = dist.PrefixStore(str(world.world_size), root)
-        agent = root.compare_set(keys.AGENT.format(_agent()), "", own).decode()
-        newest, _, process = agent.partition(" ")
-        if int(newest) == count:
+        key = keys.AGENT.format(_agent())
+        agent = read_value(key, root.compare_set(key, "", own), str)
+        first, _, process = agent.partition(" ")
+        newest = read_number(key, first)
+        if newest == count:
             return base
-        if int(newest) > count:
+        if newest > count:
             raise _over_error(world, count, f"Attempt {newest} has begun, with {process}")
-        number = int(store.compare_set(keys.ATTEMPT, str(number), str(number + 1)))
+        newer = store.compare_set(keys.ATTEMPT, str(number), str(number + 1))
+        number = read_number(keys.ATTEMPT, newer)
         if root.add(keys.ENDED, 1) == 1:
             _end_attempt(base, world.world_size)
 

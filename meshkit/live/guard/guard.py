@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -30,9 +31,19 @@ from ...core.call import Call, Verbatim, drop_none
 from ...core.errors import CollectiveError, MeshkitError
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
 from ...launch.torch_internals import has_connect_timeout, set_timeout, timeout_of
+from ..groups.break_off import break_off, break_off_soon
 from ..groups.destroy import abort_groups
 from .current import CollectiveTracker, tracking
-from .roll_call import GuardContext, post_status, report_failure, respond, withdraw_status
+from .roll_call import (
+    STATUS_TIMEOUT,
+    GuardContext,
+    all_have_left,
+    leave_last,
+    post_status,
+    report_failure,
+    respond,
+    withdraw_status,
+)
 from .stack import (
     frames_of_error,
     frames_of_thread,
@@ -40,8 +51,6 @@ from .stack import (
     is_other_mesh,
     rank_status,
 )
-
-STATUS_TIMEOUT = 1.0  # seconds in which a rank that leaves posts its status
 
 
 @contextmanager
@@ -85,14 +94,29 @@ def _translate(
         if is_other_mesh(status):
             return None  # the guard of that mesh reports it, if there is one
         summary = f"{status.operation or 'a collective'} failed on rank {rank}: {line}."
-        return report_failure(context, summary, status)
+        report = report_failure(context, summary, status)
+        break_off(groups.values())
+        leave_last(context)
+        return report
+    if isinstance(error, CollectiveError):
+        break_off(groups.values())
+        return None
     keys = context.keys
-    if keys is not None and not isinstance(error, CollectiveError):
+    if keys is not None:
         status = rank_status(rank, groups, frames, tracker.of_error(error), line)
         with suppress(RuntimeError, DeadlineExceededError):  # the original error matters more
             run_with_deadline(STATUS_TIMEOUT, lambda: post_status(keys, status))
             context.state.has_left = True
+            break_off_soon(groups.values(), partial(_is_handled, replace(context, groups={})))
     return None
+
+
+def _is_handled(context: GuardContext) -> bool:
+    """Return whether no rank waits for this one, though it left a guard with an error.
+
+    It has entered a guard again, or all ranks have left with an error, for example to stop early.
+    """
+    return not context.state.has_left or all_have_left(context)
 
 
 @contextmanager
@@ -160,6 +184,7 @@ def _watch(
             if time.monotonic() - since > patience:
                 summary = f"rank {context.rank} waits in {status.operation}." if raises else ""
                 report = report_failure(context, summary, status)
+                leave_last(context)
                 if report is not None:
                     print(_quote(report, limit), file=sys.stderr, flush=True)
                     return abort_groups(context.groups.values())

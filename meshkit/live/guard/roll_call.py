@@ -19,22 +19,29 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 
 from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
-from ...core.report.hang_error import RankStatus, hang_error
+from ...core.report.hang_error import RankStatus, Silence, hang_error
+from ...core.report.life import Life
 from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
 from ...launch.store.error_json import error_from_json, error_to_json
-from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
+from ...launch.store.foreign_value import read_value, reading
+from ...launch.store.keys import LEFT
+from ...launch.store.rank_lease import STATES, LeaseHolder, read_lease_holders
+from ..setup.last_status import STATUS, guard_store
 from ..setup.proposal import describe_coordinate
 
 ANSWER_TIME = 3.0  # seconds for the answers, in addition to two polls of the watching threads
+KNOWN_TIME = 0.3  # seconds for the answers if a rank has posted the error that it left with
 MIN_POLL = 0.5  # seconds between two polls of the store, at least
+STATUS_TIMEOUT = 1.0  # seconds in which a rank that leaves posts its status
 POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 operations/s
 
 
@@ -80,7 +87,7 @@ class GuardContext:
     def keys(self) -> dist.Store | None:
         """The store prefix of this mesh's roll calls; None if torch exposes no store."""
         root = self.record.store
-        return None if root is None else dist.PrefixStore(f"mesh/{self.round_id}/guard", root)
+        return None if root is None else guard_store(root, self.round_id)
 
     @property
     def poll_interval(self) -> float:
@@ -95,7 +102,7 @@ class GuardContext:
 
 def post_status(keys: dist.Store, status: RankStatus, call_id: int = 0) -> None:
     """Post the status of this rank. Cost: one store operation."""
-    keys.set(f"place/{status.rank}", json.dumps({**asdict(status), "call": call_id}))
+    keys.set(STATUS.format(status.rank), json.dumps({**asdict(status), "call": call_id}))
 
 
 def respond(context: GuardContext, keys: dist.Store, status: RankStatus) -> None:
@@ -113,7 +120,27 @@ def respond(context: GuardContext, keys: dist.Store, status: RankStatus) -> None
 
 def withdraw_status(keys: dist.Store, rank: int) -> None:
     """Remove the status that this rank posted when it left. Cost: one store operation."""
-    keys.set(f"place/{rank}", "")
+    keys.set(STATUS.format(rank), "")
+
+
+def all_have_left(context: GuardContext) -> bool:
+    """Return whether each rank has posted the error with which it left. Cost: a store operation.
+
+    If all have, then one more per rank.
+    """
+    keys, names = context.keys, [STATUS.format(rank) for rank in context.layout.grid.flat]
+
+    def look(store: dist.Store) -> bool:
+        if not store.check(names):
+            return False
+        return all(_read_status(store, name).get("error") for name in names)
+
+    if keys is None:
+        return False
+    try:
+        return run_with_deadline(STATUS_TIMEOUT, lambda: look(keys))
+    except (RuntimeError, DeadlineExceededError):  # the store is gone
+        return False
 
 
 def num_calls(keys: dist.Store) -> int:
@@ -125,9 +152,8 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
     """Start a roll call, or answer the open one; return the error that all ranks raise.
 
     Collective over the ranks that are alive. This rank waits ``answer_time`` seconds for the
-    others, or twice that if the caller has died. If rank 0 hosts the store, rank 0 stays until each
-    rank that answered has read the report, at most ``answer_time`` seconds more. If the store is
-    gone, the result is the last report that this rank has read, or a report of its own status.
+    others, or twice that if the caller has died. If the store is gone, the result is the last
+    report that this rank has read, or a report of its own status. Call :func:`leave_last` after it.
     """
     keys, reports = context.keys, context.state.reports
     if keys is None:
@@ -141,9 +167,7 @@ def report_failure(context: GuardContext, summary: str, status: RankStatus) -> M
         if not text:
             host = store_lost_error(context.record.world).missing_ranks
             return _local_report(context, summary, status, host)
-    if text and context.rank == 0 and hosted_by_rank_0(context.record.world):
-        _leave_last(context, keys)
-    return error_from_json(text) if text else None
+    return read_value("report", text, error_from_json) if text else None
 
 
 def _run_roll_call(
@@ -169,14 +193,21 @@ def _run_roll_call(
 
 def _read_report(context: GuardContext, keys: dist.Store, call_id: int) -> str:
     """Read a report that exists, keep it, and post that this rank has read it."""
-    text = str(json.loads(keys.get(f"report/{call_id}")))
+    key = f"report/{call_id}"
+    text = str(read_value(key, keys.get(key), json.loads))
     context.state.reports[call_id] = text
     keys.set(f"read/{call_id}/{context.rank}", "1")
     return text
 
 
-def _leave_last(context: GuardContext, keys: dist.Store) -> None:
-    """Wait some seconds until each rank that answered the last roll call has read the report."""
+def leave_last(context: GuardContext) -> None:
+    """Wait on rank 0, if it hosts the store, until each rank that answered has read the report.
+
+    Local. It takes ``answer_time`` seconds at most.
+    """
+    keys, is_host = context.keys, hosted_by_rank_0(context.record.world)
+    if keys is None or context.rank or not is_host or not any(context.state.reports.values()):
+        return
     deadline = time.monotonic() + context.answer_time
     call_id = max(context.state.reports)
 
@@ -193,8 +224,8 @@ def _leave_last(context: GuardContext, keys: dist.Store) -> None:
 def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[bool]:
     """Yield for each rank with an unread report whether the rank answered this roll call."""
     for rank in context.layout.grid.flat:
-        if keys.check([f"place/{rank}"]) and not keys.check([f"read/{call_id}/{rank}"]):
-            yield json.loads(keys.get(f"place/{rank}") or "{}").get("call") == call_id
+        if keys.check([STATUS.format(rank)]) and not keys.check([f"read/{call_id}/{rank}"]):
+            yield _read_status(keys, STATUS.format(rank)).get("call") == call_id
 
 
 def _open_call(keys: dist.Store, rank: int) -> tuple[int, bool]:
@@ -220,38 +251,67 @@ def _gather_report(
     """Return the report on all ranks, silent ranks included."""
     ranks = sorted(int(rank) for rank in context.layout.grid.flat)
     known = {} if context.record.store is None else read_lease_holders(context.record.store, ranks)
-    deadline = time.monotonic() + context.answer_time
+    began = time.monotonic()
+    deadline = began + context.answer_time
     answers: dict[int, RankStatus] = {}
     while True:
         left: dict[int, RankStatus] = {}  # ranks that left with their own error, before this call
-        for rank in (r for r in ranks if r not in answers and keys.check([f"place/{r}"])):
-            posted = json.loads(keys.get(f"place/{rank}") or "{}")
+        for rank in (r for r in ranks if r not in answers and keys.check([STATUS.format(r)])):
+            key, posted = STATUS.format(rank), _read_status(keys, STATUS.format(rank))
             answered_id = posted.pop("call", None)
             if answered_id is not None:
-                (answers if answered_id == call_id else left)[rank] = RankStatus(**posted)
+                with reading(key, json.dumps(posted)):
+                    (answers if answered_id == call_id else left)[rank] = _parse_status(posted)
         silent = [rank for rank in ranks if rank not in answers]
-        alive = [rank for rank in silent if rank not in known or known[rank].runs() is not False]
+        unknown = [rank for rank in silent if rank not in left]
+        left |= {r: status for r in unknown if (status := _after_shutdown(context, r))}
+        if left:  # the reason is known
+            deadline = min(deadline, began + KNOWN_TIME)
+        awaited = [rank for rank in silent if rank not in left]
+        alive = [rank for rank in awaited if rank not in known or known[rank].runs() is not False]
         if not alive or time.monotonic() > deadline:
             break
         time.sleep(0.05)
-    reasons = {rank: _silence_reason(known.get(rank)) for rank in silent if rank not in left}
+    reasons = {rank: _silence(known.get(rank)) for rank in silent if rank not in left}
     first_line = summary or f"rank {context.rank} begins no collective."
     return _error(context, first_line, {**left, **answers}, reasons)
 
 
-def _silence_reason(holder: LeaseHolder | None) -> str:
+def _read_status(keys: dist.Store, key: str) -> dict[str, Any]:
+    """Return what a rank has posted; empty if it has withdrawn that."""
+    return read_value(key, keys.get(key) or "{}", lambda text: dict(json.loads(text).items()))
+
+
+def _parse_status(posted: Mapping[str, Any]) -> RankStatus:
+    """Return the status that a rank has posted as JSON."""
+    begun = {str(axes): int(count) for axes, count in posted.get("begun", {}).items()}
+    names = ("operation", "line", "error", "ended_by")
+    texts = {name: str(posted.get(name, "")) for name in names}
+    return RankStatus(int(posted["rank"]), begun, **texts)
+
+
+def _after_shutdown(context: GuardContext, rank: int) -> RankStatus | None:
+    """Return the status of a rank that has left the job by itself; None for all others."""
+    store = context.record.store
+    has_left = store is not None and store.check([LEFT.format(rank)])
+    return RankStatus(rank, ended_by="meshkit.shutdown()") if has_left else None
+
+
+def _silence(holder: LeaseHolder | None) -> Silence:
     """Return the facts known about a rank that does not answer."""
     if holder is None:
-        return "no answer"
-    busy = ", outside a guard with a timeout or too busy to answer" if holder.runs() else ""
-    return f"{holder}; {holder.state()}{busy}"
+        return Silence(Life.UNKNOWN, "no answer")
+    life = holder.life()
+    busy = ", outside a guard with a timeout or too busy to answer" if life is Life.BUSY else ""
+    return Silence(life, f"{holder}; {STATES[life]}{busy}")
 
 
 def _local_report(
     context: GuardContext, summary: str, status: RankStatus, gone: Sequence[int]
 ) -> CollectiveError:
     """Return the report of a rank that reaches no other rank."""
-    silent = dict.fromkeys(gone, "it hosted the store, which does not answer")
+    facts = Silence(Life.UNKNOWN, "it hosted the store, which does not answer")
+    silent = dict.fromkeys(gone, facts)
     return _error(context, summary, {status.rank: status}, silent)
 
 
@@ -259,7 +319,7 @@ def _error(
     context: GuardContext,
     summary: str,
     statuses: Mapping[int, RankStatus],
-    silent: Mapping[int, str],
+    silent: Mapping[int, Silence],
 ) -> CollectiveError:
     """Return the error that all ranks raise."""
     layout = context.layout

@@ -26,6 +26,7 @@ from ...launch.launchers.world import World
 from ...launch.store.check_in import read_hosts
 from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
 from ...launch.store.error_json import error_from_json, error_to_json
+from ...launch.store.foreign_value import read_value, reading
 from ...launch.store.keys import ROUND
 from ..groups.create import GroupOptions
 
@@ -84,7 +85,7 @@ def check_crossing(
     if is_strict:
         error = _broadcast(job, f"crossing/{round_id}", lambda: _to_json(verdict, built_by))
         if error:
-            raise error_from_json(error)
+            raise read_value(f"crossing/{round_id}", error, error_from_json)
     return fatal
 
 
@@ -103,7 +104,12 @@ def gather_hosts(proposal: Proposal, job: Job, fix: Fix) -> list[str]:
         hosts = _read_hosts(job, round_id)
         return json.dumps([(host, len([*ranks])) for host, ranks in groupby(hosts)])
 
-    counts = json.loads(_broadcast(job, f"hosts/{round_id}", read))
+    key = f"hosts/{round_id}"
+    text = _broadcast(job, key, read)
+    with reading(key, text):
+        counts = [(str(host), int(count)) for host, count in json.loads(text)]
+        if sum(count for _, count in counts) != job.world.world_size:
+            raise ValueError(counts)
     return [host for host, count in counts for _ in range(count)]
 
 

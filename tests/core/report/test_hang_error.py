@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 import meshkit
 from meshkit.core.call import Call
-from meshkit.core.report.hang_error import Lag, RankStatus, hang_error, lagging_ranks
+from meshkit.core.report.hang_error import Lag, RankStatus, Silence, hang_error, lagging_ranks
+from meshkit.core.report.life import Life
 from meshkit.testing import layouts
 
 LAYOUT = meshkit.Layout(dp=2, sp=2)
+ENDED = Silence(Life.ENDED, "it has ended")
 CALL = Call("mesh.guard", kwargs={"timeout": 60})
 
 
@@ -55,7 +57,7 @@ def test_the_group_in_which_a_rank_is_furthest_behind_counts() -> None:
     assert lagging_ranks(LAYOUT, places()) == {}
 
 
-def hang(found: dict[int, RankStatus], silent: dict[int, str]) -> meshkit.CollectiveError:
+def hang(found: dict[int, RankStatus], silent: dict[int, Silence]) -> meshkit.CollectiveError:
     error = "all_reduce over sp failed on rank 3: RuntimeError: timed out."
     return hang_error(error, LAYOUT, found, silent, name)
 
@@ -84,7 +86,7 @@ def test_word_for_word() -> None:
 def test_a_rank_that_does_not_answer_is_looked_at_first() -> None:
     at = places(dp_0=7)
     del at[2]
-    error = hang(at, {2: "host b, pid 311; it has ended"})
+    error = hang(at, {2: Silence(Life.ENDED, "host b, pid 311; it has ended")})
     assert "  Silent: rank 2 (dp=1 sp=0): host b, pid 311; it has ended.\n" in str(error)
     assert error.missing_ranks == (2,)
     assert str(error).splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
@@ -94,17 +96,17 @@ def test_a_silent_rank_for_which_nobody_waits_is_not_looked_at_first() -> None:
     """0 waits for 2 over dp; 1 and 3 have left the guard in peace."""
     at = places(dp_2=7)
     at[0] = RankStatus(0, at[0].begun, "all_reduce over dp", "train.py:17 (step)")
-    text = str(hang({0: at[0], 2: at[2]}, {1: "it has ended", 3: "it has ended"}))
+    text = str(hang({0: at[0], 2: at[2]}, {1: ENDED, 3: ENDED}))
     assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
-    text = str(hang({0: at[0]}, {1: "it has ended", 2: "it has ended", 3: "it has ended"}))
+    text = str(hang({0: at[0]}, {1: ENDED, 2: ENDED, 3: ENDED}))
     assert text.splitlines()[-1].startswith("  Fix: look at rank 2 first; ")
 
 
 def test_a_rank_that_left_with_an_error_is_looked_at_before_all_others() -> None:
     at = places(dp_0=7)
     at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
-    text = str(hang(at, {2: "no answer"}))
-    assert "  Rank 1: left with ValueError: bad sample 17.\n" in text
+    text = str(hang(at, {2: Silence(Life.UNKNOWN, "no answer")}))
+    assert "  Left: rank 1 (dp=0 sp=1) left with ValueError: bad sample 17.\n" in text
     assert text.splitlines()[-1].startswith("  Fix: look at rank 1 first; ")
 
 
@@ -133,3 +135,32 @@ def test_many_lines_are_cut() -> None:
     assert lines[1].startswith("  Behind: rank 0 ")
     assert lines[9] == "  and 92 more."
     assert error.behind == tuple(range(99))
+
+
+def test_ranks_that_are_slow_do_not_stand_beside_one_that_is_stopped() -> None:
+    at = places()
+    silent = {
+        0: Silence(Life.BUSY, "host b, pid 3; it runs"),
+        1: Silence(Life.UNKNOWN, "host c, pid 4; not known here whether it runs"),
+        2: Silence(Life.STOPPED, "host b, pid 5; it is stopped"),
+    }
+    error = hang({3: at[3]}, silent)
+    lines = str(error).splitlines()
+    assert error.missing_ranks == (2,)
+    assert [line.split()[:3] for line in lines[1:4]] == [
+        ["Silent:", "rank", "2"],
+        ["Silent:", "rank", "1"],
+        ["Busy:", "rank", "0"],
+    ]
+    assert lines[-1].startswith("  Fix: look at rank 2 first; ")
+    del silent[2]
+    assert hang({2: at[2], 3: at[3]}, silent).missing_ranks == (1,)
+    del silent[1]
+    assert hang({1: at[1], 2: at[2], 3: at[3]}, silent).missing_ranks == (0,)
+
+
+def test_a_busy_rank_is_not_missing_if_another_is_the_reason() -> None:
+    at = places(dp_0=7)
+    at[1] = RankStatus(1, at[1].begun, error="ValueError: bad sample 17")
+    busy = {2: Silence(Life.BUSY, "it runs")}
+    assert hang(at | {0: at[0]}, busy).missing_ranks == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -16,12 +17,13 @@ import torch.distributed as dist
 import meshkit
 from meshkit.core.call import Call
 from meshkit.core.errors import CALL, Change
+from meshkit.launch.agreement import verdict
 from meshkit.launch.agreement.consensus import agree, announce_failure
 from meshkit.launch.agreement.proposal import Participants, Proposal
 from meshkit.launch.launchers.world import World
 from meshkit.launch.store import deadline as deadlines
-from meshkit.launch.store.check_in import read_hosts
-from meshkit.launch.store.deadline import Deadline
+from meshkit.launch.store.check_in import CheckIn, ProcessIdentity, read_hosts
+from meshkit.launch.store.deadline import STORE_GRACE, Deadline
 from meshkit.launch.store.keys import ROUND
 
 LAYOUT = meshkit.Layout(dp=4, sp=2)
@@ -169,6 +171,33 @@ def test_hosts_without_check_ins_are_named(expected: list[str], line: str | None
     text = str(caught.value)
     assert ("No rank came from" in text) == (line is not None)
     assert line is None or line in text
+
+
+def test_a_rank_that_comes_while_the_report_is_made_is_late_and_not_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, look = dist.HashStore(), verdict.last_seen
+
+    def come(*args: object) -> dict[int, str]:
+        CheckIn(ProcessIdentity(), {"call": "build_mesh"}).post(rounds, 2)
+        return look(*args)  # type: ignore[arg-type]
+
+    rounds = dist.PrefixStore(ROUND.format("", 1), store)
+    monkeypatch.setattr(verdict, "last_seen", come, raising=True)
+    error = check_in(store, world(0, 4), 0.05)
+    assert isinstance(error, meshkit.RankTimeoutError)
+    assert error.missing_ranks == (1, 3)
+    assert "Rank 2 came late, after 0.05 s." in error.evidence
+
+
+def test_two_million_missing_ranks_take_bounded_time_and_memory() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    error = check_in(dist.HashStore(), replace(world(0), world_size=2_000_000), 0.05)
+    assert isinstance(error, meshkit.RankTimeoutError)
+    assert "1999999 of 2000000 ranks did not arrive" in str(error)
+    assert time.monotonic() - began < STORE_GRACE
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000
 
 
 class LostStore(dist.Store):

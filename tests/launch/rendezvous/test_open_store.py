@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -167,3 +169,36 @@ def test_a_name_that_no_resolver_accepts() -> None:
 def test_one_process_needs_no_address() -> None:
     alone = replace(WORLD, rank=0, world_size=1, init_method="env://")
     open_store(alone, in_a_second()).set("a", "b")
+
+
+def serve(kind: str, server: socket.socket) -> None:
+    """Answer each connection as a service that is no store."""
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = server.accept()
+            held.append(client)
+            if kind == "http":
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+            if kind in ("http", "closes"):
+                client.close()
+
+
+held: list[socket.socket] = []  # so that the silent service keeps its connections
+
+
+@pytest.mark.parametrize("kind", ["http", "closes", "silent"])
+def test_a_port_of_something_that_is_no_store_is_reported_as_that(kind: str) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        threading.Thread(target=serve, args=(kind, server), daemon=True).start()
+        port = server.getsockname()[1]
+        client = replace(WORLD, master_addr="127.0.0.1", master_port=port)
+        began = time.monotonic()
+        with pytest.raises(meshkit.RankTimeoutError) as caught:
+            open_store(client, in_a_second())
+        assert time.monotonic() - began < 1 + 5
+        server.shutdown(socket.SHUT_RDWR)
+    text = str(caught.value)
+    assert "A process listens there, but it does not answer as a store of torch does." in text
+    assert "Fix: export MASTER_PORT=<a free port> on all ranks" in text

@@ -103,7 +103,7 @@ def test_without_a_timeout_that_of_the_group_applies_and_a_rank_that_hangs_is_si
     by_rank = results["hang without a timeout"].result()
     outcome, seconds, _ = by_rank[0]
     host = socket.gethostname()
-    silent = rf"  Silent: rank 2 \(dp=1 sp=0\): host {host}, pid \d+; it runs, outside a guard "
+    silent = rf"  Busy: rank 2 \(dp=1 sp=0\): host {host}, pid \d+; it runs, outside a guard "
     assert re.search(silent, outcome["text"]), outcome["text"]
     assert outcome["missing"] == [2]
     assert 2 <= seconds < 2 + 4 + BUSY  # before it wakes

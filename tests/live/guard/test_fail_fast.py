@@ -1,0 +1,123 @@
+"""A rank that leaves a guard with an error of its own: the others raise within a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshkit
+from meshkit.testing.faults import Strike, play
+
+PROMISED = 1.0
+BUSY = 1.5  # seconds that other work on the machine may add
+
+
+def divide() -> None:
+    print(1 // 0)
+
+
+def exit_slowly() -> None:
+    raise SystemExit(3)
+
+
+ERRORS: dict[str, Callable[[], None]] = {"ZeroDivisionError": divide, "SystemExit": exit_slowly}
+
+
+def leave_with_error(strike: Strike, name: str, timeout: float | None) -> Any:
+    """Leave the guard with an error on rank 1; the process then lives on for some seconds."""
+    mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=30)
+    group = mesh.group("dp"), mesh.group("sp"), mesh.group()  # noqa: F841 # held, as users do
+    try:
+        with mesh.guard(timeout=timeout):
+            dist.all_reduce(torch.ones(1), group=mesh.group())
+            if mesh.rank == 1:
+                strike.note()
+                ERRORS[name]()
+            dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+            dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
+    finally:
+        if mesh.rank == 1:
+            time.sleep(8)
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout"), [("ZeroDivisionError", 8.0), ("SystemExit", 8.0), ("SystemExit", None)]
+)
+def test_the_others_raise_at_once_and_quote_the_error(name: str, timeout: float | None) -> None:
+    played = play(leave_with_error, 4, (name, timeout), timeout=60)
+    assert played.fired == 1
+    assert played.outcomes[1].kind == name
+    for rank in (0, 2, 3):
+        outcome = played.outcomes[rank]
+        assert outcome.kind == "CollectiveError", outcome
+        assert f"left with {name}" in outcome.text
+        assert "look at rank 1 first" in outcome.text
+        assert outcome.missing_ranks == (), outcome
+        assert played.seconds(rank) < PROMISED + BUSY, (rank, outcome)
+
+
+def end_inside_guard(strike: Strike, how: str) -> Any:
+    """Close the mesh, or leave the job, on rank 1 while the others wait in a guard."""
+    mesh = meshkit.build_mesh(dp=-1, arrival_timeout=30)
+    dist.barrier()
+    if mesh.rank == 1:
+        strike.note()
+        {"mesh.close()": mesh.close, "meshkit.shutdown()": meshkit.shutdown}[how]()
+        time.sleep(8)
+        return
+    with mesh.guard(timeout=2):
+        dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
+
+
+@pytest.mark.parametrize("how", ["mesh.close()", "meshkit.shutdown()"])
+def test_a_rank_that_closes_or_leaves_is_named_with_its_call(how: str) -> None:
+    played = play(end_inside_guard, 3, (how,), timeout=60)
+    assert played.fired == 1
+    for rank in (0, 2):
+        outcome = played.outcomes[rank]
+        assert outcome.kind == "CollectiveError", outcome
+        assert f"Left: rank 1 (dp=1) has called {how}." in outcome.text, outcome.text
+        assert "look at rank 1 first" in outcome.text
+        assert played.seconds(rank) < 2 + PROMISED + BUSY
+
+
+class StopEarlyError(Exception):
+    """An error of the user that every rank raises."""
+
+
+def stop_early(strike: Strike) -> Any:
+    """Leave a guard with an error that all ranks handle; then use the mesh again."""
+    mesh = meshkit.build_mesh(dp=2, sp=2, arrival_timeout=30)
+    totals = []
+    for _ in range(2):
+        try:
+            with mesh.guard(timeout=5):
+                raise StopEarlyError
+        except StopEarlyError:
+            strike.note()
+        time.sleep(1)  # longer than a rank that leaves waits before it breaks off
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mesh.group())
+        totals.append(int(total))
+    if mesh.rank == 2:  # an error of one rank, which goes on at once
+        try:
+            with mesh.guard():
+                raise StopEarlyError
+        except StopEarlyError:
+            pass
+    total = torch.ones(1)
+    dist.all_reduce(total, group=mesh.group())
+    time.sleep(0.5)
+    dist.all_reduce(total, group=mesh.group("dp"))
+    return [*totals, int(total)]
+
+
+def test_the_groups_stay_whole_after_an_error_that_is_handled() -> None:
+    played = play(stop_early, 4, timeout=60)
+    assert played.fired is not None
+    assert [played.outcomes[rank].text for rank in range(4)] == ["[4, 4, 8]"] * 4
