@@ -164,8 +164,7 @@ def _fill_cells(
     left: list[int] = []
     for rank in members:
         coordinate = _coordinate(layout, rank)
-        stays = coordinate is not None and _is_in(coordinate, grid.sizes)
-        if stays:
+        if coordinate is not None and _is_in(coordinate, grid.sizes):
             cells[grid.rank(**coordinate)] = rank
         else:
             left.append(rank)

@@ -19,6 +19,11 @@
                 count made_count deciders read    counters
                 decision                   the outcome that every rank follows
             seeds/...                      seeds of later init() calls
+            mesh/<id>/closed/<rank>        a rank has closed a mesh with spares
+            recovery/<number>/             one round in which ranks that live find each other
+                begun                      a rank has checked in
+                check_in/<rank> count decision   as in an agreement round
+            recovered/<number>/            the leases and the generation of these ranks
 """
 
 from __future__ import annotations
@@ -42,6 +47,10 @@ CLAIM = "claim/{}"  # name of a claim, in the store of a round
 ROUNDS = "{}rounds/{}"  # prefix and rank, in the store of a generation: the rounds of that rank
 GENERATION = "meshkit/{}"  # number of a generation, in the store of an attempt
 JOIN_ROUND = "meshkit/{}/round/1"  # the round in which the ranks of a generation join the job
+CLOSED = "mesh/{}/closed/{}"  # the round that built a mesh and a rank, in a generation
+RECOVERY = "recovery/{}"  # number of a recovery, in the store of the first generation
+BEGUN = "begun"  # in the store of a recovery
+RECOVERED = "recovered/{}"  # number of a recovery, in the store of the first generation
 LEASE = "meshkit/lease/{}"  # rank, in the store of an attempt
 ATTEMPT_PART = "attempt/{}"  # number of an attempt, in the store of the job
 AGENT = "agent/{}"  # name of a torchrun agent, in the store of an attempt without world size
