@@ -19,7 +19,7 @@
                 count made_count deciders read    counters
                 decision                   the outcome that every rank follows
             seeds/...                      seeds of later init() calls
-            mesh/<id>/closed/<rank>        a rank has closed a mesh with spares
+            mesh/<id>/closed/<rank> waiting    ranks that have closed a mesh, spares that wait
             recovery/<number>/             one round in which ranks that live find each other
                 begun                      a rank has checked in
                 check_in/<rank> count decision   as in an agreement round
@@ -48,6 +48,7 @@ ROUNDS = "{}rounds/{}"  # prefix and rank, in the store of a generation: the rou
 GENERATION = "meshkit/{}"  # number of a generation, in the store of an attempt
 JOIN_ROUND = "meshkit/{}/round/1"  # the round in which the ranks of a generation join the job
 CLOSED = "mesh/{}/closed/{}"  # the round that built a mesh and a rank, in a generation
+WAITING = "mesh/{}/waiting"  # the round that built a mesh: how many spares wait for a loss
 RECOVERY = "recovery/{}"  # number of a recovery, in the store of the first generation
 BEGUN = "begun"  # in the store of a recovery
 RECOVERED = "recovered/{}"  # number of a recovery, in the store of the first generation

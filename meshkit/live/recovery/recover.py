@@ -55,7 +55,7 @@ MAX_FAILURES = 3  # creations that fail although no further rank is lost
 
 @dataclass(frozen=True)
 class Failure:
-    """What this rank knows of the failure.
+    """The failure, as far as this rank knows it.
 
     Attributes:
         is_known: whether a collective failed here.

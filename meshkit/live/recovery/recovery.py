@@ -86,8 +86,8 @@ class Recovery:
         keep theirs. Before the first recovery nothing happens.
 
         Objects that were built again on the new mesh are empty: then ``held`` has the old ones. A
-        rank copies its own state from there, and sends it from there. Of a DTensor, each rank
-        holds the shard of its coordinate. Gradients are not restored, so clear them.
+        rank copies its own state from there, and sends it from there. Each rank
+        sends its own shard of a DTensor. Gradients are not restored, so clear them.
 
         Call it inside ``mesh.guard``: if a rank is lost meanwhile, the guard raises as usual. The
         ranks that still lack their state are then known to the next recovery.

@@ -32,7 +32,7 @@ MAX_PARTS = 4  # parts of the state that an error names
 
 @dataclass(frozen=True)
 class Restoration:
-    """What a rank knows when it restores its state.
+    """The facts by which a rank restores its state.
 
     Attributes:
         mesh: the groups of this rank in the new mesh.

@@ -31,14 +31,17 @@ STORE_TIME = 10.0  # seconds in which the store answers one look
 def wait_for_loss(mesh: MeshGroups, job: Job) -> bool:
     """Wait until a rank of the mesh is lost; return False if the mesh was closed instead. Local."""
     store, ranks = cast(dist.Store, job.store), [int(rank) for rank in mesh.plan.layout.grid.flat]
+    waiting, call = keys.WAITING.format(mesh.round_id), partial(store_call, job.world, STORE_TIME)
+    call(lambda: store.add(waiting, 1))
     holders = store_call(job.world, STORE_TIME, lambda: read_lease_holders(store, ranks))
     for look in itertools.count():
         known = holders if look % LOOKS == 0 else {}
         is_lost = store_call(job.world, STORE_TIME, partial(_look, mesh, job, ranks, known))
         if is_lost is not None:
-            return is_lost
+            break
         time.sleep(POLL)
-    return False
+    call(lambda: store.add(waiting, -1))
+    return bool(is_lost)
 
 
 def _look(

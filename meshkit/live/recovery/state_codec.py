@@ -1,7 +1,7 @@
 """Write the state dict of a model or an optimizer as JSON and tensors, and read it again.
 
-Nothing is pickled. Numbers, texts, None, lists, tuples and dicts stand in the JSON. Of a DTensor
-the shard of this rank is sent, and the reader finds its DeviceMesh among its own DTensors::
+Nothing is pickled. Numbers, texts, None, lists, tuples and dicts stand in the JSON. A rank
+sends its shard of a DTensor, and the reader finds the DeviceMesh among its own DTensors::
 
     {"step": tensor(3.), "betas": (0.9, 0.95)}
     {"dict": [["step", {"tensor": 0}], ["betas", {"tuple": [{"value": 0.9}, {"value": 0.95}]}]]}
