@@ -55,7 +55,10 @@ def find_sources(regrouped: Regrouping, held: Mapping[int, int | None]) -> Sourc
         rank: cast(Unit, unit_of(regrouped.after, rank, axes))
         for rank in sorted(map(int, regrouped.after.ranks))
     }
-    turns = {unit: cycle(by_step[step]) for unit, by_step in holders.items()}
+    turns = {
+        unit: cycle([rank for rank in by_step[step] if rank in units] or by_step[step])
+        for unit, by_step in holders.items()
+    }  # a spare sends only what no rank of the mesh holds
     by_rank = {
         rank: next(turns[unit])
         for rank, unit in units.items()
