@@ -25,7 +25,7 @@ from ..launch.startup import Startup
 from ..launch.store.deadline import Time
 from ..launch.torch_internals import mark_constant
 from .groups.mesh_groups import MeshGroups
-from .setup.close import close_mesh, post_close
+from .setup.close import close_mesh
 from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
@@ -1141,7 +1141,6 @@ class Mesh:
             RankTimeoutError: on NCCL, if ranks are missing; the groups are then aborted.
             DisagreementError: on NCCL, if a rank makes another call.
         """
-        post_close(self._groups, self._proposal.job)
         close_mesh(self._groups, self._proposal.job, failed=False)
         self.__dict__.pop("_moves", None)  # programs that torch compiled hold groups
 
@@ -1156,8 +1155,6 @@ class Mesh:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            post_close(self._groups, self._proposal.job)
         close_mesh(self._groups, self._proposal.job, failed=error is not None)
         self.__dict__.pop("_moves", None)
 

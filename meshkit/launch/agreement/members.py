@@ -26,7 +26,7 @@ import torch.distributed as dist
 from ...core.errors import DisagreementError, MeshkitError, RankTimeoutError
 from ...core.text import count_noun, format_ranks, plural
 from ..store import keys
-from ..store.check_in import CheckIn, ProcessIdentity, arrived_ranks, read_check_ins
+from ..store.check_in import CheckIn, ProcessIdentity, read_check_ins
 from ..store.deadline import Deadline
 from ..store.error_json import error_from_json, error_to_json
 from ..store.rank_lease import LeaseHolder
@@ -114,14 +114,14 @@ class MembershipRound:
 
     def _judge(self) -> str | None:
         """Return the decision; None while there is a rank to wait for."""
-        arrived = arrived_ranks(self.store, list(self.ranks), keys.CHECK_IN)
-        missing = {*self.ranks} - {*arrived}
+        missing = {*_missing(self.store, self.ranks)}
         ended = {rank for rank in missing if self._has_ended(rank)}
         awaited = missing - ended
         if time.monotonic() - self.began >= self.silent_time:
             awaited -= {*self.silent}
         if awaited and not self.deadline.expired:
             return None
+        arrived = [rank for rank in self.ranks if rank not in missing]
         check_ins = read_check_ins(self.store, arrived)
         error = _objection(check_ins, sorted(missing), known=bool(ended), wait=self.deadline)
         if error is not None:
@@ -130,6 +130,16 @@ class MembershipRound:
 
     def _has_ended(self, rank: int) -> bool:
         return rank in self.holders and self.holders[rank].runs() is False
+
+
+def _missing(store: dist.Store, ranks: Sequence[int]) -> list[int]:
+    """Return the ranks that have not checked in, by bisection: one check covers many keys."""
+    if store.check([keys.CHECK_IN.format(rank) for rank in ranks]):
+        return []
+    middle = len(ranks) // 2
+    if not middle:
+        return [*ranks]
+    return _missing(store, ranks[:middle]) + _missing(store, ranks[middle:])
 
 
 def _objection(

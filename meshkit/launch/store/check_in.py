@@ -51,7 +51,7 @@ def read_check_ins(
 
     Cost: one or two store operations for all that arrived, and some 20 for each missing rank.
     """
-    arrived = arrived_ranks(store, list(ranks), key)
+    arrived = _arrived(store, list(ranks), key)
     keys = [key.format(rank) for rank in arrived]
     extended: Any = store  # mypy does not know the extended API
     at_once = keys and extended.has_extended_api()
@@ -70,11 +70,11 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
     return [check_ins[rank].process.host for rank in ranks]
 
 
-def arrived_ranks(store: dist.Store, ranks: list[int], key: str) -> list[int]:
+def _arrived(store: dist.Store, ranks: list[int], key: str) -> list[int]:
     """Return the ranks that have checked in, by bisection: one check covers many keys."""
     if not ranks or store.check([key.format(rank) for rank in ranks]):
         return ranks
     if len(ranks) == 1:
         return []
     middle = len(ranks) // 2
-    return arrived_ranks(store, ranks[:middle], key) + arrived_ranks(store, ranks[middle:], key)
+    return _arrived(store, ranks[:middle], key) + _arrived(store, ranks[middle:], key)

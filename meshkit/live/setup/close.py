@@ -26,6 +26,8 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
     Local on gloo. Collective over the mesh on NCCL, unless an error has ended the block of the
     mesh: then groups are aborted, as the other ranks may not come.
     """
+    if not failed:
+        _post_close(mesh, job)
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()
     try:
@@ -50,7 +52,7 @@ def _agree_to_close(mesh: MeshGroups, job: Job) -> None:
         agree_in_mesh(proposal, mesh, job)
 
 
-def post_close(mesh: MeshGroups, job: Job) -> None:
+def _post_close(mesh: MeshGroups, job: Job) -> None:
     """Let spares know that this rank needs no recovery any more. Local.
 
     Rank 0, which may host the store, stays up to 5 s for spares that wait in a recovery.
