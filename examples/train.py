@@ -20,6 +20,7 @@ and ``mesh.batch`` gives each rank its exact share of one global order of sample
 
 from __future__ import annotations
 
+import argparse
 import signal
 import time
 from collections.abc import Sequence
@@ -96,7 +97,8 @@ class Trainer:
 
     def __init__(self, mesh: meshkit.Mesh, args: options.Options, data: text.Windows) -> None:
         self.mesh, self.mean = mesh, mesh.redistribution("... +dp +sp +tp -> ...", op="avg")
-        self.plan = mesh.batch(global_batch=args.global_batch, micro_batch=args.micro_batch)
+        sizes = {"global_batch": args.global_batch, "micro_batch": args.micro_batch}
+        self.plan = mesh.batch(**sizes, uneven=args.uneven)
         self.loader = mesh.loader(data, self.plan, shuffle=True, seed=args.seed, tail="drop")
         self.windows = chain.from_iterable(repeat(self.loader))  # epoch after epoch
         model = GPT(mesh, args).to(mesh.device, getattr(torch, args.dtype))
@@ -111,9 +113,10 @@ class Trainer:
                 loss = self.model(windows) * micro.weight
                 loss.backward()
             parts[0] += loss.detach()
+        means = self.mean(parts).tolist()  # before the weights change, for examples/survive.py
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return self.mean(parts).tolist()
+        return means
 
     @torch.no_grad()
     def held_out(self, data: text.Windows) -> float:
@@ -146,13 +149,21 @@ def train(mesh: meshkit.Mesh, args: options.Options) -> list[float]:
     return losses
 
 
-def parse(argv: Sequence[str] | None) -> options.Options:
-    """Return the options of the command line, and the plan of a sequence."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return a parser with the options of the command line."""
     sizes = {"dp": -1, "sp": 1, "tp": 1, "seq": 128, "dim": 64, "layers": 2, "heads": 8}
     sizes |= {"global-batch": 32, "micro-batch": 4, "steps": 150, "log-every": 10}
     parser = options.make_parser("Train a byte-level GPT over a mesh.", sizes)
+    parser.add_argument("--uneven", action="store_true", help="for a dp that does not divide")
     parser.add_argument("--attention", choices=list(attention.KINDS), default="ulysses")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def parse(
+    argv: Sequence[str] | None, parser: argparse.ArgumentParser | None = None
+) -> options.Options:
+    """Return the options of the command line, and the plan of a sequence."""
+    args = (parser or make_parser()).parse_args(argv)
     args.order = "zigzag" if args.attention == "ring" else "contiguous"  # the fastest ones
     args.plan = meshkit.SequencePlan(args.seq, args.sp, args.order)
     return args

@@ -24,6 +24,19 @@ from .torch_internals import timeout_of
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The start of a job that has lost ranks since.
+
+    Attributes:
+        store: the store of the first generation.
+        ranks: the first rank of each rank, in order.
+    """
+
+    store: dist.Store
+    ranks: Sequence[int]
+
+
+@dataclass(frozen=True)
 class Job:
     """The ranks of a default process group, their store and their timeouts.
 
@@ -43,6 +56,7 @@ class Job:
         pid: the process of this rank.
         connections: the pairs of ranks that the default group has connected.
         startup: the seconds of this rank in ``init``; empty if someone else created the group.
+        origin: the start of the job, if it has been recovered since.
     """
 
     world: World
@@ -58,6 +72,7 @@ class Job:
     pid: int = field(default_factory=os.getpid)
     connections: Connections = field(default_factory=Connections)
     startup: Startup = field(default_factory=Startup)
+    origin: Origin | None = None
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""

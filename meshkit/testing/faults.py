@@ -19,12 +19,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -101,6 +104,15 @@ class Strike:
         self.note()
         os.kill(os.getpid(), signal.SIGSTOP)
 
+    def cut(self) -> None:
+        """Cut this process off: shut its connections down, and let it open no file or socket."""
+        self.note()
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        for descriptor in descriptors:
+            _shut_down(descriptor)
+
     def later(self, seconds: float, fault: Callable[[], None]) -> None:
         """Call a fault after some seconds, from another thread.
 
@@ -160,11 +172,25 @@ def _run_rank(
     except BaseException as error:
         text, kind = str(error), type(error).__name__
         missing = tuple(getattr(error, "missing_ranks", ()))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # after a cut
     outcome = Outcome(kind, text, missing, time.monotonic())
     path = Path(strike.folder, f"{strike.rank}.tmp")
     path.write_text(json.dumps(asdict(outcome)))
     path.rename(path.with_suffix(".json"))
     os._exit(0)  # threads of torch that a fault left behind must not keep the process
+
+
+def _shut_down(descriptor: int) -> None:
+    """Shut down a connection over the network, if the descriptor is one."""
+    with suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
+        try:
+            listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and not listens:
+                connection.shutdown(socket.SHUT_RDWR)
+        finally:
+            connection.detach()
 
 
 def _call_after(seconds: float, fault: Callable[[], None]) -> None:

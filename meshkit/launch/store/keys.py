@@ -21,6 +21,11 @@
                 count made_count deciders read    counters
                 decision                   the outcome that every rank follows
             seeds/...                      seeds of later init() calls
+            mesh/<id>/closed/<rank> waiting    ranks that have closed a mesh, spares that wait
+            recovery/<number>/             one round in which ranks that live find each other
+                begun                      a rank has checked in
+                check_in/<rank> count decision   as in an agreement round
+            recovered/<number>/            the leases and the generation of these ranks
 """
 
 from __future__ import annotations
@@ -49,3 +54,8 @@ NEWEST = "meshkit/newest"  # number of the newest generation, in the store of an
 LEASE = "meshkit/lease/{}"  # rank, in the store of an attempt
 ATTEMPT_PART = "attempt/{}"  # number of an attempt, in the store of the job
 AGENT = "agent/{}"  # name of a torchrun agent, in the store of an attempt without world size
+CLOSED = "mesh/{}/closed/{}"  # the round that built a mesh and a rank, in a generation
+WAITING = "mesh/{}/waiting"  # the round that built a mesh: how many spares wait for a loss
+RECOVERY = "recovery/{}"  # number of a recovery, in the store of the first generation
+BEGUN = "begun"  # in the store of a recovery
+RECOVERED = "recovered/{}"  # number of a recovery, in the store of the first generation

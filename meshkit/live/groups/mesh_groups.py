@@ -161,6 +161,7 @@ class MeshGroups:
         requested: the groups that were requested before, by axes; empty when the mesh is closed.
         root: the DeviceMesh of all axes, of which all others are slices; None before the first.
         is_closed: whether the mesh is closed.
+        is_replaced: whether ``mesh.recover()`` has returned another mesh for it.
         pid: the process of the rank.
     """
 
@@ -177,6 +178,7 @@ class MeshGroups:
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
     root: DeviceMesh | None = None
     is_closed: bool = False
+    is_replaced: bool = False
     pid: int = field(default_factory=os.getpid)
 
     def get(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
@@ -251,6 +253,9 @@ class MeshGroups:
         has_job = self.world() is dist.group.WORLD
         if has_job and not self.is_closed:
             return
+        if self.is_replaced:
+            line = "the mesh has lost ranks, and mesh.recover() has returned another one."
+            raise MeshkitError(line, fix="mesh = mesh.recover(), and use that mesh.")
         reason = "the mesh is closed" if self.is_closed else "the job it was built in has been left"
         # a view needs its mesh; if all views are closed, the mesh must be built again first
         can_view = has_job and bool(self.registry.open_views)

@@ -1,0 +1,207 @@
+"""Regroup the ranks that live into as many whole replicas as they can form.
+
+Data axes shrink, the outermost first, and all other axes stay whole. A rank keeps its coordinate if
+the new grid has it. The others fill the holes that lost ranks leave, and the rest are spares::
+
+    dp=4 tp=2, ranks 1 and 4 are lost       dp=3 tp=2
+
+              tp=0   tp=1                             tp=0   tp=1
+      dp=0     0      x                       dp=0     0      5     from dp=2, tp=1
+      dp=1     2      3                       dp=1     2      3
+      dp=2     x      5      (6, 7)           dp=2     6      7     from dp=3
+
+The new ranks are numbered by position, and spares come last. Rank 0 keeps its number as long as it
+lives, since it may host the store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays import Ints
+from ..grid.layout import Layout
+from ..grid.rank_positions import RankPositions
+from ..grid.roles import axis_role
+
+Coordinate = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A rank whose coordinate changes.
+
+    Attributes:
+        rank: its new rank.
+        old_rank: its rank before.
+        before: the coordinate before; None for a rank that was outside the mesh.
+        after: the new coordinate; None for a rank that is a spare now.
+    """
+
+    rank: int
+    old_rank: int
+    before: Coordinate | None
+    after: Coordinate | None
+
+
+@dataclass(frozen=True, eq=False)
+class Regrouping:
+    """The layout of the ranks that live, and where they come from.
+
+    Attributes:
+        before: the layout with the lost ranks.
+        after: the layout of the new ranks.
+        old_ranks: the rank before of each new rank, spares included.
+        replica_axes: the axes along which the replicas of one state are: those that may shrink.
+    """
+
+    before: Layout
+    after: Layout
+    old_ranks: tuple[int, ...]
+    replica_axes: tuple[str, ...]
+
+    @property
+    def unit_axes(self) -> tuple[str, ...]:
+        """The axes that stay whole: along them ranks hold different parts of the state."""
+        return tuple(axis for axis in self.before.axes if axis not in self.replica_axes)
+
+    @cached_property
+    def new_rank_of(self) -> Mapping[int, int]:
+        """The new rank of each old rank that lives."""
+        return {old: rank for rank, old in enumerate(self.old_ranks)}
+
+    @property
+    def spares(self) -> tuple[int, ...]:
+        """The new ranks outside the mesh."""
+        return tuple(rank for rank in range(len(self.old_ranks)) if rank not in self.after)
+
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        """The ranks whose coordinate changes, spares that stay spares left out. O(ranks)."""
+        pairs = (
+            Move(rank, old, _coordinate(self.before, old), _coordinate(self.after, rank))
+            for rank, old in enumerate(self.old_ranks)
+        )
+        return tuple(move for move in pairs if move.before != move.after)
+
+
+def shrink_sizes(sizes: Mapping[str, int], num_ranks: int) -> dict[str, int] | None:
+    """Return the largest sizes that so many ranks can fill; None if not even one replica fits.
+
+    Data axes shrink, the outermost first. An inner one shrinks only if the outer ones have size 1.
+
+    Args:
+        sizes: the largest size of each axis, the outermost axis first.
+        num_ranks: the number of ranks.
+
+    Example:
+        >>> shrink_sizes({"pp": 2, "dp": 4, "tp": 2}, 13)
+        {'pp': 2, 'dp': 3, 'tp': 2}
+        >>> shrink_sizes({"replicate": 2, "shard": 4}, 7)
+        {'replicate': 1, 'shard': 4}
+        >>> shrink_sizes({"dp": 4, "tp": 2}, 1)
+    """
+    new = dict(sizes)
+    for axis in (axis for axis in sizes if axis_role(axis) == "data"):
+        others = math.prod(size for other, size in new.items() if other != axis)
+        new[axis] = max(1, min(new[axis], num_ranks // others))
+        if others <= num_ranks:
+            break
+    return new if math.prod(new.values()) <= num_ranks else None
+
+
+def regroup(
+    layout: Layout, members: Sequence[int], sizes: Mapping[str, int] | None = None
+) -> Regrouping | None:
+    """Return the layout of the ranks that live; None if they cannot form one replica. O(ranks).
+
+    Args:
+        layout: the layout before.
+        members: the ranks that live, ascending; those outside the layout are spares.
+        sizes: the largest size of each axis; None means those of the layout.
+
+    Example:
+        >>> regrouped = regroup(Layout(dp=4, tp=2), [0, 2, 3, 5, 6, 7])
+        >>> regrouped.after, regrouped.old_ranks
+        (Layout(dp=3, tp=2), (0, 7, 2, 3, 6, 5))
+        >>> [(move.old_rank, move.before, move.after) for move in regrouped.moves]
+        [(7, {'dp': 3, 'tp': 1}, {'dp': 0, 'tp': 1}), (6, {'dp': 3, 'tp': 0}, {'dp': 2, 'tp': 0})]
+    """
+    full = layout.sizes if sizes is None else sizes
+    new_sizes = shrink_sizes(full, len(members))
+    if new_sizes is None:
+        return None
+    grid = Layout.of(new_sizes)
+    replica_axes = _replica_axes(full, new_sizes)
+    cells = _fill_cells(layout, grid, members, replica_axes)
+    old_ranks, ranks = _number(cells, members)
+    after = Layout.of(new_sizes, RankPositions(_compact(ranks)))
+    return Regrouping(layout, after, tuple(old_ranks), replica_axes)
+
+
+def _replica_axes(full: Mapping[str, int], new: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the outermost data axis, and every other one that has shrunk."""
+    data = [axis for axis in full if axis_role(axis) == "data"]
+    return tuple(axis for axis in data if axis == data[0] or new[axis] < full[axis])
+
+
+def _coordinate(layout: Layout, rank: int) -> Coordinate | None:
+    return layout.coordinate(rank) if rank in layout else None
+
+
+def _fill_cells(
+    layout: Layout, grid: Layout, members: Sequence[int], replica_axes: Sequence[str]
+) -> list[int]:
+    """Return the old rank at each position of the new grid.
+
+    A hole is filled by a rank that holds the same part of the state, if there is one.
+    """
+    cells: list[int | None] = [None] * grid.num_ranks
+    left: list[int] = []
+    for rank in members:
+        coordinate = _coordinate(layout, rank)
+        if coordinate is not None and _is_in(coordinate, grid.sizes):
+            cells[grid.rank(**coordinate)] = rank
+        else:
+            left.append(rank)
+    units = [axis for axis in layout.axes if axis not in replica_axes]
+    by_unit: dict[tuple[int, ...] | None, list[int]] = {}
+    for rank in reversed(left):
+        by_unit.setdefault(unit_of(layout, rank, units), []).append(rank)
+    for position, held in enumerate(cells):
+        if held is None and (same := by_unit.get(unit_of(grid, position, units))):
+            cells[position] = same.pop()
+    others = sorted((rank for ranks in by_unit.values() for rank in ranks), reverse=True)
+    return [others.pop() if rank is None else rank for rank in cells]
+
+
+def unit_of(layout: Layout, rank: int, axes: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the indices of a rank along the axes that stay whole; None for a spare."""
+    coordinate = _coordinate(layout, rank)
+    return None if coordinate is None else tuple(coordinate[axis] for axis in axes)
+
+
+def _is_in(coordinate: Coordinate, sizes: Mapping[str, int]) -> bool:
+    return all(coordinate[axis] < size for axis, size in sizes.items())
+
+
+def _number(cells: Sequence[int], members: Sequence[int]) -> tuple[list[int], Ints]:
+    """Return the old rank of each new rank, and the new rank at each position."""
+    used = set(cells)
+    old_ranks = [*cells, *(rank for rank in members if rank not in used)]
+    if 0 in old_ranks:
+        old_ranks.remove(0)
+        old_ranks.insert(0, 0)
+    new_rank = {old: rank for rank, old in enumerate(old_ranks)}
+    return old_ranks, np.array([new_rank[old] for old in cells], dtype=np.int64)
+
+
+def _compact(ranks: Ints) -> range | Ints:
+    """Return the ranks as a range, if they are consecutive."""
+    first = int(ranks[0])
+    whole = range(first, first + len(ranks))
+    return whole if np.array_equal(ranks, np.arange(whole.start, whole.stop)) else ranks
