@@ -5,6 +5,6 @@ Public names, by file::
     deepspeed.py     Mpu, config, check_engine
     dtensor.py       placements, grad_placements, side
     megatron.py      layouts, groups, ends, process_groups
-    spmd_types.py    types, typed
+    spmd_types.py    types, register
     transformers.py  distribute
 """

@@ -14,15 +14,19 @@ Tested with spmd_types 0.3. An axis of size 1 has no type.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from ..core.call import public
+from ..core.grid.layout import Layout
 from ..core.redistribute.pattern import Side, parse_pattern
 from ..live.mesh import Mesh
+from ..live.move.mesh_moves import MeshMoves
+from ..live.move.redistribution import Redistribution
+from ..live.move.shift import Ring
 
 MARKS = {"+": "P", "*": "R", "=": "I", "@": "V"}
 
@@ -42,51 +46,58 @@ def types(mesh: Mesh, side: str) -> dict[dist.ProcessGroup, Any]:
     Example:
         ``spmd_types.assert_type(x, types(mesh, "b s/tp d"))``
     """
-    return _types(mesh, parse_pattern(f"{side} -> {side}").left)
+    return _types(parse_pattern(f"{side} -> {side}").left, mesh.group, mesh.layout)
 
 
-@public("typed")
-def typed(mesh: Mesh, pattern: str, **options: Any) -> Callable[[Tensor], Tensor]:  # noqa: ANN401
-    """Return the redistribution of a pattern, typed inside ``spmd_types.checker.typecheck``. Local.
+@public("register")
+def register() -> None:
+    """Type all moves of tensors inside ``spmd_types.checker.typecheck``. Local.
 
-    Inside the checker, a call asserts the types of the left side and gives the result those of the
-    right side. An axis that the right side does not name is ``R``. Outside, a call is the plain
-    redistribution.
-
-    Args:
-        mesh: the mesh.
-        pattern: the division before and after, see :meth:`meshkit.Mesh.redistribute`.
-        **options: those of ``mesh.redistribution``: ``op``, ``grad_dtype`` and sizes.
-
-    Returns:
-        A function of the local tensor. Collective over the axes that change.
-
-    Raises:
-        SpecError: as ``mesh.redistribution``.
-        UnknownAxisError: if the mesh does not have an axis.
+    Call it once. Inside the checker, ``mesh.redistribute`` and each redistribution then assert the
+    types of the left side, and give the result those of the right side. An axis that the right side
+    does not name is ``R``. ``mesh.shift`` keeps the type. Outside the checker nothing changes.
 
     Example:
-        ``gather = typed(mesh, "b s/tp d -> b s d *tp")``
+        ``register()``, and inside the checker ``y = mesh.redistribute(x, "b s/tp d -> b s d *tp")``
     """
+    Redistribution.run = _run_typed  # type: ignore[method-assign]
+    MeshMoves.shift = _shift_typed  # type: ignore[method-assign]
+
+
+_run_plain, _shift_plain = Redistribution.run, MeshMoves.shift
+
+
+def _shift_typed(self: MeshMoves, ring: Ring, x: Tensor, steps: int) -> Tensor:
     import spmd_types
 
-    move = mesh.redistribution(pattern, **options)
-    left, right = move.pattern.left, move.pattern.right
-    copies = {axis: "R" for axis in left.types if axis not in right.types}
+    if not spmd_types.is_type_checking():
+        return _shift_plain(self, ring, x, steps)
+    with spmd_types.no_typecheck():
+        y = _shift_plain(self, ring, x, steps)
+    spmd_types.assert_type_like(y, x)
+    return y
 
-    def call(x: Tensor) -> Tensor:
-        if not spmd_types.is_type_checking():
-            return move(x)
-        spmd_types.assert_type(x, _types(mesh, left))
-        with spmd_types.no_typecheck():
-            y = move(x)
-        return spmd_types.assert_type(y, _types(mesh, right, copies))  # type: ignore[no-any-return]
 
-    return call
+def _run_typed(self: Redistribution, x: Tensor) -> Tensor:
+    import spmd_types
+
+    if not spmd_types.is_type_checking():
+        return _run_plain(self, x)
+    left, right = self.pattern.left, self.pattern.right
+    before, after = self.place.mesh, self.place.view or self.place.mesh
+    spmd_types.assert_type(x, _types(left, before.get, before.plan.layout))
+    with spmd_types.no_typecheck():
+        y = _run_plain(self, x)
+    copies = {axis: "R" for axis in left.types if axis not in right.types and after is before}
+    wanted = _types(right, after.get, after.plan.layout, copies)
+    return spmd_types.assert_type(y, wanted)  # type: ignore[no-any-return]
 
 
 def _types(
-    mesh: Mesh, side: Side, others: dict[str, str] | None = None
+    side: Side,
+    group_of: Callable[[tuple[str]], dist.ProcessGroup],
+    layout: Layout,
+    others: Mapping[str, str] | None = None,
 ) -> dict[dist.ProcessGroup, Any]:
     """Return the types of a side, and those of axes that it does not name, for long axes."""
     import spmd_types
@@ -98,4 +109,4 @@ def _types(
             is_plain = number == 0 and len(dim.axes) == 1
             cut = spmd_types.S(index) if is_plain else spmd_types.V
             known.update(dict.fromkeys(dim.axes, cut))
-    return {mesh.group(axis): kind for axis, kind in known.items() if mesh.size(axis) > 1}
+    return {group_of((axis,)): kind for axis, kind in known.items() if layout.size(axis) > 1}

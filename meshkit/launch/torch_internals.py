@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -61,7 +61,7 @@ def mark_constant(function: Function) -> Function:
     return function
 
 
-def make_constant(value: object) -> object:
+def make_constant(value: Any) -> Any:  # noqa: ANN401
     """Return a value of which torch.compile takes an int as a constant, with a guard.
 
     The length of a range is such a constant. A size that is dynamic becomes one.

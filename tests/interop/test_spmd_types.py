@@ -34,15 +34,16 @@ def run_move(mesh: meshkit.Mesh, pattern: str, name: str) -> list[bool]:
     import spmd_types
     import spmd_types.checker
 
-    from meshkit.interop.spmd_types import typed, types
+    from meshkit.interop.spmd_types import register, types
 
+    register()
     before, after = (types(mesh, side) for side in pattern.split(" -> "))
     group = mesh.group("tp")
     ours, theirs = (torch.full((4, 6), 1.0 + mesh.rank, requires_grad=True) for _ in range(2))
     with spmd_types.checker.typecheck():
         for x in (ours, theirs):
             spmd_types.assert_type(x, before)
-        y = typed(mesh, pattern)(ours)
+        y = mesh.redistribute(ours, pattern)
         collective = getattr(spmd_types, name)
         z = collective(theirs, group, src=before[group], dst=after[group])
         is_typed = spmd_types.get_local_type(y) == spmd_types.get_local_type(z)
@@ -64,11 +65,12 @@ def refuse() -> list[Any]:
     import spmd_types
     import spmd_types.checker
 
-    from meshkit.interop.spmd_types import typed, types
+    from meshkit.interop.spmd_types import register, types
 
+    register()
     errors = []
     with meshkit.build_mesh(dp=1, tp=2) as mesh, spmd_types.checker.typecheck():
-        gather = typed(mesh, "s/tp d -> s d *tp")
+        gather = mesh.redistribution("s/tp d -> s d *tp")
         for side in ("s d =tp", "s d +tp", "s/tp d"):
             x = torch.ones(2, 2)
             spmd_types.assert_type(x, types(mesh, side))
@@ -84,15 +86,41 @@ def test_a_tensor_of_another_type_is_refused() -> None:
         assert len(errors) == 2
 
 
+def run_other_moves() -> list[Any]:
+    """Return types after a shift, after moves without a gradient, and after one to a view."""
+    import spmd_types
+    import spmd_types.checker
+
+    from meshkit.interop.spmd_types import register, types
+
+    register()
+    type_of = spmd_types.get_axis_local_type
+    with meshkit.build_mesh(dp=2, tp=2) as mesh, mesh.view(x=4) as flat:
+        tp, x_group = mesh.group("tp"), flat.group("x")
+        with spmd_types.checker.typecheck():
+            x = spmd_types.assert_type(torch.ones(4, requires_grad=True), types(mesh, "s/tp *dp"))
+            passed = mesh.shift(x, "tp")
+            gathered = mesh.redistribute(x.detach(), "s/tp *dp -> s")
+            part = mesh.redistribute(x.detach(), "s/tp *dp -> s/x", to=flat)
+            kinds = type_of(passed, tp), type_of(gathered, tp), type_of(part, x_group)
+        return [kind.name for kind in kinds]
+
+
+def test_shifts_and_moves_without_a_gradient_and_to_a_view_have_types() -> None:
+    for outcomes in meshkit.spawn(run_other_moves, 4, timeout=120):
+        assert outcomes == ["V", "R", "V"]
+
+
 def run_without_checker() -> list[float]:
-    from meshkit.interop.spmd_types import typed, types
+    from meshkit.interop.spmd_types import register, types
 
     with meshkit.build_mesh(dp=2, tp=2) as mesh:
         names = {
             str(kind) for kind in types(mesh, "b/dp/tp (h d/tp)".replace("/dp/tp", "/dp")).values()
         }
         assert len(names) == 2
-        moved: list[float] = typed(mesh, "s/tp -> s")(torch.tensor([float(mesh.rank)])).tolist()
+        register()
+        moved: list[float] = mesh.redistribute(torch.tensor([mesh.rank]), "s/tp -> s").tolist()
         return moved
 
 

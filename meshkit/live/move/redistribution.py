@@ -68,11 +68,12 @@ class Redistribution:
 
     Attributes:
         pattern: the pattern.
+        place: this rank on the mesh, and on the view that the right side names.
     """
 
     def __init__(self, pattern: Pattern, place: Place, options: Options) -> None:
         self.pattern = pattern
-        self._place = place
+        self.place = place
         self._options = options
         self._pairs: dict[torch.Size, ProgramPair] = {}
         self._differentiable: set[tuple[ProgramPair, torch.dtype]] = set()
@@ -118,9 +119,9 @@ class Redistribution:
         pair = self._pairs.get(x.shape)
         if pair is None:
             pair = self._bind(tuple(x.shape))
-        if self._place.state.is_checked:
+        if self.place.state.is_checked:
             sizes = self._infer(tuple(x.shape))[1]
-            return replace(pair, check=Check(self._place, self.pattern, sizes))
+            return replace(pair, check=Check(self.place, self.pattern, sizes))
         return pair
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
@@ -134,7 +135,7 @@ class Redistribution:
     def _check_gradient(self, has_backward: bool, sums: bool, dtype: torch.dtype) -> None:
         """Raise if there is no gradient, or if it needs another dtype."""
         if not has_backward:
-            check_gradient(self.pattern, self._place.unmarked_axes(self.pattern))
+            check_gradient(self.pattern, self.place.unmarked_axes(self.pattern))
         if self._options.op in ("max", "min"):
             raise SpecError(
                 f"op={self._options.op!r} has no gradient, and the tensor requires one.",
@@ -148,7 +149,7 @@ class Redistribution:
 
     def _bind(self, shape: tuple[int, ...]) -> ProgramPair:
         """Make the programs for a shape."""
-        self._place.mesh.check_usable()
+        self.place.mesh.check_usable()
         named, sizes = self._infer(shape)
         pair = self._make_pair(self._plans(named, sizes), Unknowns())
         if len(self._pairs) >= MAX_SHAPES:
@@ -159,13 +160,13 @@ class Redistribution:
 
     def _infer(self, shape: tuple[int, ...]) -> tuple[Pattern, dict[str, int]]:
         """Return the pattern over common axes without ellipsis, and the global sizes."""
-        place, given = self._place, self._options.sizes
+        place, given = self.place, self._options.sizes
         pattern = place.rewrite(self.pattern)
         return infer_sizes(pattern, place.sizes, place.coordinate, shape, given)
 
     def _plans(self, named: Pattern, sizes: dict[str, int]) -> tuple[Plan, Plan | None]:
         """Return the plans of the forward and, if all axes have marks, of the backward."""
-        place, plans = self._place, self._options.plans
+        place, plans = self.place, self._options.plans
         forward = make_move(named, place.sizes, sizes, plans)
         place.check_even(forward)
         if place.unmarked_axes(self.pattern):
@@ -182,7 +183,7 @@ class Redistribution:
         return ProgramPair(forward, backward, self._options.grad_dtype, reduces(plans[1]))
 
     def _program(self, plan: Plan, op: str, unknowns: Unknowns) -> Program:
-        place, name = self._place, f'redistribute("{self.pattern}")'
+        place, name = self.place, f'redistribute("{self.pattern}")'
         return make_program(plan, place.coordinate, place.group_of, op, name, unknowns)
 
     # -------------------------------------------------------------- torch.compile
@@ -206,7 +207,7 @@ class Redistribution:
 
         The name is empty if a plan exchanges regions, which depend on the sizes.
         """
-        place, given, name = self._place, self._options.sizes, f"_traced_{num_dims}"
+        place, given, name = self.place, self._options.sizes, f"_traced_{num_dims}"
         named = expand_to(place.rewrite(self.pattern), num_dims)
         scale = math.prod(place.sizes[axis] for axis in named.types)
         unknown = [dim.name for dim in named.left.dims if dim.name not in given]
@@ -225,7 +226,7 @@ class Redistribution:
         """Yield the dims whose size a tensor gives, as :class:`SymbolicPair` holds them."""
         given = self._options.sizes
         for number, entry in enumerate(named.left.entries):
-            parts = {d.name: math.prod(self._place.sizes[axis] for axis in d.axes) for d in entry}
+            parts = {d.name: math.prod(self.place.sizes[axis] for axis in d.axes) for d in entry}
             known = math.prod(given[name] // parts[name] for name in parts if name in given)
             for name in parts.keys() - given.keys():
                 yield name, number, known, parts[name]

@@ -7,7 +7,7 @@ import pytest
 
 from meshkit import plan_redistribution
 from meshkit.core.redistribute.interpret import deal, join, run_plan
-from meshkit.core.redistribute.move import make_move
+from meshkit.core.redistribute.move import Move, make_move
 from meshkit.core.redistribute.pattern import Pattern, parse_pattern
 from meshkit.core.redistribute.plan import Plan, plan_move
 
@@ -43,6 +43,17 @@ TABLE = {
     ("@", "@"): "send | send",
 }
 MIRROR = {"+": "*", "*": "+"}
+# a step of a backward -> steps that give the same gradient: from another rank that has it, to ranks
+# that do not count, or in other parts of a sum
+SAME_VALUES = {
+    "slice": {"scatter"},
+    "zero-fill": {"gather"},
+    "keep on one": {"send", "broadcast", "none"},
+    "none": {"broadcast", "reduce, keep on one"},
+    "gather": {"all_gather"},
+    "reduce, keep on one": {"all_reduce"},
+    "send": {"broadcast"},
+}
 
 
 @pytest.mark.parametrize(("left", "right"), TABLE)
@@ -63,25 +74,47 @@ def test_the_backward_of_a_cell_is_the_forward_of_its_mirror(left: str, right: s
     assert [kind.symbol for kind in pattern.types["a"]] == [*mirror]
 
 
+def cell(left: str, right: str) -> Pattern:
+    return parse_pattern(f"{LEFT[left]} -> {RIGHT[right]}")
+
+
+def move_of(pattern: Pattern) -> Move:
+    return make_move(pattern, {"a": 2}, {"s": 4, "h": 4})
+
+
+def is_right(left: str, right: str, backward: Plan) -> bool:
+    """Return whether a plan is the backward of a cell."""
+    mirror, weights = move_of(cell(left, right).mirror), np.arange(1, 17).reshape(4, 4)
+    try:
+        result = run_plan(backward, deal(mirror, weights))
+        copies = [{}, {axis: 1 for axis, _ in mirror.axes}]
+        return all(np.array_equal(join(mirror, result, copy=copy), weights) for copy in copies)
+    except (ValueError, IndexError):  # of other shapes
+        return False
+
+
 @pytest.mark.parametrize(("left", "right"), TABLE)
 def test_a_backward_with_exchanged_marks_gives_a_wrong_gradient(left: str, right: str) -> None:
-    text = f"{LEFT[left]} -> {RIGHT[right]}"
-    pattern, sizes = parse_pattern(text), {"s": 4, "h": 4}
-    move = make_move(pattern, {"a": 2}, sizes)
-    mirror = make_move(pattern.mirror, {"a": 2}, sizes)
-    swapped = make_move(Pattern(pattern.right, pattern.left), {"a": 2}, sizes)
-    weights = np.arange(1, 17).reshape(4, 4)
-    gradients = deal(mirror, weights)
-
-    def is_right(plan: Plan) -> bool:
-        result = run_plan(plan, gradients)
-        copies = [{}, {axis: 1 for axis, _ in move.axes}]
-        return all(np.array_equal(join(mirror, result, copy=copy), weights) for copy in copies)
-
-    assert is_right(plan_move(mirror))
+    pattern = cell(left, right)
+    assert is_right(left, right, plan_move(move_of(pattern.mirror)))
     # the marks matter in every cell with a + or a *, but not where both sides have the same one
     matters = bool({left, right} & {"+", "*"}) and left != right
-    assert is_right(plan_move(swapped)) != matters
+    unmarked = plan_move(move_of(Pattern(pattern.right, pattern.left)))
+    assert is_right(left, right, unmarked) != matters
+
+
+@pytest.mark.parametrize(("left", "right"), TABLE)
+def test_the_backward_of_another_cell_gives_a_wrong_gradient(left: str, right: str) -> None:
+    backward = {key: steps.split(" | ")[1] for key, steps in TABLE.items()}
+    own = backward[left, right]
+    others = {key for key in TABLE if backward[key] != own}
+    wrong = {key for key in others if not is_right(left, right, plan_of_backward(*key))}
+    assert wrong
+    assert {backward[key] for key in others - wrong} <= SAME_VALUES.get(own, set())
+
+
+def plan_of_backward(left: str, right: str) -> Plan:
+    return plan_move(move_of(cell(left, right).mirror))
 
 
 def test_an_axis_on_one_side_only_has_no_gradient() -> None:

@@ -37,6 +37,16 @@ SPECIAL = [  # several steps in one plan, which random cases seldom have
 ]
 
 
+# each cell of the table of transitions
+SPECIAL += [
+    (f"{left} -> {right}", {"s": 4, "h": 4})
+    for left, right in itertools.product(
+        ("s/tp h", "s h *tp", "s h =tp", "s h +tp", "s h @tp:1"),
+        ("s h/tp", "s h *tp", "s h =tp", "s h +tp", "s h @tp:0"),
+    )
+]
+
+
 def collect(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
     """Return examples of a strategy, the same in each run."""
     found: list[Case] = []
