@@ -1,17 +1,23 @@
-"""Let mkdocstrings read the section Example of a docstring as it reads Examples."""
+"""Let mkdocstrings read the docstrings of meshkit: the section Example, and marks of Sphinx."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import griffe
 
+ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")  # :meth:`~meshkit.Mesh.view`
+LITERAL = re.compile(r"^(.*\S)?::$", re.M)  # the line before an indented block
 
-class OneExample(griffe.Extension):
-    """Rename the section, and leave out the marks of reStructuredText."""
+
+class PlainDocstrings(griffe.Extension):
+    """Rewrite each docstring once it is loaded."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Rewrite the docstring of an object once it is loaded."""
-        if obj.docstring:
-            text = obj.docstring.value.replace("Example:\n", "Examples:\n")
-            obj.docstring.value = text
+        """Rename the section, and replace the marks by those of Markdown."""
+        if obj.docstring is None:
+            return
+        text = obj.docstring.value.replace("Example:\n", "Examples:\n")
+        text = ROLE.sub(r"`\1`", text)
+        obj.docstring.value = LITERAL.sub(lambda m: f"{m[1]}:" if m[1] else "", text)

@@ -6,11 +6,12 @@ These blocks run, by their fence:
                                                       its output
     ```python title="train.py"                        a file, which a command below it uses
     ```python title="on each rank of build_mesh(dp=2, sp=2)"
-                                                      code on every rank, with ``mesh`` given and the
-                                                      names of earlier blocks; rank 0 prints
+                                                      code on every rank, with ``mesh`` given, and
+                                                      the names of earlier blocks; rank 0 prints
     ```console                                        commands behind ``$``, each with its output
 
-A line ``--8<-- "examples/hello.py"`` stands for the file. In an output, ``...`` matches anything.
+The name of a file between two lines ``--8<--`` stands for the file. In an output, ``...`` matches
+anything.
 Other fences (sh, text, yaml) are shown and do not run.
 """
 
@@ -41,7 +42,7 @@ from meshkit.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r'^( *)```(\w+)(?: title="([^"]*)")?[^\n]*\n(.*?)^\1```$', re.M | re.S)
-INCLUDE = re.compile(r'^( *)--8<-- "([^":]+)(?::(\w+))?"$', re.M)
+INCLUDE = re.compile(r"^--8<--\n(.+)\n--8<--$", re.M)
 ON_RANKS = "on each rank of "
 RANKS = 4
 NUMBERS = itertools.count()
@@ -88,11 +89,8 @@ def with_next(blocks: list[Block]) -> Iterator[tuple[Block, Block | None]]:
 
 
 def _included(match: re.Match[str]) -> str:
-    """Return a file, or the part of it between ``[start:NAME]`` and ``[end:NAME]``."""
-    text = (ROOT / match[2]).read_text()
-    if match[3]:
-        text = re.split(rf".*\[(?:start|end):{match[3]}\].*\n", text)[1]
-    return text.rstrip("\n")
+    """Return the text of an included file."""
+    return (ROOT / match[1]).read_text().rstrip("\n")
 
 
 def run_page(path: Path) -> list[Output]:
@@ -115,7 +113,7 @@ def run_page(path: Path) -> list[Output]:
 
 
 def _compare(printed: str, after: Block | None) -> list[Output]:
-    """Return the output of a program, whose text block may follow; without it nothing is printed."""
+    """Return the output of a program; without a text block behind it, it prints nothing."""
     if after is None or after.kind != "text":
         assert printed == "", f"no text block shows this output:\n{printed}"
         return []
@@ -135,7 +133,7 @@ def run_script(code: str) -> str:
         patch.setitem(sys.modules, name, module)
         program = compile(code.replace('"__main__"', f'"{name}"'), name, "exec")
         with _captured() as printed:
-            exec(program, vars(module))  # noqa: S102
+            exec(program, vars(module))
         return printed.getvalue()
 
 
@@ -209,7 +207,9 @@ def _run_on_ranks(title: str, blocks: list[Block]) -> list[Output]:
             codes.append(block.body)
             places.append(after if after is not None and after.kind == "text" else None)
     printed = meshkit.spawn(run_on_rank, RANKS, (title.removeprefix(ON_RANKS), codes), timeout=300)
-    return [out for text, place in zip(printed[0], places, strict=True) for out in _compare(text, place)]
+    return [
+        out for text, place in zip(printed[0], places, strict=True) for out in _compare(text, place)
+    ]
 
 
 def run_on_rank(call: str, codes: list[str]) -> list[str]:
@@ -224,7 +224,7 @@ def run_on_rank(call: str, codes: list[str]) -> list[str]:
         names["mesh"] = mesh
         for number, code in enumerate(codes):
             with _captured() as printed:
-                exec(compile(code, f"block {number}", "exec"), names)  # noqa: S102
+                exec(compile(code, f"block {number}", "exec"), names)
             texts.append(printed.getvalue() if mesh.rank == 0 else "")
     return texts
 

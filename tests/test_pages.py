@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT, Output, read_blocks, rewrite, run_page
+from tests.pages import ROOT, rewrite, run_page
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SLOW = "$ python "  # a process of its own for each rank

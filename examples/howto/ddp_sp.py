@@ -1,6 +1,6 @@
 """Train with DDP on sequences that are divided over sp.
 
-    torchrun --nproc-per-node 4 ddp_sp.py
+Start it with ``torchrun --nproc-per-node 4 ddp_sp.py``.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Train a model whose layers are divided over tp, and whose weights are sharded over dp.
 
-    torchrun --nproc-per-node 4 fsdp_tp.py
+Start it with ``torchrun --nproc-per-node 4 fsdp_tp.py``.
 """
 
 import torch

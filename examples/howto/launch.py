@@ -1,6 +1,6 @@
 """Start the ranks of a job without a launcher: one process for each, with its variables.
 
-    python launch.py 4 hello.py
+Start it with ``python launch.py 4 hello.py``.
 """
 
 import os
@@ -20,11 +20,18 @@ def free_port() -> int:
 
 def launch(ranks: int, program: list[str]) -> int:
     """Run a program on some ranks; return the first exit code that is not 0."""
-    address = {"master_addr": "127.0.0.1", "master_port": free_port()}
-    started = []
+    port, started = free_port(), []
     for rank in range(ranks):
         environ = dict(os.environ)
-        meshkit.detect({}, rank=rank, world_size=ranks, local_rank=rank, **address).export(environ)
+        world = meshkit.detect(
+            {},
+            rank=rank,
+            world_size=ranks,
+            local_rank=rank,
+            master_addr="127.0.0.1",
+            master_port=port,
+        )
+        world.export(environ)
         started.append(subprocess.Popen([sys.executable, *program], env=environ))
     codes = [process.wait() for process in started]
     return next((code for code in codes if code), 0)

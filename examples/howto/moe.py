@@ -1,6 +1,6 @@
 """Train experts that are divided over ep, on a view of the ranks of dp.
 
-    torchrun --nproc-per-node 4 moe.py
+Start it with ``torchrun --nproc-per-node 4 moe.py``.
 """
 
 import torch
@@ -23,7 +23,8 @@ class Experts(nn.Module):
         every = [nn.Linear(DIM, DIM) for _ in range(EXPERTS)]  # equal on all ranks, by the seed
         self.experts = nn.ModuleList(every[self.first : self.first + own])
         for weight in self.experts.parameters():
-            weight.allreduce = False  # the mark of Megatron for weights that differ along ep
+            # the mark of Megatron for weights that differ along ep
+            weight.allreduce = False  # type: ignore[attr-defined]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map (tokens, DIM) to the same shape."""
@@ -57,8 +58,9 @@ def main(dp: int = 2, ep: int = 2) -> list[float]:
             for weight in model.parameters():
                 # the gradient of an expert has the tokens of all ranks along ep already
                 experts = not getattr(weight, "allreduce", True)
-                dist.all_reduce(weight.grad, group=view.gradient_group(experts=experts))
-                weight.grad /= mesh.size()
+                if weight.grad is not None:
+                    dist.all_reduce(weight.grad, group=view.gradient_group(experts=experts))
+                    weight.grad.div_(mesh.size())
             optimizer.step()
             optimizer.zero_grad()
             losses.append(mesh.redistribute(total, "+dp -> =dp", op="avg").item())

@@ -1,7 +1,9 @@
 """Train a model whose layers are divided over pp, with torch's schedule.
 
-    torchrun --nproc-per-node 4 pipeline.py
+Start it with ``torchrun --nproc-per-node 4 pipeline.py``.
 """
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,8 @@ def loss_of(y: Tensor, target: Tensor) -> Tensor:
 
 def main(dp: int = 2, pp: int = 2) -> list[float]:
     """Train for some steps; print and return the loss over the global batch."""
-    device, losses = meshkit.init(seed=0).device, []
+    losses = []
+    device = meshkit.init(seed=0).device or torch.device("cpu")
     data = torch.randn(64, DIM).to(device)
     layers = [nn.Sequential(nn.Linear(DIM, DIM), nn.Tanh()) for _ in range(4)]  # equal by the seed
     with meshkit.build_mesh(dp=dp, pp=pp) as mesh:
@@ -30,14 +33,17 @@ def main(dp: int = 2, pp: int = 2) -> list[float]:
         part = PipelineStage(model, stage, pp, device, group=mesh.group("pp"))
         schedule = Schedule1F1B(part, plan.accumulation_steps, loss_fn=loss_of)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-        first, last = stage == 0, stage == pp - 1
+        last = stage == pp - 1
         for step in range(4):
             x = data[plan.samples(step).flatten() % len(data)]  # all micro batches of the step
             parts: list[Tensor] = []
-            schedule.step(*[x] * first, **({"target": x, "losses": parts} if last else {}))
+            inputs = [x] if stage == 0 else []
+            options: dict[str, Any] = {"target": x, "losses": parts} if last else {}
+            schedule.step(*inputs, **options)
             for weight in model.parameters():
-                dist.all_reduce(weight.grad, group=mesh.gradient_group())
-                weight.grad /= mesh.size("dp")
+                if weight.grad is not None:
+                    dist.all_reduce(weight.grad, group=mesh.gradient_group())
+                    weight.grad.div_(mesh.size("dp"))
             optimizer.step()
             optimizer.zero_grad()
             mean = torch.stack(parts).mean().detach() if last else torch.zeros((), device=device)

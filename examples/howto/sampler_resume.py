@@ -1,7 +1,6 @@
 """Train for some steps, and continue after the last one on any number of ranks.
 
-    torchrun --nproc-per-node 4 sampler_resume.py
-    torchrun --nproc-per-node 2 sampler_resume.py
+Start it with ``torchrun --nproc-per-node 4 sampler_resume.py``, then on 2 ranks.
 """
 
 from pathlib import Path

@@ -84,7 +84,9 @@ def test_the_section_to_the_letter_and_in_its_place(tmp_path: Path) -> None:
 def test_wrong_markers_are_refused(tmp_path: Path, text: str) -> None:
     page = make_folder(tmp_path, ROWS)
     page.write_text(text)
-    with pytest.raises(ValueError, match=r"^benchmarks\.md needs the lines <!-- benchmarks --> and <"):
+    with pytest.raises(
+        ValueError, match=r"^benchmarks\.md needs the lines <!-- benchmarks --> and <"
+    ):
         report.update_page(page, tmp_path, ["first"])
     assert page.read_text() == text
 

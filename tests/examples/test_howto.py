@@ -34,12 +34,11 @@ def test_the_losses_do_not_depend_on_the_mesh(name: str) -> None:
         assert losses[0][-1] < losses[0][0]
 
 
-
 def test_a_resumed_run_reads_the_rest_of_the_epoch_on_other_ranks(
     tmp_path: Path,
 ) -> None:
     program = sampler_resume.__file__
     args = (str(tmp_path), [program])
     texts = meshkit.spawn(run_program, 4, args) + meshkit.spawn(run_program, 2, args)
-    read = [json.loads(samples) for samples in re.findall(r"samples (\[.*\])", "".join(texts))]
-    assert sorted(sum(read, [])) == [*range(64)]
+    rows = re.findall(r"samples (\[.*\])", "".join(texts))
+    assert sorted(sample for row in rows for sample in json.loads(row)) == [*range(64)]
