@@ -111,5 +111,5 @@ DIFF = Command(
     "compare two grids: groups, samples, weights",
     _add_options,
     run,
-    ('"dp=4 sp=2" "dp=2 sp=2 tp=2"', "dp=8,tp=2 dp=4,tp=4 --global-batch 64 --micro-batch 2"),
+    ('"dp=4 sp=2" "dp=2 sp=2 tp=2"', "dp=8,tp=2 dp=4,tp=4 --json"),
 )
