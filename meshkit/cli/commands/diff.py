@@ -42,7 +42,7 @@ def run(args: Namespace) -> Result:
 def split_grids(words: Sequence[str]) -> Texts:
     """Return the sizes of the two grids. Two words are one grid each.
 
-    Of more words, the second grid begins where no grid has an axis twice.
+    If there are more words, the second grid begins where no grid has an axis twice.
 
     Example:
         >>> split_grids(["dp=4", "sp=2", "dp=2", "sp=2", "tp=2"])
