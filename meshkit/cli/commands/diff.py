@@ -71,7 +71,7 @@ def _is_grid(sizes: Sequence[str]) -> bool:
 def _read_grid(text: str, args: Namespace) -> Layout:
     """Return a grid, nested in the standard order, or as written if an axis is not standard."""
     words = split_sizes([text])
-    if not words:
+    if not text.strip():
         raise SpecError("one of the two grids has no sizes.", fix=EXAMPLE)
     sizes = read_axis_sizes(words)
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)

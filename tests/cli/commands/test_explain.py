@@ -204,7 +204,9 @@ def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
 def test_what_cannot_be_is_one_message_and_misuse(
     answer: Answers, command: str, error: str
 ) -> None:
-    assert answer(command) == (2, "", error + "\n")
+    code, out, err = answer(command)
+    text = json.loads(out)["error"]["text"] + "\n" if "--json" in command else err
+    assert (code, text) == (2, error + "\n")
 
 
 def test_a_seed_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

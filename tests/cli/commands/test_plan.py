@@ -368,7 +368,7 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(
     _, printed, _ = answer(command)
     assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in printed
     assert f"or meshkit {command} --place." in " ".join(printed.split())  # what is typed next
-    wrote = f"\nwrote {picture}: 8 ranks, 5 kB\n"
+    wrote = f"\nwrote {picture}: 8 ranks, 4 kB\n"
     assert answer(f"{command} --place --svg {picture}") == (0, PLACED + wrote, "")
     assert "<title>rank 2\ndp=0 tp=1\nnode 0<" in picture.read_text()
     _, printed, _ = answer(f"{command} --place --json")
