@@ -11,6 +11,7 @@ import pytest
 
 import meshkit
 from meshkit.core import errors
+from meshkit.core.version import VERSION
 
 
 def test_all_is_sorted_without_repetition() -> None:
@@ -62,6 +63,10 @@ def test_every_error_class_is_exported() -> None:
     }
     listed = {name for names in meshkit._MODULES.values() for name in names}
     assert set(meshkit.__all__) - listed == kinds
+
+
+def test_the_version_is_an_attribute() -> None:
+    assert meshkit.__version__ == VERSION
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -6,6 +6,7 @@ A misspelt option, a missing word and an invalid value raise a SpecError with a 
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from ..core.grid.axis_names import STANDARD
 from .command import Command
 from .options.command_line import OPTIONS
 
+ALIASES = re.compile(r"^argument ([^\s/:]+)[^:]*: ")
 AXIS_FLAGS = tuple(f"--{axis}" for axis in STANDARD)
 
 
@@ -38,8 +40,8 @@ class CommandParser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise an error of argparse as one of meshkit."""
-        text = message.removeprefix("argument ").replace("-n/--world-size", "-n")
-        option = text.partition(":")[0].partition("/")[0]
+        text = ALIASES.sub(r"\1: ", message)  # an option without its other names
+        option = text.partition(":")[0]
         example = next((e for e in self.examples if option in e), self.examples[0])
         raise SpecError(f"{text}.", fix=f"for example {example}.")
 

@@ -34,9 +34,10 @@ def explain_init(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecEr
 def _explain_position(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError:
     """Return the error for arguments by position; the first one of torch is the backend."""
     option = "init_method" if "://" in str(args[0]) else "backend"
-    named = {option: args[0]} if len(args) == 1 and isinstance(args[0], str) else {}
+    named = {option: args[0]} if isinstance(args[0], str) else {"backend": "gloo"}
     call = Call("meshkit.init", kwargs={**named, **kwargs})
-    return SpecError("init takes its arguments by name.", fix=f"{call}.")
+    more = "" if len(args) == 1 and args[0] in named.values() else ", and each argument by its name"
+    return SpecError("init takes its arguments by name.", fix=f"{call}{more}.")
 
 
 def _explain_name(name: str, kwargs: Mapping[str, object]) -> SpecError:
@@ -47,10 +48,10 @@ def _explain_name(name: str, kwargs: Mapping[str, object]) -> SpecError:
         fix: Fix = (Change(**{name: None}), f", then {mesh}.")
         return SpecError(summary, f"{axis} is an axis of a mesh.", fix=fix)
     if name in BATCH_OPTIONS:
-        fix = (Change(**{name: None}), ", then mesh.batch(...) with it.")
+        fix = (Change(**{name: None}), f", then mesh.batch({name}={value!r}, ...).")
         return SpecError(summary, f"{name} is an option of mesh.batch.", fix=fix)
     if name in RESERVED:
-        fix = (Change(**{name: None}), f", then meshkit.build_mesh(..., {name}=...).")
+        fix = (Change(**{name: None}), f", then meshkit.build_mesh(..., {name}={value!r}).")
         return SpecError(summary, f"{name} is an option of build_mesh.", fix=fix)
     if name in TORCH_ONLY:
         evidence = "Only init_process_group of torch has it; init then uses that default group."

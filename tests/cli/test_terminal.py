@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from meshkit.cli import terminal
 from meshkit.cli.commands import check
 from meshkit.cli.main import main
+from meshkit.core.draw.colors import axis_hues
 
 ROOT = Path(__file__).parents[2]
 MISUSED = "meshkit plan four: 'four' is not the size of an axis.\n"
@@ -49,7 +52,7 @@ def test_no_ranks_are_started_where_nobody_hears_of_them(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2> /dev/full"])
-@pytest.mark.parametrize("command", ["plan four", "plan", "plan dp=4 --nodes x", ""])
+@pytest.mark.parametrize("command", ["plan four", "plan", "plan dp=4 --nodes x", "x"])
 def test_misuse_is_two_whatever_becomes_of_stderr(command: str, where: str) -> None:
     assert shell(f"{command} {where}") == (2, "", "")
 
@@ -99,3 +102,51 @@ def test_columns_are_taken_from_the_environment(
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError()))
     assert terminal.get_width() == width
+
+
+class Terminal(io.StringIO):
+    """A stdout that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        ({"TERM": "xterm"}, "\x1b[38;5;25mdp=4\x1b[0m: 4 ranks"),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, "\x1b[38;2;0;114;178mdp=4\x1b[0m: 4 ranks"),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, "dp=4: 4 ranks"),
+        ({"TERM": "dumb"}, "dp=4: 4 ranks"),
+        ({"TERM": "xterm", "NO_COLOR": ""}, "\x1b[38;5;25mdp=4\x1b[0m: 4 ranks"),
+    ],
+)
+def test_an_axis_has_its_color_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], shown: str
+) -> None:
+    for name in ("TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert terminal.paint("dp=4: 4 ranks", ("dp",), "stdout") == shown
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert terminal.paint("dp=4: 4 ranks", ("dp",), "stdout") == "dp=4: 4 ranks"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colored = terminal.paint("dp=4: 4 ranks", ("dp",), "stdout") != "dp=4: 4 ranks"
+    assert colored is not bool(environ.get("NO_COLOR"))
+
+
+def test_colors_are_those_of_the_pictures_and_change_no_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = "pp=2 dp=4: dp_shard, odp=3, dp=-1, x-dp; tp 0\n  Fix: meshkit plan dp=4."
+    painted = terminal.paint(text, ("pp", "dp"), "stdout")
+    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == text
+    for axis, color in axis_hues(["pp", "dp"]).items():
+        assert f"\x1b[38;2;{';'.join(map(str, color))}m{axis}=" in painted
+    assert painted.count("\x1b[38;2;") == 4
+    assert "\x1b[1m  Fix:\x1b[0m" in painted

@@ -65,7 +65,6 @@ def typed(fix: str, name: str) -> str:
         ({"hsdp": 4, "tp": 2}, Layout(hsdp=4, tp=2)),
         ({"tp": -1}, Layout(dp=1, tp=8)),
         ({"sp": 2, "tp": 4, "order": "tp"}, Layout(tp=4, sp=2)),
-        ({"tp": 2, "order": "dp sp tp"}, Layout(dp=4, tp=2)),
         ({"order": ""}, Layout(dp=8)),
     ],
 )

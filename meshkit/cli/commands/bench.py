@@ -211,7 +211,7 @@ BENCH = Command(
     _add_options,
     run,
     (
-        "dp=2 tp=2 -n 4 --device cpu --sizes 1K:64K --iters 5",
-        "dp=2 -n 2 --device cpu --ops all_reduce --sizes 64K",
+        "dp=2 tp=2 -n 4 --sizes 1K:64K --iters 5",
+        "dp=2 -n 2 --ops all_reduce --sizes 64K",
     ),
 )

@@ -111,5 +111,5 @@ CHECK = Command(
     "build a mesh of real ranks, and check every group",
     _add_options,
     run,
-    ("dp=2 tp=2 -n 4 --device cpu", "dp=-1 tp=2 -n 4 --groups 'dp tp' --device cpu"),
+    ("dp=2 tp=2 -n 4 --device cpu", "dp=-1 tp=2 -n 4 --groups 'dp tp'"),
 )

@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 def run(args: Namespace) -> Result:
     """Return the code for a shell, which argcomplete writes."""
     try:
-        from argcomplete import shellcode
+        from argcomplete.shell_integration import shellcode
     except ImportError as error:
         fix = "pip install argcomplete."
         raise MeshkitError("argcomplete is not installed.", fix=fix) from error

@@ -42,7 +42,7 @@ def run(args: Namespace) -> Result:
 def split_grids(words: Sequence[str]) -> Texts:
     """Return the sizes of the two grids. Two words are one grid each.
 
-    Of more words, the second grid begins where no grid has an axis twice.
+    If there are more words, the second grid begins where no grid has an axis twice.
 
     Example:
         >>> split_grids(["dp=4", "sp=2", "dp=2", "sp=2", "tp=2"])
@@ -71,7 +71,7 @@ def _is_grid(sizes: Sequence[str]) -> bool:
 def _read_grid(text: str, args: Namespace) -> Layout:
     """Return a grid, nested in the standard order, or as written if an axis is not standard."""
     words = split_sizes([text])
-    if not words:
+    if not text.strip():
         raise SpecError("one of the two grids has no sizes.", fix=EXAMPLE)
     sizes = read_axis_sizes(words)
     order = None if set(sizes) <= {*STANDARD} else " ".join(sizes)
@@ -111,5 +111,5 @@ DIFF = Command(
     "compare two grids: groups, samples, weights",
     _add_options,
     run,
-    ('"dp=4 sp=2" "dp=2 sp=2 tp=2"', "dp=8,tp=2 dp=4,tp=4 --global-batch 64 --micro-batch 2"),
+    ('"dp=4 sp=2" "dp=2 sp=2 tp=2"', "dp=8,tp=2 dp=4,tp=4 --json"),
 )

@@ -120,5 +120,5 @@ EXPLAIN = Command(
     "report one rank: coordinate, peers, samples, seeds",
     _add_options,
     run,
-    ("5 dp=4 sp=2 --global-batch 64 --micro-batch 4", "--all dp=4 sp=2 --nodes 2"),
+    ("5 dp=4 sp=2 --nodes 2 --seed 1", "--all dp=4 sp=2 --nodes 2"),
 )

@@ -59,10 +59,14 @@ def run(args: Namespace) -> Result:
 
 def _greet_locally(args: Namespace) -> list[Greeting]:
     """Return the greetings of ``n`` ranks started here."""
-    request = args.device, args.timeout
-    limit = args.timeout + ENDING
-    options = {"device": args.device, "timeout": limit, "title": "meshkit hello"}
-    return spawn_ranks(greet_on_shared_device, args.n, request, **options)
+    return spawn_ranks(
+        greet_on_shared_device,
+        args.n,
+        (args.device, args.timeout),
+        device=args.device,
+        timeout=args.timeout + ENDING,
+        title="meshkit hello",
+    )
 
 
 def greet(device: str | None, timeout: float) -> Greeting:

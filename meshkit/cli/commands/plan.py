@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.arrays import Ints
+from ...core.call import drop_none
 from ...core.draw.svg import MAX_RANKS, draw_svg
 from ...core.errors import Change, SpecError
 from ...core.grid.group_plan import GroupPlan
@@ -31,7 +32,7 @@ def run(args: Namespace) -> Result:
     report = _report(args)
     written = draw_into(args.svg, report.layout, report.nodes)
     if args.json:
-        return Result(json.dumps({**report.as_dict(), "svg": args.svg}))
+        return Result(json.dumps({**report.as_dict(), **drop_none(svg=args.svg)}))
     ascii = not terminal.get_line_characters()
     text = format_job(report, width=terminal.get_width(), ascii=ascii)
     return Result("\n\n".join([text, *written]), axes=report.layout.axes)
@@ -112,6 +113,6 @@ PLAN = Command(
     run,
     (
         "dp=4 sp=2 --nodes 2",
-        "--dp 4 --tp 2 --global-batch 64 --micro-batch 4",
+        "--dp 4 --global-batch 64 --micro-batch 4",
     ),
 )

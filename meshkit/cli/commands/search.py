@@ -74,6 +74,6 @@ SEARCH = Command(
     run,
     (
         f"{MODEL} \\\n    --world-size 64 --nodes 8 --global-batch 512 --seq 8192",
-        f"{MODEL} \\\n    --world-size 8 --nodes 1 --global-batch 64 --seq 4096 --top 3",
+        f"{MODEL} --top 3 \\\n    --world-size 8 --nodes 1 --global-batch 64 --seq 4096",
     ),
 )

@@ -51,7 +51,7 @@ def split_sizes(words: Sequence[str]) -> list[str]:
         >>> split_sizes(["dp=4,sp=2", "tp=2 pp=1"])
         ['dp=4', 'sp=2', 'tp=2', 'pp=1']
     """
-    return " ".join(words).replace(",", " ").split()
+    return [size for word in words for size in word.replace(",", " ").split() or [word]]
 
 
 def read_axis_sizes(words: Sequence[str]) -> dict[str, int]:

@@ -12,7 +12,11 @@ from .search import RankedLayout, SearchResult
 from .step_time import TrainingJob
 
 HEADER = ("", "step s", "GB", "layout", "sharding", "micro batches", "across nodes")
-DDP = "model = DistributedDataParallel(model, process_group=mesh.gradient_group())"
+DDP = [
+    "model = DistributedDataParallel(",
+    "    model, process_group=mesh.gradient_group()",
+    ")",
+]
 IMPORTS = {  # sharding to the imports that its lines need
     "ddp": ["from torch.nn.parallel import DistributedDataParallel"],
     "zero1": [
@@ -119,10 +123,12 @@ def _sharding_lines(layout: RankedLayout) -> list[str]:
     if layout.shard == "fsdp":
         return [f'fully_shard(model, mesh=mesh.device_mesh("{pattern}"))']
     if layout.shard == "ddp":
-        return [DDP]
+        return DDP
     return [
-        DDP,
+        *DDP,
         "optimizer = ZeroRedundancyOptimizer(",
-        "    model.parameters(), torch.optim.AdamW, process_group=mesh.gradient_group()",
+        "    model.parameters(),",
+        "    torch.optim.AdamW,",
+        "    process_group=mesh.gradient_group(),",
         ")",
     ]

@@ -62,9 +62,8 @@ def nearest_of_256(color: Rgb) -> int:
         (231, 31)
     """
     levels = (0, 95, 135, 175, 215, 255)
-    red, green, blue = (
-        min(range(6), key=lambda i, part=part: abs(levels[i] - part)) for part in color
-    )
+    distances = ([abs(level - part) for level in levels] for part in color)
+    red, green, blue = (distance.index(min(distance)) for distance in distances)
     return 16 + 36 * red + 6 * green + blue
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkContext, ForkServerContext
+from multiprocessing.context import ForkContext, ForkServerContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -42,7 +42,6 @@ def context_for(fn: Callable[..., object]) -> Context:
         # gc_freeze must be last: it freezes the objects of the modules before it
         first, last = f"{__package__}.end_on_interrupt", f"{__package__}.gc_freeze"
         context.set_forkserver_preload([first, *_preloaded, last])
-        _start_forkserver()
         return context
     _check_forkable()
     import torch.distributed  # noqa: F401  (once for all ranks)
@@ -62,6 +61,8 @@ def _start_forkserver() -> None:
 
 def start_process(process: BaseProcess) -> None:
     """Start a process without Python's warning about forks in threaded programs."""
+    if isinstance(process, ForkServerProcess):
+        _start_forkserver()
     with warnings.catch_warnings():
         # Python 3.12 warns if a process with threads forks; our ranks use one torch thread.
         warnings.filterwarnings("ignore", ".*fork.*", DeprecationWarning)

@@ -69,7 +69,10 @@ def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
 # ---------------------------------------------------------------- real ranks
 
 
-def test_eight_local_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_eight_local_ranks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     assert main(["check", "dp=2", "sp=2", "tp=2", "pp=1", "-n", "8", *CPU]) == 0
     out, error = capsys.readouterr()
     assert error == ""
@@ -110,7 +113,10 @@ def test_under_torchrun_rank_0_prints_for_all() -> None:
     assert 0 < results["dp",]["seconds"] <= results["dp",]["slowest_seconds"] < reported["checked"]
 
 
-def test_one_rank_has_no_group_to_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_rank_has_no_group_to_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     assert main(["check", "dp=-1", "tp=1", "-n", "1", *CPU]) == 0
     _, dp, tp, last = capsys.readouterr().out.splitlines()
     assert dp == "OK  dp  1 group of 1  nothing to check"
@@ -343,7 +349,7 @@ def test_what_is_time_gather(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_long_ranks_started_here_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
 
-    def spawn(*given: object, timeout: float) -> list[CheckReport]:
+    def spawn(*given: object, timeout: float, title: str) -> list[CheckReport]:
         called.append((*given, timeout))
         return [REPORT, replace(REPORT, rank=1)]
 

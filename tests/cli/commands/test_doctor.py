@@ -189,7 +189,7 @@ def test_a_resolver_that_never_answers_does_not_hang_the_doctor() -> None:
 def test_a_timeout_that_is_none_is_misuse(text: str) -> None:
     done = run("--timeout", text)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
-        f"meshkit doctor: error: argument --timeout: '{text}' is not a number of seconds "
-        "from 0.001 to 1e9"
+    assert done.stderr == (
+        f"meshkit doctor --timeout {text}: --timeout: '{text}' is not a number of seconds from "
+        "0.001 to 1e9.\n  Fix: for example meshkit doctor --json --timeout 2.\n"
     )

@@ -48,11 +48,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         monkeypatch.delenv(name, raising=False)
 
     def greet(*typed: str) -> tuple[int, str, str]:
-        try:
-            code = main(["hello", *typed])
-        except SystemExit as left:
-            code = int(left.code or 0)
-        return code, *capsys.readouterr()
+        return main(["hello", *typed]), *capsys.readouterr()
 
     return greet
 
@@ -124,14 +120,27 @@ def test_n_inside_a_launcher_starts_a_job_of_its_own(
 # ---------------------------------------------------------------- what goes wrong
 
 
+def test_more_ranks_than_fit_are_refused_before_a_rank_starts(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshkit.cli.options.memory.memory", lambda: 20 * 10**9)
+    monkeypatch.setattr(hello, "spawn_ranks", lambda *_, **__: pytest.fail("ranks were started"))
+    assert here("-n", "100000") == (
+        2,
+        "",
+        "meshkit hello -n 100000: 100000 ranks do not fit into the memory of this machine.\n"
+        "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
+        "  Fix: meshkit hello -n 149.\n",
+    )
+    monkeypatch.setattr(hello, "spawn_ranks", lambda *_, **__: [one(0)])
+    assert here("-n", "149")[0] == 0
+
+
 @pytest.mark.parametrize("text", ["0", "x", "-1", "2.5", "", "\u0662"])
 def test_no_number_of_processes(here: Here, text: str) -> None:
     code, out, error = here("-n", text)
     assert (code, out) == (2, "")
-    assert error.splitlines()[-1] == (
-        f"meshkit hello: error: argument -n/--world-size: {text!r} is not a whole number of 1 or "
-        "more"
-    )
+    assert f": -n: {text!r} is not a whole number of 1 or more.\n" in error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without one")

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from meshkit.cli.main import create_parser
+from meshkit.cli.main import parse_command
 from meshkit.cli.options.command_line import CommandLine, command_line, format_option
 
 
@@ -56,14 +56,14 @@ def test_options() -> None:
 
 
 def test_defaults_are_not_quoted_and_a_whole_number_has_no_point() -> None:
-    typed = ["bench", "dp=2", "--iters", "7", "--sizes", "1k:4M", "--timeout", "2.0", "--plot"]
-    args = create_parser(["bench"]).parse_args([*typed, "x y.png", "--warm-up", "3", "--json"])
+    typed = ["dp=2", "--iters", "7", "--sizes", "1k:4M", "--timeout", "2.0", "--plot"]
+    args = parse_command("bench", [*typed, "x y.png", "--warm-up", "3", "--json"])
     assert str(command_line(args)) == (
         "meshkit bench dp=2 --sizes 1k:4M --iters 7 --timeout 2 --plot 'x y.png' --json"
     )
-    args = create_parser(["check"]).parse_args(["check", "dp=2", "--timeout", "0.5"])
+    args = parse_command("check", ["dp=2", "--timeout", "0.5"])
     assert str(command_line(args).with_args(n=2)) == "meshkit check dp=2 --timeout 0.5 -n 2"
-    args = create_parser(["check"]).parse_args(["check", "dp=2"])
+    args = parse_command("check", ["dp=2"])
     assert str(command_line(args)) == "meshkit check dp=2"
 
 
@@ -78,10 +78,10 @@ def test_a_command_without_sizes_gets_none() -> None:
 
 
 def test_invalid_words_are_quoted_for_a_shell() -> None:
-    args = create_parser(["plan"]).parse_args(["plan", "dp=4", "a b"])
+    args = parse_command("plan", ["dp=4", "a b"])
     assert str(command_line(args)) == "meshkit plan dp=4 'a b'"
 
 
 def test_a_rank_stands_before_the_sizes() -> None:
-    args = create_parser(["explain"]).parse_args(["explain", "5", "dp=4"])
+    args = parse_command("explain", ["5", "dp=4"])
     assert str(command_line(args).with_args(dp=None, sp=2)) == "meshkit explain 5 sp=2"

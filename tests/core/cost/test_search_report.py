@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+import torch
+
+import meshkit
 from meshkit.core.cost.machines import MACHINES
-from meshkit.core.cost.search import search
-from meshkit.core.cost.search_report import format_search
+from meshkit.core.cost.search import RankedLayout, search
+from meshkit.core.cost.search_report import format_search, format_snippet
 from meshkit.core.cost.step_time import TrainingJob
 from meshkit.core.cost.transformer import ModelShape
 
@@ -31,11 +35,17 @@ llama-405b.json: 405.85 billion weights; 16384 ranks on 2048 nodes.
 A step: 2048 samples of 8192 tokens.
 A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
 
-     step s     GB  layout; sharding, micro batches x samples; axes across nodes
-  1   6.488   66.7  pp=16 dp=128 tp=8; zero1 virtual=8, 16 x 1; pp dp
-                    compute 74%, bubble 10%, tp 9%, weights 3%, pp 3%, dp 1%
-  2   6.527   66.7  pp=16 dp=64 cp=2 tp=8; zero1 virtual=8, 16 x 2; pp dp cp
-                    compute 74%, bubble 10%, tp 9%, weights 3%, pp 3%, dp 1%
+   step s    GB  layout             sharding         micro batches  across nodes
+─  ──────  ────  ─────────────────  ───────────────  ─────────────  ────────────
+1   6.488  66.7  pp=16 dp=128 tp=8  zero1 virtual=8  16 x 1         pp dp
+2   6.527  66.7  pp=16 dp=64 cp=2   zero1 virtual=8  16 x 2         pp dp cp
+                   tp=8
+
+percent of the step
+   compute  bubble  tp  weights  pp  dp
+─  ───────  ──────  ──  ───────  ──  ──
+1       74      10   9        3   3   1
+2       74      10   9        3   3   1
 
 715 of 3060 layouts fit.
     210 out: pp divides neither 126 layers nor 128: pp=256 dp=1 tp=64
@@ -44,9 +54,23 @@ A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
      30 out: tp x sp x 2 cp does not divide 8192 tokens: dp=1 cp=2048 tp=8
      15 out: dp x ep does not divide 2048 samples: dp=4096 tp=4
 
+# meshkit plan pp=16 dp=128 tp=8 --nodes 2048
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+import meshkit
+
 mesh = meshkit.build_mesh(pp=16, dp=128, tp=8)
 plan = mesh.batch(global_batch=2048, micro_batch=1)
-meshkit plan pp=16 dp=128 tp=8 --nodes 2048
+model = DistributedDataParallel(
+    model, process_group=mesh.gradient_group()
+)
+optimizer = ZeroRedundancyOptimizer(
+    model.parameters(),
+    torch.optim.AdamW,
+    process_group=mesh.gradient_group(),
+)
+
 This ranks layouts by a model of compute and links; it promises no seconds."""
 
 NONE = """\
@@ -55,7 +79,8 @@ A step: 2048 samples of 8192 tokens.
 A rank: 80 GB, 544 TFLOP/s attained, 450 GB/s in a node, 50 GB/s out of it.
 
 0 of 35 layouts fit.
-     35 out: no configuration fits into 80 GB; the smallest needs 918.5 GB: dp=1 tp=8"""
+     35 out: no configuration fits into 80 GB; the smallest needs 918.5 GB: dp=1
+             tp=8"""
 
 
 def text(ranks: int, nodes: int, **more: Any) -> str:
@@ -70,11 +95,39 @@ def test_the_table_of_the_largest_job() -> None:
     assert max(map(len, TABLE.splitlines())) <= 80
 
 
-def test_a_wide_terminal_has_a_layout_in_a_line() -> None:
-    wide = TABLE.replace("; pp dp\n" + " " * 20, "; pp dp; ").replace(
-        "; pp dp cp\n" + " " * 20, "; pp dp cp; "
-    )
-    assert text(16384, 2048, width=160) == wide
+@pytest.mark.parametrize("width", [60, 72, 160])
+def test_the_columns_fit_into_any_width(width: int) -> None:
+    lines = text(16384, 2048, width=width).splitlines()
+    code = lines.index("import meshkit")
+    assert all(len(line) <= width for line in lines[:code] + lines[-2:])
+    narrow, wide = (" ".join(" ".join(x).split()) for x in (lines, TABLE.splitlines()))
+    assert sorted(narrow.replace("─", "").split()) == sorted(wide.replace("─", "").split())
+
+
+def layout(shard: str, **sizes: int) -> RankedLayout:
+    return RankedLayout(sizes, (), 2, 4, 1, shard, False, 1.0, {"compute": 1.0}, 1.0)
+
+
+def run_snippet(text: str) -> str:
+    """Run a snippet on a rank whose model is one layer; return the class of the model."""
+    names = {"model": torch.nn.Linear(4, 4)}
+    exec(text, names)
+    return type(names["model"]).__name__
+
+
+@pytest.mark.parametrize(
+    ("shard", "sizes", "kind"),
+    [
+        ("ddp", {"dp": 2}, "DistributedDataParallel"),
+        ("zero1", {"dp": 2}, "DistributedDataParallel"),
+        ("fsdp", {"dp": 2}, "FSDPLinear"),
+        ("fsdp", {"dp": 1, "cp": 2}, "FSDPLinear"),
+    ],
+)
+def test_the_snippet_can_be_pasted_whole(shard: str, sizes: dict[str, int], kind: str) -> None:
+    job = TrainingJob(2, 1, 16, 8, MACHINES["h100"])
+    snippet = "\n".join(format_snippet(layout(shard, **sizes), job))
+    assert meshkit.spawn(run_snippet, 2, (snippet,), timeout=120) == [kind] * 2
 
 
 def test_nothing_fits() -> None:

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshkit.core.draw.colors import HUES, SHADES, Rgb, luminance, shade, text_color, to_hex
+from meshkit.core.draw.colors import (
+    HUES,
+    SHADES,
+    Rgb,
+    axis_hues,
+    hue_numbers,
+    luminance,
+    shade,
+    text_color,
+    to_hex,
+)
+from meshkit.core.grid.axis_names import STANDARD
 
 quick = settings(deadline=None, max_examples=60, database=None)
 
@@ -77,3 +88,10 @@ def test_luminance_at_its_ends_and_where_ink_changes() -> None:
 
 def test_written_has_six_digits() -> None:
     assert to_hex((1, 2, 255)) == "#0102ff"
+
+
+def test_a_standard_axis_has_one_hue_in_every_picture_and_no_two_share_one() -> None:
+    assert len({*axis_hues(STANDARD).values()}) == 6
+    for axis in STANDARD:
+        assert axis_hues([axis])[axis] == axis_hues(["rows", axis, "node"])[axis]
+    assert len({*hue_numbers(["replicate", "shard", "node", "tp"]).values()}) == 4

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from meshkit import CoordinateError, Layout, SpecError
 from meshkit.core.draw import svg as module
-from meshkit.core.draw.colors import shade, to_hex
+from meshkit.core.draw.colors import hue_numbers, shade, to_hex
 from meshkit.core.draw.svg import MAX_NOTEBOOK_RANKS, MAX_RANKS, draw_svg, notebook_html
 from meshkit.testing import layouts
 
@@ -112,13 +112,13 @@ def test_cells_stand_apart_in_the_box_of_their_node(layout: Layout, data: st.Dat
 def test_a_cell_has_the_shade_of_each_of_its_indices_from_the_outside_in(layout: Layout) -> None:
     picture = parsed(svg(layout))
     long_axes = [axis for axis, size in layout.sizes.items() if size > 1]
-    drawn = bands(picture)
+    drawn, hues = bands(picture), hue_numbers(long_axes)
     assert len(drawn) == layout.num_ranks * len(long_axes)
     for rank, cell in cells(picture).items():
         held = sorted((edges[1], colour) for colour, edges in drawn if inside(edges, cell))
         at = layout.coordinate(rank)
         assert [colour for _, colour in held] == [
-            to_hex(shade(i, at[axis], layout.size(axis))) for i, axis in enumerate(long_axes)
+            to_hex(shade(hues[axis], at[axis], layout.size(axis))) for axis in long_axes
         ]
 
 
@@ -219,9 +219,9 @@ def test_the_ends_of_an_axis_are_in_the_legend() -> None:
     picture = parsed(svg(Layout(pp=2, dp=100, tp=1)))
     assert words(picture)[1:3] == ["pp=0, pp=1", "dp=0 ... dp=99"]
     fills = [path.get("fill") for path in picture.iter(f"{NS}path") if path.get("fill")]
-    assert fills[:2] == [to_hex(shade(0, i, 2)) for i in (0, 1)]
-    assert fills[2] == to_hex(shade(1, 0, 100))
-    assert fills[9] == to_hex(shade(1, 99, 100))
+    assert fills[:2] == [to_hex(shade(3, i, 2)) for i in (0, 1)]
+    assert fills[2] == to_hex(shade(0, 0, 100))
+    assert fills[9] == to_hex(shade(0, 99, 100))
 
 
 def test_a_long_name_is_cut_at_its_beginning_and_the_title_wrapped() -> None:

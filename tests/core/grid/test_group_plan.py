@@ -78,13 +78,16 @@ def test_the_group_key() -> None:
     assert GroupPlan.of(Layout(dp=1, tp=1)).group_key(()) == ()
 
 
-def test_has_does_not_depend_on_the_sizes() -> None:
-    for layout in (Layout(pp=2, dp=4, sp=2, tp=1), Layout(pp=1, dp=1, sp=1, tp=1)):
-        plan = GroupPlan.of(layout, ["dp tp"])
-        present = [(), ("pp",), ("tp",), ("dp", "sp"), ("dp", "tp"), ("pp", "dp", "sp", "tp")]
-        assert all(plan.has(axes) for axes in present)
-        missing = [("sp", "dp"), ("tp", "dp"), ("pp", "tp"), ("tp", "sp", "dp", "pp")]
-        assert not any(plan.has(axes) for axes in missing)
+def test_an_axis_of_size_1_changes_no_group_so_it_need_not_be_requested() -> None:
+    plan = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=1))
+    usual = [(), ("pp",), ("tp",), ("dp", "sp"), ("pp", "dp", "sp", "tp")]
+    with_tp = [("dp", "tp"), ("tp", "dp"), ("pp", "tp"), ("dp", "tp", "sp"), ("cp", "tp")]
+    assert all(plan.has(axes) for axes in usual + with_tp)
+    missing = [("sp", "dp"), ("sp", "tp", "dp"), ("pp", "dp"), ("tp", "sp", "dp", "pp")]
+    assert not any(plan.has(axes) for axes in missing)
+    longer = GroupPlan.of(Layout(pp=2, dp=4, sp=2, tp=2))
+    assert not any(longer.has(axes) for axes in with_tp[:4])
+    assert GroupPlan.of(Layout(pp=1, dp=1, tp=1)).has(("tp", "pp"))
 
 
 def test_the_steps_are_in_order_and_create_each_set_of_groups_once() -> None:

@@ -55,10 +55,17 @@ def test_an_axis_without_a_standard_position_needs_an_order() -> None:
     assert error.sizes == {"dp": 2, "tpp": 4}
 
 
+@pytest.mark.parametrize("order", ["tp dp sp", "tp-dp-sp", "tp dp", ("tp", "dp", "cp")])
+def test_an_absent_standard_axis_may_stand_in_the_order(order: str | tuple[str, ...]) -> None:
+    reverse = isinstance(order, str) and "-" in order  # Megatron's begins at the innermost axis
+    expected = ["dp", "tp"] if reverse else ["tp", "dp"]
+    assert [*order_axes({"tp": 2}, order)] == expected
+
+
 @pytest.mark.parametrize(
     ("sizes", "order", "evidence"),
     [
-        ({"tp": 2}, "dp sp tp", "sp is in order but has no size."),
+        ({"tp": 2}, "dp x tp", "x is in order but has no size."),
         ({"tp": 2, "sp": 2}, "dp tp", "sp has a size but is not in order."),
         ({"tp": 2, "dp": 2}, "tp", "dp has a size but is not in order."),
         ({"tp": 2}, "tp dp tp", "tp appears twice in order."),

@@ -112,7 +112,8 @@ def test_modules_are_preloaded_once_in_order_before_the_freeze(
     start_method.preload("b", "c")
     context = start_method.context_for(session)
     server = sys.modules["multiprocessing.forkserver"]._forkserver
-    assert server._preload_modules == ["torch", "a", "b", "c", "meshkit.launch.spawn.gc_freeze"]
+    first, last = (f"meshkit.launch.spawn.{name}" for name in ("end_on_interrupt", "gc_freeze"))
+    assert server._preload_modules == [first, "torch", "a", "b", "c", last]
     monkeypatch.undo()
     assert start_method.context_for(session) is context
 

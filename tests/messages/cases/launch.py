@@ -77,6 +77,16 @@ CASES = unique(
     ("a timeout of 0", lambda: meshkit.init(timeout=0)),
     ("an arrival timeout that is a str", lambda: meshkit.init(arrival_timeout="5")),
     ("a seed that is a float", lambda: meshkit.init(seed=1.5)),
+    ("init with the backend by position", lambda: meshkit.init("nccl")),  # type: ignore[misc]
+    ("init with an address by position", lambda: meshkit.init("env://")),  # type: ignore[misc]
+    ("init with several arguments by position", lambda: meshkit.init("nccl", 4)),  # type: ignore[misc]
+    ("init with a misspelt option", lambda: meshkit.init(tiemout=60)),  # type: ignore[call-arg]
+    ("init with an option of torch", lambda: meshkit.init(device_id=0)),  # type: ignore[call-arg]
+    ("init with a store", lambda: meshkit.init(store="s", rank=0)),  # type: ignore[call-arg]
+    ("init with an axis", lambda: meshkit.init(seed=1, dp_size=4)),  # type: ignore[call-arg]
+    ("init with an option of build_mesh", lambda: meshkit.init(order="dp tp")),  # type: ignore[call-arg]
+    ("init with an option of a batch", lambda: meshkit.init(global_batch=8)),  # type: ignore[call-arg]
+    ("init with an unknown option", lambda: meshkit.init(xyz=1)),  # type: ignore[call-arg]
     ("spawn of 0 ranks", lambda: meshkit.spawn(print, 0)),
     (
         "an address that is empty as an argument",

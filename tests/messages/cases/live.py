@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import meshkit
 from meshkit import build_mesh
+from meshkit.interop import deepspeed
 from tests.messages.snapshot import unique
 
 CASES = unique(
@@ -11,6 +12,11 @@ CASES = unique(
     ("build_mesh for more ranks than there are", lambda: build_mesh(dp=4, sp=2, tp=1)),
     ("build_mesh with an unknown axis", lambda: build_mesh(dp_size=1)),
     ("build_mesh with the options of other calls", lambda: build_mesh(dp=1, seed=1, micro_batch=4)),
+    (
+        "axes of a DeviceMesh in two arguments",
+        lambda: meshkit.Mesh.device_mesh(None, "dp", "ep"),  # type: ignore[arg-type, call-arg]
+    ),
+    ("a number as the plan of DeepSpeed", lambda: deepspeed.config(5)),  # type: ignore[arg-type]
     (
         "build_mesh with the arguments of init_device_mesh",
         lambda: build_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp")),
@@ -45,9 +51,5 @@ CASES = unique(
     (
         "build_mesh with a timeout for an unknown axis",
         lambda: build_mesh(dp=1, tp=1, timeout={"tq": 30}),
-    ),
-    (
-        "build_mesh with a timeout for a group that is not built",
-        lambda: build_mesh(dp=1, sp=1, tp=1, timeout={"dp tp": 30}),
     ),
 )
