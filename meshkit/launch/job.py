@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
 from ..core.call import caller_level, drop_none, public
-from ..core.errors import LaunchError, format_error
+from ..core.errors import LaunchError, RankTimeoutError, format_error
 from ..core.version import VERSION
 from .agreement.claims import Claim, Claimant
 from .agreement.consensus import commit
@@ -53,8 +53,9 @@ from .store.deadline import (
     run_with_deadline,
     wait_for_abandoned,
 )
+from .store.file_store import check_file
 from .store.keys import LEFT
-from .torch_internals import clear_dtensor_cache, connects_at_creation
+from .torch_internals import clear_dtensor_cache, connects_at_creation, forget_groups
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
 # The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
@@ -166,7 +167,8 @@ def _post_end(job: Job) -> None:
     """
     store, rank = job.store, job.world.rank
     if store is not None and job.world.world_size > 1:
-        with suppress(RuntimeError, DeadlineExceededError):  # the store is gone
+        with suppress(RuntimeError, RankTimeoutError, DeadlineExceededError):  # the store is gone
+            check_file(store)
             run_with_deadline(1, lambda: store.set(LEFT.format(rank), ""))
 
 
@@ -239,6 +241,8 @@ def join(
         raise _second_thread_error(world, other)
     try:
         wait_for_abandoned(deadline)
+        if dist.get_pg_count():  # an error ended torch while it created or destroyed a group
+            forget_groups()
         if world.launcher in MPI_LAUNCHERS:
             world, _holder = with_address(world, deadline)
         if not {*EXPORTED.values()} <= os.environ.keys():

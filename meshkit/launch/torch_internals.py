@@ -198,6 +198,20 @@ def advance_group_counter(groups: int) -> bool:
     return True
 
 
+def forget_groups() -> None:
+    """Clear what torch has kept of groups that an error has left half created or destroyed.
+
+    Local; only without a default group. torch clears it when it destroys the default group. A
+    counter of groups that differs between ranks would give the next default groups two names.
+    """
+    state = dist.distributed_c10d._world
+    names = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag")
+    for name in (*names, "tags_to_pg", "pg_coalesce_state"):
+        getattr(state, name, {}).clear()
+    dist.distributed_c10d._unregister_all_process_groups()
+    state.group_count = 0
+
+
 def clear_dtensor_cache() -> None:
     """Clear DTensor's cache, which may hold destroyed groups. Local; a no-op without DTensor.
 

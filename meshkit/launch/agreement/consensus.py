@@ -52,6 +52,7 @@ from ..store.deadline import (
     store_wait,
 )
 from ..store.error_json import error_from_json, error_to_json
+from ..store.file_store import check_file
 from ..store.foreign_value import read_value, reading
 from ..torch_internals import CONNECT_ATTEMPTS
 from .claims import conflicting_claim
@@ -173,7 +174,9 @@ def announce_failure(
     def post() -> int | None:
         _, store = next_round(participants)
         # before the check-in: the last rank to check in decides "all"
-        decision = _decided(store.compare_set(keys.DECISION, "", error_to_json(report)))
+        decision = read_value(
+            keys.DECISION, store.compare_set(keys.DECISION, "", error_to_json(report)), str
+        )
         CheckIn(ProcessIdentity()).post(store, rank)
         _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
         return None if decision == ALL else first_reporter(error_from_json(decision), report)
@@ -193,6 +196,7 @@ def next_round(participants: Participants) -> tuple[int, dist.Store]:
     Cost: no store operation if ranks count locally, else one.
     """
     store, prefix, counter = participants.store, participants.prefix, participants.counter
+    check_file(store)
     if counter is None:
         round_id = int(store.add(keys.ROUNDS.format(prefix, participants.world.rank), 1))
     else:
@@ -238,7 +242,9 @@ class Round:
             is_last = self.store.check([self.key.format(rank) for rank in ranks])
         if is_last:
             decision = self._judge() if self.store.check([keys.CONFLICT]) else ALL
-            return _decided(self.store.compare_set(keys.DECISION, "", decision))
+            return read_value(
+                keys.DECISION, self.store.compare_set(keys.DECISION, "", decision), str
+            )
         decided = store_get(self.store, keys.DECISION, len(ranks), self.deadline)
         return self._decide_at_deadline() if decided is None else decided
 
@@ -283,17 +289,14 @@ class Round:
         """Decide, as the first rank whose deadline has expired; others wait for it."""
         is_first = self.store.add(keys.DECIDERS, 1) == 1
         if is_first or not store_wait(self.store, [keys.DECISION], Deadline.after(DECISION_TIME)):
-            return _decided(self.store.compare_set(keys.DECISION, "", self._judge()))
-        return _decided(self.store.get(keys.DECISION))
+            return read_value(
+                keys.DECISION, self.store.compare_set(keys.DECISION, "", self._judge()), str
+            )
+        return read_value(keys.DECISION, self.store.get(keys.DECISION), str)
 
     def _judge(self) -> str:
         """Return the decision about the ranks that have arrived."""
         return judge(self.proposal, self.participants, self.deadline, self.store)
-
-
-def _decided(value: bytes) -> str:
-    """Return the decision as text."""
-    return read_value(keys.DECISION, value, str)
 
 
 def _as_seen_by(rank: int, error: MeshkitError) -> MeshkitError:

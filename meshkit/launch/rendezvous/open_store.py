@@ -24,6 +24,7 @@ from ...core.errors import LaunchError, RankTimeoutError
 from ..launchers.world import World
 from ..store.client import address, hosted_by_agent
 from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
+from ..store.file_store import reserve_room
 from ..store.keys import ATTEMPT
 from ..store.torchrun_attempt import store_of_attempt
 from .mpi import unknown_address_error
@@ -42,7 +43,9 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
     if str(world.init_method).startswith("file://"):
         # torch removes the file when so many users are gone; with -1 never
         users = -1 if keep_file else world.world_size
-        return dist.FileStore(_path_of(str(world.init_method)), users)
+        path = _path_of(str(world.init_method))
+        reserve_room(path, world.world_size)
+        return dist.FileStore(path, users)
     host, port = address(world)
     if host is None or port is None:
         raise unknown_address_error(world)

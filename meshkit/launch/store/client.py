@@ -8,6 +8,7 @@ from urllib.parse import urlparse
 from ...core.errors import RankTimeoutError
 from ..launchers.table import BY_TORCHRUN
 from ..launchers.world import World
+from .file_store import file_error
 
 
 def address(world: World) -> tuple[str | None, int | None]:
@@ -36,6 +37,8 @@ def store_lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
     """Return the error of a store that is gone."""
     url = str(world.init_method)
     if url.startswith("file://"):
+        if error := file_error(url.removeprefix("file://")):
+            return RankTimeoutError(error.summary, *error.evidence, fix=error.fix_text)
         evidence, fix = f"It is {url}, which does not answer.", "look at that file system first."
     else:
         place = url if url.startswith("tcp://") else f"{world.master_addr}:{world.master_port}"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from ...core.errors import Change, MeshkitError, SpecError
 from ..launchers.world import World
 from .client import store_lost_error
+from .file_store import check_file
 from .foreign_value import read_value
 
 if TYPE_CHECKING:  # meshkit doctor waits with a deadline where torch cannot be imported
@@ -185,7 +186,10 @@ def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> st
     import torch.distributed as dist
 
     if not store.has_extended_api():  # type: ignore[attr-defined]
-        while not store.check([key]):
+        while True:
+            check_file(store)
+            if store.check([key]):
+                break
             if deadline.expired:
                 return None
             time.sleep(min(max(MIN_LOOK, LOOK_PER_RANK * ranks), deadline.left))

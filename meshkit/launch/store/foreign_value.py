@@ -25,19 +25,17 @@ def reading(key: str, value: str | bytes) -> Iterator[None]:
 
 def read_value(key: str, value: str | bytes, parse: Callable[[str], Value]) -> Value:
     """Return the value of a key, parsed."""
-    with reading(key, value):
+    try:
         return parse(value if isinstance(value, str) else value.decode())
+    except FAULTS as error:
+        raise foreign_value_error(key, value) from error
 
 
 def read_number(key: str, value: str | bytes) -> int:
     """Return the value of a key as a number, 0 or more."""
-
-    def parse(text: str) -> int:
-        if not 1 <= len(text) <= MAX_DIGITS or not text.isdecimal():
-            raise ValueError(text)
-        return int(text)
-
-    return read_value(key, value, parse)
+    if not value.isdigit() or len(value) > MAX_DIGITS:
+        raise foreign_value_error(key, value)
+    return int(value)
 
 
 def foreign_value_error(key: str, value: str | bytes) -> LaunchError:

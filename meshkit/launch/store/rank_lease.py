@@ -30,6 +30,7 @@ from . import keys
 from .check_in import CheckIn, ProcessIdentity
 from .deadline import DeadlineExceededError, run_with_deadline
 from .error_json import error_to_json
+from .file_store import check_file
 from .foreign_value import read_number, read_value
 
 STATES = {
@@ -174,6 +175,7 @@ def is_past(base: dist.Store) -> bool:
 def is_generation_over(store: dist.Store) -> bool:
     """Return whether another start of the job has replaced this generation; False if unknown."""
     try:
+        check_file(store)
         return run_with_deadline(1, lambda: bool(store.check([keys.OVER])))
     except (RuntimeError, DeadlineExceededError):  # the store is gone
         return False

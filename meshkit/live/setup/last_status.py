@@ -7,8 +7,10 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
+from ...core.errors import RankTimeoutError
 from ...launch.current_job import Job
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ...launch.store.file_store import check_file
 from ..groups.mesh_groups import MeshGroups
 
 STATUS = "place/{}"  # rank, in the store of a mesh's guards
@@ -30,5 +32,6 @@ def post_end(mesh: MeshGroups, job: Job, call: str) -> None:
         return
     status = json.dumps({"rank": mesh.rank, "ended_by": call, "call": 0})
     keys = guard_store(store, mesh.round_id)
-    with suppress(RuntimeError, DeadlineExceededError):  # the store is gone: nobody could read it
+    with suppress(RuntimeError, RankTimeoutError, DeadlineExceededError):  # nobody could read it
+        check_file(store)
         run_with_deadline(POST_TIME, lambda: keys.set(STATUS.format(mesh.rank), status))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import time
@@ -96,6 +97,7 @@ def interrupt_at_random(strike: Strike, seed: int, rounds: int) -> Any:
             return f"no start came through in {attempt} tries: {last}"
         tries.append(attempt)
     time.sleep(1.5)
+    gc.collect()  # errors and their frames refer to each other
     left = descriptors() - held[0], threads() - held[1]
     return max(tries), left, torch.distributed.is_initialized()
 
