@@ -70,10 +70,9 @@ def train_on(
                 begin_step(len(losses))
                 losses.append(trainer.step()[0])
         except meshkit.CollectiveError as error:
-            print(f"{error}\n", flush=True)
             mesh = mesh.recover(step=len(losses))
             if mesh.rank == 0:
-                print(mesh.recovery, flush=True)
+                print(f"{error}\n{mesh.recovery}", flush=True)
     return mesh, losses
 
 

@@ -40,6 +40,7 @@ from ...launch.store.client import hosted_by_rank_0
 from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
 from ...launch.store.error_json import error_from_json
 from ...launch.store.rank_lease import read_lease_holders
+from ...launch.torch_internals import existing_groups
 from ..groups.destroy import abort_groups
 from ..groups.mesh_groups import GroupRegistry, MeshGroups
 from ..guard.roll_call import GuardState
@@ -86,7 +87,7 @@ def recover_mesh(
         return None
     failure = find_failure(state)
     if failure.is_known:
-        abort_groups([*mesh.groups.by_key.values(), cast(dist.ProcessGroup, dist.group.WORLD)])
+        abort_groups(existing_groups())  # also those of other meshes, which nccl ends together
     try:
         return _Rounds(mesh, proposal, last, request).run(failure)
     except RankTimeoutError as error:
