@@ -27,11 +27,27 @@ from ..validate import (
     parse_integer,
 )
 from .axis_names import Names, check_axes_exist, parse_axes, parse_axis
-from .coordinate import Coordinate
 from .foreign_names import check_view_names
 from .rank_positions import RankPositions, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes, merge_sizes
 from .strides import AxisStrides, Strides, group_start, indices, offsets, shift_position
+
+
+class Coordinate(dict[str, int]):
+    """A coordinate, with index 0 along an absent standard axis, whose size is 1.
+
+    Iteration and ``in`` show the axes of the mesh alone.
+
+    Example:
+        >>> at = Coordinate(dp=1, sp=0)
+        >>> at["tp"], "tp" in at, at
+        (0, False, {'dp': 1, 'sp': 0})
+    """
+
+    def __missing__(self, axis: str) -> int:
+        """Return 0 for an absent standard axis. Raises UnknownAxisError for any other name."""
+        check_axes_exist([axis], tuple(self))
+        return 0
 
 
 class Layout:
