@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from meshkit import CoordinateError, Layout, SpecError, UnknownAxisError
+from meshkit.core.grid.position import Position
 
 HUGE = Layout(pp=16, dp=2**30, tp=64)  # 2**40 ranks
 SHUFFLED = Layout(dp=2, sp=2, ranks=[7, 0, 3, 5])
@@ -425,3 +427,23 @@ print("draw.svg" in names)
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert completed.stdout == "set()\nFalse\n"
+
+
+def test_an_absent_standard_axis_has_index_0() -> None:
+    coordinate = Position(Layout(dp=2, sp=2), 3).coordinate
+    assert (coordinate["dp"], coordinate["tp"], coordinate["pp"]) == (1, 0, 0)
+    assert coordinate == {"dp": 1, "sp": 1}
+    assert [*coordinate] == ["dp", "sp"]
+    assert "tp" not in coordinate
+    assert coordinate.get("tp") is None
+    assert json.loads(json.dumps(coordinate)) == coordinate
+    assert pickle.loads(pickle.dumps(coordinate))["tp"] == 0
+
+
+def test_an_unknown_axis_is_an_error_with_the_likely_one() -> None:
+    coordinate = Layout(dp=2, shard=2).coordinate(3)
+    with pytest.raises(UnknownAxisError) as caught:
+        _ = coordinate["shrad"]
+    assert caught.value.suggestion == "shard"
+    with pytest.raises(KeyError):
+        _ = coordinate["ddp"]
