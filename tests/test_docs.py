@@ -33,7 +33,7 @@ def test_python_blocks_print_what_follows_them(tmp_path: Path, code: str, output
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == output
-    assert len(PAIRS) == 2
+    assert len(PAIRS) == 3
 
 
 def test_the_command_prints_the_plan_of_the_first_block(
