@@ -125,9 +125,9 @@ class Place:
             if {part for name in names for part in factors[name]} == {*axes}:
                 raise missing_group_error(groups.plan, names, groups.extended_by)
         sizes = {axis.replace(".", "_"): size for axis, size in self.common.sizes.items()}
-        names = " ".join(axes).replace(".", "_")
+        group_name = " ".join(axes).replace(".", "_")
         raise SpecError(
             f"neither the mesh nor its view has the group over {' '.join(axes)}.",
             f"The common axes are {format_sizes(self.common.sizes)}.",
-            fix=f"to=mesh.view({sizes}, groups=[{names!r}]), and a right side in its axes.",
+            fix=f"to=mesh.view({sizes}, groups=[{group_name!r}]), and a right side in its axes.",
         )
