@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from torch import Tensor
@@ -45,9 +46,8 @@ class DTensorMove:
         """Return the local tensor after the move."""
         moved = self.begin(x).redistribute(placements=self.right)
         y = moved.to_local(grad_placements=self.gradient).permute(self.order)
-        starts = [sum(self.joined[:index]) for index in range(len(self.joined))]
-        ends = [start + count for start, count in zip(starts, self.joined, strict=True)]
-        return y.reshape([math.prod(y.shape[a:b]) for a, b in zip(starts, ends, strict=True)])
+        sizes = iter(y.shape)
+        return y.reshape([math.prod(islice(sizes, count)) for count in self.joined])
 
 
 def make_dtensor_move(

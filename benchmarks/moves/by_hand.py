@@ -60,11 +60,6 @@ def add(x: Tensor, group: Group) -> Tensor:
     return result
 
 
-def same(x: Tensor, group: Group) -> Tensor:
-    """Return the tensor."""
-    return x
-
-
 def make_function(
     there: Callable[[Tensor, Group], Tensor], back: Callable[[Tensor, Group], Tensor]
 ) -> Callable[[Tensor, Group], Tensor]:
@@ -88,5 +83,5 @@ BY_HAND = {  # pattern over one axis -> the function
     "b s/x h d -> b s h/x d": make_function(cut_heads, cut_tokens),
     "b s/x d -> b s d *x": make_function(gather, scatter),
     "b s d +x -> b s/x d": make_function(scatter, gather),
-    "b s d +x -> b s d =x": make_function(add, same),
+    "b s d +x -> b s d =x": make_function(add, lambda x, group: x),
 }

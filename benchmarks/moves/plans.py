@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +23,7 @@ from meshkit.core.redistribute.pattern import parse_pattern, parse_text
 from meshkit.core.redistribute.plan import plan_move
 
 from ..harness import ITSELF, Goal, Row, compare, single, time_in_turns
+from .calls import cpu_seconds
 
 AXES, SIDE = {"a": 2, "b": 2, "c": 2}, 64
 PLACES = {"": Replicate(), "o": Shard(0), "i": Shard(1)}
@@ -104,9 +103,8 @@ def planner_rows(repeats: int) -> list[Row]:
     rows = []
     for ranks in SCALES:
         cold = max((times_of_plan(text, ranks, repeats) for text in PLANNED), key=min)
-        rows.append(
-            single("pattern -> plans of a move and its gradient", ranks, "s", cold, AT_ONCE)
-        )
+        what = "pattern -> plans of a move and its gradient"
+        rows.append(single(what, ranks, "s", cold, AT_ONCE))
     small, large = (partial(plan_all, ranks) for ranks in SCALES)
     growth = time_in_turns(large, small, repeats)
     rows.append(compare("plans of four patterns", SCALES[1], ITSELF, "s", growth, FLAT))
@@ -120,7 +118,7 @@ def planner_rows(repeats: int) -> list[Row]:
 def times_of_plan(text: str, ranks: int, repeats: int) -> list[float]:
     """Return the CPU seconds of several plans of one pattern, each from its text."""
     plan_new(text, ranks)  # imports, and the parts of Python that are compiled on first use
-    return [_cpu_seconds(lambda: plan_new(text, ranks)) for _ in range(10 * repeats)]
+    return [cpu_seconds(partial(plan_new, text, ranks), 1) for _ in range(10 * repeats)]
 
 
 def plan_all(ranks: int) -> None:
@@ -133,8 +131,7 @@ def plan_new(text: str, ranks: int) -> None:
     """Plan a move and its gradient, from the text of the pattern."""
     parse_text.cache_clear()
     plan_move.cache_clear()
-    move = move_of(text, ranks)
-    plan_move(move)
+    plan_move(move_of(text, ranks))
     plan_move(move_of(text, ranks, mirrored=True))
 
 
@@ -144,9 +141,3 @@ def move_of(text: str, ranks: int, *, mirrored: bool = False) -> Move:
     axes = {"x": ranks // 4, "y": 4} if "y" in pattern.types else {"x": ranks}
     sizes = {dim.name: 4 * ranks for dim in pattern.left.dims}
     return make_move(pattern.mirror if mirrored else pattern, axes, sizes)
-
-
-def _cpu_seconds(work: Callable[[], object]) -> float:
-    began = time.process_time()
-    work()
-    return time.process_time() - began

@@ -178,10 +178,8 @@ def random_part(mesh: meshkit.Mesh, move: Move, side: int) -> Tensor:
     for axis, index in coordinate.items():
         kind: AxisType = types[axis][side]
         seed = seed * RANKS + (0 if kind.symbol in copies else index)
-    entries, cut = (
-        (move.left_entries, move.source),
-        (move.right_entries, move.target),
-    )[side]
+    sides = (move.left_entries, move.source), (move.right_entries, move.target)
+    entries, cut = sides[side]
     shape = local_shape(entries, cut.shape(coordinate))
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed + 10**6 * side))
 

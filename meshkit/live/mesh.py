@@ -421,7 +421,7 @@ class Mesh:
             to: the view of this mesh whose axes the right side names; None is this mesh.
             **sizes: global sizes of dims: for a bracket on the left; for parts of different sizes,
                 cut as by ``numpy.array_split``; or a :class:`meshkit.SequencePlan` for a sequence
-                that is cut in its order.
+                that is cut in its order, with zeros as its padding.
 
         Returns:
             The local tensor of the right side. It may share memory with ``x``, so do not change
@@ -573,7 +573,7 @@ class Mesh:
 
     @public("mesh.checked")
     def checked(self) -> AbstractContextManager[None]:
-        """Check the marks of every redistribution inside, forwards and backwards.
+        """Check the marks of every redistribution of this mesh inside, forwards and backwards.
 
         At ``=`` and ``*`` the tensors of the ranks must be equal. At ``=`` on the right, their
         gradients must be equal. At ``*`` on the right, gradients that are equal on all ranks and

@@ -116,16 +116,16 @@ class DigitSteps:
         """Append the changes of shape that give the result."""
         move, cut = self.move, self.move.target
         owned = self.digits.owners(cut)
-        zigzags = reorders(move, back=True)
-        if zigzags:
+        reordered = reorders(move, back=True)
+        if reordered:
             every = [d for dim in range(len(move.sizes)) for d in self.digits.of_dim(dim)]
             self._permute([digit for digit in every if digit not in owned])
-            self.steps += [local.SplitDims(cut), *zigzags]
-            self.steps.append(local.OrderDims(cut, result_order(move)))
+            self.steps += [local.SplitDims(cut), *reordered]
+            self.steps.append(local.OrderDims(move.shown(1), result_order(move)))
         else:
             dims = [self.digits.of_dim(dim) for dim in result_order(move)]
             self._permute([digit for group in dims for digit in group if digit not in owned])
-        sizes = [size // cut.count(dim) for dim, size in enumerate(move.sizes)]
+        sizes = [size // cut.count(dim) for dim, size in enumerate(move.shown(1).sizes)]
         self.steps.append(local.Arrange(local_shape(move.right_entries, sizes)))
 
     def _size(self, axes: Iterable[str]) -> int:

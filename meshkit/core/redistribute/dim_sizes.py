@@ -28,7 +28,6 @@ def split_sizes(
             raise SpecError(summary, fix=fix)
         if isinstance(size, SequencePlan):
             plans[name] = size
-            _check_not_padded(name, size)
         number = size.length if isinstance(size, SequencePlan) else parse_integer(size)
         if number is None or number < 0:
             raise SpecError(f"the size of {name} is {size!r}.", fix=f"{name}=4096, for example.")
@@ -36,13 +35,12 @@ def split_sizes(
     return numbers, plans
 
 
-def _check_not_padded(name: str, plan: SequencePlan) -> None:
-    if plan.padded != plan.length:
-        raise SpecError(
-            f"the plan of {name} pads {plan.length} tokens to {plan.padded}.",
-            fix=f"pad the tensor first, and pass {name}=SequencePlan({plan.padded}, {plan.parts}, "
-            f"{plan.order!r}).",
-        )
+def sizes_on_left(
+    pattern: Pattern, axes: Sizes, sizes: Sizes, plans: Mapping[str, SequencePlan]
+) -> dict[str, int]:
+    """Return the given sizes, with the padding of plans whose dims the left side cuts."""
+    cut = {dim.name for dim in pattern.left.dims if math.prod(axes[axis] for axis in dim.axes) > 1}
+    return {**sizes, **{name: plans[name].padded for name in plans.keys() & cut}}
 
 
 def infer_sizes(

@@ -69,7 +69,7 @@ def join(
     """
     cut, entries = _side(move, side)
     order = [dim for entry in entries for dim in entry]
-    whole = np.zeros(move.sizes, parts[0].dtype)
+    whole = np.zeros(cut.sizes, parts[0].dtype)
     for coordinate, part in zip(coordinates(move), parts, strict=True):
         if all(_is_read(axis, coordinate[axis], move, side, copy or {}) for axis in coordinate):
             shape = cut.shape(coordinate)
@@ -86,7 +86,7 @@ def _is_read(axis: str, index: int, move: Move, side: int, copy: Mapping[str, in
 
 
 def _side(move: Move, side: int) -> tuple[Cut, Entries]:
-    return (move.target, move.right_entries) if side else (move.source, move.left_entries)
+    return move.shown(side), move.right_entries if side else move.left_entries
 
 
 def _index(cut: Cut, coordinate: Mapping[str, int]) -> tuple[slice, ...]:
@@ -94,13 +94,20 @@ def _index(cut: Cut, coordinate: Mapping[str, int]) -> tuple[slice, ...]:
 
 
 def _reordered(move: Move, whole: Array, side: int, *, back: bool) -> Array:
-    """Return a global tensor with the zigzag dims that a side cuts in the order of their parts."""
-    for zigzag in move.zigzags:
-        if zigzag.whole_first == bool(side):
-            plan = SequencePlan(move.sizes[zigzag.dim], zigzag.parts, "zigzag")
-            positions = np.argsort(plan.inverse())
-            whole = np.take(whole, plan.inverse() if back else positions, zigzag.dim)
+    """Return a global tensor with the dims that a side cuts in the order of their plans."""
+    for dim, plan, whole_first in move.reorderings:
+        if whole_first == bool(side):
+            whole = _in_order(whole, dim, plan, back=back)
     return whole
+
+
+def _in_order(whole: Array, dim: int, plan: SequencePlan, *, back: bool) -> Array:
+    """Return a tensor with a dim in the order of a plan, with its padding, or back."""
+    inverse = plan.inverse()
+    if back:
+        return np.take(whole, inverse[: plan.length], dim)
+    padding = [(0, (plan.padded - plan.length) * (number == dim)) for number in range(whole.ndim)]
+    return np.take(np.pad(whole, padding), np.argsort(inverse), dim)
 
 
 # ------------------------------------------------------------------ running a plan
@@ -130,9 +137,7 @@ def _run_local(operation: ops.Op, value: Array) -> Array:
         filled[operation.index] = value
         return filled
     if isinstance(operation, ops.Reorder):
-        plan = SequencePlan(value.shape[operation.dim], operation.parts, "zigzag")
-        inverse = plan.inverse()
-        return np.take(value, inverse if operation.back else np.argsort(inverse), operation.dim)
+        return _in_order(value, operation.dim, operation.plan, back=operation.back)
     return value if getattr(operation, "is_kept", True) else np.zeros_like(value)
 
 

@@ -23,17 +23,17 @@ Sizes = Mapping[str, int]
 Entries = tuple[tuple[int, ...], ...]  # the dims of the global tensor in each local dim
 
 
-class Zigzag(NamedTuple):
-    """A dim in zigzag order on the one side where axes cut it.
+class Reordering(NamedTuple):
+    """A dim that has the order and the padding of a sequence plan on the side where axes cut it.
 
     Attributes:
         dim: the dim.
-        parts: the parts of the plan.
+        plan: the sequence plan.
         whole_first: whether the left side has the whole dim, and the right side the parts.
     """
 
     dim: int
-    parts: int
+    plan: SequencePlan
     whole_first: bool
 
 
@@ -44,12 +44,12 @@ class Move:
     Attributes:
         axes: the named axes longer than 1 with their sizes, the outermost axis of the mesh first.
         types: the types of these axes on the left and on the right.
-        sizes: the global size of each dim, in the order of the left side.
+        sizes: the global size of each dim, with padding, in the order of the left side.
         left: the axes that cut each dim on the left side.
         right: the axes that cut each dim on the right side.
         left_entries: the dims in each dim of the local tensor.
         right_entries: the same for the result.
-        zigzags: the dims in zigzag order.
+        reorderings: the dims with a sequence plan.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -59,7 +59,7 @@ class Move:
     right: AxisLists
     left_entries: Entries
     right_entries: Entries
-    zigzags: tuple[Zigzag, ...] = ()
+    reorderings: tuple[Reordering, ...] = ()
 
     @cached_property
     def _hash(self) -> int:
@@ -77,6 +77,14 @@ class Move:
     def target(self) -> Cut:
         """The division on the right side."""
         return Cut(self.sizes, self.right, self.axes)
+
+    def shown(self, side: int) -> Cut:
+        """Return the division on a side, 0 or 1, whose whole dims have no padding."""
+        cut, sizes = (self.source, self.target)[side], [*self.sizes]
+        for reordering in self.reorderings:
+            if reordering.whole_first != bool(side):
+                sizes[reordering.dim] = reordering.plan.length
+        return Cut(tuple(sizes), cut.lists, cut.axes)
 
     @cached_property
     def type_of(self) -> dict[str, tuple[AxisType, AxisType]]:
@@ -96,6 +104,7 @@ def make_move(
     pattern: Pattern, axes: Sizes, sizes: Mapping[str, int], plans: Mapping[str, SequencePlan] = {}
 ) -> Move:
     """Return the move of a pattern without ellipsis; ``sizes`` has the global size of each dim."""
+    sizes = {**sizes, **{name: plan.padded for name, plan in plans.items()}}
     named = [axis for axis in axes if axis in pattern.types and axes[axis] > 1]
     index = {dim.name: number for number, dim in enumerate(pattern.left.dims)}
     return Move(
@@ -106,7 +115,7 @@ def make_move(
         _axis_lists(pattern.right, named, index),
         tuple(tuple(index[dim.name] for dim in entry) for entry in pattern.left.entries),
         tuple(tuple(index[dim.name] for dim in entry) for entry in pattern.right.entries),
-        tuple(_zigzags(pattern, axes, plans, index)),
+        tuple(_reorderings(pattern, axes, plans, index)),
     )
 
 
@@ -115,10 +124,10 @@ def _axis_lists(side: Side, named: Collection[str], index: Mapping[str, int]) ->
     return tuple(lists[name] for name in index)
 
 
-def _zigzags(
+def _reorderings(
     pattern: Pattern, axes: Sizes, plans: Mapping[str, SequencePlan], index: Mapping[str, int]
-) -> list[Zigzag]:
-    zigzags = []
+) -> list[Reordering]:
+    reorderings = []
     for name, plan in plans.items():
         counts = [
             math.prod(axes[axis] for axis in dim.axes)
@@ -132,11 +141,13 @@ def _zigzags(
             raise SpecError(
                 f"the plan of {name} has {count_noun(plan.parts, 'part')}; "
                 f"the pattern cuts {name} into {parts}.",
-                fix=f"{name}=SequencePlan({plan.length}, {max(counts)}, {plan.order!r}).",
+                fix=f"{name}=SequencePlan({plan.length}, {max(counts)}, {plan.order!r}"
+                f"{', pad=True' * plan.pad}).",
             )
-        if plan.order == "zigzag" and min(counts) == 1 < max(counts):
-            zigzags.append(Zigzag(index[name], plan.parts, counts[0] == 1))
-    return zigzags
+        changes = plan.order == "zigzag" or plan.padded != plan.length
+        if changes and min(counts) == 1 < max(counts):
+            reorderings.append(Reordering(index[name], plan, counts[0] == 1))
+    return reorderings
 
 
 def check_axes(pattern: Pattern, axes: Sizes) -> None:

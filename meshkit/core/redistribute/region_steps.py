@@ -36,8 +36,9 @@ def region_steps(stages: Stages) -> list[Step]:
     if filled := move.axes_of("/", "+"):
         result.append(local.FillRegion(target, move.target, filled))
     result += reorders(move, back=True)
-    order = local.OrderDims(move.target, result_order(move))
-    return [*result, order, local.JoinDims(move.target, move.right_entries)]
+    shown = move.shown(1)
+    order = local.OrderDims(shown, result_order(move))
+    return [*result, order, local.JoinDims(shown, move.right_entries)]
 
 
 def _changed(source: Cut, target: Cut) -> list[str]:

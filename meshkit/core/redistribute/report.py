@@ -83,7 +83,7 @@ class RedistributionPlan:
         """Return the shapes of the local tensors of rank 0 before and after."""
         move = self.forward.move
         first = {axis: 0 for axis, _ in move.axes}
-        sides = (move.left_entries, move.source), (move.right_entries, move.target)
+        sides = (move.left_entries, move.shown(0)), (move.right_entries, move.shown(1))
         return [local_shape(entries, cut.shape(first)) for entries, cut in sides]
 
     def draw(self, *, width: int = 80, ascii: bool = False) -> str:
@@ -192,7 +192,7 @@ def plan_redistribution(
         views = find_common_axes(layout.sizes, view.sizes)
         parsed = present = views.rewrite(parsed)
         unmarked, common = unmarked_axes(parsed), views.sizes
-        views.check_even(make_move(parsed, common, numbers))
+        views.check_even(make_move(parsed, common, numbers, plans))
     forward = make_move(present, common, numbers, plans)
     backward = make_move(present.mirror, common, numbers, plans)
     gradient = None if unmarked else plan_move(backward)

@@ -40,14 +40,14 @@ class Stages:
 
 def first_steps(move: Move) -> list[Step]:
     """Return the reorders of whole sequences before the other steps."""
-    zigzags = reorders(move, back=False)
-    return [local.SplitDims(move.source), *zigzags] if zigzags else []
+    reordered = reorders(move, back=False)
+    return [local.SplitDims(move.shown(0)), *reordered] if reordered else []
 
 
 def reorders(move: Move, *, back: bool) -> list[Step]:
-    """Return the reorders into the order of zigzag plans, or back into the own order of a dim."""
-    zigzags = [zigzag for zigzag in move.zigzags if zigzag.whole_first != back]
-    return [local.Reorder((), zigzag.dim, zigzag.parts, back) for zigzag in zigzags]
+    """Return the reorders into the order of sequence plans, or back into the own order of a dim."""
+    chosen = (r for r in move.reorderings if r.whole_first != back)
+    return [local.Reorder((), r.dim, r.plan, back) for r in chosen]
 
 
 def result_order(move: Move) -> tuple[int, ...]:

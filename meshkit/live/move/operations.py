@@ -131,14 +131,33 @@ class Keep:
 
 @dataclass(frozen=True)
 class Reorder:
-    """Put whole sequences into zigzag order, or back: half of the chunks in reverse."""
+    """Put whole sequences into the order of a plan, with zeros as padding, or back.
+
+    Attributes:
+        dim: the dim.
+        parts: the parts of a zigzag plan; 1 for a contiguous one, whose tokens stay in order.
+        length: the tokens without padding.
+        padding: the tokens of padding.
+        back: whether the result has the own order of the tokens.
+    """
 
     dim: int
     parts: int
+    length: int
+    padding: int
     back: bool
 
     def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
         """Return the reordered copy."""
+        if self.padding and not self.back:
+            shape = (*x.shape[: self.dim], self.padding, *x.shape[self.dim + 1 :])
+            x = torch.cat([x, x.new_zeros(shape)], self.dim)
+        if self.parts > 1:
+            x = self._reorder_chunks(x)
+        return x.narrow(self.dim, 0, self.length) if self.padding and self.back else x
+
+    def _reorder_chunks(self, x: Tensor) -> Tensor:
+        """Return the tokens in zigzag order, or back: half of the chunks in reverse."""
         first, second = (self.parts, 2) if self.back else (2, self.parts)
         shape = (*x.shape[: self.dim], first, second, -1, *x.shape[self.dim + 1 :])
         chunks = x.reshape(shape)

@@ -13,6 +13,7 @@ from ...core.grid.layout import Layout
 from ...core.redistribute.move import Move, check_axes, unmarked_axes
 from ...core.redistribute.pattern import Pattern, drop_axes
 from ...core.redistribute.views import CommonAxes, find_common_axes
+from ...core.text import format_sizes
 from ..groups.mesh_groups import MeshGroups
 
 Axes = tuple[str, ...]
@@ -117,10 +118,16 @@ class Place:
         group = self._shared_group(axes)
         if group is not None:
             return group
-        if self.common is None:
+        if self.common is None or self.view is None:
             raise missing_group_error(self.mesh.plan, axes, self.mesh.extended_by)
+        for groups, factors in (self.mesh, self.common.left), (self.view, self.common.right):
+            names = tuple(a for a, parts in factors.items() if parts and {*parts} <= {*axes})
+            if {part for name in names for part in factors[name]} == {*axes}:
+                raise missing_group_error(groups.plan, names, groups.extended_by)
+        sizes = {axis.replace(".", "_"): size for axis, size in self.common.sizes.items()}
+        group_name = " ".join(axes).replace(".", "_")
         raise SpecError(
             f"neither the mesh nor its view has the group over {' '.join(axes)}.",
-            f"The common axes are {', '.join(self.common.sizes)}.",
-            fix="build_mesh(groups=...), or an axis of the view, over exactly these ranks.",
+            f"The common axes are {format_sizes(self.common.sizes)}.",
+            fix=f"to=mesh.view({sizes}, groups=[{group_name!r}]), and a right side in its axes.",
         )

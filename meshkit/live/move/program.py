@@ -185,7 +185,8 @@ def _local_operation(op: ops.Op, unknowns: Unknowns) -> object | None:
     if isinstance(op, ops.Keep):
         return operations.Keep(op.is_kept)
     if isinstance(op, ops.Reorder):
-        return operations.Reorder(op.dim, op.parts, op.back)
+        plan, parts = op.plan, op.plan.parts if op.plan.order == "zigzag" else 1
+        return operations.Reorder(op.dim, parts, plan.length, plan.padded - plan.length, op.back)
     return None
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.call import public
 from ...core.data.sequence import SequencePlan
 from ...core.errors import SpecError
-from ...core.redistribute.dim_sizes import expand_to, infer_sizes
+from ...core.redistribute.dim_sizes import expand_to, infer_sizes, sizes_on_left
 from ...core.redistribute.move import check_gradient, make_move
 from ...core.redistribute.pattern import Pattern
 from ...core.redistribute.plan import Plan, plan_move, reduces, uses_regions
@@ -160,9 +160,13 @@ class Redistribution:
 
     def _infer(self, shape: tuple[int, ...]) -> tuple[Pattern, dict[str, int]]:
         """Return the pattern over common axes without ellipsis, and the global sizes."""
-        place, given = self.place, self._options.sizes
-        pattern = place.rewrite(self.pattern)
+        place, pattern = self.place, self.place.rewrite(self.pattern)
+        given = self._given(pattern)
         return infer_sizes(pattern, place.sizes, place.coordinate, shape, given)
+
+    def _given(self, named: Pattern) -> dict[str, int]:
+        """Return the global sizes that the caller gave, as the left side has them."""
+        return sizes_on_left(named, self.place.sizes, self._options.sizes, self._options.plans)
 
     def _plans(self, named: Pattern, sizes: dict[str, int]) -> tuple[Plan, Plan | None]:
         """Return the plans of the forward and, if all axes have marks, of the backward."""
@@ -207,8 +211,9 @@ class Redistribution:
 
         The name is empty if a plan exchanges regions, which depend on the sizes.
         """
-        place, given, name = self.place, self._options.sizes, f"_traced_{num_dims}"
+        place, name = self.place, f"_traced_{num_dims}"
         named = expand_to(place.rewrite(self.pattern), num_dims)
+        given = self._given(named)
         scale = math.prod(place.sizes[axis] for axis in named.types)
         unknown = [dim.name for dim in named.left.dims if dim.name not in given]
         primes = dict(zip(FIRST_PRIMES, unknown, strict=False))
@@ -224,7 +229,7 @@ class Redistribution:
 
     def _unknown_dims(self, named: Pattern) -> Iterator[tuple[str, int, int, int]]:
         """Yield the dims whose size a tensor gives, as :class:`SymbolicPair` holds them."""
-        given = self._options.sizes
+        given = self._given(named)
         for number, entry in enumerate(named.left.entries):
             parts = {d.name: math.prod(self.place.sizes[axis] for axis in d.axes) for d in entry}
             known = math.prod(given[name] // parts[name] for name in parts if name in given)

@@ -404,6 +404,37 @@ def test_a_zigzag_plan_orders_the_tokens_of_a_cut_dim(pattern: str, axes: dict[s
     check_values(move)
 
 
+@pytest.mark.parametrize("order", ["contiguous", "zigzag"])
+@pytest.mark.parametrize(
+    ("pattern", "axes"),
+    [
+        ("b s =cp -> b s/cp", {"cp": 4}),
+        ("b s/cp -> s b *cp", {"cp": 4}),
+        ("(b s/cp/sp) h -> s (b h/cp) *sp", {"cp": 2, "sp": 2}),
+        ("b s h/cp -> (b s/cp) h", {"cp": 4}),
+        ("b s/cp/sp h -> b s/cp h/sp", {"cp": 2, "sp": 2}),
+        ("b s +cp -> b s/cp", {"cp": 4}),
+        ("b s @cp:1 -> b s/cp", {"cp": 4}),
+    ],
+)
+def test_a_sequence_plan_pads_the_tokens_of_a_cut_dim(
+    pattern: str, axes: dict[str, int], order: Any
+) -> None:
+    plan, sizes = SequencePlan(13, 4, order, pad=True), {"b": 2, "s": 13, "h": 4}
+    named = {name: sizes[name] for name in sizes if name in pattern.split("->")[0]}
+    move = make_move(parse_pattern(pattern), axes, named, {"s": plan})
+    whole = global_tensor(move)
+    if not {r.whole_first for r in move.reorderings}:  # both sides have the padding
+        check_values(move)
+        return
+    dims = [dim.name for dim in parse_pattern(pattern).left.dims]
+    whole = np.arange(1, math.prod(named.values()) + 1).reshape([named[dim] for dim in dims])
+    result = run_plan(plan_move(move), deal(move, whole))
+    np.testing.assert_array_equal(join(move, result), whole)
+    for value, expected in zip(result, deal(move, whole, 1), strict=True):
+        assert value.shape == expected.shape
+
+
 def test_the_tokens_of_a_zigzag_part_are_those_of_its_sequence_plan() -> None:
     plan = SequencePlan(16, 4, "zigzag")
     move = make_move(parse_pattern("s =cp -> s/cp"), {"cp": 4}, {"s": 16}, {"s": plan})

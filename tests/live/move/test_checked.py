@@ -137,7 +137,28 @@ def miss_a_group() -> Any:
             error_of(lambda: mesh.redistribute(x, "a +dp +tp -> a =dp =tp")),
             error_of(lambda: scale(x.clone().requires_grad_())),
             torch.equal(scale(x), x),
+            miss_a_group_of_a_view(mesh, x) + miss_a_group_of_no_view(),
         )
+
+
+def miss_a_group_of_no_view() -> list[Any]:
+    """Return the error of a move over parts of two axes, and of the move that it names."""
+    with meshkit.build_mesh(dp=4, tp=2) as mesh, mesh.view(x=2, y=4) as view:
+        x = torch.ones(2, 2)
+        error = error_of(lambda: mesh.redistribute(x, "s/tp h *dp -> s/x h +y", to=view))
+        with mesh.view({"dp_0": 2, "dp_1": 2, "tp": 2}, groups=["dp_0 tp"]) as fixed:
+            mesh.redistribute(x, "s/tp h *dp -> s/dp_0 h +dp_1 +tp", to=fixed)
+        with meshkit.build_mesh({"x": 8}, ranks=range(8)[::-1]) as other:
+            return [error, error_of(lambda: mesh.redistribute(x, "s/dp h -> s/x h", to=other))]
+
+
+def miss_a_group_of_a_view(mesh: meshkit.Mesh, x: torch.Tensor) -> list[Any]:
+    """Return the errors of moves to views over groups that the mesh or the view may have."""
+    with mesh.view(w=8) as flat, flat.view(x=2, y=2, z=2) as view:
+        return [
+            error_of(lambda: mesh.redistribute(x, "a +dp =sp +tp -> a =x =y =z", to=view)),
+            error_of(lambda: flat.redistribute(x, "a +w -> a/y =x =z", to=view)),
+        ]
 
 
 MOVE = "mesh.redistribute(x, "
@@ -215,10 +236,28 @@ def test_errors_word_for_word() -> None:
     assert {name: error[1] for name, error in by_rank[0].items()} == ERRORS
 
 
+ERRORS_OF_VIEWS = [
+    MOVE + "'a +dp =sp +tp -> a =x =y =z', to=to): the mesh has no group over dp tp.\n"
+    "  It has groups over (dp), (sp), (tp), (dp sp); a getter never creates one.\n"
+    "  Fix: build_mesh(dp=2, sp=2, tp=2, groups=['dp tp']).",
+    MOVE + "'a +w -> a/y =x =z', to=to): the mesh has no group over x z.\n"
+    "  It has groups over (x), (y), (z); a getter never creates one.\n"
+    "  Fix: mesh.view(x=2, y=2, z=2, groups=['x z']).",
+    MOVE + "'s/tp h *dp -> s/x h +y', to=to): neither the mesh nor its view has the group over "
+    "dp.0 tp.\n"
+    "  The common axes are dp.0=2 dp.1=2 tp=2.\n"
+    "  Fix: to=mesh.view({'dp_0': 2, 'dp_1': 2, 'tp': 2}, groups=['dp_0 tp']), and a right side in "
+    "its axes.",
+    MOVE + "'s/dp h -> s/x h', to=to): the other mesh has other ranks, or another order of them.\n"
+    "  Fix: to=mesh.view(...), which keeps the ranks and their order.",
+]
+
+
 def test_a_missing_group_is_refused_with_the_call_that_creates_it() -> None:
-    for error, in_the_backward, without_a_gradient in meshkit.spawn(miss_a_group, 8, timeout=100):
+    for error, in_the_backward, plain, of_views in meshkit.spawn(miss_a_group, 8, timeout=100):
         assert "redistribution(x): the mesh has no group over dp tp." in in_the_backward[1]
-        assert without_a_gradient
+        assert plain
+        assert [text for _, text in of_views] == ERRORS_OF_VIEWS
         assert error == (
             "SpecError",
             "mesh.redistribute(x, 'a +dp +tp -> a =dp =tp'): the mesh has no group over dp tp.\n"

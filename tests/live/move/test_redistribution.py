@@ -254,6 +254,16 @@ def check_zigzag(mesh: meshkit.Mesh) -> None:
     cut = mesh.redistribute(tokens, "b s -> b s/dp/tp", s=plan)
     assert torch.equal(cut, tokens[:, torch.from_numpy(plan.positions(mesh.rank))])
     assert torch.equal(mesh.redistribute(cut, "b s/dp/tp -> b s", s=plan), tokens)
+    for order in ("contiguous", "zigzag"):
+        padded = meshkit.SequencePlan(13, 4, order, pad=True)
+        x = torch.arange(1.0, 27.0).reshape(2, 13).requires_grad_()
+        part = mesh.redistribute(x, "b s =dp =tp -> b s/dp/tp", s=padded)
+        positions = torch.from_numpy(padded.positions(mesh.rank))
+        assert torch.equal(part, F.pad(x, (0, 3))[:, positions])
+        back = mesh.redistribute(part, "b s/dp/tp -> b s =dp =tp", s=padded)
+        assert torch.equal(back, x)
+        (back * back).sum().backward()
+        assert torch.equal(x.grad, 2 * x.detach())  # type: ignore[arg-type]
 
 
 def check_absent_axes(mesh: meshkit.Mesh) -> None:

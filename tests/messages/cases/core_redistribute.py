@@ -76,8 +76,8 @@ CASES = unique(
         lambda: plan_redistribution(MESH, "s =dp -> s/dp", s=SequencePlan(16, 2, "zigzag")),
     ),
     (
-        "a sequence plan with padding",
-        lambda: plan_redistribution(MESH, "s =dp -> s/dp", s=SequencePlan(10, 4, pad=True)),
+        "a padded sequence plan with other parts",
+        lambda: plan_redistribution(MESH, "s =tp -> s/tp", s=SequencePlan(10, 4, pad=True)),
     ),
     (
         "a view with other ranks",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ...data.sequence import SequencePlan
 from ..cut import Coordinate, Cut, slices_within
 from ..digits import AxisDigit
 from ..move import Entries, local_shape
@@ -136,14 +137,14 @@ class Keep(Step):
 
 @dataclass(frozen=True)
 class Reorder(Step):
-    """Put whole sequences into zigzag order, or back."""
+    """Put whole sequences into the order of a plan, with its padding, or back."""
 
     name: ClassVar[str] = "reorder"
     axes: tuple[str, ...]
     dim: int
-    parts: int
+    plan: SequencePlan
     back: bool
 
     def op(self, coordinate: Coordinate) -> ops.Op:
         """Return the same operation on every rank."""
-        return ops.Reorder(self.dim, self.parts, self.back)
+        return ops.Reorder(self.dim, self.plan, self.back)

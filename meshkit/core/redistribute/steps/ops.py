@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ...data.sequence import SequencePlan
+
 Index = tuple[slice | int, ...]
 Shape = tuple[int, ...]
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"]
@@ -45,10 +47,13 @@ class Keep:
 
 @dataclass(frozen=True)
 class Reorder:
-    """Put a dim of whole sequences into the order of a zigzag plan, or back into its own order."""
+    """Put a dim of whole sequences into the order of a plan, with its padding, or back.
+
+    Padding is 0.
+    """
 
     dim: int
-    parts: int
+    plan: SequencePlan
     back: bool
 
 
