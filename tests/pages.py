@@ -32,7 +32,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 
@@ -58,6 +58,7 @@ class Block:
     body: str
     start: int  # of the body in the page
     end: int
+    gap: str  # the text between the block before it and this one
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,12 @@ class Output:
 
 def read_blocks(text: str) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
-    return [
-        Block(m[2], m[3] or "", INCLUDE.sub(_included, m[4]), m.start(4), m.end(4))
-        for m in FENCE.finditer(text)
-    ]
+    blocks, last = [], 0
+    for m in FENCE.finditer(text):
+        body, gap = INCLUDE.sub(_included, m[4]), text[last : m.start()]
+        blocks.append(Block(m[2], m[3] or "", body, m.start(4), m.end(4), gap))
+        last = m.end()
+    return blocks
 
 
 def with_next(blocks: list[Block]) -> Iterator[tuple[Block, Block | None]]:
@@ -112,9 +115,14 @@ def run_page(path: Path) -> list[Output]:
     return outputs
 
 
+def _is_output(block: Block | None) -> TypeGuard[Block]:
+    """Return whether a block shows the output of the one directly above it."""
+    return block is not None and block.kind == "text" and not block.gap.strip()
+
+
 def _compare(printed: str, after: Block | None) -> list[Output]:
     """Return the output of a program; without a text block behind it, it prints nothing."""
-    if after is None or after.kind != "text":
+    if not _is_output(after):
         assert printed == "", f"no text block shows this output:\n{printed}"
         return []
     return [Output(after.body, printed, after.start, after.end)]
@@ -205,7 +213,7 @@ def _run_on_ranks(title: str, blocks: list[Block]) -> list[Output]:
     for block, after in with_next(blocks):
         if block.title == title:
             codes.append(block.body)
-            places.append(after if after is not None and after.kind == "text" else None)
+            places.append(after if _is_output(after) else None)
     printed = meshkit.spawn(run_on_rank, RANKS, (title.removeprefix(ON_RANKS), codes), timeout=300)
     return [
         out for text, place in zip(printed[0], places, strict=True) for out in _compare(text, place)

@@ -103,6 +103,15 @@ class MeshkitError(Exception):
         raised_at: file and line of the ``raise`` in meshkit, which the traceback leaves out.
         printed_by: the rank that prints the whole text of the same error; this one then prints a
             line. None prints the whole text here.
+
+    Example:
+        >>> error = MeshkitError("dp is 0.", "Sizes start at 1.", fix="dp=1.")
+        >>> error.headline, error.fix_text
+        ('dp is 0.', 'dp=1.')
+        >>> print(error)
+        dp is 0.
+          Sizes start at 1.
+          Fix: dp=1.
     """
 
     raised_at: tuple[str, int] | None = None
@@ -177,6 +186,14 @@ class SpecError(MeshkitError, ValueError):
         num_ranks: the number of ranks that the sizes need, if the world has another one.
         below: for a sequence that does not divide, the nearest shorter length that does, or None.
         above: the nearest longer one.
+
+    Example:
+        >>> import meshkit
+        >>> try:
+        ...     meshkit.factor_world(6, dp=4, sp=2)
+        ... except meshkit.SpecError as error:
+        ...     error.num_ranks, error.world_size
+        (8, 6)
     """
 
     sizes: Mapping[str, object] | None = None
@@ -193,6 +210,14 @@ class UnknownAxisError(MeshkitError, KeyError):
         axis: the requested name.
         axes: the names that exist.
         suggestion: the closest of them, or None.
+
+    Example:
+        >>> import meshkit
+        >>> try:
+        ...     meshkit.Layout(dp=4, tp=2).groups("pt")
+        ... except meshkit.UnknownAxisError as error:
+        ...     error.axis, error.axes, error.suggestion
+        ('pt', ('dp', 'tp'), 'tp')
     """
 
     axis: str = ""
@@ -207,6 +232,14 @@ class CoordinateError(MeshkitError, IndexError):
         axis: the axis of the index, or None for a rank.
         index: the index or rank given.
         size: the number of valid indices.
+
+    Example:
+        >>> import meshkit
+        >>> try:
+        ...     meshkit.Layout(dp=4, tp=2).coordinate(8)
+        ... except meshkit.CoordinateError as error:
+        ...     error.index, error.size
+        (8, 8)
     """
 
     axis: str | None = None
@@ -222,6 +255,14 @@ class BatchError(MeshkitError, ValueError):
         below: the nearest smaller global batch that works, or None.
         above: the nearest larger one.
         micro_batches: the micro batches that divide ``global_batch`` over this dp.
+
+    Example:
+        >>> import meshkit
+        >>> try:
+        ...     meshkit.BatchPlan.solve(dp=4, global_batch=100, micro_batch=3)
+        ... except meshkit.BatchError as error:
+        ...     error.below, error.above, error.micro_batches
+        (96, 108, (1, 5, 25))
     """
 
     global_batch: int | None = None
@@ -235,6 +276,14 @@ class LaunchError(MeshkitError, RuntimeError):
 
     Attributes:
         variables: the environment variables in question and their values; None if not set.
+
+    Example:
+        >>> import meshkit
+        >>> try:
+        ...     meshkit.detect({"RANK": "3"})
+        ... except meshkit.LaunchError as error:
+        ...     sorted(error.variables)
+        ['WORLD_SIZE']
     """
 
     variables: Mapping[str, str | None] = {}
@@ -245,6 +294,11 @@ class DisagreementError(MeshkitError, RuntimeError):
 
     Attributes:
         requests: rank to its request.
+
+    Example:
+        >>> error = DisagreementError("ranks disagree.", requests={0: "dp=4", 1: "dp=2"})
+        >>> error.requests[1]
+        'dp=2'
     """
 
     begins_with_call = False  # the calls differ, and the text is the same on every rank
@@ -261,6 +315,11 @@ class RankTimeoutError(MeshkitError, TimeoutError):
 
     Attributes:
         missing_ranks: the missing ranks in ascending order; empty if they are not known.
+
+    Example:
+        >>> error = RankTimeoutError("rank 3 did not arrive.", missing_ranks=(3,))
+        >>> isinstance(error, TimeoutError), error.missing_ranks
+        (True, (3,))
     """
 
     missing_ranks: tuple[int, ...] = ()
@@ -272,6 +331,11 @@ class CollectiveError(RankTimeoutError, RuntimeError):
     Attributes:
         missing_ranks: the ranks that did not answer, in ascending order.
         behind: the ranks that have started fewer collectives than their peers.
+
+    Example:
+        >>> error = CollectiveError("all_reduce failed.", behind=(2,))
+        >>> isinstance(error, RankTimeoutError), error.behind
+        (True, (2,))
     """
 
     behind: tuple[int, ...] = ()
@@ -283,6 +347,15 @@ class SpawnError(MeshkitError, RuntimeError):
     Attributes:
         errors: rank to the exception that it raised, or to a description of its end.
         tracebacks: rank to the traceback text of the ranks that raised.
+
+    Example:
+        >>> import operator
+        >>> import meshkit
+        >>> try:
+        ...     meshkit.spawn(operator.truediv, 2, (1, 0))
+        ... except meshkit.SpawnError as error:
+        ...     error.errors[0]
+        ZeroDivisionError('division by zero')
     """
 
     errors: Mapping[int, BaseException] = {}

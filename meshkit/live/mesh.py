@@ -70,12 +70,22 @@ class Mesh:
 
     @property
     def layout(self) -> Layout:
-        """The grid of ranks."""
+        """The grid of ranks.
+
+        Example:
+            >>> mesh.layout
+            Layout(dp=4, sp=2)
+        """
         return self._groups.plan.layout
 
     @property
     def rank(self) -> int:
-        """The global rank of this process."""
+        """The global rank of this process.
+
+        Example:
+            >>> mesh.rank
+            5
+        """
         return self._groups.rank
 
     @property
@@ -86,6 +96,10 @@ class Mesh:
             CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
 
         Cost: O(axes).
+
+        Example:
+            >>> mesh.coordinate
+            {'dp': 2, 'sp': 1}
         """
         return self.layout.coordinate(self.rank)
 
@@ -96,18 +110,29 @@ class Mesh:
         Give it, not the mesh, to datasets, to workers of a DataLoader and to other processes.
 
         Example:
-            ``DataLoader(Tokens(path, mesh.position), multiprocessing_context="spawn")``
+            >>> mesh.position.coordinate  # for a dataset, or a worker of a DataLoader
+            {'dp': 2, 'sp': 1}
         """
         return Position(self.layout, self.rank)
 
     @property
     def inside(self) -> bool:
-        """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group."""
+        """Whether this rank is in the mesh. Local. Other ranks have no coordinate and no group.
+
+        Example:
+            >>> mesh.inside
+            True
+        """
         return self.rank in self.layout
 
     @property
     def device(self) -> torch.device:
-        """The device of this process, on which tensors of its collectives are. Local."""
+        """The device of this process, on which tensors of its collectives are. Local.
+
+        Example:
+            >>> torch.ones(2, device=mesh.device).sum()
+            tensor(2.)
+        """
         return self._device
 
     @public("mesh.size")
@@ -116,6 +141,10 @@ class Mesh:
 
         Raises:
             UnknownAxisError: if the mesh does not have an axis.
+
+        Example:
+            >>> mesh.size("dp"), mesh.size("dp", "sp"), mesh.size()
+            (4, 8, 8)
         """
         return self.layout.size(*axes)
 
@@ -131,6 +160,10 @@ class Mesh:
             CoordinateError: on a rank outside the mesh.
 
         Cost: O(axes).
+
+        Example:
+            >>> mesh.group_rank("dp"), mesh.group_rank("sp", "dp")
+            (2, 6)
         """
         return group_rank(self.layout, self.rank, axes)
 
@@ -144,6 +177,10 @@ class Mesh:
         Raises:
             UnknownAxisError: if the mesh does not have an axis.
             CoordinateError: on a rank outside the mesh.
+
+        Example:
+            >>> mesh.peers("dp")
+            array([1, 3, 5, 7])
         """
         return self.layout.peers(self.rank, *axes)
 
@@ -159,6 +196,10 @@ class Mesh:
         Raises:
             UnknownAxisError: if the mesh does not have the axis.
             CoordinateError: on a rank outside the mesh, or if ``shift`` is no int.
+
+        Example:
+            >>> mesh.neighbor("dp"), mesh.neighbor("dp", -1), mesh.neighbor("dp", 2, wrap=False)
+            (7, 3, None)
         """
         return self.layout.neighbor(self.rank, axis, shift, wrap=wrap)
 
@@ -174,6 +215,10 @@ class Mesh:
         Raises:
             UnknownAxisError: if the mesh does not have the axis.
             CoordinateError: on a rank outside the mesh.
+
+        Example:
+            >>> mesh.ring("dp")
+            array([5, 7, 1, 3])
         """
         return self.layout.ring(self.rank, axis)
 
@@ -190,6 +235,12 @@ class Mesh:
             SpecError: if the group was not requested, with the argument that creates it.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            >>> number = torch.tensor(mesh.rank)
+            >>> dist.all_reduce(number, group=mesh.group("sp"))  # of ranks 4 and 5
+            >>> number
+            tensor(9)
         """
         return self._groups.get(axes)
 
@@ -212,7 +263,11 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``DistributedDataParallel(model, process_group=mesh.gradient_group())``
+            >>> from torch.nn.parallel import DistributedDataParallel
+            >>> model = torch.nn.Linear(2, 2)
+            >>> ddp = DistributedDataParallel(model, process_group=mesh.gradient_group())
+            >>> dist.get_process_group_ranks(mesh.gradient_group())  # dp and sp
+            [0, 1, 2, 3, 4, 5, 6, 7]
         """
         return self._groups.gradient_group(experts=experts)
 
@@ -240,6 +295,12 @@ class Mesh:
             UnknownAxisError: if the mesh does not have an axis.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
+
+        Example:
+            >>> mesh.device_mesh("(dp sp)").mesh_dim_names
+            ('dp_sp',)
+            >>> mesh.device_mesh("sp").mesh
+            tensor([4, 5], dtype=torch.int32)
         """
         from .groups.device_mesh import device_mesh
 
@@ -254,16 +315,27 @@ class Mesh:
         phase when a mesh is built.
 
         Example:
-            ``print(mesh.startup)``
+            >>> print(mesh.startup)
+            store ... s, arrival ... s, default group ... s, agreement ... s, groups ... s, end ... s
         """
         return self._groups.startup
 
     def __getitem__(self, pattern: Names) -> DeviceMesh:
-        """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``."""
+        """Return ``device_mesh(pattern)``, for those who know DeviceMesh: ``mesh["dp"]``.
+
+        Example:
+            >>> mesh["sp"].mesh
+            tensor([4, 5], dtype=torch.int32)
+        """
         return self.device_mesh(pattern)
 
     def __contains__(self, axis: object) -> bool:
-        """Return whether the mesh has an axis: ``"tp" in mesh``. Local."""
+        """Return whether the mesh has an axis: ``"tp" in mesh``. Local.
+
+        Example:
+            >>> "dp" in mesh, "tp" in mesh
+            (True, False)
+        """
         return axis in self.layout.axes
 
     __iter__ = None  # a mesh is no sequence, though mesh["dp"] works
@@ -286,7 +358,8 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``print(mesh.groups_report())``
+            >>> mesh.groups_report().communicators
+            3
         """
         from .groups.report import report_groups
 
@@ -315,6 +388,12 @@ class Mesh:
             LaunchError: if there is no default group.
             DisagreementError: if ranks pass different layouts or axes.
             RankTimeoutError: if ranks did not arrive in time.
+
+        Example:
+            >>> groups = {axis: mesh.group(axis) for axis in ("dp", "sp")}
+            >>> with meshkit.Mesh.from_groups(mesh.layout, groups) as other:
+            ...     other.group("sp") is mesh.group("sp")
+            True
         """
         from .setup.external import propose_from_groups
 
@@ -332,6 +411,13 @@ class Mesh:
         Raises:
             SpecError: if the DeviceMesh has no names, or the members of a group are not in the
                 order of its ranks; and the errors of :meth:`from_groups`.
+
+        Example:
+            >>> from torch.distributed.device_mesh import init_device_mesh
+            >>> grid = init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
+            >>> with meshkit.Mesh.from_device_mesh(grid) as other:
+            ...     other.coordinate
+            {'replicate': 1, 'shard': 1}
         """
         from .setup.external import propose_from_device_mesh
 
@@ -373,7 +459,9 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``hsdp = mesh.view(replicate=2, shard=-1, tp=2)``
+            >>> with mesh.view(replicate=2, shard=-1) as hsdp:
+            ...     hsdp.coordinate, hsdp.peers("shard")
+            ({'replicate': 1, 'shard': 1}, array([4, 5, 6, 7]))
         """
         from .setup.view import propose_view
 
@@ -439,7 +527,12 @@ class Mesh:
         :func:`meshkit.plan_redistribution`. The plan is made once for each shape.
 
         Example:
-            ``q = mesh.redistribute(q, "b s/sp h d -> b s h/sp d")``
+            >>> x = torch.ones(1, 8, 4, 2)  # 8 of 16 tokens, all heads
+            >>> mesh.redistribute(x, "b s/sp h d -> b s h/sp d").shape
+            torch.Size([1, 16, 2, 2])
+            >>> loss = torch.tensor(float(mesh.rank))
+            >>> mesh.redistribute(loss, "+dp +sp -> =dp =sp", op="avg")
+            tensor(3.5000)
         """
         options = pattern, op, grad_dtype, _groups_of(to)
         if torch.compiler.is_compiling():
@@ -476,7 +569,9 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``self.scatter = mesh.redistribution("b s d +tp -> b s/tp d")``
+            >>> gather = mesh.redistribution("b s/sp d -> b s d *sp")
+            >>> gather(torch.ones(1, 8, 2)).shape
+            torch.Size([1, 16, 2])
         """
         key = pattern, op, grad_dtype, _groups_of(to), tuple(sizes.items())
         return self._moves.find(*key)
@@ -508,7 +603,9 @@ class Mesh:
             SpecError: if the tensor requires a gradient; and as :meth:`redistribute`.
 
         Example:
-            ``weight = mesh.begin(shard, "o/dp i -> o i *dp"); ...; weight = weight.wait()``
+            >>> handle = mesh.begin(torch.ones(2, 4), "o/dp i -> o i *dp")
+            >>> handle.wait().shape  # after other work
+            torch.Size([8, 4])
         """
         return self._moves.begin(x, pattern, op, _groups_of(to), tuple(sizes.items()))
 
@@ -533,7 +630,8 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``kv = mesh.shift(kv, "cp")``
+            >>> mesh.shift(torch.tensor([mesh.rank]), "dp")  # from rank 3
+            tensor([3])
         """
         if torch.compiler.is_compiling():
             name = self._prepare_ring(axis)
@@ -565,7 +663,10 @@ class Mesh:
         Cost: two all_to_alls, the first one of the counts, which are read on the host.
 
         Example:
-            ``tokens, counts = mesh.exchange(tokens, "ep", counts)``
+            >>> rows = torch.full((3, 1), mesh.rank)
+            >>> received, counts = mesh.exchange(rows, "sp", [1, 2])
+            >>> received.flatten().tolist(), counts
+            ([4, 4, 5, 5], [2, 2])
         """
         from .move.exchange import exchange_rows
 
@@ -586,7 +687,10 @@ class Mesh:
             SpecError: inside, the same on all ranks of the axis, with the mark to write.
 
         Example:
-            ``with mesh.checked(): loss(model(batch)).backward()``
+            >>> with mesh.checked():
+            ...     y = mesh.redistribute(torch.ones(2), "i +sp -> i =sp")
+            >>> y
+            tensor([2., 2.])
         """
         return self._moves.checked()
 
@@ -645,6 +749,13 @@ class Mesh:
             BatchError: if they do not divide, with the nearest batches that do.
             SpecError: without ``data``, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if ``data`` names an axis that the mesh does not have.
+
+        Example:
+            >>> plan = mesh.batch(global_batch=32, micro_batch=2)
+            >>> print(plan)
+            global_batch 32 = micro_batch 2 x accumulation_steps 4 x dp 4
+            >>> plan.samples(step=0).tolist()
+            [[4, 5], [12, 13], [20, 21], [28, 29]]
         """
         from .data.data_index import plan_rank_batch
 
@@ -680,6 +791,10 @@ class Mesh:
             SpecError: if counts are not whole numbers of 0 or more, or no rank has a token; if the
                 group was not requested; without axes, if an axis longer than 1 has an unknown role.
             UnknownAxisError: if the mesh does not have an axis.
+
+        Example:
+            >>> mesh.token_weights([10, 30])  # the same counts on all 8 ranks
+            tensor([0.2500, 0.7500], dtype=torch.float64)
         """
         from .data.data_index import weigh_tokens
 
@@ -758,7 +873,9 @@ class Mesh:
             CoordinateError: on a rank outside the mesh.
 
         Example:
-            ``DataLoader(data, batch_sampler=mesh.sampler(data, plan, shuffle=True, seed=1))``
+            >>> plan = mesh.batch(global_batch=8, micro_batch=2)
+            >>> list(mesh.sampler(range(16), plan))
+            [[4, 5], [12, 13]]
         """
         from ..core.data.epoch import SampleOrder
         from .data.data_index import sample
@@ -799,7 +916,11 @@ class Mesh:
             CoordinateError: on a rank outside the mesh.
 
         Example:
-            ``for tokens in mesh.loader(data, plan, shuffle=True, num_workers=2): ...``
+            >>> plan = mesh.batch(global_batch=8, micro_batch=2)
+            >>> for tokens in mesh.loader(torch.arange(16), plan):
+            ...     print(tokens)
+            tensor([4, 5])
+            tensor([12, 13])
         """
         from ..core.data.epoch import SampleOrder
         from .data.data_index import sample
@@ -836,7 +957,11 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``mesh.check_batch(next(iter(loader)))``
+            >>> mesh.check_batch({"tokens": torch.tensor(mesh.coordinate["dp"])})
+            >>> mesh.check_batch(torch.tensor(mesh.rank))  # differs along sp too
+            Traceback (most recent call last):
+                ...
+            meshkit.core.errors.BatchError: ...
         """
         from .data.data_index import compare_batches
 
@@ -873,7 +998,10 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``mesh.check_parameters(model)``
+            >>> torch.manual_seed(0).initial_seed()
+            0
+            >>> model = torch.nn.Linear(2, 2)
+            >>> mesh.check_parameters(model)
         """
         from .data.check_parameters import compare_parameters
 
@@ -910,7 +1038,11 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``mesh.sequence(4096, order="zigzag").take(tokens)``
+            >>> shard = mesh.sequence(8, order="zigzag")
+            >>> shard.positions
+            tensor([2, 3, 4, 5])
+            >>> shard.take(torch.arange(100, 108)[None])
+            tensor([[102, 103, 104, 105]])
         """
         from .data.data_index import shard_sequence
 
@@ -939,7 +1071,10 @@ class Mesh:
             CoordinateError: on a rank outside the mesh, if ``vary`` names an axis.
 
         Example:
-            ``torch.manual_seed(mesh.seed(vary=("dp", "tp")))``
+            >>> mesh.seed(7) == meshkit.stream_seed(7)  # on all ranks
+            True
+            >>> mesh.seed(7, vary=("dp",)) == meshkit.stream_seed(7, dp=2)
+            True
         """
         from ..core.data.random_streams import compute_seed, select_coordinate
         from .data.rng import base_seed
@@ -952,7 +1087,10 @@ class Mesh:
         """The random streams of this rank, as :class:`~meshkit.live.data.rng.RandomStreams`.
 
         Example:
-            ``with mesh.rng("dropout", vary=("dp", "tp")): y = layer(x)``
+            >>> with mesh.rng("dropout", vary="dp"):  # equal along sp
+            ...     noise = torch.rand(2)
+            >>> noise.shape
+            torch.Size([2])
         """
         from .data.rng import RandomStreams, base_seed
 
@@ -978,6 +1116,9 @@ class Mesh:
             RankTimeoutError: if ranks did not arrive in time, with their coordinates. The group
                 cannot be used then.
             CollectiveError: if the barrier broke earlier because a rank died.
+
+        Example:
+            >>> mesh.barrier("dp", timeout=30)
         """
         from .guard.mesh_guard import wait_at_barrier
 
@@ -1004,7 +1145,8 @@ class Mesh:
             MeshkitError: after ``close``, or after ``shutdown``.
 
         Example:
-            ``with mesh.guard(timeout=60): train_step()``
+            >>> with mesh.guard(timeout=60):
+            ...     dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
         """
         from .guard.mesh_guard import guard_mesh
 
@@ -1030,6 +1172,10 @@ class Mesh:
             CollectiveError: if a collective failed or did not complete, with the ranks behind.
             MeshkitError: if a group holds other ranks than the layout.
             CoordinateError: on a rank outside the mesh.
+
+        Example:
+            >>> len(mesh.verify().groups)  # over dp and sp, over dp, over sp
+            3
         """
         from .guard.mesh_guard import verify_mesh
 
@@ -1129,6 +1275,9 @@ class Mesh:
             DisagreementError: the same on every rank, with the value of each.
             RankTimeoutError: if ranks did not arrive within the mesh's ``arrival_timeout``.
             CoordinateError: on a rank outside the mesh.
+
+        Example:
+            >>> mesh.agree("learning rate", 3e-4)
         """
         from .setup.agree_on_value import agree_on_value
 
@@ -1147,6 +1296,12 @@ class Mesh:
         Raises:
             RankTimeoutError: on NCCL, if ranks are missing; the groups are then aborted.
             DisagreementError: on NCCL, if a rank makes another call.
+
+        Example:
+            >>> view = mesh.view(all=8)
+            >>> view.close()
+            >>> mesh.peers("sp")  # the mesh stays
+            array([4, 5])
         """
         self._close(failed=False)
 

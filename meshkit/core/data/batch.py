@@ -44,6 +44,11 @@ class BatchPlan:
 
     Raises:
         BatchError: if a size is not an int of 1 or more, or if the sizes contradict each other.
+
+    Example:
+        >>> plan = BatchPlan.solve(dp=4, global_batch=64, micro_batch=4)
+        >>> plan.accumulation_steps, plan.samples(step=0, data_index=1)[0].tolist()
+        (4, [4, 5, 6, 7])
     """
 
     dp: int
@@ -117,7 +122,13 @@ class BatchPlan:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int]) -> BatchPlan:
-        """Return the plan of sizes from :func:`solve_batch`."""
+        """Return the plan of sizes from :func:`solve_batch`.
+
+        Example:
+            >>> sizes = {"dp": 4, "global_batch": 64, "micro_batch": 4, "accumulation_steps": 4}
+            >>> print(BatchPlan.of(sizes))
+            global_batch 64 = micro_batch 4 x accumulation_steps 4 x dp 4
+        """
         plan = cls(**{name: sizes[name] for name in BATCH_FIELDS}, uneven=True)
         object.__setattr__(plan, "asked", sizes.get("asked"))
         return plan

@@ -93,7 +93,14 @@ class BatchSchedule(Generic[Plan]):
 
     @classmethod
     def constant(cls, plan: Plan) -> BatchSchedule[Plan]:
-        """Return the schedule with the plan's own global batch from beginning to end."""
+        """Return the schedule with the plan's own global batch from beginning to end.
+
+        Example:
+            >>> from meshkit import BatchPlan
+            >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=1)
+            >>> print(BatchSchedule.constant(plan).at(1000))
+            global_batch 8 = micro_batch 1 x accumulation_steps 4 x dp 2
+        """
         return cls(plan, ((0, plan.global_batch),))
 
     @classmethod
@@ -178,6 +185,13 @@ class BatchSchedule(Generic[Plan]):
 
         Raises:
             CoordinateError: if ``consumed`` is not an int of 0 or more.
+
+        Example:
+            >>> from meshkit import BatchPlan
+            >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=1)
+            >>> schedule = BatchSchedule.from_text(plan, "0:8 64:16")
+            >>> schedule.at(63).global_batch, schedule.at(64).global_batch
+            (8, 16)
         """
         number = parse_integer(consumed)
         if number is None or number < 0:
@@ -195,6 +209,13 @@ class BatchSchedule(Generic[Plan]):
 
         Raises:
             CoordinateError: as :meth:`at`, at the first step.
+
+        Example:
+            >>> from meshkit import BatchPlan
+            >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=1)
+            >>> schedule = BatchSchedule.from_text(plan, "0:8 16:16")
+            >>> [(consumed, plan.global_batch) for consumed, plan in schedule.steps(until=48)]
+            [(0, 8), (8, 8), (16, 16), (32, 16)]
         """
         while until is None or consumed < until:
             plan = self.at(consumed)
@@ -231,6 +252,12 @@ class BatchSchedule(Generic[Plan]):
 
         Raises:
             BatchError: if ``dp`` is not an int of 1 or more.
+
+        Example:
+            >>> from meshkit import BatchPlan
+            >>> plan = BatchPlan.solve(dp=2, global_batch=8, micro_batch=1)
+            >>> print(BatchSchedule.constant(plan).resize(dp=4).at(0))
+            global_batch 8 = micro_batch 1 x accumulation_steps 2 x dp 4
         """
         return BatchSchedule(self.plan.resize(dp), self.stages, uneven=True)
 

@@ -84,12 +84,22 @@ class SequencePlan:
 
     @property
     def padded(self) -> int:
-        """Tokens of all parts together, with padding."""
+        """Tokens of all parts together, with padding.
+
+        Example:
+            >>> SequencePlan(10, 4, pad=True).padded
+            12
+        """
         return _round_up(self.length, _length_unit(self.parts, self.order))
 
     @property
     def tokens(self) -> int:
-        """Tokens of one part, with padding; equal for all parts."""
+        """Tokens of one part, with padding; equal for all parts.
+
+        Example:
+            >>> SequencePlan(16, 4).tokens
+            4
+        """
         return self.padded // self.parts
 
     @public("plan.ranges")
@@ -122,6 +132,10 @@ class SequencePlan:
 
         Raises:
             CoordinateError: if the plan has no such part.
+
+        Example:
+            >>> SequencePlan(16, 4, "zigzag").positions(0).tolist()
+            [0, 1, 14, 15]
         """
         return self._positions(self._parse_part(part))
 
@@ -152,6 +166,10 @@ class SequencePlan:
 
         Raises:
             CoordinateError: if the plan has no such part.
+
+        Example:
+            >>> [SequencePlan(10, 4, pad=True).num_tokens(part) for part in range(4)]
+            [3, 3, 3, 1]
         """
         ranges = self._ranges(self._parse_part(part))
         return sum(min(run.stop, self.length) - min(run.start, self.length) for run in ranges)

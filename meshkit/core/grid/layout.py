@@ -105,7 +105,12 @@ class Layout:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], rank_positions: RankPositions | None = None) -> Layout:
-        """Return the layout of sizes that are checked already; with no order, rank = position."""
+        """Return the layout of sizes that are checked already; with no order, rank = position.
+
+        Example:
+            >>> Layout.of({"dp": 4, "sp": 2})
+            Layout(dp=4, sp=2)
+        """
         layout, shape = cls.__new__(cls), tuple(sizes.values())
         num_ranks = stride = math.prod(shape)
         axis_strides = []
@@ -135,17 +140,33 @@ class Layout:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes by axis name, the outermost first; a new dict each time."""
+        """The sizes by axis name, the outermost first; a new dict each time.
+
+        Example:
+            >>> Layout(dp=4, sp=2).sizes
+            {'dp': 4, 'sp': 2}
+        """
         return {axis: size for axis, size, _ in self._axis_strides}
 
     @property
     def sizes_text(self) -> str:
-        """The sizes as errors and reports show them: ``"dp=4 sp=2"``."""
+        """The sizes as errors and reports show them: ``"dp=4 sp=2"``.
+
+        Example:
+            >>> Layout(dp=4, sp=2).sizes_text
+            'dp=4 sp=2'
+        """
         return " ".join([f"{axis}={size}" for axis, size, _ in self._axis_strides])
 
     @property
     def grid(self) -> Ints:
-        """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks)."""
+        """The ranks in the shape of the layout: a new read-only int64 array. O(num_ranks).
+
+        Example:
+            >>> Layout(dp=2, sp=2).grid
+            array([[0, 1],
+                   [2, 3]])
+        """
         grid = self.rank_positions.array().reshape(self.shape)
         grid.flags.writeable = False
         return grid
@@ -156,6 +177,11 @@ class Layout:
 
         Raises:
             UnknownAxisError: for an axis that the layout does not have.
+
+        Example:
+            >>> layout = Layout(dp=4, sp=2)
+            >>> layout.size("dp"), layout.size("dp", "sp"), layout.size(), layout.size("tp")
+            (4, 8, 8, 1)
         """
         names, product = self._parse_axes(axes), 1
         for axis, size, _ in self._axis_strides:
@@ -171,6 +197,10 @@ class Layout:
 
         Raises:
             CoordinateError: if the rank is not in the layout.
+
+        Example:
+            >>> Layout(dp=4, sp=2).coordinate(5)
+            {'dp': 2, 'sp': 1}
         """
         position = self._position(rank)
         return Coordinate(
@@ -187,6 +217,10 @@ class Layout:
         Raises:
             CoordinateError: for an index outside its axis, or an axis left out.
             UnknownAxisError: for an axis that the layout does not have.
+
+        Example:
+            >>> Layout(dp=4, sp=2).rank(dp=2, sp=1)
+            5
         """
         check_axes_exist(coordinate, self.axes)
         check_coordinate_complete(coordinate, self.axes)
@@ -209,6 +243,10 @@ class Layout:
 
         Raises:
             CoordinateError: if a rank is not in the layout.
+
+        Example:
+            >>> Layout(dp=4, sp=2).coordinates([0, 5]).tolist()
+            [[0, 0], [2, 1]]
         """
         array = check_integers("ranks", ranks)
         positions = self.rank_positions.find_all(array)
@@ -229,6 +267,10 @@ class Layout:
 
         Raises:
             UnknownAxisError: for an axis that the layout does not have.
+
+        Example:
+            >>> Layout(dp=2, sp=2).groups("dp").tolist()
+            [[0, 2], [1, 3]]
         """
         names = self._parse_axes(axes) or self.axes
         inner = [axis for axis in names if axis in self.axes]
@@ -253,6 +295,10 @@ class Layout:
         Raises:
             CoordinateError: if the rank is not in the layout.
             UnknownAxisError: for an axis that the layout does not have.
+
+        Example:
+            >>> Layout(dp=4, sp=2).peers(5, "dp").tolist()
+            [1, 3, 5, 7]
         """
         steps, position = self._steps(axes), self._position(rank)
         return self.rank_positions.take(group_start(position, steps) + offsets(steps))
@@ -293,6 +339,11 @@ class Layout:
         Raises:
             CoordinateError: if the rank is not in the layout, or ``shift`` is not an int.
             UnknownAxisError: for an axis that the layout does not have.
+
+        Example:
+            >>> layout = Layout(dp=4, sp=2)
+            >>> layout.neighbor(5, "dp"), layout.neighbor(7, "dp"), layout.neighbor(7, "dp", wrap=False)
+            (7, 1, None)
         """
         name = axis if axis in self.axes else parse_axis(axis, self.axes)
         ((size, stride),) = self._steps((name,))
@@ -313,6 +364,10 @@ class Layout:
         Raises:
             CoordinateError: if the rank is not in the layout.
             UnknownAxisError: for an axis that the layout does not have.
+
+        Example:
+            >>> Layout(dp=4, sp=2).ring(5, "dp").tolist()
+            [5, 7, 1, 3]
         """
         ranks = self.peers(rank, axis)
         return np.roll(ranks, -int((ranks == rank).argmax()))
@@ -393,6 +448,13 @@ class Layout:
         """Return the grid as text, with one rank in brackets.
 
         See :mod:`meshkit.core.draw.grid_text`.
+
+        Example:
+            >>> print(Layout(dp=2, sp=2).draw(mark=2))
+            dp=2 sp=2
+                  sp=0  sp=1
+            dp=0     0     1
+            dp=1   [2]     3
         """
         from ..draw.grid_text import draw_positions
 

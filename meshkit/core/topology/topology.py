@@ -186,17 +186,34 @@ class Topology:
 
     @property
     def world_size(self) -> int:
-        """The number of ranks."""
+        """The number of ranks.
+
+        Example:
+            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
+            >>> topology.world_size
+            4
+        """
         return int(self._ends[-1])
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes."""
+        """The number of nodes.
+
+        Example:
+            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
+            >>> topology.num_nodes
+            2
+        """
         return len(self.sizes)
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The names of the levels, the outermost first; ``"node"`` is the last."""
+        """The names of the levels, the outermost first; ``"node"`` is the last.
+
+        Example:
+            >>> Topology.even(8, nodes=4, racks=2).levels
+            ('rack', 'node')
+        """
         return (*(level.name for level in self.outer), NODE)
 
     @public("topology.node_of")
@@ -207,6 +224,11 @@ class Topology:
             CoordinateError: if a rank is not an integer, or not in this topology.
 
         Cost: O(ranks * log(nodes)).
+
+        Example:
+            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
+            >>> topology.node_of([0, 1, 2]).tolist()
+            [0, 1, 0]
         """
         array = check_integers("ranks", ranks)
         outside = (array < 0) | (array >= self.world_size)
@@ -237,6 +259,11 @@ class Topology:
 
         Raises:
             SpecError: if the level is unknown.
+
+        Example:
+            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
+            >>> topology.domain_names("node")
+            ('a', 'b')
         """
         return self.names if level == NODE else self._level(level).names
 
@@ -249,6 +276,11 @@ class Topology:
             CoordinateError: if the node does not exist.
 
         Cost: O(sizes[node]) if nodes hold consecutive ranks, otherwise O(ranks).
+
+        Example:
+            >>> topology = Topology.of_hosts(["a", "b", "a", "b"])
+            >>> topology.ranks_of(1).tolist()
+            [1, 3]
         """
         number = parse_integer(node)
         if number is None or not 0 <= number < self.num_nodes:

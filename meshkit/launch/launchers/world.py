@@ -44,6 +44,12 @@ class World:
         sources: field name to the source of its value: a variable, ``"argument"``, ...
         size_evidence: the source of the world size as errors print it, for example
             ``"WORLD_SIZE = 6 (torchrun)"``.
+
+    Example:
+        >>> from meshkit import detect
+        >>> world = detect({"RANK": "3", "WORLD_SIZE": "8"})
+        >>> world.rank, world.world_size, world.launcher, world.sources["rank"]
+        (3, 8, 'hand-written', 'RANK')
     """
 
     rank: int
