@@ -4,10 +4,25 @@ The functions read and set the timeout of a group, read its store and its number
 advance torch's group counter, slice a DeviceMesh, clear DTensor's cache, and hide the other workers
 of a DataLoader from a dataset. If newer versions of torch have a public name, that name is used
 first.
+
+Every difference between versions is a feature that a line here, or one file elsewhere, looks for:
+
+=================================  =====  ===================================================
+feature                            since  test
+=================================  =====  ===================================================
+``ProcessGroup.set_timeout``       2.13   tests/live/groups/test_create.py
+``new_group(sort_ranks=)``         2.13   tests/live/groups/test_create.py
+``ProcessGroup.get_group_store``   2.13   tests/launch/test_torch_internals.py
+``DeviceMesh._concatenate``        2.13   tests/live/groups/test_device_mesh.py
+``dist.*_single`` collectives      2.13   tests/live/move, tests/bench/test_collectives.py
+``TCPStore.list_keys``             2.10   tests/launch/agreement/test_consensus.py
+private counter of groups          none   tests/live/groups/test_create.py, without it
+=================================  =====  ===================================================
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +45,9 @@ _END = object()  # the end of a dataset
 
 # Before torch 2.13, a gloo group has one timeout for connecting and for its collectives.
 CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
+
+# Before torch 2.13, new_group sorts the ranks of a group.
+KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters
 
 # gloo connects to each peer up to five times, each under the timeout of the group.
 CONNECT_ATTEMPTS = 5

@@ -19,9 +19,9 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
+from ...launch.connections import close_connections
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
 from ...launch.torch_internals import collective_count, gloo_address
-from .connections import close_connections
 from .destroy import abort_groups
 
 LEAVE_GRACE = 0.3  # seconds in which a rank that handles its error goes on

@@ -6,7 +6,6 @@ and the default group, are used again.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +24,7 @@ from ...core.topology.topology import Topology
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, format_timeout, parse_timeout
 from ...launch.torch_internals import (
+    KEEPS_ORDER,
     advance_group_counter,
     bound_device,
     can_split,
@@ -35,8 +35,6 @@ from ...launch.torch_internals import (
 )
 from .destroy import destroy_groups
 from .mesh_groups import GroupKey, GroupRegistry, Groups
-
-KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters  # torch 2.13
 
 
 @dataclass(frozen=True)
@@ -338,8 +336,9 @@ class _Creator:
         missing = max(0, count - dist.get_pg_count())
         if self.is_bound or dist.get_world_size() == 1 or advance_group_counter(missing):
             return
-        for _ in range(missing):
-            dist.new_group([0 if self.rank else 1])  # a group of another rank
+        for _ in range(2 * missing):  # torch may not count the group whose creation has failed
+            if dist.get_pg_count() < count:
+                dist.new_group([0 if self.rank else 1])  # a group of another rank
 
     def _split(
         self, request: _GroupRequest, created: list[dist.ProcessGroup]

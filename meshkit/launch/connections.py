@@ -1,4 +1,4 @@
-"""Close the connections of a gloo group, so that the other ranks stop waiting for this one.
+"""Close the connections of gloo groups, in a rank that gives up and in a forked process.
 
 gloo closes them with the last reference to a group, and ``abort`` does nothing. References often
 stay: in variables of the user, and in the frames of an error. Each gloo group has an epoll set of
@@ -27,15 +27,52 @@ def close_connections(addresses: Sequence[bytes]) -> int:
     Cost: two reads of /proc for each descriptor of this process.
     """
     num_groups = 0
-    for members in _epoll_sets():
+    for sockets in _gloo_sockets():
+        if any(_listens_at(member, addresses) for member in sockets):
+            num_groups += 1
+            for member in sockets:
+                _shut(member)
+    return num_groups
+
+
+def drop_connections(port: int | None) -> None:
+    """Drop what a forked process has inherited of gloo's connections and of those at a port. Local.
+
+    A connection ends when the last process that has it ends. If a rank is killed, the other ranks
+    would wait for its forked child. Each descriptor then refers to /dev/null, as gloo and the store
+    may still close its number.
+
+    Cost: three reads of /proc for each descriptor.
+    """
+    dropped = [member for sockets in _gloo_sockets() for member in sockets]
+    with suppress(OSError):
+        names = map(int, os.listdir(FOLDER))
+        dropped += [n for n in names if _target(n).startswith("socket:") and _has_port(n, port)]
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in dropped:
+        with suppress(OSError):
+            os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+def _has_port(descriptor: int, port: int | None) -> bool:
+    """Return whether one end of a socket has the port."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            ends = [connection.getsockname()[1]]
+            with suppress(OSError):
+                ends.append(connection.getpeername()[1])
+            return port in ends
+    return False
+
+
+def _gloo_sockets() -> Iterator[list[int]]:
+    """Yield the sockets of each gloo group: an epoll set of sockets and one pipe."""
+    for members in [*_epoll_sets()]:
         sockets = [member for member in members if _target(member).startswith("socket:")]
         has_pipe = any(_target(member).startswith("pipe:") for member in members)
-        others = len(members) - len(sockets) - has_pipe
-        if has_pipe and not others and any(_listens_at(s, addresses) for s in sockets):
-            num_groups += 1
-            for descriptor in sockets:
-                _shut(descriptor)
-    return num_groups
+        if has_pipe and len(members) == len(sockets) + 1:
+            yield sockets
 
 
 def _epoll_sets() -> Iterator[list[int]]:
