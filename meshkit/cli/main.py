@@ -18,7 +18,18 @@ from .options.command_line import OPTIONS, CommandLine, command_line
 from .terminal import get_line_characters, open_stream, write_stream
 
 # One file each. It is imported when its command is typed, and for the help of all commands.
-COMMANDS = ("plan", "explain", "diff", "search", "move", "check", "bench", "doctor", "hello")
+COMMANDS = (
+    "plan",
+    "explain",
+    "diff",
+    "search",
+    "move",
+    "check",
+    "bench",
+    "doctor",
+    "hello",
+    "store",
+)
 
 FAILED, INVALID, INTERRUPTED = 1, 2, 130
 INVALID_REQUESTS = SpecError, UnknownAxisError, CoordinateError, BatchError

@@ -94,8 +94,9 @@ def recover_mesh(
         if 0 in error.missing_ranks and _is_store_lost(error, proposal.job):
             error.evidence += (
                 "Rank 0 hosted the store, without which the other ranks cannot find each other.",
-                "A store that outlives the ranks is a file "
-                '(init_method="file:///shared/store"), or that of torchrun\'s agent.',
+                "Three stores outlive the ranks: python -m meshkit store --port 29400 "
+                '(init_method="store://<host>:29400/<name>"), a file (init_method='
+                '"file:///shared/store"), and that of torchrun\'s agent.',
             )
         raise
 
