@@ -27,15 +27,14 @@ ROOT = Path(__file__).parents[3]
 def address() -> Iterator[str]:
     """Host a store in a process of its own, which ends at SIGTERM with exit code 0."""
     command = [sys.executable, "-m", "meshkit", "store", "--port", "0", "--json"]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        yield json.loads(server.stdout.readline())["address"]
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=30) == 0
-    finally:
-        server.kill()
-        server.wait()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["address"]
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(timeout=30) == 0
+        finally:
+            server.kill()
 
 
 def lose_rank_0(strike: Strike, method: str) -> Any:
