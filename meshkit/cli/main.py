@@ -33,7 +33,7 @@ from .terminal import get_line_characters, get_width, open_stream, paint, write_
 
 # One file each. It is imported when its command is typed, and for the list of all commands.
 COMMANDS = (
-    *("plan", "explain", "diff", "search", "move", "check", "bench", "doctor", "hello"),
+    *("plan", "explain", "diff", "search", "move", "check", "bench", "doctor", "hello", "store"),
     "completion",
 )
 

@@ -15,7 +15,7 @@ from typing import cast
 
 import torch.distributed as dist
 
-from .agreement.consensus import MIN_TIMEOUT, commit
+from .agreement.consensus import commit
 from .agreement.proposal import Participants, Proposal
 from .current_job import Job, Origin, set_current_job
 from .default_group import create_default_group
@@ -28,18 +28,12 @@ from .torch_internals import clear_dtensor_cache, connects_at_creation
 
 RECOVERIES = "recoveries"  # the number of recoveries so far, in the counter of a job
 FAILURE = "a rank could not create the default process group of the ranks that live."
-TIME_PER_RANK = 0.1  # seconds; 64 ranks on two cores connect within 16 s
 SOURCE = "mesh.recover()"
 
 
 def origin_of(job: Job) -> Origin:
     """Return the start of a job: its own, if it has not been recovered."""
     return job.origin or Origin(cast(dist.Store, job.store), range(job.world.world_size))
-
-
-def creation_time(num_ranks: int) -> timedelta:
-    """Return how long the ranks that live may take to create their groups."""
-    return MIN_TIMEOUT + timedelta(seconds=TIME_PER_RANK * num_ranks)
 
 
 def leave_default_group() -> None:
@@ -49,7 +43,7 @@ def leave_default_group() -> None:
         clear_dtensor_cache()
 
 
-def rejoin(job: Job, number: int, old_ranks: Sequence[int]) -> Job:
+def rejoin(job: Job, number: int, old_ranks: Sequence[int], limit: timedelta) -> Job:
     """Create the default group of the ranks that live, and make it the current job. Collective.
 
     On failure no default group is left.
@@ -58,6 +52,7 @@ def rejoin(job: Job, number: int, old_ranks: Sequence[int]) -> Job:
         job: the job that has lost ranks; its default group is destroyed.
         number: the number of this recovery, the same on all ranks.
         old_ranks: the rank in that job of each new rank.
+        limit: how long the ranks may take to create the group.
     """
     origin = origin_of(job)
     base = dist.PrefixStore(keys.RECOVERED.format(number), origin.store)
@@ -69,7 +64,7 @@ def rejoin(job: Job, number: int, old_ranks: Sequence[int]) -> Job:
     connections = commit(
         Proposal("mesh.recover", {}, FAILURE, stage="the end of "),
         participants,
-        creation_time(len(old_ranks)),
+        limit,
         lambda connect: create_default_group(world, group_store, job.default_timeout, connect),
         lambda _: leave_default_group(),
         connects=connects_at_creation(str(world.backend)),

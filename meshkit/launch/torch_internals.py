@@ -174,12 +174,6 @@ def gloo_address(group: dist.ProcessGroup) -> bytes | None:
     return None
 
 
-def existing_groups() -> list[dist.ProcessGroup]:
-    """Return all process groups of this process, the default group first. Local."""
-    state = getattr(dist.distributed_c10d, "_world", None)
-    return [*getattr(state, "pg_map", {})]
-
-
 def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
     """Return the device to which a group is bound; None for an unbound group. Local."""
     device = getattr(dist.group.WORLD if group is None else group, "bound_device_id", None)
@@ -205,6 +199,12 @@ def can_split(backend: str | None) -> bool:
     group.
     """
     return takes_part_in_split(backend) and dist.get_backend(dist.group.WORLD) == "nccl"
+
+
+def existing_groups() -> list[dist.ProcessGroup]:
+    """Return all process groups of this process, the default group first. Local."""
+    state = getattr(dist.distributed_c10d, "_world", None)
+    return [*getattr(state, "pg_map", {})]
 
 
 def advance_group_counter(groups: int) -> bool:

@@ -126,7 +126,8 @@ def add_samples(mesh: meshkit.Mesh, state: dict[str, Any]) -> None:
 
 def run_job(strike: Strike, case: Case, method: str | None) -> Any:
     """Run the small job on one rank; return what it has seen."""
-    meshkit.init(arrival_timeout=60, **({"init_method": method} if method else {}))
+    wait = 10 if case.point == "create" else 60  # also how long groups may take to connect
+    meshkit.init(arrival_timeout=wait, **({"init_method": method} if method else {}))
     ranks = None if case.mesh_ranks is None else range(case.mesh_ranks)
     mesh, patch = meshkit.build_mesh(dp=-1, **case.sizes, ranks=ranks), pytest.MonkeyPatch()
     first = mesh.rank

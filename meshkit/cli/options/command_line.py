@@ -21,7 +21,20 @@ OPTIONS = (  # in the order in which they are quoted
     *BATCH_NAMES,
     "data_axes",
     *("groups", "seq", "seed", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
-    *("bytes", "iters", "warm_up", "alone", "device", "timeout", "n", "plot", "svg", "to", "json"),
+    *(
+        "bytes",
+        "iters",
+        "warm_up",
+        "alone",
+        "device",
+        "timeout",
+        "n",
+        "plot",
+        "svg",
+        "to",
+        "port",
+        "json",
+    ),
 )
 FLAGS = {"bytes": "--sizes", "n": "-n", "data_axes": "--data"}  # if they are not the name
 

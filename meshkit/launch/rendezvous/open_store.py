@@ -17,12 +17,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import urlparse
 
 import torch.distributed as dist
 
 from ...core.errors import LaunchError, RankTimeoutError
 from ..launchers.world import World
-from ..store.client import address, hosted_by_agent
+from ..store.client import address, hosted_by_agent, is_served
 from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from ..store.file_store import reserve_room
 from ..store.keys import ATTEMPT
@@ -49,7 +50,10 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
     host, port = address(world)
     if host is None or port is None:
         raise unknown_address_error(world)
-    return store_of_attempt(world, _open_tcp(world, host, port, deadline))
+    store = _open_tcp(world, host, port, deadline)
+    if is_served(world):  # jobs share such a store
+        store = dist.PrefixStore(urlparse(str(world.init_method)).path, store)
+    return store_of_attempt(world, store)
 
 
 def _path_of(url: str) -> str:
@@ -118,7 +122,7 @@ def _end_of_part(file: BinaryIO, begin: int, size: int) -> int:
 
 def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.Store:
     """Return a TCP store. Rank 0 hosts it, unless the torchrun agent does."""
-    is_host = world.rank == 0 and not hosted_by_agent(world)
+    is_host = world.rank == 0 and not hosted_by_agent(world) and not is_served(world)
     if not is_host:
         _wait_for_listener(world, host, port, deadline)
     # The host of the store reaches itself by any name, so a wrong MASTER_ADDR does not block it
@@ -195,6 +199,12 @@ def _no_store_error(world: World, host: str, port: int, deadline: Deadline) -> R
 
 def _no_answer_error(world: World, endpoint: str, deadline: Deadline) -> RankTimeoutError:
     by_agent = hosted_by_agent(world)
+    if is_served(world):
+        port = endpoint.rpartition(":")[2]
+        return RankTimeoutError(
+            f"no store answers rank {world.rank} at {endpoint} within {deadline}.",
+            fix=f"python -m meshkit store --port {port}, on that host, before the ranks start.",
+        )
     return RankTimeoutError(
         f"no store answers rank {world.rank} at {endpoint} within {deadline}.",
         f"{'The torchrun agent of the first node' if by_agent else 'Rank 0'} hosts it.",

@@ -10,6 +10,8 @@ from ..launchers.table import BY_TORCHRUN
 from ..launchers.world import World
 from .file_store import file_error
 
+SERVED = "store"  # the scheme of a store of its own: python -m meshkit store
+
 
 def address(world: World) -> tuple[str | None, int | None]:
     """Return host and port of the TCP store; None for the unknown."""
@@ -17,14 +19,20 @@ def address(world: World) -> tuple[str | None, int | None]:
         return world.master_addr, world.master_port
     try:
         url = urlparse(str(world.init_method))
-        return (url.hostname, url.port) if url.scheme == "tcp" else (None, None)
+        return (url.hostname, url.port) if url.scheme in ("tcp", SERVED) else (None, None)
     except ValueError:  # an invalid port, half an IPv6 address
         return None, None
 
 
 def hosted_by_rank_0(world: World) -> bool:
     """Return whether the store ends with rank 0; also True if that is unknown."""
-    return not str(world.init_method).startswith("file://") and not hosted_by_agent(world)
+    is_file = str(world.init_method).startswith("file://")
+    return not is_file and not is_served(world) and not hosted_by_agent(world)
+
+
+def is_served(world: World) -> bool:
+    """Return whether a process of its own hosts the store: ``python -m meshkit store``."""
+    return str(world.init_method).startswith(f"{SERVED}://")
 
 
 def hosted_by_agent(world: World) -> bool:
@@ -41,10 +49,13 @@ def store_lost_error(world: World, *, silent: bool = False) -> RankTimeoutError:
             return RankTimeoutError(error.summary, *error.evidence, fix=error.fix_text)
         evidence, fix = f"It is {url}, which does not answer.", "look at that file system first."
     else:
-        place = url if url.startswith("tcp://") else f"{world.master_addr}:{world.master_port}"
+        has_url = url.startswith("tcp://") or is_served(world)
+        place = url if has_url else f"{world.master_addr}:{world.master_port}"
         reason = "is stopped, or the network to it is cut" if silent else "has ended"
         evidence = f"It was at {place}; the process that hosts it {reason}."
         fix = "look at the log of rank 0 first, or of the torchrun agent."
+        if is_served(world):
+            fix = "look at the output of `python -m meshkit store` there."
     missing = (0,) if hosted_by_rank_0(world) and world.rank else ()
     return RankTimeoutError(
         f"rank {world.rank} lost the store of the job.", evidence, fix=fix, missing_ranks=missing

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import cast
 
 import torch.distributed as dist
@@ -30,7 +31,6 @@ from ...launch.agreement.members import Members, MembershipRound, held_steps, ow
 from ...launch.current_job import Job
 from ...launch.rejoin import (
     RECOVERIES,
-    creation_time,
     leave_default_group,
     origin_of,
     rejoin,
@@ -94,8 +94,9 @@ def recover_mesh(
         if 0 in error.missing_ranks and _is_store_lost(error, proposal.job):
             error.evidence += (
                 "Rank 0 hosted the store, without which the other ranks cannot find each other.",
-                "A store that outlives the ranks is a file "
-                '(init_method="file:///shared/store"), or that of torchrun\'s agent.',
+                "Three stores outlive the ranks: python -m meshkit store --port 29400 "
+                '(init_method="store://<host>:29400/<name>"), a file (init_method='
+                '"file:///shared/store"), and that of torchrun\'s agent.',
             )
         raise
 
@@ -136,6 +137,11 @@ class _Rounds:
     def _job(self) -> Job:
         return self.proposal.job
 
+    @property
+    def _wait(self) -> timedelta:
+        """How long ranks wait for each other."""
+        return self.request.arrival_timeout or self._job.arrival_timeout
+
     def run(self, failure: Failure) -> Recovered:
         """Run rounds until one of them has created the groups on all ranks that live."""
         candidates: Sequence[int] = range(self._job.world.world_size)
@@ -165,7 +171,7 @@ class _Rounds:
     ) -> tuple[int, Members]:
         """Return the number of this round, and the ranks that live."""
         job, counter = self._job, cast("dict[str, int]", self._job.counter)
-        wait = self.request.arrival_timeout or job.arrival_timeout
+        wait = self._wait
         inside = job.world.rank in self.mesh.plan.layout
         request = own_request(
             f"{self.mesh.plan.layout.sizes_text}, number {self.mesh.round_id}, "
@@ -216,10 +222,10 @@ class _Rounds:
         self.mesh.release()
         self.mesh.is_replaced = True
         leave_default_group()
-        job = rejoin(self._job, number, regrouped.old_ranks)
+        limit = self._wait
+        job = rejoin(self._job, number, regrouped.old_ranks, limit)
         proposal = propose_again(self.proposal, job, regrouped.after)
-        limited = replace(job, arrival_timeout=creation_time(job.world.world_size))
-        groups = open_groups(replace(proposal, job=limited))
+        groups = open_groups(replace(proposal, job=replace(job, arrival_timeout=limit)))
         return proposal, groups
 
 

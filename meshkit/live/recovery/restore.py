@@ -7,10 +7,10 @@ that may shrink has no second holder, so the recovery names the checkpoint that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from ...core.recovery.held_state import Sources
 from ...core.recovery.regroup import Regrouping
 from ...core.text import article, count_noun, format_ranks, format_sizes
 from ...launch.current_job import require_job
-from ...launch.torch_internals import has_connect_timeout, set_timeout, timeout_of
+from ...launch.torch_internals import default_timeout, timeout_of
 from ..groups.mesh_groups import MeshGroups
 from .state_codec import decode, dtensors_in, encode, templates_of
 from .transfer import Handle, begin_send, receive, wait_for
@@ -61,17 +61,17 @@ def restore_state(
     rank, sources = recovery.mesh.rank, recovery.sources.by_rank
     targets = [target for target, source in sources.items() if source == rank]
     states = [_state_of(thing) for thing in objects]
-    with _in_time(recovery):
-        sends = _begin_sends([_state_of(thing) for thing in held or objects], targets)
-        state: list[Any] | None = None
-        if rank in sources and recovery.lacks_state:
-            tree, tensors = receive(sources[rank], _transfer_device())
-            state = decode(tree, tensors, templates_of(states))
-        elif held is not None and rank in recovery.mesh.plan.layout:
-            own: list[Tensor] = []
-            tree = encode([_state_of(thing) for thing in held], own)
-            state = decode(tree, own, templates_of(states))
-        wait_for(sends)
+    limit = _time_of(recovery.mesh)
+    sends = _begin_sends([_state_of(thing) for thing in held or objects], targets)
+    state: list[Any] | None = None
+    if rank in sources and recovery.lacks_state:
+        tree, tensors = receive(sources[rank], _transfer_device(), limit)
+        state = decode(tree, tensors, templates_of(states))
+    elif held is not None and rank in recovery.mesh.plan.layout:
+        own: list[Tensor] = []
+        tree = encode([_state_of(thing) for thing in held], own)
+        state = decode(tree, own, templates_of(states))
+    wait_for(sends, limit)
     for thing, value in zip(objects, state or (), strict=False):
         _load(thing, value)
 
@@ -91,20 +91,11 @@ def _transfer_device() -> torch.device:
     return torch.device("cpu") if "gloo" in str(dist.get_backend()) else device
 
 
-@contextmanager
-def _in_time(recovery: Restoration) -> Iterator[None]:
-    """Give the default group the timeout that the mesh has here, for example inside a guard."""
-    world, groups = cast(dist.ProcessGroup, dist.group.WORLD), recovery.mesh.groups.by_key
-    limits = [limit for group in groups.values() if (limit := timeout_of(group)) is not None]
-    before = timeout_of(world)
-    if not limits or not has_connect_timeout(str(dist.get_backend())):
-        yield
-        return
-    set_timeout(world, min(limits))
-    try:
-        yield
-    finally:
-        set_timeout(world, before)
+def _time_of(mesh: MeshGroups) -> timedelta:
+    """Return how long a message may take: the least timeout of the mesh, also inside a guard."""
+    limits = [limit for group in mesh.groups.by_key.values() if (limit := timeout_of(group))]
+    job = require_job()
+    return min(limits, default=job.default_timeout or default_timeout(str(job.world.backend)))
 
 
 def check_not_lost(recovery: Restoration, objects: Sequence[object]) -> None:
@@ -155,7 +146,7 @@ def _check_arguments(objects: Sequence[object], held: Sequence[object] | None) -
                 fix="pass modules, optimizers, or dicts of tensors and numbers.",
             )
     if held is not None and len(held) != len(objects):
-        line = f"held has {len(held)}, and there are {count_noun(len(objects), 'object')}."
+        line = f"held has {count_noun(len(held), 'object')}, not {len(objects)}."
         raise SpecError(line, fix="one object in held for each, in the same order.")
 
 

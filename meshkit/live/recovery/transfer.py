@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -33,37 +34,43 @@ def begin_send(
     return [
         (dist.isend(part, rank), part)
         for message in messages
-        for part in torch.split(message.to(device), CHUNK)
+        for part in (torch.split(message.to(device), CHUNK) if message.numel() else ())
     ]
 
 
-def wait_for(sends: Sequence[Handle]) -> None:
-    """Wait until all sends have ended."""
+def wait_for(sends: Sequence[Handle], limit: timedelta) -> None:
+    """Wait until all sends have ended.
+
+    gloo takes the time in which a group may connect for the time of a send, unless one is given.
+    """
     for work, _ in sends:
         if work is not None:
-            work.wait()
+            work.wait(limit)
 
 
-def receive(rank: int, device: torch.device) -> tuple[Tree, list[Tensor]]:
+def receive(rank: int, device: torch.device, limit: timedelta) -> tuple[Tree, list[Tensor]]:
     """Receive a state from a rank: its JSON and its tensors."""
     length = torch.zeros(1, dtype=torch.int64, device=device)
-    dist.recv(length, rank)
-    text = _receive_bytes(int(length), rank, device)
+    _receive(length, rank, limit)
+    text = torch.empty(int(length), dtype=torch.uint8, device=device)
+    _receive(text, rank, limit)
     record: dict[str, Any] = json.loads(text.cpu().numpy().tobytes())
     tensors = []
     for name, shape, kind in record["tensors"]:
         tensor = torch.empty(shape, dtype=DTYPES[name])
-        data = _receive_bytes(tensor.numel() * tensor.element_size(), rank, device)
+        data = torch.empty(_bytes_of(tensor).numel(), dtype=torch.uint8, device=device)
+        _receive(data, rank, limit)
         _bytes_of(tensor).copy_(data)
         tensors.append(tensor.to("cpu" if kind == "cpu" else device))
     return record["tree"], tensors
 
 
-def _receive_bytes(number: int, rank: int, device: torch.device) -> Tensor:
-    data = torch.empty(number, dtype=torch.uint8, device=device)
-    for part in torch.split(data, CHUNK) if number else ():
-        dist.recv(part, rank)
-    return data
+def _receive(data: Tensor, rank: int, limit: timedelta) -> None:
+    """Receive a message, in the parts in which it is sent."""
+    for part in torch.split(data, CHUNK) if data.numel() else ():
+        work = dist.irecv(part, rank)
+        if work is not None:
+            work.wait(limit)
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:

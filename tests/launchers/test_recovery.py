@@ -1,0 +1,76 @@
+"""Launchers that let the other ranks go on when one dies, with the options of docs/recover.md."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.launchers.checks import clean_environ, require_programs
+from tests.launchers.slurm import Slurm, cluster
+
+RANKS = 4
+JOB = str(Path(__file__).with_name("recovering.py"))
+MPICH = ["mpiexec.mpich", "-disable-auto-cleanup", "-n", str(RANKS)]
+OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+OPEN_MPI += ["--enable-recovery", "-np", str(RANKS)]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with cluster(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+def survivors(
+    argv: Sequence[str], folder: Path, odd: int, environ: Mapping[str, str]
+) -> dict[int, object]:
+    """Run the job under a launcher, and return the records of the ranks that live."""
+    command = [*argv, sys.executable, JOB, str(folder), str(odd)]
+    subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150, check=False)
+    return {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
+def check(records: dict[int, object], launcher: str, odd: int) -> None:
+    expected = {"launcher": launcher, "lost": [odd], "total": RANKS - 1.0}
+    assert records == {rank: expected for rank in range(RANKS) if rank != odd}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "command", "package"),
+    [("hydra", MPICH, "mpich"), ("openmpi", OPEN_MPI, "openmpi-bin")],
+)
+@pytest.mark.parametrize("odd", [0, 2])
+def test_mpirun(launcher: str, command: list[str], package: str, odd: int, tmp_path: Path) -> None:
+    require_programs(package, command[0])
+    check(survivors(command, tmp_path, odd, clean_environ()), launcher, odd)
+
+
+@pytest.mark.slow
+def test_srun(slurm: Slurm, tmp_path: Path) -> None:
+    srun = slurm.command("srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=0")
+    check(survivors(srun, tmp_path, 3, clean_environ()), "slurm", 3)
+
+
+@pytest.mark.slow
+def test_processes_of_ones_own(tmp_path: Path) -> None:
+    environ = clean_environ(WORLD_SIZE=str(RANKS), MESHKIT_SPAWN=f"file://{tmp_path}/store")
+    command = [sys.executable, JOB, str(tmp_path), "1"]
+    ranks = [
+        subprocess.Popen(
+            command,
+            env={**environ, "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(RANKS)
+    ]
+    for rank in ranks:
+        rank.wait(timeout=150)
+    records = {int(path.stem): json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert sorted(records) == [0, 2, 3]
+    assert {record["total"] for record in records.values()} == {RANKS - 1.0}
