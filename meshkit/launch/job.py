@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
 from ..core.call import caller_level, drop_none, public
-from ..core.errors import LaunchError, format_error
+from ..core.errors import LaunchError, SpecError, format_error
 from ..core.version import VERSION
 from .agreement.claims import Claim, Claimant
 from .agreement.consensus import commit
@@ -25,7 +25,6 @@ from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
 from .error_file import ERROR_FILE, report_uncaught_error
-from .init_options import explain_init
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -52,7 +51,14 @@ REPORT_TIME = 5.0  # seconds to reach the store with a report for the other rank
 FAILURE = "a rank could not create the default process group; no rank has one."
 
 
-@public("init", explain=explain_init)
+def _explain_options(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:
+    """Return the error for arguments that do not fit ``init``."""
+    from .init_options import explain_init
+
+    return explain_init(args, kwargs)
+
+
+@public("init", explain=_explain_options)
 def init(
     *,
     backend: str | None = None,
