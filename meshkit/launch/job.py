@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.data import get_worker_info
 
 from ..core.call import caller_level, drop_none, public
-from ..core.errors import LaunchError, RankTimeoutError, format_error
+from ..core.errors import LaunchError, RankTimeoutError, SpecError, format_error
 from ..core.version import VERSION
 from .agreement.claims import Claim, Claimant
 from .agreement.consensus import commit
@@ -27,7 +27,6 @@ from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
 from .error_file import ERROR_FILE, report_uncaught_error
-from .init_options import explain_init
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -75,7 +74,14 @@ def _leave_connections() -> None:
 os.register_at_fork(after_in_child=_leave_connections)
 
 
-@public("init", explain=explain_init)
+def _explain_options(args: Sequence[object], kwargs: Mapping[str, object]) -> SpecError | None:
+    """Return the error for arguments that do not fit ``init``."""
+    from .init_options import explain_init
+
+    return explain_init(args, kwargs)
+
+
+@public("init", explain=_explain_options)
 def init(
     *,
     backend: str | None = None,

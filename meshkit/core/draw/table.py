@@ -34,11 +34,11 @@ def format_table(
     return "\n".join(line.rstrip() for line in lines)
 
 
-def format_rows(rows: Sequence[Sequence[str]], *, width: int = 80) -> list[str]:
-    """Return the lines of a table of text without a header, at most ``width`` wide."""
+def format_rows(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
+    """Return the lines of a table of text without a header, at most ``width`` wide if given."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     texts = [False] * len(widths)
-    widths = _fit(widths, texts, max(width, MIN_WIDTH))
+    widths = widths if width is None else _fit(widths, texts, max(width, MIN_WIDTH))
     return [line.rstrip() for row in rows for line in _row(row, widths, texts)]
 
 
