@@ -20,7 +20,8 @@ from tests.core.redistribute.test_transitions import TABLE
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "redistribute.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PAGES = PAGE + (ROOT / "docs" / "recover.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGES, re.MULTILINE | re.DOTALL)
 PAIRS = [(code, text) for (kind, code), (_, text) in itertools.pairwise(BLOCKS) if kind == "python"]
 
 
@@ -33,7 +34,7 @@ def test_python_blocks_print_what_follows_them(tmp_path: Path, code: str, output
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == output
-    assert len(PAIRS) == 2
+    assert len(PAIRS) == 3
 
 
 def test_the_command_prints_the_plan_of_the_first_block(
