@@ -15,7 +15,8 @@ from tests.launchers.slurm import Slurm, cluster
 
 RANKS = 4
 JOB = str(Path(__file__).with_name("recovering.py"))
-MPICH = ["mpiexec.mpich", "-disable-auto-cleanup", "-n", str(RANKS)]
+SHELL = ["sh", "-c", '"$0" "$@"; exit $?']  # for mpiexec a signal becomes an exit code
+MPICH = ["mpiexec.mpich", "-disable-auto-cleanup", "-n", str(RANKS), *SHELL]
 OPEN_MPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 OPEN_MPI += ["--enable-recovery", "-np", str(RANKS)]
 

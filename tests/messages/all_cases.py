@@ -9,6 +9,7 @@ from tests.messages.cases import (
     core_data,
     core_draw,
     core_grid,
+    core_recovery,
     core_redistribute,
     core_topology,
     launch,
@@ -19,6 +20,7 @@ CASES = snapshot.merge(
     module.CASES
     for module in (
         *(core_grid, core_data, core_topology, core_cost, core_draw, core_redistribute),
+        core_recovery,
         *(bench, launch, live),
     )
 )

@@ -50,7 +50,7 @@ class Case:
         faults: the faults, each at the begin of a step.
         store: ``"file"`` or ``"tcp"``, which rank 0 hosts.
         point: a point of the recovery at which rank ``at_point`` is killed; empty for none.
-        at_point: that rank.
+        at_point: the rank that is killed there.
         mesh_ranks: the ranks of the first mesh; None means all.
     """
 

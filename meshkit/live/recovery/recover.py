@@ -37,7 +37,13 @@ from ...launch.rejoin import (
 )
 from ...launch.store import keys
 from ...launch.store.client import hosted_by_rank_0
-from ...launch.store.deadline import STORE_GRACE, Deadline, store_call
+from ...launch.store.deadline import (
+    STORE_GRACE,
+    Deadline,
+    DeadlineExceededError,
+    run_with_deadline,
+    store_call,
+)
 from ...launch.store.error_json import error_from_json
 from ...launch.store.rank_lease import read_lease_holders
 from ...launch.torch_internals import existing_groups
@@ -51,6 +57,7 @@ from .request import RecoveryRequest, check_can_recover
 from .spare import wait_for_loss
 
 SILENT_TIME = 1.0  # seconds for a rank that was silent when the failure was reported
+ANSWER_TIME = 1.0  # seconds in which the store answers
 MAX_FAILURES = 3  # creations that fail although no further rank is lost
 
 
@@ -81,17 +88,18 @@ def recover_mesh(
 
     None on a spare whose mesh was closed. See :meth:`meshkit.Mesh.recover`.
     """
-    check_can_recover(mesh, proposal.job)
-    if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, proposal.job):
-        last.is_over = True
-        return None
-    failure = find_failure(state)
-    if failure.is_known:
-        abort_groups(existing_groups())  # also those of other meshes, which nccl ends together
+    job = proposal.job
+    check_can_recover(mesh, job)
     try:
+        if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, job):
+            last.is_over = True
+            return None
+        failure = find_failure(state)
+        if failure.is_known:
+            abort_groups(existing_groups())  # also those of other meshes, which nccl ends together
         return _Rounds(mesh, proposal, last, request).run(failure)
     except RankTimeoutError as error:
-        if 0 in error.missing_ranks and _is_store_lost(error, proposal.job):
+        if hosted_by_rank_0(job.world) and not _store_answers(cast(dist.Store, job.store)):
             error.evidence += (
                 "Rank 0 hosted the store, without which the other ranks cannot find each other.",
                 "Three stores outlive the ranks: python -m meshkit store --port 29400 "
@@ -101,9 +109,13 @@ def recover_mesh(
         raise
 
 
-def _is_store_lost(error: RankTimeoutError, job: Job) -> bool:
-    """Return whether an error is that of the store, which rank 0 hosted."""
-    return hosted_by_rank_0(job.world) and "lost the store" in error.summary
+def _store_answers(store: dist.Store) -> bool:
+    """Return whether a store answers. Cost: one store operation, for a second at most."""
+    try:
+        run_with_deadline(ANSWER_TIME, lambda: store.check([keys.DECISION]))
+    except (RuntimeError, DeadlineExceededError):
+        return False
+    return True
 
 
 def find_failure(state: GuardState) -> Failure:
