@@ -3,7 +3,7 @@ r"""Train on the available nodes: after the loss of a node, the others continue 
     torchrun --nnodes 1:2 --nproc-per-node 2 --max-restarts 3 --rdzv-backend c10d \
         --rdzv-endpoint node1:29400 --rdzv-id job examples/elastic.py --save /shared/job
 
-(The README shows the timeouts with which torchrun notices a lost node in seconds.)
+(The page on elastic jobs has the timeouts with which torchrun notices a lost node in seconds.)
 Start the command on both nodes. If one node fails, collectives on the other raise inside
 ``mesh.guard``, and its workers exit with an error. The agent of torchrun starts new workers in a
 smaller world. They build the same mesh and the same plan, which keep the global batch for any dp::

@@ -9,12 +9,13 @@ import pytest
 from tests.pages import ROOT, rewrite, run_page
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = "$ python "  # a process of its own for each rank
+SLOW = ("$ python ", "$ torchrun ", "torch.compile(")  # whole programs
 
 
 def case(page: Path) -> object:
-    """Return the page as a case of the test; slow if it starts processes that import torch."""
-    marks = [pytest.mark.slow] if SLOW in page.read_text() else []
+    """Return the page as a case of the test; slow if it holds whole programs."""
+    is_slow = page.parent != ROOT and any(mark in page.read_text() for mark in SLOW)
+    marks = [pytest.mark.slow] if is_slow else []
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 

@@ -26,7 +26,10 @@ def train_on_meshes(name: str) -> list[list[float]]:
     return [main(**sizes) for sizes in meshes]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS if name != "moe"]
+
+
+@pytest.mark.parametrize("name", ["moe", *SLOW])
 def test_the_losses_do_not_depend_on_the_mesh(name: str) -> None:
     for losses in meshkit.spawn(train_on_meshes, 4, (name,), timeout=300):
         assert losses[1] == pytest.approx(losses[0], rel=1e-4)

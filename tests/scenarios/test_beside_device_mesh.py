@@ -1,4 +1,4 @@
-"""meshkit and torch's init_device_mesh compared on real processes: the table of the README."""
+"""meshkit and torch's init_device_mesh compared on real processes: a table of the docs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from meshkit.launch.torch_internals import timeout_of
 from meshkit.live.groups import create
 from tests.live.resources import descriptors, live_groups
 
-pytestmark = pytest.mark.skipif(
-    not create.KEEPS_ORDER, reason="the README's table speaks of torch 2.13"
-)
+pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="the table speaks of torch 2.13")
 
 
 def compare_timeouts() -> Any:

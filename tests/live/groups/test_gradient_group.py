@@ -68,7 +68,7 @@ def read_with_experts() -> dict[str, Any]:
 
 
 def average_with_ddp(mesh: meshkit.Mesh) -> Callable[[Any], Any]:
-    """Return the wrapper of a model that README shows."""
+    """Return the wrapper of a model that the README shows."""
     return lambda model: DistributedDataParallel(model, process_group=mesh.gradient_group())
 
 
