@@ -34,9 +34,6 @@ def count_calls(joined: bool) -> Calls:
     build = meshkit.build_mesh  # imported before the count
     if joined:
         meshkit.init()
-        for thread in threading.enumerate():
-            if thread.name == "meshkit-waits":  # only new threads are profiled
-                thread.join()
     threading.setprofile(profile)
     sys.setprofile(profile)
     mesh = build(dp=4, sp=2, tp=1)

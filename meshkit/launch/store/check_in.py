@@ -44,15 +44,13 @@ class CheckIn:
         store.set(CHECK_IN.format(rank), json.dumps(asdict(self)))
 
 
-def read_check_ins(
-    store: dist.Store, ranks: Sequence[int], key: str = CHECK_IN
-) -> dict[int, CheckIn]:
-    """Return the check-ins of the ranks that have arrived under a key, by rank.
+def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn]:
+    """Return the check-ins of the ranks that have arrived, by rank.
 
     Cost: one or two store operations for all that arrived, and some 20 for each missing rank.
     """
-    arrived = _arrived(store, list(ranks), key)
-    keys = [key.format(rank) for rank in arrived]
+    arrived = _arrived(store, list(ranks))
+    keys = [CHECK_IN.format(rank) for rank in arrived]
     extended: Any = store  # mypy does not know the extended API
     at_once = keys and extended.has_extended_api()
     texts = extended.multi_get(keys) if at_once else [store.get(key) for key in keys]
@@ -70,11 +68,11 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
     return [check_ins[rank].process.host for rank in ranks]
 
 
-def _arrived(store: dist.Store, ranks: list[int], key: str) -> list[int]:
+def _arrived(store: dist.Store, ranks: list[int]) -> list[int]:
     """Return the ranks that have checked in, by bisection: one check covers many keys."""
-    if not ranks or store.check([key.format(rank) for rank in ranks]):
+    if not ranks or store.check([CHECK_IN.format(rank) for rank in ranks]):
         return ranks
     if len(ranks) == 1:
         return []
     middle = len(ranks) // 2
-    return _arrived(store, ranks[:middle], key) + _arrived(store, ranks[middle:], key)
+    return _arrived(store, ranks[:middle]) + _arrived(store, ranks[middle:])
