@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,6 @@ from torch.utils.data import get_worker_info
 from ..core.call import caller_level, drop_none, public
 from ..core.errors import LaunchError, format_error
 from ..core.version import VERSION
-from .agreement.claims import Claim, Claimant
 from .agreement.consensus import commit
 from .agreement.proposal import Proposal
 from .current_job import Job, current_job, set_current_job
@@ -43,6 +43,9 @@ from .startup import Startup, timed
 from .store.client import address
 from .store.deadline import ARRIVAL, Deadline, Time, format_timeout, parse_timeout
 from .torch_internals import clear_dtensor_cache, connects_at_creation
+
+if TYPE_CHECKING:
+    from .agreement.claims import Claim, Claimant
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
 # The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
@@ -297,6 +300,7 @@ def device_claim(world: World) -> tuple[Claim, ...]:
     uuid = device_uuid(device) if device.type != "cpu" else None
     if uuid is None or can_share_device(device.type, kind):
         return ()
+    from .agreement.claims import Claim
 
     def conflict(first: Claimant, second: Claimant) -> LaunchError:
         return LaunchError(

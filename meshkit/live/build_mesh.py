@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..core.arrays import Ints
 from ..core.call import Call, drop_none, public
 from ..core.grid.foreign_names import explain_device_mesh_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
 from ..core.grid.sizes import STANDARD_AXES, read_sizes
-from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
 from ..launch.job import identify, join
@@ -19,6 +19,9 @@ from .groups.create import KEEPS_ORDER, GroupOptions, GroupTimeouts, check_order
 from .groups.mesh_groups import GroupRegistry
 from .mesh import Mesh
 from .setup.proposal import MeshProposal, announcing_failure, open_groups
+
+if TYPE_CHECKING:
+    from ..core.topology.topology import Topology
 
 
 @public("build_mesh", explain=explain_device_mesh_call)

@@ -19,7 +19,6 @@ from ..core.errors import MeshkitError
 from ..core.grid.axis_names import Names
 from ..core.grid.group_rank import group_rank
 from ..core.grid.layout import Layout
-from ..core.grid.position import Position
 from ..core.text import format_sizes
 from ..launch.startup import Startup
 from ..launch.store.deadline import Time
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from ..core.data.batch import BatchPlan
     from ..core.data.sequence import Order, SequencePlan
+    from ..core.grid.position import Position
     from ..core.report.verification import Verification
     from .data.rank_batch import RankBatch
     from .data.rng import RandomStreams
@@ -62,6 +62,7 @@ class Mesh:
 
     _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
     _groups: MeshGroups  # those of this rank, with the plan and the registry of the mesh
+    _coordinate: dict[str, int] | None = None  # from its first use on
 
     # -------------------------------------------------------------------- the grid
 
@@ -82,9 +83,11 @@ class Mesh:
         Raises:
             CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
 
-        Cost: O(axes).
+        Cost: O(axes) at the first use, then that of a copy.
         """
-        return self.layout.coordinate(self.rank)
+        if self._coordinate is None:  # a cached_property would take a lock, which is not compiled
+            self._coordinate = self.layout.coordinate(self.rank)
+        return self._coordinate.copy()
 
     @property
     def position(self) -> Position:
@@ -95,6 +98,8 @@ class Mesh:
         Example:
             ``DataLoader(Tokens(path, mesh.position), multiprocessing_context="spawn")``
         """
+        from ..core.grid.position import Position
+
         return Position(self.layout, self.rank)
 
     @property

@@ -31,10 +31,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
@@ -54,7 +54,6 @@ from ..store.deadline import (
 )
 from ..store.error_json import error_from_json, error_to_json
 from ..torch_internals import CONNECT_ATTEMPTS
-from .claims import conflicting_claim
 from .disagreement import failure_report, first_reporter
 from .proposal import Participants, Proposal
 from .verdict import ALL, judge, judge_late
@@ -201,8 +200,7 @@ def next_round(participants: Participants) -> tuple[int, dist.Store]:
     return round_id, dist.PrefixStore(keys.ROUND.format(prefix, round_id), store)
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """One agreement round of this rank: check in, wait, decide.
 
     Attributes:
@@ -253,9 +251,11 @@ class Round:
             conflict = {"failure": error_to_json(proposal.failure)}
         if not (self.is_end and self.has_counter):
             conflict = self._compare(check_in) or conflict
-        clash = conflicting_claim(self.store, rank, proposal.claims) if proposal.claims else None
-        if clash is not None:
-            conflict = {"claim": error_to_json(clash)}
+        if proposal.claims:
+            from .claims import conflicting_claim
+
+            clash = conflicting_claim(self.store, rank, proposal.claims)
+            conflict = conflict if clash is None else {"claim": error_to_json(clash)}
         if conflict:
             self.store.compare_set(keys.CONFLICT, "", json.dumps(conflict))
         return conflict

@@ -181,7 +181,7 @@ def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> st
 
     if not store.has_extended_api():  # type: ignore[attr-defined]
         while not store.check([key]):
-            if deadline.expired:
+            if not deadline.left:
                 return None
             time.sleep(min(max(MIN_LOOK, LOOK_PER_RANK * ranks), deadline.left))
     timeout: timedelta = store.timeout  # type: ignore[attr-defined]
