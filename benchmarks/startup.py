@@ -6,8 +6,9 @@ requests, and agree again when all groups exist.
 
 Processes come from a forkserver that has imported torch. A start begins when all of them are there.
 Processor time is the sum over all ranks. The seconds of a phase are those of the slowest rank. A
-second mesh is a view of which every group exists, from its first call to its last return. Names of
-addresses come from /etc/hosts alone (``RES_OPTIONS=attempts:0``), as torch looks them up.
+second mesh is a view of which every group exists, from its first call to its last return, beside a
+barrier of the same ranks, which is measured alike. Names of addresses come from /etc/hosts alone
+(``RES_OPTIONS=attempts:0``), as torch looks them up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -59,6 +60,7 @@ class RankStart(NamedTuple):
     phases: dict[str, float]  # phase -> seconds
     share: float  # percent of build_mesh in which it compared the requests; 0 for torch
     second: tuple[float, float]  # when it began and ended a second mesh
+    barrier: tuple[float, float]  # when it began and ended a barrier
     sums: dict[str, float]  # axis -> result of the all-reduce of ones
 
 
@@ -85,12 +87,15 @@ def start_rows(setting: Setting, ours: Sequence[Job], theirs: Sequence[Job]) -> 
     used = [*map(processor_time, ours)], [*map(processor_time, theirs)]
     times = [*map(start_time, ours)], [*map(start_time, theirs)]
     shares = [median(rank.share for rank in job) for job in ours]
-    seconds = [max(r.second[1] for r in job) - min(r.second[0] for r in job) for job in ours]
+    again = (
+        [span(r.second for r in job) for job in ours],
+        [span(r.barrier for r in job) for job in ours],
+    )
     rows = [
         compare(what, ranks, PEER, "s", times, ratio),
         compare(f"{what}, processor time", ranks, PEER, "s", used, PROCESSOR.get(ranks)),
         single(f"{what}, agreement in build_mesh", ranks, "%", shares, share),
-        single(f"{what}, second mesh", ranks, "s", seconds, instant),
+        compare(f"{what}, second mesh", ranks, "a barrier", "s", again, instant),
     ]
     for side, jobs in (("meshkit", ours), ("torch", theirs)):
         for phase in jobs[0][0].phases:
@@ -107,6 +112,12 @@ def start_time(job: Job) -> float:
 def processor_time(job: Job) -> float:
     """Return the processor time of all ranks together."""
     return sum(rank.processor for rank in job)
+
+
+def span(times: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds from the first begin to the last end."""
+    begins, ends = zip(*times, strict=True)
+    return float(max(ends) - min(begins))
 
 
 def run_jobs(setting: Setting, repeats: int) -> tuple[list[Job], list[Job]]:
@@ -153,12 +164,19 @@ def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
     finished, processor = time.monotonic(), time.process_time() - used
     sums = {axis: float(total) for axis, total in ones.items()}
     dist.barrier()  # a rank that left now could keep another rank from connecting
-    began = time.monotonic()
-    again()
-    second = began, time.monotonic()
+    second = timespan(again)
+    dist.barrier()
+    barrier = timespan(dist.barrier)
     dist.barrier()
     os.close(pipe)
-    return RankStart(ready, finished, processor, phases, share, second, sums)
+    return RankStart(ready, finished, processor, phases, share, second, barrier, sums)
+
+
+def timespan(work: Callable[[], object]) -> tuple[float, float]:
+    """Return when the work began and when it ended."""
+    began = time.monotonic()
+    work()
+    return began, time.monotonic()
 
 
 def wait_for_all(folder: Path, ranks: int) -> int:

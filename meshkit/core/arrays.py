@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Seconds = NDArray[np.float64]
+import numpy as np
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Seconds = Floats

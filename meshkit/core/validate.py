@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .arrays import Ints
 from .errors import CALL, Change, CoordinateError, SpecError, join_fixes
 from .text import article, count_noun
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take minutes
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,6 @@ from torch.utils.data import get_worker_info
 from ..core.call import caller_level, drop_none, public
 from ..core.errors import LaunchError, RankTimeoutError, SpecError, format_error
 from ..core.version import VERSION
-from .agreement.claims import Claim, Claimant
 from .agreement.consensus import commit
 from .agreement.proposal import Proposal
 from .connections import drop_connections
@@ -56,6 +56,9 @@ from .store.deadline import (
 from .store.file_store import check_file
 from .store.keys import LEFT
 from .torch_internals import clear_dtensor_cache, connects_at_creation, forget_groups
+
+if TYPE_CHECKING:
+    from .agreement.claims import Claim, Claimant
 
 DISAGREEMENT = "ranks disagree about init(); no process group was created."
 # The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
@@ -357,6 +360,7 @@ def device_claim(world: World) -> tuple[Claim, ...]:
     uuid = device_uuid(device) if device.type != "cpu" else None
     if uuid is None or can_share_device(device.type, kind):
         return ()
+    from .agreement.claims import Claim
 
     def conflict(first: Claimant, second: Claimant) -> LaunchError:
         return LaunchError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import secrets
 
 import numpy as np
 import torch
@@ -11,7 +10,6 @@ import torch
 from ..core.errors import Change, DisagreementError, SpecError
 from ..core.validate import parse_integer
 from .agreement.broadcast import broadcast_from_rank_0
-from .agreement.claims import Claimant
 from .agreement.proposal import Participants
 from .store.check_in import ProcessIdentity
 from .store.deadline import STORE_GRACE, Deadline, store_call
@@ -43,6 +41,8 @@ def compare_seed(participants: Participants | None, seed: Seed) -> int:
     """
     if participants is None:
         return 0
+    from .agreement.claims import Claimant
+
     store, world = participants.store, participants.world
     own = Claimant(world.rank, repr(seed), ProcessIdentity())
 
@@ -70,12 +70,12 @@ def draw_seed(
     if isinstance(seed, int):
         return seed
     if participants is None:
-        return secrets.randbelow(2**32)
+        return random.SystemRandom().randrange(2**32)
     key = f"seeds/drawn/{call_id}"
     text = broadcast_from_rank_0(
         participants,
         key,
-        lambda: str(secrets.randbelow(2**32)),
+        lambda: str(random.SystemRandom().randrange(2**32)),
         deadline,
         what="the seed that rank 0 draws",
         fix="call init(seed='shared') on every rank, rank 0 included; see rank 0's log.",

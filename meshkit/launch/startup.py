@@ -19,7 +19,7 @@ from .agreement.proposal import Participants
 from .log import LOGGER, VARIABLE, show_log
 from .store.check_in import read_check_ins
 from .store.deadline import STORE_GRACE, store_call
-from .store.keys import MADE, ROUND
+from .store.keys import ROUND
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def log_slowest_ranks(participants: Participants, round_id: int, call: object) -
     """Print the slowest rank of each phase. Local. Cost: two store operations; more in a file."""
     store = dist.PrefixStore(ROUND.format(participants.prefix, round_id), participants.store)
     check_ins = store_call(
-        participants.world, STORE_GRACE, lambda: read_check_ins(store, participants.ranks, MADE)
+        participants.world, STORE_GRACE, lambda: read_check_ins(store, participants.ranks)
     )
     by_rank = {rank: check_in.seconds for rank, check_in in check_ins.items()}
     show_log(logging.DEBUG)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..core.arrays import Ints
 from ..core.call import Call, drop_none, public
 from ..core.grid.foreign_names import explain_device_mesh_call
 from ..core.grid.group_plan import GroupPlan, plan_groups
 from ..core.grid.sizes import STANDARD_AXES, read_sizes
-from ..core.topology.topology import Topology
 from ..launch.current_job import current_job
 from ..launch.device.device import check_backend
 from ..launch.job import identify, join
@@ -20,6 +20,9 @@ from .groups.create import GroupOptions, GroupTimeouts, check_orders
 from .groups.mesh_groups import GroupRegistry
 from .mesh import Mesh
 from .setup.proposal import MeshProposal, announcing_failure, open_groups
+
+if TYPE_CHECKING:
+    from ..core.topology.topology import Topology
 
 
 @public("build_mesh", explain=explain_device_mesh_call)
@@ -46,9 +49,9 @@ def build_mesh(
     :func:`meshkit.init` creates it. On failure, the groups created so far are destroyed, except the
     default group, which ``shutdown`` destroys.
 
-    Cost: 7 store operations per rank, and 2 more if someone else created the default group. To
-    check which axes cross nodes, rank 0 needs 1 more if all ranks are on one host, else 3. With a
-    FileStore, several hosts cost rank 0 one operation for each rank.
+    Cost: 7 store operations per rank, 8 in a file, and 2 more if someone else created the default
+    group. To check which axes cross nodes, rank 0 needs 1 more if all ranks are on one host, else
+    3. With a FileStore, several hosts cost rank 0 one operation for each rank.
 
     Args:
         sizes: axis name to size, for example from a config. Any name is allowed. Axes nest as

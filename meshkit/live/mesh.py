@@ -18,8 +18,7 @@ from ..core.data.batch_names import explain_names
 from ..core.errors import MeshkitError, SpecError
 from ..core.grid.axis_names import Names, explain_several_patterns
 from ..core.grid.group_rank import group_rank
-from ..core.grid.layout import Layout
-from ..core.grid.position import Position
+from ..core.grid.layout import Coordinate, Layout
 from ..core.text import format_sizes
 from ..launch.startup import Startup
 from ..launch.store.deadline import Time
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from ..core.data.batch import BatchPlan
     from ..core.data.sequence import Order, SequencePlan
+    from ..core.grid.position import Position
     from ..core.report.verification import Verification
     from .data.rank_batch import RankBatch
     from .data.rng import RandomStreams
@@ -65,6 +65,7 @@ class Mesh:
     _proposal: MeshProposal  # with the job, the arrival timeout of this mesh, and its options
     _groups: MeshGroups  # those of this rank, with the plan and the registry of the mesh
     _recovery: Recovery | None = None  # the last one; None before the first
+    _coordinate: Coordinate | None = None  # from its first use on
 
     # -------------------------------------------------------------------- the grid
 
@@ -95,13 +96,15 @@ class Mesh:
         Raises:
             CoordinateError: on a rank outside the mesh, for which ``mesh.inside`` is False.
 
-        Cost: O(axes).
+        Cost: O(axes) at the first use, then that of a copy.
 
         Example:
             >>> mesh.coordinate
             {'dp': 2, 'sp': 1}
         """
-        return self.layout.coordinate(self.rank)
+        if self._coordinate is None:  # a cached_property would take a lock, which is not compiled
+            self._coordinate = Coordinate(self.layout.coordinate(self.rank))
+        return Coordinate(self._coordinate)
 
     @property
     def position(self) -> Position:
@@ -113,6 +116,8 @@ class Mesh:
             >>> mesh.position.coordinate  # for a dataset, or a worker of a DataLoader
             {'dp': 2, 'sp': 1}
         """
+        from ..core.grid.position import Position
+
         return Position(self.layout, self.rank)
 
     @property
@@ -316,7 +321,7 @@ class Mesh:
 
         Example:
             >>> print(mesh.startup)
-            store ... s, arrival ... s, default group ... s, agreement ... s, groups ... s, end ... s
+            store ... s, arrival ... s, default group ... s, agreement ... s, groups ... s, ... s
         """
         return self._groups.startup
 

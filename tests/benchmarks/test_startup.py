@@ -22,8 +22,8 @@ from benchmarks.startup import (
 def job_of(seconds: float, share: float = 10.0) -> list[RankStart]:
     """Return a job of two ranks: ready at 2 and 3, finished at 3 and ``seconds`` later."""
     return [
-        RankStart(2, 3, 0.5, {"init": 1.0}, share, (7.0, 7.5), {}),
-        RankStart(3, 3 + seconds, 0.25, {"init": 2.0}, share, (7.2, 8.0), {}),
+        RankStart(2, 3, 0.5, {"init": 1.0}, share, (7.0, 7.5), (8.0, 8.25), {}),
+        RankStart(3, 3 + seconds, 0.25, {"init": 2.0}, share, (7.2, 8.0), (8.1, 8.5), {}),
     ]
 
 

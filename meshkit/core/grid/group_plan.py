@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from ..arrays import Ints
 from ..call import Call
@@ -32,8 +33,7 @@ Order = str | Iterable[str] | None
 GroupNames = str | Sequence[str | Iterable[str]] | None
 
 
-@dataclass(frozen=True, eq=False)
-class GroupStep:
+class GroupStep(NamedTuple):
     """All groups over one set of axes, which are created together.
 
     Attributes:

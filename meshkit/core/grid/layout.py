@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..arrays import Ints
 from ..call import Call, public
@@ -31,6 +31,9 @@ from .foreign_names import check_view_names
 from .rank_positions import RankPositions, unknown_rank_error
 from .sizes import check_complete, check_sizes, infer_sizes, merge_sizes
 from .strides import AxisStrides, Strides, group_start, indices, offsets, shift_position
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class Coordinate(dict[str, int]):

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..arrays import Ints
 from ..call import format_value
@@ -144,7 +143,7 @@ def _parse_ranks(ranks: Sequence[int] | Ints) -> Ints:
     return array.astype(np.int64)
 
 
-def _parse_sequence(ranks: Sequence[int] | Ints) -> NDArray[Any]:
+def _parse_sequence(ranks: Sequence[int] | Ints) -> np.ndarray[Any, Any]:
     try:
         numbers = [parse_integer(rank) for rank in ranks]
     except TypeError:

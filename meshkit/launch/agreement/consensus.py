@@ -17,8 +17,9 @@ meshkit's. A rank that decides anything but "all" reads all check-ins.
 
 After agreement, ranks create groups. torch waits for peers there, with its own timeouts: a rank
 that dies at that moment would block the others for half an hour. Creation therefore gets the time
-that ranks wait for each other, and a second round follows. Ranks check in there under another key,
-so they compare nothing: a rank that has made another call is missing::
+that ranks wait for each other, and a second round follows. All ranks there have compared their
+requests in the round before, so the last one only looks at how many of them are at the end of a
+call. If a rank has made another call instead, all raise as soon as every rank has arrived::
 
     rank 0   create ........ created   check in ............... reads: 2 is missing, undo
     rank 1   create ................ failed   check in ........ reads: 2 is missing
@@ -30,10 +31,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
@@ -55,7 +56,6 @@ from ..store.error_json import error_from_json, error_to_json
 from ..store.file_store import check_file
 from ..store.foreign_value import read_value, reading
 from ..torch_internals import CONNECT_ATTEMPTS
-from .claims import conflicting_claim
 from .disagreement import failure_report, first_reporter
 from .proposal import Participants, Proposal
 from .verdict import ALL, judge, judge_late
@@ -68,6 +68,7 @@ FAILURE_GRACE = 5.0
 DECISION_TIME = 1.0  # seconds in which one rank reads all check-ins
 MIN_TIMEOUT = timedelta(seconds=10)  # a busy machine needs two seconds per attempt
 REPORT_GRACE = timedelta(seconds=3)  # for ranks that fail just before the deadline
+END = 1 << 32  # a rank at the end of a call adds so much to the count of its round, and 1
 
 
 def agree(proposal: Proposal, participants: Participants, deadline: Deadline) -> int:
@@ -82,11 +83,10 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
         round_id, store = next_round(participants)
         request = {"call": f"{proposal.stage}{proposal.operation}", **proposal.fields}
         check_in = CheckIn(ProcessIdentity(), request, proposal.seconds)
-        is_end = bool(proposal.stage)
-        key, count = (keys.MADE, keys.MADE_COUNT) if is_end else (keys.CHECK_IN, keys.COUNT)
-        decision = Round(proposal, participants, deadline, store, check_in, key, count).decide()
+        kind = bool(proposal.stage), store.has_extended_api()  # type: ignore[attr-defined]
+        decision = Round(proposal, participants, deadline, store, check_in, *kind).decide()
         if decision != ALL:
-            _leave_last(store, world, store.add(count, 0))
+            _leave_last(store, world, store.add(keys.COUNT, 0) % END)
         return round_id, decision
 
     world = participants.world
@@ -107,7 +107,7 @@ def commit(
 ) -> Created:
     """Return the result of ``create``, once every rank has created it. Collective.
 
-    Cost: 3 store operations per rank.
+    Cost: 3 store operations per rank, 4 in a file.
     """
     limit = max(timeout, MIN_TIMEOUT)
     deadline = Deadline.after(limit + REPORT_GRACE)
@@ -205,8 +205,7 @@ def next_round(participants: Participants) -> tuple[int, dist.Store]:
     return round_id, dist.PrefixStore(keys.ROUND.format(prefix, round_id), store)
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """One agreement round of this rank: check in, wait, decide.
 
     Attributes:
@@ -215,8 +214,9 @@ class Round:
         deadline: the end of the wait.
         store: the store of this round.
         check_in: the process and the request of this rank.
-        key: the key of a check-in, by rank.
-        count: the key of the number of check-ins.
+        is_end: whether the ranks have compared their requests in the round before.
+        has_counter: whether ranks count their check-ins. A FileStore re-reads its file on every
+            operation, so there ranks look for the keys, and compare their requests at the end too.
     """
 
     proposal: Proposal
@@ -224,8 +224,8 @@ class Round:
     deadline: Deadline
     store: dist.Store
     check_in: CheckIn
-    key: str
-    count: str
+    is_end: bool
+    has_counter: bool
 
     def decide(self) -> str:
         """Check in, wait, and return the decision."""
@@ -235,13 +235,15 @@ class Round:
         if "dissent" in conflict and self._is_decided_for_all():
             return judge_late(self.proposal, conflict)
         # The conflict is posted first: a rank that sees this check-in also sees the conflict.
-        self.store.set(self.key.format(self.participants.world.rank), check_in)
-        if self.store.has_extended_api():  # type: ignore[attr-defined]
-            is_last = self.store.add(self.count, 1) >= len(ranks)
-        else:  # a FileStore re-reads its file on every operation: look for the keys instead
-            is_last = self.store.check([self.key.format(rank) for rank in ranks])
+        self.store.set(keys.CHECK_IN.format(self.participants.world.rank), check_in)
+        if self.has_counter:
+            ends, count = divmod(self.store.add(keys.COUNT, END * self.is_end + 1), END)
+            is_last, is_mixed = count >= len(ranks), 0 < ends < count
+        else:
+            keys_of_all = [keys.CHECK_IN.format(rank) for rank in ranks]
+            is_last, is_mixed = self.store.check(keys_of_all), False
         if is_last:
-            decision = self._judge() if self.store.check([keys.CONFLICT]) else ALL
+            decision = self._judge() if is_mixed or self.store.check([keys.CONFLICT]) else ALL
             return read_value(
                 keys.DECISION, self.store.compare_set(keys.DECISION, "", decision), str
             )
@@ -254,11 +256,13 @@ class Round:
         conflict: dict[str, Any] = {}
         if proposal.failure is not None:
             conflict = {"failure": error_to_json(proposal.failure)}
-        if not proposal.stage:
+        if not (self.is_end and self.has_counter):
             conflict = self._compare(check_in) or conflict
-        clash = conflicting_claim(self.store, rank, proposal.claims) if proposal.claims else None
-        if clash is not None:
-            conflict = {"claim": error_to_json(clash)}
+        if proposal.claims:
+            from .claims import conflicting_claim
+
+            clash = conflicting_claim(self.store, rank, proposal.claims)
+            conflict = conflict if clash is None else {"claim": error_to_json(clash)}
         if conflict:
             self.store.compare_set(keys.CONFLICT, "", json.dumps(conflict))
         return conflict

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError
 from ..launchers.world import World
-from .claims import Claim
+
+if TYPE_CHECKING:
+    from .claims import Claim
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,11 @@ def judge(
     """
     ranks = participants.ranks
     check_ins = read_check_ins(store, ranks)
-    made = len(check_ins) < len(ranks)  # in which all ranks or none check in under the other key
-    check_ins = (read_check_ins(store, ranks, keys.MADE) if made else {}) | check_ins
     missing = [rank for rank in ranks if rank not in check_ins]
     conflict: dict[str, Any] = {}
     if store.check([keys.CONFLICT]):
         conflict = read_value(keys.CONFLICT, store.get(keys.CONFLICT), _parse_conflict)
-    differ = not missing and len({str(check_in.request) for check_in in check_ins.values()}) > 1
+    differ = len({str(check_in.request) for check_in in check_ins.values()}) > 1
     if differ or "dissent" in conflict:  # a rank of another world size is not among our ranks
         check_ins |= _dissenting(conflict) if "dissent" in conflict else {}
         return error_to_json(disagreement_error(proposal.conflict_summary, check_ins, missing))

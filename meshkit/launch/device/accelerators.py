@@ -18,15 +18,14 @@ registered a backend. Tested here: cpu, and hpu with a stand-in. The other rows 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from ...core.errors import LaunchError
 
 
-@dataclass(frozen=True)
-class Accelerator:
+class Accelerator(NamedTuple):
     """One row of the table.
 
     Attributes:

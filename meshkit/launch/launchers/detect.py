@@ -178,7 +178,7 @@ def _overridden(row: Launcher, env: Env, arguments: Mapping[str, int | str]) -> 
     ignored = node_fields if "rank" in new else ("num_nodes",) if "world_size" in new else ()
     overrides = {name: (f"argument {name}",) for name in arguments}
     changes: dict[str, Any] = {**dict.fromkeys(ignored, ()), **overrides}
-    return replace(row, **changes, by_node=row.by_node or "rank" in new)
+    return row._replace(**changes, by_node=row.by_node or "rank" in new)
 
 
 def _check_others(world: World, others: list[Launcher], env: Env) -> None:

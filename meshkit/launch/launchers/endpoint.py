@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .hostlist import first_host
 from .hostlist import host_names as expand_hosts
@@ -22,8 +21,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface
 FIRST_PORT, NUM_PORTS = 12000, 20000  # below the range that Linux assigns by itself
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """A host and a port, each with the variable it came from."""
 
     host: str
@@ -39,8 +37,7 @@ class EndpointSource(Protocol):
         """Return the endpoint, or None if the environment lacks the variables."""
 
 
-@dataclass(frozen=True)
-class NodeList:
+class NodeList(NamedTuple):
     """The first host of a Slurm node list, which runs rank 0, with a port derived from the job."""
 
     hosts: Names
@@ -68,8 +65,7 @@ class NodeList:
             raise_invalid(launcher, {name: env[name]}, fault, fix=fix)
 
 
-@dataclass(frozen=True)
-class RankFile:
+class RankFile(NamedTuple):
     """LSF's file of hosts, one line per slot. A first host with a single line is the batch host."""
 
     file: Names
@@ -88,8 +84,7 @@ class RankFile:
         return _with_job_port(hosts[0], name, self.job, env) if hosts and name else None
 
 
-@dataclass(frozen=True)
-class HeadNode:
+class HeadNode(NamedTuple):
     """A variable that names the first node. A port in it belongs to another service."""
 
     node: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .endpoint import EndpointSource
 from .variables import Env, Names, first_value
@@ -12,8 +12,7 @@ from .variables import Env, Names, first_value
 SLURM_OWN_STEPS = {str(2**32 - number) for number in range(1, 7)}
 
 
-@dataclass(frozen=True)
-class Launcher:
+class Launcher(NamedTuple):
     """One row of the table. A column may name several variables; the first one set is used."""
 
     name: str  # as ``World.launcher`` has it

@@ -28,7 +28,6 @@ columns. Add a recorded environment of one of its ranks to
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TypedDict
 
@@ -67,8 +66,7 @@ TORCHRUN = Launcher(
     by_node=True,
     job=("TORCHELASTIC_RUN_ID",),
 )
-ACCELERATE = replace(
-    TORCHRUN,
+ACCELERATE = TORCHRUN._replace(
     name="accelerate",
     markers=(("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"),),
 )

@@ -54,16 +54,14 @@ class CheckIn:
         store.set(CHECK_IN.format(rank), json.dumps(asdict(self)))
 
 
-def read_check_ins(
-    store: dist.Store, ranks: Sequence[int], key: str = CHECK_IN
-) -> dict[int, CheckIn]:
-    """Return the check-ins of the ranks that have arrived under a key, by rank.
+def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn]:
+    """Return the check-ins of the ranks that have arrived, by rank.
 
     Cost: one or two store operations if all have arrived, else a list of all keys in the store;
     in a file, and below torch 2.10, some 20 operations for each missing rank.
     """
-    arrived = _arrived(store, ranks, key)
-    keys = [key.format(rank) for rank in arrived]
+    arrived = _arrived(store, list(ranks))
+    keys = [CHECK_IN.format(rank) for rank in arrived]
     extended: Any = store  # mypy does not know the extended API
     at_once = keys and extended.has_extended_api()
     texts = extended.multi_get(keys) if at_once else [store.get(key) for key in keys]
@@ -84,23 +82,23 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
     return [check_ins[rank].process.host for rank in ranks]
 
 
-def _arrived(store: dist.Store, ranks: Sequence[int], key: str) -> list[int]:
+def _arrived(store: dist.Store, ranks: Sequence[int]) -> list[int]:
     """Return the ranks that have checked in: from the list of all keys, or by bisection."""
     extended: Any = store
     if not extended.has_extended_api() or not hasattr(store, "list_keys"):  # below torch 2.10
-        return _bisect(store, [*ranks], key)
-    if len(ranks) <= MAX_CHECKED and store.check([key.format(rank) for rank in ranks]):
+        return _bisect(store, [*ranks])
+    if len(ranks) <= MAX_CHECKED and store.check([CHECK_IN.format(rank) for rank in ranks]):
         return [*ranks]
-    prefix = key.format("")
+    prefix = CHECK_IN.format("")
     names = [name.removeprefix(prefix) for name in extended.list_keys() if name.startswith(prefix)]
     return sorted(int(name) for name in names if name.isdecimal() and int(name) in ranks)
 
 
-def _bisect(store: dist.Store, ranks: list[int], key: str) -> list[int]:
+def _bisect(store: dist.Store, ranks: list[int]) -> list[int]:
     """Return the ranks that have checked in, by bisection: one check covers many keys."""
-    if not ranks or store.check([key.format(rank) for rank in ranks]):
+    if not ranks or store.check([CHECK_IN.format(rank) for rank in ranks]):
         return ranks
     if len(ranks) == 1:
         return []
     middle = len(ranks) // 2
-    return _bisect(store, ranks[:middle], key) + _bisect(store, ranks[middle:], key)
+    return _bisect(store, ranks[:middle]) + _bisect(store, ranks[middle:])

@@ -17,8 +17,7 @@
                 conflict                   the first conflict
                 several_hosts              present if ranks come from different hosts
                 check_in/<rank>            the process and the request of a rank
-                made/<rank>                the same, once this rank has created its groups
-                count made_count deciders read    counters
+                count deciders read        counters
                 decision                   the outcome that every rank follows
             seeds/...                      seeds of later init() calls
             mesh/<id>/closed/<rank> waiting    ranks that have closed a mesh, spares that wait
@@ -34,7 +33,6 @@ REQUEST = "request"
 CONFLICT = "conflict"
 SEVERAL_HOSTS = "several_hosts"
 COUNT = "count"
-MADE_COUNT = "made_count"
 DECIDERS = "deciders"
 READ = "read"
 DECISION = "decision"
@@ -44,7 +42,6 @@ ATTEMPT = "attempt"
 ENDED = "ended"
 PAST = "past"
 CHECK_IN = "check_in/{}"  # rank, in the store of a round
-MADE = "made/{}"  # rank, in the store of a round
 ROUND = "{}round/{}"  # prefix and number of a round, in the store of a generation
 CLAIM = "claim/{}"  # name of a claim, in the store of a round
 ROUNDS = "{}rounds/{}"  # prefix and rank, in the store of a generation: the rounds of that rank

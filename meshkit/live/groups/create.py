@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch.distributed as dist
@@ -20,7 +20,6 @@ from ...core.errors import MeshkitError, SpecError
 from ...core.grid.axis_names import check_axes_exist, parse_axes
 from ...core.grid.group_plan import Axes, GroupPlan, missing_group_error
 from ...core.grid.sizes import STANDARD_AXES
-from ...core.topology.topology import Topology
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, format_timeout, parse_timeout
 from ...launch.torch_internals import (
@@ -35,6 +34,9 @@ from ...launch.torch_internals import (
 )
 from .destroy import destroy_groups
 from .mesh_groups import GroupKey, GroupRegistry, Groups
+
+if TYPE_CHECKING:
+    from ...core.topology.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,7 @@ def check_orders(plan: GroupPlan) -> None:
             )
 
 
-@dataclass(frozen=True)
-class FoundGroups:
+class FoundGroups(NamedTuple):
     """The groups of a plan that exist, and requests for those that are missing; equal on all ranks.
 
     Attributes:
@@ -148,11 +149,13 @@ def find_groups(
     found: dict[Axes, dist.ProcessGroup | None] = {}
     missing: list[_GroupRequest] = []
     connects = every_pair = False
+    default = dist.get_backend(), options.world_timeout or default_timeout(backend)
+    everyone = [[*range(dist.get_world_size())]]
     for request in requests:
         provenance, group = registry.find(request.key)
         if provenance != "default":
             found[request.axes] = group
-        elif _is_default_group(request, options, backend):
+        elif request.key[1:] == default and request.members.tolist() == everyone:
             found[request.axes] = dist.group.WORLD
             every_pair = len(request.axes) == 1
             connects = not (job.connections.all if every_pair else job.connections.near)
@@ -178,8 +181,7 @@ def create_groups(
     return Groups({axes: group for axes, group in by_key.items() if group is not None}, used, new)
 
 
-@dataclass(frozen=True)
-class _GroupRequest:
+class _GroupRequest(NamedTuple):
     """All groups over one set of axes.
 
     Attributes:
@@ -217,17 +219,7 @@ def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list
     return requests
 
 
-def _is_default_group(request: _GroupRequest, options: GroupOptions, backend: str) -> bool:
-    """Return whether the default group has these members, this backend and this timeout."""
-    world = dist.group.WORLD
-    timeout = options.world_timeout or default_timeout(backend)
-    if world is None or request.key[2] != timeout or backend != dist.get_backend():
-        return False
-    return bool(request.members.tolist() == [list(range(world.size()))])
-
-
-@dataclass(frozen=True)
-class _Creator:
+class _Creator(NamedTuple):
     """One creation of groups: its options, and the facts of the default group, read once.
 
     Attributes:

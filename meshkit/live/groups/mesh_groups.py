@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch.distributed as dist
 
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(NamedTuple):
     """The process groups of one rank in one mesh.
 
     Attributes:
@@ -69,8 +68,7 @@ class Groups:
 NO_GROUPS = Groups({}, {}, {})
 
 
-@dataclass(frozen=True)
-class OpenView:
+class OpenView(NamedTuple):
     """An open view: its layout, and the groups that it uses with the axes of each."""
 
     layout: Layout

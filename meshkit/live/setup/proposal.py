@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,6 @@ from ...core.errors import MeshkitError, SpecError
 from ...core.grid.group_plan import GroupPlan
 from ...core.grid.layout import Layout
 from ...core.text import format_sizes
-from ...core.topology.topology import Topology
 from ...core.version import VERSION
 from ...launch.agreement.consensus import commit
 from ...launch.agreement.proposal import Proposal
@@ -40,6 +39,9 @@ from ...launch.torch_internals import connects_at_creation
 from ..groups.create import FoundGroups, GroupOptions, create_groups, find_groups
 from ..groups.destroy import destroy_groups
 from ..groups.mesh_groups import NO_GROUPS, GroupRegistry, Groups, MeshGroups
+
+if TYPE_CHECKING:
+    from ...core.topology.topology import Topology
 
 CONFLICT = "ranks disagree about the mesh; no process group was created."
 FAILURE = "a rank could not create its groups of the mesh; all are closed again."
@@ -72,7 +74,7 @@ class MeshProposal:
         place, ranks = options.place, plan.layout.ranks
         fields = {
             "sizes": plan.layout.sizes_text,
-            "place": _describe_place(place) if isinstance(place, Topology) else str(place),
+            "place": str(place) if isinstance(place, bool) else _describe_place(place),
             "ranks": str(ranks) if isinstance(ranks, range) else _describe_ranks(ranks),
             "groups": ", ".join(" ".join(axes) for axes in plan.requested) or "the usual",
             "backend": options.backend or str(self.job.world.backend),

@@ -352,3 +352,32 @@ def test_a_failure_at_a_lost_store_is_not_announced() -> None:
     announce_failure(
         Proposal("build_mesh", {}, SUMMARY), Participants.of(LostStore(), world(5)), ValueError("x")
     )
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize("last", ["end", "start"])
+def test_a_rank_that_calls_something_else_at_the_end_of_a_call_is_reported_at_once(
+    tmp_path: Path, is_file: bool, last: str
+) -> None:
+    """No rank waits for the deadline: all raise when every rank has arrived."""
+    outcomes: dict[int, Outcome] = {}
+    base = dist.FileStore(str(tmp_path / "store"), -1) if is_file else dist.HashStore()
+
+    def start(rank: int) -> None:
+        stage = "" if rank == 2 else "the end of "
+        time.sleep(0.3 * ((rank == 2) == (last == "start")))
+        proposal = Proposal("build_mesh", {}, SUMMARY, stage=stage)
+        store = dist.FileStore(str(tmp_path / "store"), -1) if is_file else base
+        try:
+            agree(proposal, Participants.of(store, world(rank, 4)), Deadline.after(30))
+        except meshkit.MeshkitError as error:
+            outcomes[rank] = error
+
+    began = time.monotonic()
+    run_threads([threading.Thread(target=start, args=(rank,)) for rank in range(4)])
+    assert time.monotonic() - began < 10
+    texts = {str(error) for error in outcomes.values()}
+    assert len(outcomes) == 4
+    (text,) = texts
+    assert "ranks 0-1 and 3:  call=the end of build_mesh\n" in text
+    assert "  call=build_mesh\n" in text

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import meshkit
-from meshkit.launch.store import deadline
 from meshkit.launch.store.deadline import (
     Deadline,
     DeadlineExceededError,
@@ -29,8 +28,15 @@ from meshkit.launch.store.deadline import (
 )
 
 
-def waiting_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "meshkit-waits"}
+def num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def wait_for_threads(number: int) -> None:
+    """Wait until this process has no more threads than a number."""
+    limit = Deadline.after(10)
+    while num_threads() > number:
+        assert limit.sleep(0.01)
 
 
 def test_the_result_and_the_error_of_the_work_pass_through() -> None:
@@ -39,34 +45,46 @@ def test_the_result_and_the_error_of_the_work_pass_through() -> None:
         run_with_deadline(5, lambda: 1 // 0)
 
 
-def test_one_thread_does_all_work_and_ends_when_no_more_comes() -> None:
-    threads = {run_with_deadline(5, threading.current_thread) for _ in range(20)}
-    (thread,) = threads
-    assert thread.daemon
-    thread.join(deadline.IDLE_TIME + 10)
-    assert not thread.is_alive()
-    assert run_with_deadline(5, threading.current_thread) is not thread
+def test_no_thread_is_left_after_the_work() -> None:
+    before, listed = num_threads(), threading.enumerate()
+    idents = {run_with_deadline(5, threading.get_ident) for _ in range(20)}
+    assert threading.get_ident() not in idents
+    wait_for_threads(before)
+    assert threading.enumerate() == listed
 
 
 def test_work_inside_work_and_work_of_other_threads_have_threads_of_their_own() -> None:
-    def inner() -> tuple[threading.Thread, threading.Thread]:
-        return threading.current_thread(), run_with_deadline(5, threading.current_thread)
+    def inner() -> tuple[int, int]:
+        return threading.get_ident(), run_with_deadline(5, threading.get_ident)
 
     outer, nested = run_with_deadline(5, inner)
-    assert outer is not nested
+    assert outer != nested
     both = threading.Barrier(2, timeout=10)  # only two threads at a time pass it
-
-    def meet() -> threading.Thread:
-        both.wait()
-        return threading.current_thread()
-
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(run_with_deadline, 10, meet) for _ in range(2)]
-    assert len({call.result() for call in calls}) == 2
+        calls = [pool.submit(run_with_deadline, 10, both.wait) for _ in range(2)]
+    assert {call.result() for call in calls} == {0, 1}
+
+
+def test_a_tracer_and_a_profiler_of_all_threads_see_the_work() -> None:
+    """Coverage and debuggers follow calls of the store."""
+    names, traced = list[str](), list[str]()
+
+    def work() -> int:
+        return 42
+
+    threading.setprofile(lambda frame, *_: names.append(frame.f_code.co_name))
+    threading.settrace(lambda frame, *_: traced.append(frame.f_code.co_name))
+    try:
+        run_with_deadline(5, work)
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.settrace(None)  # type: ignore[arg-type]
+    assert "work" in names
+    assert "work" in traced
 
 
 def test_a_forked_child_starts_a_thread_of_its_own() -> None:
-    run_with_deadline(5, lambda: None)  # leaves an idle thread, which a fork does not copy
+    run_with_deadline(5, lambda: None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()
@@ -75,7 +93,7 @@ def test_a_forked_child_starts_a_thread_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
 
 
-def test_a_process_with_an_idle_or_an_abandoned_thread_exits_at_once() -> None:
+def test_a_process_with_an_abandoned_thread_exits_at_once() -> None:
     code = """
 from meshkit.launch.store.deadline import *
 run_with_deadline(5, lambda: 42)
@@ -98,12 +116,11 @@ def test_a_late_result_is_passed_on_and_a_late_error_is_not(
         end.wait(30)
         return work()
 
+    before = num_threads()
     with pytest.raises(DeadlineExceededError):
         run_with_deadline(0.1, wait, late=results.append)
-    threads = waiting_threads()  # more than one if an earlier one is still idle
     end.set()
-    for thread in threads:
-        thread.join(10)
+    wait_for_threads(before)
     assert results == expected
 
 
@@ -116,22 +133,20 @@ def test_a_timeout_error_of_the_work_passes_through() -> None:
 
 
 def test_work_that_does_not_end_is_abandoned_at_the_deadline() -> None:
-    before = waiting_threads()
+    before = num_threads()
     end = threading.Event()
     began = time.monotonic()
     with pytest.raises(DeadlineExceededError):
         run_with_deadline(0.2, lambda: end.wait(30))
     assert 0.2 <= time.monotonic() - began < 5
     end.set()
-    for thread in waiting_threads() - before:
-        thread.join(10)
-        assert not thread.is_alive()
+    wait_for_threads(before)
 
 
 def test_a_late_result_is_passed_on_and_a_late_error_is_dropped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    before, end, late = waiting_threads(), threading.Event(), list[float]()
+    before, end, late = num_threads(), threading.Event(), list[float]()
 
     def divide(number: int) -> float:
         end.wait(30)
@@ -141,8 +156,7 @@ def test_a_late_result_is_passed_on_and_a_late_error_is_dropped(
         with pytest.raises(DeadlineExceededError):
             run_with_deadline(0.01, lambda n=number: divide(n), late=late.append)  # type: ignore[misc]
     end.set()
-    for thread in waiting_threads() - before:
-        thread.join(10)
+    wait_for_threads(before)
     assert late == [0.5]
     assert not caplog.records  # concurrent.futures logs an error of a callback
 
