@@ -321,7 +321,7 @@ class Mesh:
 
         Example:
             >>> print(mesh.startup)
-            store ... s, arrival ... s, default group ... s, agreement ... s, groups ... s, ... s
+            store ... s, arrival ... s, default group ... s, agreement ... s, ...
         """
         return self._groups.startup
 

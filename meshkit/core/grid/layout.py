@@ -345,8 +345,10 @@ class Layout:
 
         Example:
             >>> layout = Layout(dp=4, sp=2)
-            >>> layout.neighbor(5, "dp"), layout.neighbor(7, "dp"), layout.neighbor(7, "dp", wrap=False)
-            (7, 1, None)
+            >>> layout.neighbor(5, "dp"), layout.neighbor(7, "dp")
+            (7, 1)
+            >>> layout.neighbor(7, "dp", wrap=False) is None
+            True
         """
         name = axis if axis in self.axes else parse_axis(axis, self.axes)
         ((size, stride),) = self._steps((name,))
