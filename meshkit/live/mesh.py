@@ -1144,8 +1144,8 @@ class Mesh:
 
         Raises:
             CollectiveError: the same on every rank that notices, within 4 s of torch's own error,
-                which is the cause. Close the mesh, shut down and build again then. The promises
-                are in ``meshkit/live/README.md``.
+                which is the cause. Call :meth:`recover` then; or close the mesh, shut down and
+                build again. The promises are in ``meshkit/live/README.md``.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 
 from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job
-from ...launch.store import keys
-from ...launch.store.client import hosted_by_rank_0
-from ...launch.store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from ..groups.destroy import abort_groups, destroy_groups, is_destroyed_collectively
 from ..groups.mesh_groups import MeshGroups
 from .agree_on_value import agree_in_mesh
 from .proposal import describe_coordinate
 
 CONFLICT = "ranks disagree about the end of a mesh."
-POST_TIME = 1.0  # seconds in which a rank posts that it has closed the mesh
-SPARE_TIME = 5.0  # seconds that rank 0, which may host the store, stays for spares
 
 
 def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
@@ -26,8 +20,10 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
     Local on gloo. Collective over the mesh on NCCL, unless an error has ended the block of the
     mesh: then groups are aborted, as the other ranks may not come.
     """
-    if not failed:
-        _post_close(mesh, job)
+    if not failed and mesh.plan.layout.num_ranks < job.world.world_size:
+        from .post_close import post_close
+
+        post_close(mesh, job)
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()
     try:
@@ -50,27 +46,3 @@ def _agree_to_close(mesh: MeshGroups, job: Job) -> None:
         describe = partial(describe_coordinate, layout)
         proposal = Proposal("mesh.close", fields, CONFLICT, describe_rank=describe)
         agree_in_mesh(proposal, mesh, job)
-
-
-def _post_close(mesh: MeshGroups, job: Job) -> None:
-    """Let spares know that this rank needs no recovery any more. Local.
-
-    Rank 0, which may host the store, stays up to 5 s for spares that wait in a recovery.
-
-    Cost: one store operation, if ranks of the job are outside the mesh.
-    """
-    store, layout = job.store, mesh.plan.layout
-    is_needed = layout.num_ranks < job.world.world_size and mesh.rank in layout
-    if store is None or mesh.is_closed or mesh.view_id or not is_needed:
-        return
-    stays = job.world.rank == 0 and hosted_by_rank_0(job.world)
-    deadline = Deadline.after(SPARE_TIME if stays else 0)
-    waiting = keys.WAITING.format(mesh.round_id)
-
-    def post() -> None:
-        store.set(keys.CLOSED.format(mesh.round_id, mesh.rank), "")
-        while stays and store.add(waiting, 0) > 0 and deadline.sleep(0.05):
-            pass
-
-    with suppress(RuntimeError, DeadlineExceededError):  # spares lose the store, too
-        run_with_deadline(POST_TIME + deadline.left, post)
