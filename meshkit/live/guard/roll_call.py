@@ -26,8 +26,8 @@ import torch.distributed as dist
 from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
+from ...core.life import Life
 from ...core.report.hang_error import RankStatus, Silence, hang_error
-from ...core.report.life import Life
 from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
@@ -35,7 +35,7 @@ from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.foreign_value import read_value, reading
 from ...launch.store.keys import LEFT
 from ...launch.store.rank_lease import STATES, LeaseHolder, read_lease_holders
-from ..setup.last_status import STATUS, guard_store
+from ..setup.close import STATUS, guard_store
 from ..setup.proposal import describe_coordinate
 
 ANSWER_TIME = 3.0  # seconds for the answers, in addition to two polls of the watching threads
