@@ -24,8 +24,7 @@ from ..launch.startup import Startup
 from ..launch.store.deadline import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .groups.mesh_groups import MeshGroups
-from .setup.close import close_mesh
-from .setup.last_status import post_end
+from .setup.close import close_mesh, post_end
 from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ..errors import CollectiveError
 from ..grid.layout import Layout
+from ..life import Life, most_certain
 from ..text import format_ranks, plural
-from .life import Life, most_certain
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"

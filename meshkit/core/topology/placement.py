@@ -258,7 +258,7 @@ def _ways(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the node of each position, in all ways that differ by more than nodes that are alike.
 
-    Of the nodes of one kind that are still whole, only the first is taken.
+    The first of the nodes of one kind that are still whole stands for all of them.
     """
     if not any(left.values()):
         yield ()

@@ -26,8 +26,8 @@ import torch.distributed as dist
 from ...core.errors import CollectiveError, MeshkitError
 from ...core.grid.group_plan import Axes
 from ...core.grid.layout import Layout
+from ...core.life import Life
 from ...core.report.hang_error import RankStatus, Silence, hang_error
-from ...core.report.life import Life
 from ...launch.current_job import Job
 from ...launch.store.client import hosted_by_rank_0, store_lost_error
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
@@ -35,10 +35,11 @@ from ...launch.store.error_json import error_from_json, error_to_json
 from ...launch.store.foreign_value import read_value, reading
 from ...launch.store.keys import LEFT
 from ...launch.store.rank_lease import STATES, LeaseHolder, read_lease_holders
-from ..setup.last_status import STATUS, guard_store
+from ..setup.close import STATUS, guard_store
 from ..setup.proposal import describe_coordinate
 
 ANSWER_TIME = 3.0  # seconds for the answers, in addition to two polls of the watching threads
+LATE_TIME = 1.0  # seconds for ranks without an answer to read the report before rank 0 leaves
 KNOWN_TIME = 0.3  # seconds for the answers if a rank has posted the error that it left with
 MIN_POLL = 0.5  # seconds between two polls of the store, at least
 STATUS_TIMEOUT = 1.0  # seconds in which a rank that leaves posts its status
@@ -203,16 +204,17 @@ def _read_report(context: GuardContext, keys: dist.Store, call_id: int) -> str:
 def leave_last(context: GuardContext) -> None:
     """Wait on rank 0, if it hosts the store, until each rank that answered has read the report.
 
-    Local. It takes ``answer_time`` seconds at most.
+    Local. It takes ``answer_time`` seconds at most. A rank that has not answered yet has a second.
     """
     keys, is_host = context.keys, hosted_by_rank_0(context.record.world)
     if keys is None or context.rank or not is_host or not any(context.state.reports.values()):
         return
-    deadline = time.monotonic() + context.answer_time
-    call_id = max(context.state.reports)
+    began, call_id = time.monotonic(), max(context.state.reports)
 
     def stay() -> None:
-        while any(_unread(context, keys, call_id)) and time.monotonic() < deadline:
+        while (waited := time.monotonic() - began) < context.answer_time:
+            if not any(_unread(context, keys, call_id, is_early=waited < LATE_TIME)):
+                return
             time.sleep(0.05)
 
     with suppress(
@@ -221,11 +223,22 @@ def leave_last(context: GuardContext) -> None:
         run_with_deadline(context.answer_time, stay)
 
 
-def _unread(context: GuardContext, keys: dist.Store, call_id: int) -> Iterator[bool]:
-    """Yield for each rank with an unread report whether the rank answered this roll call."""
-    for rank in context.layout.grid.flat:
-        if keys.check([STATUS.format(rank)]) and not keys.check([f"read/{call_id}/{rank}"]):
+def _unread(
+    context: GuardContext, keys: dist.Store, call_id: int, *, is_early: bool
+) -> Iterator[bool]:
+    """Yield for each rank with an unread report whether it may still read it.
+
+    It does if it has answered this roll call; early on also if its process is not known to have
+    ended and it has posted nothing.
+    """
+    for rank in map(int, context.layout.grid.flat):
+        if keys.check([f"read/{call_id}/{rank}"]):
+            continue
+        if keys.check([STATUS.format(rank)]):
             yield _read_status(keys, STATUS.format(rank)).get("call") == call_id
+        elif is_early and context.record.store is not None:
+            holders = read_lease_holders(context.record.store, [rank])
+            yield rank in holders and not holders[rank].life().is_certain
 
 
 def _open_call(keys: dist.Store, rank: int) -> tuple[int, bool]:
