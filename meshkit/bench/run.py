@@ -14,7 +14,7 @@ from ..core.text import count_noun
 from ..launch.agreement.proposal import Proposal
 from ..launch.current_job import require_job
 from ..launch.job import init
-from ..launch.progress import Progress, show_progress
+from ..launch.output.progress import Progress, show_progress
 from ..live.build_mesh import build_mesh
 from ..live.setup.hosts import gather_hosts
 from .interrupt import Interruption

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ..core.errors import CALL, Change, Fix, LaunchError, MeshkitError, SpawnError, SpecError
 from ..core.text import count_noun, format_ranks
 from ..launch.launchers.detect import detect
-from ..launch.progress import Progress, show_progress
+from ..launch.output.progress import Progress, show_progress
 from .options.grid import SIZES_HELP, add_order
 from .options.numbers import read_count, read_seconds
 

@@ -25,7 +25,7 @@ from ..core.errors import (
     UnknownAxisError,
 )
 from ..core.version import VERSION
-from ..launch.console import completes_words
+from ..launch.output.console import completes_words
 from .command import Command, Result, to_ascii
 from .options.command_line import CommandLine, command_line
 from .parser import CommandParser

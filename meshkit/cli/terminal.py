@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ..core.draw.colors import axis_hues, nearest_of_256
-from ..launch.console import MAX_COLORS, num_colors
+from ..launch.output.console import MAX_COLORS, num_colors
 
 LINES = "┌─┐│└┘"  # all characters of pictures that are not ASCII
 BOLD, RESET = "\x1b[1m", "\x1b[0m"

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from .agreement.consensus import agree, announce_failure
 from .agreement.proposal import Participants, Proposal
 from .default_group import Connections, default_group, store_from_group, world_from_group
-from .error_file import ERROR_FILE, report_uncaught_error
 from .launchers.world import World
+from .output.error_file import ERROR_FILE, report_uncaught_error
 from .own_process import check_own_process
 from .startup import Startup
 from .store.deadline import ARRIVAL, Deadline

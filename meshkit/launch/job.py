@@ -26,7 +26,6 @@ from .current_job import Job, current_job, set_current_job
 from .default_group import create_default_group
 from .device.accelerators import can_share_device
 from .device.device import backend_for, device_uuid, select_backend, select_device
-from .error_file import ERROR_FILE, report_uncaught_error
 from .launchers.completed import complete_environment, restore_environment
 from .launchers.detect import (
     allocation_without_srun,
@@ -36,7 +35,8 @@ from .launchers.detect import (
 )
 from .launchers.table import job_hosts, job_name
 from .launchers.world import EXPORTED, World
-from .log import log_job, show_log
+from .output.error_file import ERROR_FILE, report_uncaught_error
+from .output.log import log_job, show_log
 from .own_process import check_own_process
 from .rendezvous.mpi import MPI_LAUNCHERS
 from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_address

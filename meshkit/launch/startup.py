@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 
 from .agreement.proposal import Participants
-from .log import LOGGER, VARIABLE, show_log
+from .output.log import LOGGER, VARIABLE, show_log
 from .store.check_in import read_check_ins
 from .store.deadline import STORE_GRACE, store_call
 from .store.keys import ROUND

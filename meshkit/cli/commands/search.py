@@ -14,7 +14,7 @@ from ...core.cost.search_report import DISCLAIMER, format_search
 from ...core.cost.step_time import TrainingJob, check_job
 from ...core.cost.transformer import ModelShape
 from ...core.grid.axis_names import STANDARD
-from ...launch.progress import Progress, show_progress
+from ...launch.output.progress import Progress, show_progress
 from .. import terminal
 from ..command import Command, Result
 from ..options.grid import add_world_size

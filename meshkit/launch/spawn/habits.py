@@ -10,7 +10,7 @@ from contextlib import suppress
 from ...core.call import format_value
 from ...core.errors import Change, LaunchError, SpecError
 from ...core.text import count_noun
-from ..error_file import report_uncaught_error
+from ..output.error_file import report_uncaught_error
 from ..launchers.detect import detect
 from ..launchers.program import program_arguments
 from ..launchers.world import World

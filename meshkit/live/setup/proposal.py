@@ -27,11 +27,11 @@ from ...core.text import format_sizes
 from ...core.version import VERSION
 from ...launch.agreement.consensus import commit
 from ...launch.agreement.proposal import Proposal
-from ...launch.brief_error import print_repeated_errors_in_one_line
 from ...launch.current_job import Job, current_job
 from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
-from ...launch.log import log_line
+from ...launch.output.brief_error import print_repeated_errors_in_one_line
+from ...launch.output.log import log_line
 from ...launch.rendezvous.rendezvous import announce_init_failure
 from ...launch.startup import Startup, is_logged, log_slowest_ranks, timed
 from ...launch.store.deadline import Deadline, format_timeout

@@ -10,8 +10,8 @@ import logging
 import os
 import warnings
 
-from ..core.errors import format_error
-from .launchers.world import World
+from ...core.errors import format_error
+from ..launchers.world import World
 
 LOGGER = logging.getLogger("meshkit")
 VARIABLE = "MESHKIT_LOG"

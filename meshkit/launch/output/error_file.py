@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from ..core.errors import MeshkitError
+from ...core.errors import MeshkitError
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 

@@ -7,7 +7,7 @@ from functools import cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..core.errors import MeshkitError
+from ...core.errors import MeshkitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from meshkit.launch.console import MAX_COLORS, completes_words, is_terminal, num_colors
+from meshkit.launch.output.console import MAX_COLORS, completes_words, is_terminal, num_colors
 
 
 class Terminal(io.StringIO):

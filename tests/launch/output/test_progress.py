@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshkit.launch.progress import (
+from meshkit.launch.output.progress import (
     CLEAR,
     LOG_INTERVAL,
     REDRAW_INTERVAL,
