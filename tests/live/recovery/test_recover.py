@@ -63,7 +63,7 @@ def misuse() -> Any:
     if world.rank != 3:
         errors["some"] = error_of(lambda: mesh.recover(arrival_timeout=1))
     else:
-        time.sleep(1)
+        time.sleep(2.5)  # after the others have decided
         errors["some"] = error_of(lambda: mesh.recover(arrival_timeout=0.1))
     errors["after some"] = total(mesh)
     view = mesh.view(x=4)
