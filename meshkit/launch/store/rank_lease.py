@@ -121,7 +121,7 @@ def acquire_rank(base: dist.Store, rank: int) -> LeaseHolder:
     while (holder := read_value(key, text, LeaseHolder.from_json)) != own:
         if not holder.is_same(own):
             _end_exited(base, holder)
-        elif any(not _join_round(base, holder.generation, n).check([keys.DECISION]) for n in ENDS):
+        elif _is_unfinished(base, holder.generation):
             end_generation(base, holder.generation)  # an error ended the last call of this process
         own = replace(own, generation=_next_generation(base, holder.generation))
         text = base.compare_set(key, text.decode(), json.dumps(asdict(own)))
@@ -132,18 +132,30 @@ def _next_generation(base: dist.Store, last: int) -> int:
     """Return the generation in which a rank joins that has last joined in another, 0 for none.
 
     The newest generation stands in the store, so a rank that is behind learns it. A rank without a
-    last generation also joins one that is decided: it is late, and reads the decision.
+    last generation joins the first one, also if that is decided: it reads the decision.
 
     Cost: one store operation, two more for a rank that joins again.
     """
     newest = read_number(keys.NEWEST, base.compare_set(keys.NEWEST, "", "1"))
-    if newest > last and (not last or not _join_round(base, newest, 1).check([keys.DECISION])):
+    if not last:  # it came late to the first start, unless that was given up
+        first = dist.PrefixStore(keys.GENERATION.format(1), base)
+        return 1 if newest == 1 or not first.check([keys.OVER]) else newest
+    if newest > last and not _join_round(base, newest, 1).check([keys.DECISION]):
         return newest
     generation = max(newest, last) + 1
     while newest < generation:
         text = base.compare_set(keys.NEWEST, str(newest), str(generation))
         newest = read_number(keys.NEWEST, text)
     return generation
+
+
+def _is_unfinished(base: dist.Store, generation: int) -> bool:
+    """Return whether ranks may still wait in the start of a generation."""
+    arrival, end = (_join_round(base, generation, number) for number in ENDS)
+    if not arrival.check([keys.DECISION]):
+        return True
+    has_agreed = bytes(arrival.get(keys.DECISION)) == b"all"
+    return has_agreed and not end.check([keys.DECISION])
 
 
 def _join_round(base: dist.Store, generation: int, number: int) -> dist.Store:
