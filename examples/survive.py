@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import meshkit
 
 if TYPE_CHECKING or __package__:  # examples.survive
-    from . import options, text, train
+    from . import attention, options, text, train
 else:  # a script, whose folder is on the path
+    import attention
     import options
     import text
     import train
@@ -92,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
 
 def parse(argv: Sequence[str] | None) -> options.Options:
     """Return the options of the tutorial, and those of this example."""
-    parser = train.make_parser()
+    parser = options.trainer_parser(attention.KINDS)
     parser.set_defaults(uneven=True)  # any dp keeps the global batch
     parser.add_argument("--timeout", type=float, default=60, help="seconds that one step may hang")
     parser.add_argument("--init-method", help="the store, for example file:///shared/store")

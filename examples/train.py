@@ -20,7 +20,6 @@ and ``mesh.batch`` gives each rank its exact share of one global order of sample
 
 from __future__ import annotations
 
-import argparse
 import signal
 import time
 from collections.abc import Sequence
@@ -149,21 +148,9 @@ def train(mesh: meshkit.Mesh, args: options.Options) -> list[float]:
     return losses
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return a parser with the options of the command line."""
-    sizes = {"dp": -1, "sp": 1, "tp": 1, "seq": 128, "dim": 64, "layers": 2, "heads": 8}
-    sizes |= {"global-batch": 32, "micro-batch": 4, "steps": 150, "log-every": 10}
-    parser = options.make_parser("Train a byte-level GPT over a mesh.", sizes)
-    parser.add_argument("--uneven", action="store_true", help="for a dp that does not divide")
-    parser.add_argument("--attention", choices=list(attention.KINDS), default="ulysses")
-    return parser
-
-
-def parse(
-    argv: Sequence[str] | None, parser: argparse.ArgumentParser | None = None
-) -> options.Options:
+def parse(argv: Sequence[str] | None, parser: options.Parser | None = None) -> options.Options:
     """Return the options of the command line, and the plan of a sequence."""
-    args = (parser or make_parser()).parse_args(argv)
+    args = (parser or options.trainer_parser(attention.KINDS)).parse_args(argv)
     args.order = "zigzag" if args.attention == "ring" else "contiguous"  # the fastest ones
     args.plan = meshkit.SequencePlan(args.seq, args.sp, args.order)
     return args

@@ -1255,7 +1255,8 @@ class Mesh:
         Before the first recovery it is empty.
 
         Example:
-            ``done = mesh.recovery.step``
+            >>> mesh.recovery.is_over
+            False
         """
         if self._recovery is None:
             from .recovery.recovery import Recovery

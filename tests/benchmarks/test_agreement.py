@@ -108,9 +108,10 @@ def agreement_of(ranks: int, *, is_end: bool = False) -> Counter[str]:
 def expected(ranks: int) -> dict[str, Counter[str]]:
     """Return the operations of all ranks together, call by call."""
     one, both = agreement_of(ranks), agreement_of(ranks) + agreement_of(ranks, is_end=True)
-    # rank 0 marks the attempt; it reads the hosts of the other ranks, since there is a tp axis
+    # each rank reads the generation; rank 0 marks the attempt, and reads the hosts of the other
+    # ranks, since there is a tp axis
     return {
-        "init": both + Counter(compare_set=ranks + 1),
+        "init": both + Counter(compare_set=2 * ranks + 1),
         "build_mesh": both + Counter(check=1),
         "mesh.agree": one,
         "mesh.barrier": Counter(set=ranks),
@@ -132,7 +133,7 @@ def test_operations_of_a_rank_do_not_depend_on_the_number_of_ranks(ranks: int) -
     assert together == expected(ranks)
     sums = [sum(sum(rank[call].values()) for call in ("init", "build_mesh")) for rank in counts]
     # one more for the last rank of each of four rounds, two more for rank 0
-    assert sum(sums) == 15 * ranks + 4 + 2
+    assert sum(sums) == 16 * ranks + 4 + 2
 
 
 def test_a_row_is_that_of_the_median_rank_beside_8_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,13 +375,13 @@ def role_errors(cases: list[tuple[dict[str, int], dict[str, str]]]) -> list[str]
 
 def test_invalid_roles_are_errors_of_the_constructor() -> None:
     cases: list[tuple[dict[str, int], dict[str, str]]] = [
-        ({"dp": 4}, {}),
-        ({"dp": 2, "cp": 2, "tp": 1}, {}),
-        ({"pp": 2, "dp": 1, "tp": 2}, {}),
-        ({"dp": 2, "tp": 2}, {"sequence": "sq"}),
+        ({"dp": 8}, {}),
+        ({"dp": 4, "cp": 2, "tp": 1}, {}),
+        ({"pp": 2, "dp": 2, "tp": 2}, {}),
+        ({"dp": 4, "tp": 2}, {"sequence": "sq"}),
     ]
-    by_rank = meshkit.spawn(role_errors, 4, (cases,), timeout=120)
-    assert by_rank == [by_rank[0]] * 4
+    by_rank = meshkit.spawn(role_errors, 8, (cases,), timeout=120)
+    assert by_rank == [by_rank[0]] * 8
     no_group = by_rank[0].pop(2)
     assert no_group.startswith("SpecError: Mpu(mesh): the mesh has no group over pp tp")
     assert "groups=['pp tp']" in no_group.partition("Fix: ")[2]
@@ -391,7 +391,7 @@ def test_invalid_roles_are_errors_of_the_constructor() -> None:
         "  Fix: add an axis of size 1 to the mesh, for example tp=1, or pass model=...",
         "SpecError: Mpu(mesh): the axis cp of size 2 is neither data, model, sequence nor "
         "pipeline.\n"
-        "  The mesh is Layout(dp=2, cp=2, tp=1).\n"
+        "  The mesh is Layout(dp=4, cp=2, tp=1).\n"
         "  Its ranks would train apart, because DeepSpeed reduces no gradient over it.\n"
         "  Fix: Mpu(mesh, sequence='cp'), or Mpu(mesh, data='dp cp').",
         "UnknownAxisError: Mpu(mesh, sequence='sq'): there is no axis 'sq'.\n"

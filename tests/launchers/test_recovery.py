@@ -1,4 +1,4 @@
-"""Launchers that let the other ranks go on when one dies, with the options of docs/how-to/recover.md."""
+"""Launchers that let the other ranks go on when one dies, as in docs/how-to/recover.md."""
 
 from __future__ import annotations
 

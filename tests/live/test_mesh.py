@@ -496,14 +496,14 @@ def type_the_fix(request: Request) -> Any:
 
 
 def test_the_fix_for_a_group_that_was_not_built_works() -> None:
-    request = {"order": "tp dp expert", "tp": 2, "expert": 2, "timeout": 50}
-    results = meshkit.spawn(type_the_fix, 4, (request,), timeout=60)
+    request = {"order": "tp dp expert", "tp": 2, "dp": 2, "expert": 2, "timeout": 50}
+    results = meshkit.spawn(type_the_fix, 8, (request,), timeout=60)
     fix, axes, members = results[3]
     assert fix == (
-        "build_mesh(tp=2, expert=2, order='tp dp expert', groups=['tp expert'], timeout=50)"
+        "build_mesh(tp=2, dp=2, expert=2, order='tp dp expert', groups=['tp expert'], timeout=50)"
     )
     assert axes == ["tp", "dp", "expert"]
-    assert members == [0, 1, 2, 3]
+    assert members == [2, 3, 6, 7]
 
 
 def inherit_timeouts() -> Any:

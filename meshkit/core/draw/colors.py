@@ -37,7 +37,7 @@ def hue_numbers(axes: Collection[str]) -> dict[str, int]:
 
     Example:
         >>> hue_numbers(["pp", "dp", "tp"]), hue_numbers(["dp", "rows"])
-        ({'pp': 3, 'dp': 0, 'tp': 1}, {'dp': 0, 'rows': 2})
+        ({'pp': 3, 'dp': 0, 'tp': 1}, {'dp': 0, 'rows': 3})
     """
     numbers = {axis: HUE_OF[axis] for axis in axes if axis in HUE_OF}
     result = {}
@@ -59,7 +59,7 @@ def nearest_of_256(color: Rgb) -> int:
 
     Example:
         >>> nearest_of_256((255, 255, 255)), nearest_of_256((0, 114, 178))
-        (231, 31)
+        (231, 25)
     """
     levels = (0, 95, 135, 175, 215, 255)
     distances = ([abs(level - part) for level in levels] for part in color)

@@ -75,6 +75,7 @@ def check_file(store: dist.Store) -> None:
 
 def file_error(path: str) -> RankTimeoutError | LaunchError | None:
     """Return the error of a file that no rank can use any more; None if all is well."""
+    known = _sizes.get(path, 0)  # read first: the file may grow, and another thread may see it
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -82,8 +83,8 @@ def file_error(path: str) -> RankTimeoutError | LaunchError | None:
     except OSError:
         return None
     size, reserved = status.st_size, 512 * status.st_blocks
-    if size < _sizes.get(path, 0):
-        return _lost_error(path, f"was truncated from {_sizes[path]} to {size} bytes")
+    if size < known:
+        return _lost_error(path, f"was truncated from {known} to {size} bytes")
     _sizes[path] = size
     is_full = reserved < size + LEAST_BYTES and _free_bytes(path) < LEAST_BYTES
     return no_room_error(path) if is_full else None

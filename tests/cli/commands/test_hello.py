@@ -140,7 +140,7 @@ def test_more_ranks_than_fit_are_refused_before_a_rank_starts(
 def test_no_number_of_processes(here: Here, text: str) -> None:
     code, out, error = here("-n", text)
     assert (code, out) == (2, "")
-    assert f": -n: {text!r} is not a whole number of 1 or more.\n" in error
+    assert f": -n: {text!a} is not a whole number of 1 or more.\n" in error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without one")

@@ -86,6 +86,7 @@ def patch_check_ins(patch: pytest.MonkeyPatch, change: Callable[[Fields], Fields
     def changed(process: ProcessIdentity, request: Fields, *seconds: Any) -> CheckIn:
         return CheckIn(process, change(request), *seconds)
 
+    changed.from_json = CheckIn.from_json  # type: ignore[attr-defined]
     patch.setattr(consensus, "CheckIn", changed)
 
 
