@@ -248,4 +248,4 @@ def test_a_job_that_loses_a_node_goes_on_with_the_next_sample(
         in printed
     )
     assert "CollectiveError: mesh.guard(timeout=30): " in printed
-    assert seconds < 30
+    assert seconds < 60
