@@ -342,7 +342,9 @@ def test_invalid_meshes_are_errors_on_every_rank(
         "has neither such an axis nor one of size 1.\n"
         "  Fix: give the mesh the axis pp=1."
     )
-    assert unbuilt.startswith("SpecError: process_groups(dense): the mesh has no group over dp cp tp.")
+    assert unbuilt.startswith(
+        "SpecError: process_groups(dense): the mesh has no group over dp cp tp."
+    )
     assert "'pos_embd'" in fields
     assert "'embd'" not in fields  # four stages, without ends
     assert stages == (
