@@ -6,7 +6,8 @@ plots into ``benchmarks/results``. After each benchmark it writes the rows so fa
 alone. ``python -m benchmarks --docs`` measures nothing: it puts the results into the docs.
 
 ``python -m benchmarks redistribute`` measures the moves of tensors alone, and writes its report
-into ``benchmarks/results/redistribute``.
+into ``benchmarks/results/redistribute``. ``python -m benchmarks recovery`` does so for the seconds
+from the loss of a rank to the next step.
 
 ``pip install -c constraints.txt -e '.[bench]'`` installs the peers; the table names missing ones.
 """
@@ -25,7 +26,7 @@ from .report import this_machine, update_page, write
 
 NAMES = "maps groups collectives overhead agreement import training startup placement scale"
 BENCHMARKS = {name: name for name in NAMES.split()} | {"import": "imports"}  # name -> module
-OWN_REPORTS = {"redistribute": "redistribute"}  # those that a complete run leaves out
+OWN_REPORTS = {name: name for name in ("redistribute", "recovery")}  # not in a complete run
 RESULTS = Path(__file__).parent / "results"
 PART = RESULTS / "part"
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "benchmarks.md"

@@ -25,10 +25,9 @@ import meshkit
 from meshkit.core.grid.group_plan import GroupPlan
 from meshkit.launch.agreement.consensus import agree
 from meshkit.launch.agreement.proposal import Participants, Proposal
-from meshkit.launch.agreement.verdict import ALL
 from meshkit.launch.store import deadline as stores
 from meshkit.launch.store.deadline import Deadline, run_with_deadline
-from meshkit.launch.store.keys import DECISION, GENERATION
+from meshkit.launch.store.keys import ALL, DECISION, GENERATION
 
 from .agreement import count_store_calls
 from .harness import Goal, Row, single

@@ -17,7 +17,8 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import meshkit
-from meshkit.launch.startup import timed
 
 from .harness import Goal, Row, compare, mesh_sizes, single, turn
 
@@ -170,6 +170,14 @@ def start_rank(side: str, folder: str, url: str, setting: Setting) -> RankStart:
     dist.barrier()
     os.close(pipe)
     return RankStart(ready, finished, processor, phases, share, second, barrier, sums)
+
+
+@contextmanager
+def timed(phases: dict[str, float], phase: str) -> Iterator[None]:
+    """Keep the seconds of the block as those of a phase."""
+    began = time.monotonic()
+    yield
+    phases[phase] = time.monotonic() - began
 
 
 def timespan(work: Callable[[], object]) -> tuple[float, float]:
