@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,19 +23,39 @@ preload("tests.preloaded")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Their tests mostly wait for processes, so they start first.
-WAITING = ("tests/scenarios", "tests/launch", "tests/examples", "tests/live")
+# Their tests mostly wait for processes, so they start first; the longest is in the first folder.
+WAITING = ("tests/testing", "tests/examples", "tests/scenarios", "tests/launch", "tests/live")
 NUM_SLOW = pytest.StashKey[int]()
+SLOW_FILES = pytest.StashKey[set[Path]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for tests alone: ``--doctest-modules`` would search each file of the tests, too."""
+    collectors = yield
+    return [collector for collector in collectors if type(collector) is pytest.Module]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files whose tests wait first, so that no worker waits alone at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+    items.sort(key=lambda item: _place_of(item.nodeid))
+
+
+def _place_of(name: str) -> int:
+    """Return the place of a test's folder in ``WAITING``, or the one after the last."""
+    places = (place for place, folder in enumerate(WAITING) if name.startswith(folder))
+    return next(places, len(WAITING))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--update-docs``, which writes the outputs of the pages anew."""
     parser.addoption("--update-docs", action="store_true", help="rewrite the outputs of the docs")
+
+
+@pytest.fixture(scope="session")
+def slow_files(pytestconfig: pytest.Config) -> set[Path]:
+    """Return the files whose slow tests this run leaves out."""
+    return pytestconfig.stash.get(SLOW_FILES, set())
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +69,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow"):
             item.config.stash[NUM_SLOW] = item.config.stash.get(NUM_SLOW, 0) + 1
+            item.config.stash.setdefault(SLOW_FILES, set()).add(item.path)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -6,13 +6,11 @@ seconds. A rank also imports the test module that holds its function, and pytest
 
 from __future__ import annotations
 
-from contextlib import suppress
-
+import hypothesis  # noqa: F401
 import pytest  # noqa: F401
 import torch._dynamo
-
-with suppress(ImportError):  # torch 2.6 lacks some of them
-    import torch.distributed.checkpoint.state_dict
-    import torch.distributed.fsdp
-    import torch.distributed.tensor.experimental
-    import torch.distributed.tensor.parallel  # noqa: F401
+import torch.distributed.checkpoint.state_dict
+import torch.distributed.fsdp
+import torch.distributed.tensor.debug
+import torch.distributed.tensor.experimental
+import torch.distributed.tensor.parallel  # noqa: F401

@@ -63,5 +63,5 @@ def test_without_argcomplete_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "argcomplete.shell_integration", None)
     assert main(["completion", "bash"]) == 1
     assert capsys.readouterr().err == (
-        "meshkit completion: argcomplete is not installed.\n  Fix: pip install argcomplete.\n"
+        "meshkit completion: argcomplete is not installed.\n  Fix: pip install argcomplete\n"
     )

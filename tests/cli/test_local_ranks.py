@@ -34,7 +34,7 @@ def test_the_words_of_the_rank_that_failed_first() -> None:
                 4, failing({1: died}, 1), device, "--sizes 1K" if less else ""
             )
         )
-        assert text.splitlines()[-1] == f"  Fix: meshkit doctor{less}."
+        assert text.splitlines()[-1] == f"  Fix: meshkit doctor{less}" + "." * bool(less)
     assert str(local_ranks.describe_failure(4, failing({0: late}, 0), None)) == (
         "rank 0 of 4 failed first.\n  RankTimeoutError: 2 of 4 ranks did not arrive.\n  Fix: look."
     )

@@ -143,7 +143,7 @@ def test_colors_are_those_of_the_pictures_and_change_no_letter(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    text = "pp=2 dp=4: dp_shard, odp=3, dp=-1, x-dp; tp 0\n  Fix: meshkit plan dp=4."
+    text = "pp=2 dp=4: dp_shard, odp=3, dp=-1, x-dp; tp 0\n  Fix: meshkit plan dp=4"
     painted = terminal.paint(text, ("pp", "dp"), "stdout")
     assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == text
     for axis, color in axis_hues(["pp", "dp"]).items():

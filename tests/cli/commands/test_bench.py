@@ -256,7 +256,7 @@ MISUSE = [
     (
         ["dp=1", "tp=1", "-n", "1"],
         " dp=1 tp=1 -n 1: every axis has 1 rank, so no data moves.\n"
-        "  Fix: for example meshkit bench dp=2 -n 2.\n",
+        "  Fix: for example meshkit bench dp=2 -n 2\n",
     ),
     (
         ["dp=2", "-n", "2", "--sizes", "1K:1024G", "--iters", "5", "--timeout", "9"],
@@ -264,7 +264,7 @@ MISUSE = [
         "the memory of this machine.\n"
         "  2 ranks, each with at least 2 arrays and 33554432 other bytes, need 4398113619968 "
         "bytes; 20000000000 are available.\n"
-        "  Fix: meshkit bench dp=2 --sizes 1K:1G --iters 5 --timeout 9 -n 2.\n",
+        "  Fix: meshkit bench dp=2 --sizes 1K:1G --iters 5 --timeout 9 -n 2\n",
     ),
     (
         ["dp=2", "-n", "2", "--sizes", "64G", "--warm-up", "0"],
@@ -272,19 +272,19 @@ MISUSE = [
         "machine.\n"
         "  2 ranks, each with at least 2 arrays and 33554432 other bytes, need 274945015808 bytes; "
         "20000000000 are available.\n"
-        "  Fix: meshkit bench dp=2 --sizes 1G --warm-up 0 -n 2.\n",
+        "  Fix: meshkit bench dp=2 --sizes 1G --warm-up 0 -n 2\n",
     ),
     (
         ["dp=-1", "-n", "100000"],
         " dp=-1 -n 100000: 100000 ranks do not fit into the memory of this machine.\n"
         "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
-        "  Fix: meshkit bench dp=-1 -n 149.\n",
+        "  Fix: meshkit bench dp=-1 -n 149\n",
     ),
     (
         ["dp=-1", "tp=8", "-n", "80000"],
         " dp=-1 tp=8 -n 80000: 80000 ranks do not fit into the memory of this machine.\n"
         "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
-        "  Fix: meshkit bench dp=-1 tp=8 -n 144.\n",
+        "  Fix: meshkit bench dp=-1 tp=8 -n 144\n",
     ),
     (
         ["dp=1000", "-n", "1000"],
@@ -355,9 +355,6 @@ def test_ranks_started_here_have_a_time_limit_and_a_killed_one_a_fix_in_sizes(
 
 
 # ---------------------------------------------------------------- what becomes of a run
-
-
-CODES = [(CLEAN, 0), (REPORT, 1), (EMPTY, 130)]
 
 
 @pytest.mark.parametrize(

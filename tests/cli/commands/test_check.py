@@ -14,6 +14,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from meshkit.launch.launchers.table import LAUNCHERS
 from meshkit.live.guard import verify as verify_module
 from tests.cli.processes import ended
 from tests.core.report.example_reports import REPORT
+from tests.live.side_by_side import side_by_side
+from tests.preloaded_python import MESHKIT, run_python
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
@@ -56,13 +59,19 @@ def begun(*command: str, **environ: str) -> subprocess.Popen[str]:
     )
 
 
-def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
-    """Start ranks one by one with a free port; return exit code, output and errors of each."""
+def variables_by_hand(world_size: int) -> list[dict[str, str]]:
+    """Return the variables of each rank of a job, with a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(len(ranks))}
-    started = [begun(*command, RANK=str(rank), **place) for rank, command in enumerate(ranks)]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world_size)}
+    return [{**place, "RANK": str(rank)} for rank in range(world_size)]
+
+
+def by_hand(*ranks: list[str]) -> list[tuple[int, str, str]]:
+    """Start ranks one by one; return exit code, output and errors of each."""
+    pairs = zip(ranks, variables_by_hand(len(ranks)), strict=True)
+    started = [begun(*command, **environ) for command, environ in pairs]
     return [ended(process) for process in started]
 
 
@@ -267,7 +276,7 @@ def test_a_rank_of_a_launcher_that_is_killed() -> None:
             " x=2 -n 2: the axis x has no standard position.\n"
             "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
             "  An axis of another name may be a misspelt option, unless order= names it.\n"
-            "  Fix: give its position: meshkit check x=2 --order x -n 2.\n",
+            "  Fix: give its position: meshkit check x=2 --order x -n 2\n",
         ),
         (
             ["dp=4", "sp=2"],
@@ -310,7 +319,7 @@ def test_misuse_is_reported_before_a_rank_starts(
 
 
 def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
-    arguments = [*MODULE, "dp=4", "--groups", "dp", *CPU]
+    arguments = ["check", "dp=4", "--groups", "dp", *CPU]
     typed = "meshkit check dp=4 --groups dp --device cpu"
     first = f"{typed} needs 4 ranks, the world has 2."
     whole = (
@@ -318,9 +327,14 @@ def test_a_mesh_that_does_not_fit_a_launcher_is_quoted_as_typed() -> None:
         "  dp 4 = 4; WORLD_SIZE = 2 (hand-written).\n"
         "  Fix: start 4 ranks, or meshkit check dp=-1 --groups dp --device cpu, which gives dp=2.\n"
     )
-    results = by_hand(arguments, arguments)
-    assert [(code, out) for code, out, _ in results] == [(2, "")] * 2
-    errors = [error for _, _, error in results]
+    ranks = {
+        environ["RANK"]: partial(run_python, MESHKIT, *arguments, environ={**CLEAN, **environ})
+        for environ in variables_by_hand(2)
+    }
+    with side_by_side(ranks, at_once=2) as results:
+        done = [results[rank].result() for rank in ("0", "1")]
+    assert [(one.returncode, one.stdout) for one in done] == [(2, "")] * 2
+    errors = [one.stderr for one in done]
     printing = next(rank for rank, error in enumerate(errors) if error.endswith(whole))
     assert errors[1 - printing].endswith(f"{first} Rank {printing} prints the fix.\n")
 

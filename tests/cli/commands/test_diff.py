@@ -72,7 +72,7 @@ def test_axes_without_a_standard_place_stand_as_written(answer: Answers) -> None
         (
             "diff x=2 y=-1",
             'meshkit diff "x=2" "y=-1": there is nothing to infer y from.\n'
-            '  Fix: for example meshkit diff "x=2" "y=-1" --world-size 8.',
+            '  Fix: for example meshkit diff "x=2" "y=-1" --world-size 8',
         ),
         (
             "diff 'dp=-1 tp=4' dp=2 --world-size 6",
@@ -84,14 +84,14 @@ def test_axes_without_a_standard_place_stand_as_written(answer: Answers) -> None
         (
             "diff dp=2 ''",
             'meshkit diff "dp=2" "": one of the two grids has no sizes.\n'
-            '  Fix: for example meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2".',
+            '  Fix: for example meshkit diff "dp=4 sp=2" "dp=2 sp=2 tp=2"',
         ),
         (
             "diff dp=2 dp=3 --global-batch 4",
             'meshkit diff "dp=2" "dp=3" --global-batch 4: '
-            "1 of global_batch, micro_batch, accumulation_steps given.\n"
+            "1 of global_batch, micro_batch, accumulation_steps is given.\n"
             "  Any two of the three give the third.\n"
-            '  Fix: meshkit diff "dp=2" "dp=3" --global-batch 4 --accumulation-steps 1.',
+            '  Fix: meshkit diff "dp=2" "dp=3" --global-batch 4 --accumulation-steps 1',
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_batch_over_an_unknown_role_asks_for_the_data_axes(answer: Answers) ->
         "",
         f"{line}: nothing says whether ranks along x share samples.\n"
         "  The roles of the axes, by their names: x unknown.\n"
-        f"  Fix: {line} --data x, or {line} --data ''.\n",
+        f"  Fix: {line} --data x, or {line} --data ''\n",
     )
     code, text, _ = answer(f"{line.removeprefix('meshkit ')} --data 'x dp'")
     assert code == 0
@@ -130,7 +130,7 @@ def test_the_options_of_a_batch_stay_in_a_fix(answer: Answers) -> None:
     batch = "--global-batch 100 --micro-batch 3"
     code, _, printed = answer(f'diff "ep=-1 pp=3 tp=8" "seq=1 dp=-1 cp=1" {batch}')
     assert code == 2
-    fix = f'meshkit diff "ep=-1 pp=3 tp=8 dp=1" "seq=1 dp=-1 cp=1" {batch}.'
+    fix = f'meshkit diff "ep=-1 pp=3 tp=8 dp=1" "seq=1 dp=-1 cp=1" {batch}'
     assert printed.splitlines()[-1] == f"  Fix: {fix}"
 
 

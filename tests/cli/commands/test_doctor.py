@@ -18,6 +18,7 @@ from meshkit.cli.main import main
 from meshkit.launch.doctor import network
 from meshkit.launch.doctor.finding import Finding
 from meshkit.launch.launchers.table import LAUNCHERS
+from tests.preloaded_python import MESHKIT, run_python
 
 ROOT = Path(__file__).parents[3]
 Here = Callable[..., subprocess.CompletedProcess[str]]
@@ -28,13 +29,15 @@ FINDINGS = [
 ]
 
 
+KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
+CLEAN = {name: value for name, value in os.environ.items() if name not in KNOWN}
+
+
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """The doctor in a real process, with no launcher but what is given."""
-    known = {name for row in LAUNCHERS for names in row.markers for name in names}
-    clean = {name: value for name, value in os.environ.items() if name not in known}
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "meshkit", "doctor", *arguments],
-        env={**clean, **environ},
+        env={**CLEAN, **environ},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -46,7 +49,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
     """The doctor in this process, which has imported torch."""
-    for name in (name for row in LAUNCHERS for names in row.markers for name in names):
+    for name in KNOWN:
         monkeypatch.delenv(name, raising=False)
 
     def ask(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -99,7 +102,7 @@ def test_the_deadline_is_that_of_the_network() -> None:
 
 
 def test_a_real_run_looks_at_everything_promised() -> None:
-    done = run("--json")
+    done = run_python(MESHKIT, "doctor", "--json", environ=CLEAN)
     assert done.stderr == ""
     findings = results(done)
     assert {
@@ -170,15 +173,8 @@ sys.exit(main())
 
 def test_a_resolver_that_never_answers_does_not_hang_the_doctor() -> None:
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", HANGS, "doctor", "--json", "--timeout", "0.2"],
-        env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "far"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "far"}
+    done = run_python(HANGS, "doctor", "--json", "--timeout", "0.2", environ=environ)
     assert time.monotonic() - began < 40
     findings = results(done)
     assert "has no address: no answer within 0.2 s (0." in findings["host name"]["found"]
@@ -191,5 +187,5 @@ def test_a_timeout_that_is_none_is_misuse(text: str) -> None:
     assert done.returncode == 2
     assert done.stderr == (
         f"meshkit doctor --timeout {text}: --timeout: '{text}' is not a number of seconds from "
-        "0.001 to 1e9.\n  Fix: for example meshkit doctor --json --timeout 2.\n"
+        "0.001 to 1e9.\n  Fix: for example meshkit doctor --json --timeout 2\n"
     )

@@ -36,6 +36,13 @@ def test_one_rank(answer: Answers) -> None:
     )
 
 
+def test_a_rank_as_an_option(answer: Answers) -> None:
+    assert answer("explain dp=4 sp=2 --rank 5") == answer("explain 5 dp=4 sp=2")
+    code, _, error = answer("explain dp=4 --rank 4")
+    assert code == 2
+    assert "there is no rank 4." in error
+
+
 def test_axes_of_other_names_cut_the_sequence(answer: Answers) -> None:
     code, text, _ = answer('explain 1 data=2 seq=2 --order "data seq" --seq 16')
     assert code == 0
@@ -140,53 +147,53 @@ def test_samples_that_nobody_could_hold(answer: Answers, micro: int) -> None:
         (
             "explain dp=4",
             "meshkit explain dp=4: no rank is given.\n"
-            "  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all.",
+            "  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all",
         ),
         (
             "explain -1 dp=4",
             "meshkit explain -1 dp=4: no rank is given.\n"
-            "  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all.",
+            "  Fix: for example meshkit explain 0 dp=4, or meshkit explain dp=4 --all",
         ),
         (
             "explain tp=2 dp=4",
             "meshkit explain tp=2 dp=4: no rank is given.\n"
-            "  Fix: for example meshkit explain 0 tp=2 dp=4, or meshkit explain tp=2 dp=4 --all.",
+            "  Fix: for example meshkit explain 0 tp=2 dp=4, or meshkit explain tp=2 dp=4 --all",
         ),
         (
             "explain -1",
             "meshkit explain -1: no rank is given.\n"
             "  Fix: for example meshkit explain 0 dp=4 sp=2, "
-            "or meshkit explain dp=4 sp=2 --all.",
+            "or meshkit explain dp=4 sp=2 --all",
         ),
         (
             "explain 5",
-            "meshkit explain 5: no size is given.\n  Fix: for example meshkit explain 5 dp=4 sp=2.",
+            "meshkit explain 5: no size is given.\n  Fix: for example meshkit explain 5 dp=4 sp=2",
         ),
         (
             "explain 5 dp=4 --all",
             "meshkit explain 5 dp=4 --all: a rank and --all exclude each other.\n"
-            "  Fix: meshkit explain 5 dp=4.",
+            "  Fix: meshkit explain 5 dp=4",
         ),
         (
             "explain 1 dp=4 sp=2 cp=2 --seq 7",
             "meshkit explain 1 dp=4 sp=2 cp=2 --seq 7: 7 is not a multiple of cp 2 x sp 2 = 4.\n"
             "  Nearest lengths: 4 and 8.\n"
             "  Fix: meshkit explain 1 dp=4 sp=2 cp=2 --seq 4, "
-            "or meshkit explain 1 dp=4 sp=2 cp=2 --seq 8.",
+            "or meshkit explain 1 dp=4 sp=2 cp=2 --seq 8",
         ),
         (
             "explain --all dp=100000 --json",
             "meshkit explain dp=100000 --all --json: "
             "100000 ranks with 10000000000 peers and samples in all.\n"
             "  JSON has at most 10000000 of them.\n"
-            "  Fix: meshkit explain dp=100000 --all.",
+            "  Fix: meshkit explain dp=100000 --all",
         ),
         (
             "explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000 --json",
             "meshkit explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000 --json: "
             "1 rank with 4000000001 peers and samples in all.\n"
             "  JSON has at most 10000000 of them.\n"
-            "  Fix: meshkit explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000.",
+            "  Fix: meshkit explain 0 dp=1 --global-batch 4000000000 --micro-batch 4000000000",
         ),
         (
             "explain 5 dp=4 sp=2 --world-size 6",

@@ -21,6 +21,7 @@ from meshkit.cli.commands import hello
 from meshkit.cli.commands.hello import Greeting
 from meshkit.cli.main import main
 from meshkit.launch.launchers.table import LAUNCHERS
+from tests.preloaded_python import MESHKIT, run_python
 
 ROOT = Path(__file__).parents[3]
 KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
@@ -91,13 +92,14 @@ def test_four_local_processes_as_one_json_object(here: Here) -> None:
 
 
 def test_without_n_it_is_one_process_here() -> None:
-    done = run("-W", "error", *MODULE, "--json", "--device", "cpu")
+    done = run_python(MESHKIT, "hello", "--json", "--device", "cpu", environ=CLEAN)
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     assert reported["world_size"] == 1
     assert reported["ranks"][0]["launcher"] == "single"
 
 
+@pytest.mark.slow
 def test_under_torchrun_rank_0_prints_for_all() -> None:
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = run(*torchrun, *MODULE, "--json", "--device", "cpu")
@@ -130,7 +132,7 @@ def test_more_ranks_than_fit_are_refused_before_a_rank_starts(
         "",
         "meshkit hello -n 100000: 100000 ranks do not fit into the memory of this machine.\n"
         "  Each needs about 33554432 bytes without an array; 20000000000 are available.\n"
-        "  Fix: meshkit hello -n 149.\n",
+        "  Fix: meshkit hello -n 149\n",
     )
     monkeypatch.setattr(hello, "spawn_ranks", lambda *_, **__: [one(0)])
     assert here("-n", "149")[0] == 0

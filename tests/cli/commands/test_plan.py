@@ -70,7 +70,7 @@ dp       2       1       4  0, 1         no
 groups   3 on each rank, the default group included; 7 in all
 warning  tp crosses nodes: 2 of 2 groups span 2 nodes.
            tp communicates in every layer, so it needs the fastest links.
-           Fix: meshkit plan tp=4 dp=2 --order 'dp tp' --nodes 2.
+           Fix: meshkit plan tp=4 dp=2 --order 'dp tp' --nodes 2
 """
 
 BATCH = "--global-batch 1024 --micro-batch 4"
@@ -170,32 +170,32 @@ def test_nodes_that_differ(answer: Answers) -> None:
         (
             "plan dp=-1 tp=2",
             "meshkit plan dp=-1 tp=2: there is nothing to infer dp from.\n"
-            "  Fix: for example meshkit plan dp=-1 tp=2 --world-size 16.",
+            "  Fix: for example meshkit plan dp=-1 tp=2 --world-size 16",
         ),
         (
             "plan dp=4 sp=3 --nodes 5",
             "meshkit plan dp=4 sp=3 --nodes 5: 12 ranks do not divide over 5 nodes.\n"
-            "  Fix: meshkit plan dp=4 sp=3 --nodes 4, or meshkit plan dp=4 sp=3 --nodes 6.",
+            "  Fix: meshkit plan dp=4 sp=3 --nodes 4, or meshkit plan dp=4 sp=3 --nodes 6",
         ),
         (
             "plan dp=4 --nodes 9",
             "meshkit plan dp=4 --nodes 9: 4 ranks do not divide over 9 nodes.\n"
-            "  Fix: meshkit plan dp=4 --nodes 4.",
+            "  Fix: meshkit plan dp=4 --nodes 4",
         ),
         (
             "plan dp=20 --nodes 9",
             "meshkit plan dp=20 --nodes 9: 20 ranks do not divide over 9 nodes.\n"
-            "  Fix: meshkit plan dp=20 --nodes 5, or meshkit plan dp=20 --nodes 10.",
+            "  Fix: meshkit plan dp=20 --nodes 5, or meshkit plan dp=20 --nodes 10",
         ),
         (
             "plan dp=8 --nodes 99999999999",
             "meshkit plan dp=8 --nodes 99999999999: 8 ranks do not divide over 99999999999 nodes.\n"
-            "  Fix: meshkit plan dp=8 --nodes 8.",
+            "  Fix: meshkit plan dp=8 --nodes 8",
         ),
         (
             "plan seq=1 --order seq --nodes 5",
             "meshkit plan seq=1 --order seq --nodes 5: 1 rank does not divide over 5 nodes.\n"
-            "  Fix: meshkit plan seq=1 --order seq --nodes 1.",
+            "  Fix: meshkit plan seq=1 --order seq --nodes 1",
         ),
         (
             "plan dp=4 --nodes 7,8",
@@ -210,7 +210,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "  Micro batches that divide 100 over dp 4: 1, 5, 25.\n"
             "  Fix: meshkit plan dp=4 --global-batch 96 --micro-batch 3, "
             "or meshkit plan dp=4 --global-batch 108 --micro-batch 3, "
-            "or meshkit plan dp=4 --global-batch 100 --micro-batch 1.",
+            "or meshkit plan dp=4 --global-batch 100 --micro-batch 1",
         ),
         (
             "plan x=8 --order x --global-batch 8 --micro-batch 1",
@@ -218,7 +218,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "nothing says whether ranks along x share samples.\n"
             "  The roles of the axes, by their names: x unknown.\n"
             "  Fix: meshkit plan x=8 --order x --global-batch 8 --micro-batch 1 --data x, "
-            "or meshkit plan x=8 --order x --global-batch 8 --micro-batch 1 --data ''.",
+            "or meshkit plan x=8 --order x --global-batch 8 --micro-batch 1 --data ''",
         ),
         (
             "plan dp=2 ep=2 --global-batch 10 --micro-batch 1 --data dd",
@@ -235,7 +235,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "  Micro batches that divide 10 over dp 4: none.\n"
             "  dp 2 x ep 2 = 4 divides the samples.\n"
             "  Fix: meshkit plan dp=2 ep=2 --global-batch 8 --micro-batch 1, "
-            "or meshkit plan dp=2 ep=2 --global-batch 12 --micro-batch 1.",
+            "or meshkit plan dp=2 ep=2 --global-batch 12 --micro-batch 1",
         ),
         (
             "plan dp=8 ep=4 --world-size 8",
@@ -250,7 +250,7 @@ def test_nodes_that_differ(answer: Answers) -> None:
             "meshkit plan shard=2 dp=2: the axis shard has no standard position.\n"
             "  The standard order is pp dp ep cp sp tp, the outermost axis first.\n"
             "  An axis of another name may be a misspelt option, unless order= names it.\n"
-            "  Fix: give its position: meshkit plan shard=2 dp=2 --order 'shard dp'.",
+            "  Fix: give its position: meshkit plan shard=2 dp=2 --order 'shard dp'",
         ),
         (
             "plan dp=4 --groups dd",
@@ -367,7 +367,7 @@ def test_hosts_from_a_file_and_ranks_placed_on_them(
     monkeypatch.setattr(terminal, "get_line_characters", lambda: "")
     _, printed, _ = answer(command)
     assert "warning  tp crosses nodes: 2 of 2 groups span 2 nodes." in printed
-    assert f"or meshkit {command} --place." in " ".join(printed.split())  # what is typed next
+    assert f"or meshkit {command} --place" in " ".join(printed.split())  # what is typed next
     wrote = f"\nwrote {picture}: 8 ranks, 4 kB\n"
     assert answer(f"{command} --place --svg {picture}") == (0, PLACED + wrote, "")
     assert "<title>rank 2\ndp=0 tp=1\nnode 0<" in picture.read_text()
@@ -402,7 +402,7 @@ def test_what_cannot_be_of_hosts(answer: Answers, tmp_path: Path) -> None:
         "",
         f"meshkit plan dp=2 --hosts {file}: line 2 has 'slots=8', which is no host and no rack.\n"
         "  An MPI hostfile has a line for each host; this file needs one for each rank.\n"
-        "  Fix: a line with a for each of its ranks.\n",
+        "  Fix: for each rank on a, a line with the name a.\n",
     )
 
 

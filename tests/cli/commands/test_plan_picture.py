@@ -60,7 +60,7 @@ def test_a_grid_that_is_too_large_leaves_the_file_alone(tmp_path: Path) -> None:
     assert str(error.value.quote(line)) == (
         f"meshkit plan dp=16385 --svg {path}: 16385 ranks are too many for a picture.\n"
         "  A picture has at most 16384 ranks.\n"
-        "  Fix: meshkit plan dp=16385."
+        "  Fix: meshkit plan dp=16385"
     )
     assert path.read_text() == "before"
 
@@ -71,7 +71,7 @@ def test_what_is_no_name_of_a_file(answer: Answers, name: str) -> None:
         2,
         "",
         f"meshkit plan dp=2 --svg {name}: the picture needs the name of a file.\n"
-        "  Fix: for example meshkit plan dp=2 --svg grid.svg.\n",
+        "  Fix: for example meshkit plan dp=2 --svg grid.svg\n",
     )
 
 

@@ -151,7 +151,7 @@ def test_a_bench_without_lines_is_refused(
         f"{line(folder, path)}: the file of --links has no fit (latency, bandwidth) of "
         "all_reduce, all_gather or reduce_scatter.\n"
         "  Fix: a run with at least two sizes, for example meshkit bench dp=2 -n 2 --sizes 1K:1M "
-        "--json.\n"
+        "--json\n"
     )
     model = ["--model", str(folder / "llama-8b.json")]
     assert run(capsys, *ASKED, *model, "--links", path) == (2, "", reported)
@@ -177,7 +177,7 @@ def test_a_bench_that_is_not_whole_is_refused(
         "",
         f"{line(folder, path)}: the run in the file of --links {end}\n"
         "  Fix: a complete run without a wrong element, for example meshkit bench dp=2 -n 2 "
-        "--sizes 1K:1M --json.\n",
+        "--sizes 1K:1M --json\n",
     )
 
 
@@ -349,5 +349,5 @@ def test_nodes_that_do_not_divide(folder: Path, capsys: pytest.CaptureFixture[st
         "",
         f"meshkit search --world-size 64 --nodes 7 {rest}: 64 ranks do not divide over 7 nodes.\n"
         f"  Fix: meshkit search --world-size 64 --nodes 4 {rest}, "
-        f"or meshkit search --world-size 64 --nodes 8 {rest}.\n",
+        f"or meshkit search --world-size 64 --nodes 8 {rest}\n",
     )

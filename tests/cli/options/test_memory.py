@@ -31,7 +31,7 @@ def test_arrays_that_fit_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_arrays_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     text = refusal("1K:2K:2", 2 * RANK_BYTES + 4 * 1024, monkeypatch)
-    assert text.endswith("Fix: meshkit bench dp=2 --sizes 256 -n 2.")
+    assert text.endswith("Fix: meshkit bench dp=2 --sizes 256 -n 2")
 
 
 def test_ranks_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,21 @@ def test_the_first_failed_rank_is_named_and_the_others_are_killed(
     assert lines[-1] == "  Fix: look at rank 1 first; the others may have failed because it did."
 
 
+def sleep_except_on_rank_1() -> None:
+    time.sleep(60 * (meshkit.detect().rank != 1))
+
+
+def test_no_rank_failed_first_if_all_others_ran_until_the_deadline() -> None:
+    with pytest.raises(meshkit.SpawnError) as caught:
+        meshkit.spawn(sleep_except_on_rank_1, 3, timeout=1.5)
+    first, fix = str(caught.value).splitlines()
+    began = r"spawn\(sleep_except_on_rank_1, 3, timeout=1.5\): ranks 0 and 2: still running after"
+    assert re.fullmatch(began + r" \S+ s, killed\.", first), first
+    assert fix.startswith("  Fix: timeout=<more seconds>, if the work takes longer;")
+    assert [type(error) for error in caught.value.errors.values()] == [meshkit.RankTimeoutError] * 2
+    assert isinstance(caught.value.__cause__, meshkit.RankTimeoutError)
+
+
 def kill_rank_1() -> None:
     meshkit.init(timeout=60)
     if dist.get_rank() == 1:
