@@ -10,6 +10,7 @@ Start each rank with a launcher that does not end all ranks when one dies, for e
 Kill, stop or cut off some of them. The others form as many whole replicas as they can, and the
 losses are those of a run without a loss: the global batch and the order of samples stay, and all
 ranks go on from a step whose whole state somebody holds. Ranks left over wait for the next loss.
+Start a killed rank again, with the same command: the others admit it after their next step.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ class Trainer(train.Trainer):
     ) -> None:
         super().__init__(mesh, args, data)
         self.log: dict[str, list[float]] = {"losses": []}  # a part of the state: one for each step
-        if held is not None:
-            mesh.recovery.restore(*self.state, held=held.state)
+        mesh.recovery.restore(*self.state, held=held.state if held else None)
         sampler: Any = self.loader.batch_sampler
         epoch, step = divmod(len(self.log["losses"]), len(data) // args.global_batch)
         sampler.load_state_dict({**sampler.state_dict(steps=step), "epoch": epoch})
@@ -57,19 +57,22 @@ def train_on(
 ) -> tuple[meshkit.Mesh, list[float]]:
     """Run all steps, on the ranks that live; return the last mesh and the loss of each step."""
     data = text.Windows(text.read_text(args.text).to(mesh.device), args.seq)
-    trainer = Trainer(mesh, args, data)
-    while len(losses := trainer.log["losses"]) < args.steps and not mesh.recovery.is_over:
+    trainer: Trainer | None = None
+    losses: list[float] = []
+    while len(losses) < args.steps and not mesh.recovery.is_over:
         try:
             if not mesh.inside:  # a spare, which may hold the state that another rank lacks
-                mesh.recovery.restore(*trainer.state)
+                mesh.recovery.restore(*(trainer.state if trainer else ()))
                 mesh = mesh.recover(step=len(losses))
                 continue
             with mesh.guard(timeout=args.timeout):
-                if trainer.mesh is not mesh:
+                if trainer is None or trainer.mesh is not mesh:
                     trainer = Trainer(mesh, args, data, held=trainer)
-                    continue
+                    losses = trainer.log["losses"]
                 begin_step(len(losses))
                 losses.append(trainer.step()[0])
+            if len(losses) < args.steps:
+                mesh = mesh.admit(step=len(losses))
         except meshkit.CollectiveError as error:
             mesh = mesh.recover(step=len(losses))
             if mesh.rank == 0:
