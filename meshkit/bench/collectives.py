@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..live.guard.barrier import wait
+from ..live.move.operations import ALL_GATHER, REDUCE_SCATTER
 from .results.collectives import OPERATIONS
 
 EXACT = 2**24  # float32 has every whole number up to here
@@ -82,15 +83,6 @@ def expected_send_recv(members: Sequence[int], group_rank: int, items: int) -> T
 
 Works = Sequence[dist.Work | None]
 Begin = Callable[[Tensor, Tensor, dist.ProcessGroup, bool], Works]
-TorchCollective = Callable[..., dist.Work | None]
-
-# torch 2.13 renamed these to *_single, and warns at every call of the older names.
-_torch_all_gather: TorchCollective = (
-    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-)
-_torch_reduce_scatter: TorchCollective = (
-    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-)
 
 
 def _all_reduce(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
@@ -98,11 +90,11 @@ def _all_reduce(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op:
 
 
 def _all_gather(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    return [_torch_all_gather(out, source, group=group, async_op=async_op)]
+    return [ALL_GATHER(out, source, group=group, async_op=async_op)]
 
 
 def _reduce_scatter(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:
-    return [_torch_reduce_scatter(out, source, group=group, async_op=async_op)]
+    return [REDUCE_SCATTER(out, source, group=group, async_op=async_op)]
 
 
 def _all_to_all(out: Tensor, source: Tensor, group: dist.ProcessGroup, async_op: bool) -> Works:

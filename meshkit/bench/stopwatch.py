@@ -1,7 +1,7 @@
 """Seconds of repeated calls.
 
 On the cpu the host's clock measures them. On CUDA events on the stream do, so that neither the
-launch nor the host's own work counts; calls are launched one by one, as nccl-tests does without its
+launch nor the host's own work counts. Calls are launched one by one, as in nccl-tests without its
 option ``-G``. On other accelerators the host's clock measures each call together with a
 synchronization. Neither CUDA nor other accelerators have ever been run.
 """

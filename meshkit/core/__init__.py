@@ -1,7 +1,10 @@
 """Which layout, groups, batches and placement follow from sizes and ranks, before a process exists?
 
-Everything here is pure: numpy and einops, without torch, a clock, the environment or I/O.
-:class:`Layout` and :class:`GroupPlan` are in grid/, :class:`BatchPlan` and :class:`SequencePlan` in
-data/, :class:`Topology` in topology/; cost/, draw/ and report/ show results. The exceptions are in
-errors.py, and :func:`public`, which quotes the user's call in them, is in call.py.
+Everything here is pure: numpy and einops, without torch, a clock, the environment or I/O::
+
+    grid/            Layout, GroupPlan        redistribute/    moves of a tensor
+    data/            BatchPlan, SequencePlan  recovery/        the grid after a loss
+    topology/        Topology                 cost/            time and memory of a step
+    errors.py        the exceptions           draw/, report/   results as text and pictures
+    call.py          public, which quotes the user's call in an error
 """

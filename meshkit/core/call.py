@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from .errors import MeshkitError
 
@@ -72,8 +71,7 @@ class Verbatim(str):
         return str(self)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A function name and its arguments.
 
     Example:
@@ -86,7 +84,7 @@ class Call:
 
     name: str
     args: tuple[object, ...] = ()
-    kwargs: Mapping[str, object] = field(default_factory=dict)
+    kwargs: Mapping[str, object] = {}
     parameters: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -109,7 +107,7 @@ class Call:
             elif index < len(self.parameters) and self.parameters[index] in left:
                 args[index] = left.pop(self.parameters[index])
         kwargs = {**self.kwargs, **left}
-        return replace(self, args=tuple(args), kwargs=drop_none(**kwargs))
+        return self._replace(args=tuple(args), kwargs=drop_none(**kwargs))
 
 
 def drop_none(**options: object) -> dict[str, object]:
@@ -183,22 +181,10 @@ def public(
     the error ends at that function. A generator keeps the call and the traceback of an error that
     was raised in the body of its ``with`` statement.
 
+    The call quotes the parameters in ``by_name`` by their names. If the arguments do not fit the
+    function, ``explain`` returns the error to raise instead of the TypeError, or None.
+
     Cost: no work but one more Python call until an error is raised.
-
-    Args:
-        name: the function as users call it.
-        by_name: parameters that are quoted by their name.
-        explain: gets the positional arguments and those by keyword if they do not fit the
-            function. It returns the error to raise instead of the TypeError, or None.
-
-    Example:
-        >>> @public("half")
-        ... def half(number):
-        ...     raise MeshkitError("3 is odd.", fix="an even number.")
-        >>> half(3)
-        Traceback (most recent call last):
-        meshkit.core.errors.MeshkitError: half(3): 3 is odd.
-          Fix: an even number.
     """
 
     def decorate(function: Callable[Params, Result]) -> Callable[Params, Result]:

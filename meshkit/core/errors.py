@@ -19,13 +19,18 @@ An error is raised with a summary, evidence and a fix, without the call. The dec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 CALL = "{call}"  # the place of the call in a summary, a line of evidence or a fix
 
 Error = TypeVar("Error", bound="MeshkitError")
+
+# A fix that ends with a command line, which can be copied
+COMMAND = re.compile(
+    r"(?:.*(?:: |for example |, or ))?(?:meshkit|torchrun|srun|mpirun|pip|python) [^,;]+\."
+)
 
 
 class Quotable(Protocol):
@@ -35,7 +40,6 @@ class Quotable(Protocol):
         """Return the same call with some arguments changed, or (None) left out."""
 
 
-@dataclass(frozen=True, init=False)
 class Change:
     """A part of a fix: the quoted call with some arguments changed, or (None) left out.
 
@@ -45,10 +49,8 @@ class Change:
         without dp, which gives dp=3.
     """
 
-    arguments: Mapping[str, object]
-
     def __init__(self, **arguments: object) -> None:
-        object.__setattr__(self, "arguments", arguments)
+        self.arguments = arguments
 
     def render(self, call: Quotable | None) -> str:
         """Return the changed call, or words for the change if no call is known."""
@@ -63,12 +65,7 @@ Fix = str | Change | tuple["str | Change", ...]
 
 
 def join_fixes(ways: Sequence[Fix]) -> tuple[str | Change, ...]:
-    """Return one fix out of several alternatives, joined by "or".
-
-    Example:
-        >>> join_fixes(["start 8 ranks", (Change(dp=None), ", which gives dp=3")])
-        ('start 8 ranks', ', or ', Change(arguments={'dp': None}), ', which gives dp=3')
-    """
+    """Return one fix out of alternatives, with the word or between them."""
     parts: list[str | Change] = []
     for way in ways:
         parts += [", or "] * bool(parts)
@@ -77,14 +74,7 @@ def join_fixes(ways: Sequence[Fix]) -> tuple[str | Change, ...]:
 
 
 def format_error(summary: str, *evidence: str, fix: str) -> str:
-    """Return the text of an error: the summary, the evidence, the fix.
-
-    Example:
-        >>> print(format_error("f(dp=0): dp is 0.", "Sizes start at 1.", fix="f(dp=1)."))
-        f(dp=0): dp is 0.
-          Sizes start at 1.
-          Fix: f(dp=1).
-    """
+    """Return the text of an error: the summary, the evidence, the fix."""
     return "\n  ".join((summary, *evidence, *([f"Fix: {fix}"] if fix else [])))
 
 
@@ -101,8 +91,8 @@ class MeshkitError(Exception):
     Attributes:
         call: the public call that raised the error; None until it is quoted.
         raised_at: file and line of the ``raise`` in meshkit, which the traceback leaves out.
-        printed_by: the rank that prints the whole text of the same error; this one then prints a
-            line. None prints the whole text here.
+        printed_by: the rank that prints the whole text of the same error. This rank then prints a
+            line if the error ends it. None prints the whole text here.
 
     Example:
         >>> error = MeshkitError("dp is 0.", "Sizes start at 1.", fix="dp=1.")
@@ -140,10 +130,11 @@ class MeshkitError(Exception):
 
     @property
     def fix_text(self) -> str:
-        """The fix as text, without the word Fix."""
+        """The fix as text, without the word Fix. A command line at its end has no period."""
         parts = self.fix if isinstance(self.fix, tuple) else (self.fix,)
         rendered = (p.render(self.call) if isinstance(p, Change) else p for p in parts)
-        return self._fill("".join(rendered))
+        fix = self._fill("".join(rendered))
+        return fix.removesuffix(".") if COMMAND.fullmatch(fix) else fix
 
     def _fill(self, text: str) -> str:
         return text.replace(CALL, "this call" if self.call is None else str(self.call))
@@ -153,9 +144,14 @@ class MeshkitError(Exception):
         """The whole text: the call, the evidence and the fix."""
         return format_error(self.headline, *map(self._fill, self.evidence), fix=self.fix_text)
 
+    @property
+    def printed_text(self) -> str:
+        """The text that this rank prints if the error ends it, once among the ranks."""
+        if self.printed_by is None:
+            return self.text
+        return f"{self.headline} Rank {self.printed_by} prints the fix."
+
     def __str__(self) -> str:
-        if self.printed_by is not None:
-            return f"{self.headline} Rank {self.printed_by} prints the fix."
         return self.text
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -14,73 +14,45 @@ MAX_SHOWN = 6  # items of a list that is shown in full
 
 
 def article(noun: str) -> str:
-    """Return a noun with its article.
-
-    Example:
-        >>> article("int"), article("str")
-        ('an int', 'a str')
-    """
+    """Return a noun with its article."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def count_noun(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless the number is 1.
-
-    Example:
-        >>> count_noun(1, "rank"), count_noun(8, "rank")
-        ('1 rank', '8 ranks')
-    """
+    """Return a number with its noun, in the plural unless the number is 1."""
     return f"{number} {plural(noun, number)}"
 
 
 def plural(noun: str, number: int = 2) -> str:
-    """Return the plural of a noun, or the noun itself if the number is 1.
-
-    Example:
-        >>> plural("rack"), plural("switch"), plural("rack", 1)
-        ('racks', 'switches', 'rack')
-    """
+    """Return the plural of a noun, or the noun itself if the number is 1."""
     if number == 1:
         return noun
     return f"{noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def format_sizes(sizes: Mapping[str, object], between: str = " ") -> str:
-    """Return names with their values, for example axes with their sizes or indices.
-
-    Example:
-        >>> format_sizes({"dp": 4, "sp": 2}), format_sizes({"dp": 4, "sp": 2}, ", ")
-        ('dp=4 sp=2', 'dp=4, sp=2')
-    """
+    """Return names with their values, for example axes with their sizes or indices."""
     return between.join(f"{name}={value}" for name, value in sizes.items())
 
 
 def summarize(values: Sequence[Value], text_of: Callable[[Value], str] = str) -> str:
-    """Return up to 6 values in full; of more, the first three, the last one and their number.
-
-    Example:
-        >>> summarize(range(4)), summarize(range(0, 64, 2))
-        ('0, 1, 2, 3', '0, 2, 4, ..., 62 (32)')
-    """
+    """Return up to 6 values in full; of more, the first three, the last one and their number."""
     if len(values) <= MAX_SHOWN:
         return ", ".join(map(text_of, values))
     first = ", ".join(map(text_of, values[:3]))
     return f"{first}, ..., {text_of(values[-1])} ({len(values)})"
 
 
+def shorten(texts: Sequence[str], most: int, end: str = "") -> list[str]:
+    """Return the first texts, and a last one with the number of the others if there are any."""
+    left = len(texts) - most
+    return [*texts[:most], *([f"and {left} more{end}"] if left > 0 else [])]
+
+
 def summarize_ranks(ranks: Ints, noun: str = "rank") -> str:
     """Return the number of ranks and their ranges; of more than 6 ranges, the ends.
 
-    Args:
-        ranks: int64 (num_ranks,), ascending.
-        noun: the noun for one of them.
-
     Cost: O(ranks).
-
-    Example:
-        >>> import numpy as np
-        >>> summarize_ranks(np.array([0, 1, 2, 3, 9])), summarize_ranks(np.arange(0))
-        ('5 ranks: 0-3, 9', '0 ranks')
     """
     if not len(ranks):
         return count_noun(0, noun)
@@ -104,23 +76,13 @@ def format_range(first: int, last: int) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Return ascending ranks as a phrase.
-
-    Example:
-        >>> name_ranks([0, 1, 2, 3, 5]), name_ranks([4])
-        ('ranks 0-3 and 5', 'rank 4')
-    """
+    """Return ascending ranks as a phrase."""
     first, comma, last = format_ranks(ranks).rpartition(", ")
     return f"{plural('rank', len(ranks))} {first}{' and ' if comma else ''}{last}"
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Return ascending ranks with consecutive ones collapsed; ``none`` if there are none.
-
-    Example:
-        >>> format_ranks([0, 1, 2, 5, 7, 8]), format_ranks([])
-        ('0-2, 5, 7-8', 'none')
-    """
+    """Return ascending ranks with consecutive ones collapsed; ``none`` if there are none."""
     ranges: list[list[int]] = []
     for rank in ranks:
         if ranges and ranges[-1][-1] == rank - 1:

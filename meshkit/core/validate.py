@@ -23,12 +23,7 @@ MAX_FACTOR = 10**6  # the largest factor tried, so that an error does not take m
 
 
 def parse_integer(value: object) -> int | None:
-    """Return an integer as a plain int; None for a bool, a float, a str and everything else.
-
-    Example:
-        >>> [parse_integer(value) for value in (4, np.int64(4), True, 4.0, "4")]
-        [4, 4, None, None, None]
-    """
+    """Return an integer as a plain int; None for a bool, a float, a str and everything else."""
     if type(value) is int:  # the usual case; the rest is several times slower
         return value
     if isinstance(value, bool | np.bool_):
@@ -40,22 +35,12 @@ def parse_integer(value: object) -> int | None:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a real number of Python or numpy, and not a bool.
-
-    Example:
-        >>> is_number(4), is_number(np.float32(0.5)), is_number(True), is_number("4")
-        (True, True, False, False)
-    """
+    """Return whether a value is a real number of Python or numpy, and not a bool."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Return all divisors in ascending order; beyond 10**12 those with a factor up to 10**6.
-
-    Example:
-        >>> divisors(12)
-        (1, 2, 3, 4, 6, 12)
-    """
+    """Return all divisors in ascending order; beyond 10**12 those with a factor up to 10**6."""
     small = [n for n in range(1, min(math.isqrt(number), MAX_FACTOR) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
 

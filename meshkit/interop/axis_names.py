@@ -15,20 +15,6 @@ def rename_axes(layout: Layout, library: str, known: Iterable[str], data: str) -
     """Return the size of each axis that a library knows, the outermost first, as in the mesh.
 
     Axes of one rank come first with size 1, or are left out if the library does not know them.
-
-    Args:
-        layout: the grid.
-        library: the name of the library in errors.
-        known: the axis names of the library.
-        data: the name of the library for ``dp``, one of ``known``.
-
-    Raises:
-        SpecError: for an axis of several ranks that the library does not know, or for two axes
-            that would get the same name.
-
-    Example:
-        >>> rename_axes(Layout(dp=4, sp=1, tp=2), "L", ["pp", "fsdp", "tp"], "fsdp")
-        {'pp': 1, 'fsdp': 4, 'tp': 2}
     """
     names = {**{name: name for name in known}, "dp": data}
     long_axes = {axis: size for axis, size in layout.sizes.items() if size > 1}
@@ -48,11 +34,7 @@ def rename_axes(layout: Layout, library: str, known: Iterable[str], data: str) -
 
 
 def check_data(data: str, choices: tuple[str, ...]) -> None:
-    """Check that a name for dp is one of the library's.
-
-    Raises:
-        SpecError: with the valid names, if it is not.
-    """
+    """Check that a name for dp is one of the library's."""
     if data not in choices:
         fix = f"data={' or data='.join(repr(name) for name in choices)}."
         raise SpecError(f"data is {data!r}.", fix=fix)

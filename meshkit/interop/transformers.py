@@ -124,12 +124,7 @@ def _sizes(model: object, layout: Layout, data: str, world: int) -> dict[str, in
 
 
 def fold_context(layout: Layout) -> Layout:
-    """Return the layout with cp as a part of the data axis next to it, or as dp if there is none.
-
-    Example:
-        >>> fold_context(Layout(dp=2, cp=4, tp=2)), fold_context(Layout(dp=1, cp=4, tp=2))
-        (Layout(dp=8, tp=2), Layout(dp=4, tp=2))
-    """
+    """Return the layout with cp as a part of the data axis next to it, or else as dp."""
     sizes = {axis: size for axis, size in layout.sizes.items() if size > 1}
     axes = [*sizes]
     cp = next((axis for axis in axes if axis in CONTEXT), None)

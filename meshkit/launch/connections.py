@@ -21,9 +21,6 @@ FOLDER = Path("/proc/self/fd")
 def close_connections(addresses: Sequence[bytes]) -> int:
     """Close the connections of gloo groups; return how many groups had some. Local.
 
-    Args:
-        addresses: the address of this rank in each group, as gloo has posted it in a store.
-
     Cost: two reads of /proc for each descriptor of this process.
     """
     num_groups = 0

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -22,57 +22,71 @@ from .startup import Startup
 from .store.deadline import ARRIVAL, Deadline
 from .torch_internals import timeout_of
 
-
-@dataclass(frozen=True)
-class Origin:
-    """The start of a job that has lost ranks since.
-
-    Attributes:
-        store: the store of the first generation.
-        ranks: the first rank of each rank, in order.
-    """
-
-    store: dist.Store
-    ranks: Sequence[int]
+if TYPE_CHECKING:
+    from .agreement.admission import Arrival
 
 
-@dataclass(frozen=True)
+class Origin(NamedTuple):
+    """The start of a job that has lost ranks since."""
+
+    store: dist.Store  # the store of the first generation
+    ranks: Sequence[int]  # the first rank of each rank, in order
+    world_size: int  # the number of ranks at the start
+    generation: int  # the number of that generation
+
+    @property
+    def base(self) -> dist.Store:
+        """The store of all generations."""
+        return cast(dist.PrefixStore, self.store).underlying_store
+
+    @property
+    def lost(self) -> list[int]:
+        """The first ranks that the job has lost, ascending."""
+        return sorted({*range(self.world_size)} - {*self.ranks})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Job:
-    """The ranks of a default process group, their store and their timeouts.
+    """The ranks of a default process group, their store and their timeouts."""
 
-    Attributes:
-        world: this process among the ranks.
-        store: the store of this generation; None if someone else created the group and torch
-            exposes no store of it.
-        timeout: how long a collective may take; None is the backend's default.
-        arrival_timeout: how long ranks wait for each other.
-        generation: how many times this rank has joined at this store, from 1; 0 if someone else
-            created the group.
-        default_timeout: how long a collective of the default group may take, outside any guard.
-        seed: the last seed of ``init``, as a number; None if it was given none.
-        leave: destroys the group at the end of a spawned rank; None if someone else created it.
-        counter: the number of this rank's agreement rounds by prefix; None counts in the store.
-        completed: the variables that ``init`` added to the environment.
-        pid: the process of this rank.
-        connections: the pairs of ranks that the default group has connected.
-        startup: the seconds of this rank in ``init``; empty if someone else created the group.
-        origin: the start of the job, if it has been recovered since.
-    """
-
-    world: World
+    world: World  # this process among the ranks
+    # the store of this generation; None if someone else created the group and torch exposes no
+    # store of it
     store: dist.Store | None
-    timeout: timedelta | None
-    arrival_timeout: timedelta
+    timeout: timedelta | None  # how long a collective may take; None is the backend's default
+    arrival_timeout: timedelta  # how long ranks wait for each other
+    # how many times this rank has joined at this store, from 1; 0 if someone else created the group
     generation: int
+    # how long a collective of the default group may take, outside any guard
     default_timeout: timedelta | None
-    seed: int | None = None
+    seed: int | None = None  # the last seed of ``init``, as a number; None if it was given none
+    # destroys the group at the end of a spawned rank; None if someone else created it
     leave: Callable[[], None] | None = None
+    # the number of this rank's agreement rounds by prefix; None counts in the store
     counter: Counter[str] | None = None
+    # the variables that ``init`` added to the environment
     completed: Mapping[str, str] = field(default_factory=dict)
-    pid: int = field(default_factory=os.getpid)
+    pid: int = field(default_factory=os.getpid)  # the process of this rank
+    # the pairs of ranks that the default group has connected
     connections: Connections = field(default_factory=Connections)
+    # the seconds of this rank in ``init``; empty if someone else created the group
     startup: Startup = field(default_factory=Startup)
-    origin: Origin | None = None
+    origin: Origin | None = None  # the start of the job, if it has been recovered since
+    # the mesh that this process joins, if a running job has admitted it
+    arrival: Arrival | None = None
+
+    @property
+    def world_at_start(self) -> World:
+        """This process in the world for which its first mesh is requested.
+
+        A process that a running job has admitted requests the mesh that the job had at its start.
+        """
+        return self.world if self.arrival is None else self.arrival.world
+
+    @property
+    def lease_generation(self) -> int | None:
+        """The generation of the ranks' leases, 1 in a recovered job; None if unknown."""
+        return 1 if self.origin is not None else self.generation or None
 
     def participants(
         self, ranks: Sequence[int] | None = None, prefix: str = ""
@@ -136,4 +150,7 @@ def require_job() -> Job:
 
 def set_current_job(job: Job) -> None:
     """Keep the job of the default group."""
-    _JOBS[default_group()] = job
+    group = default_group()
+    if group not in _JOBS:
+        _JOBS.clear()  # Ctrl-C in the callback of a weak reference leaves the entry of a dead group
+    _JOBS[group] = job

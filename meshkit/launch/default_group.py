@@ -24,8 +24,8 @@ from .launchers.world import World
 from .torch_internals import (
     CONNECT_ATTEMPTS,
     bound_device,
+    connects_at_creation,
     default_timeout,
-    has_connect_timeout,
     set_timeout,
     store_of,
 )
@@ -34,18 +34,14 @@ LAZY = "TORCH_GLOO_LAZY_INIT"  # torch reads it whenever it creates a gloo group
 EAGER_RANKS = 32  # up to here most jobs use most pairs, so gloo connects all of them
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Connections:
-    """The pairs of ranks that the default group has connected, equal on every rank.
+    """The pairs of ranks that the default group has connected, equal on every rank."""
 
-    Attributes:
-        near: whether the pairs at distances 1, 2, 4, 8, ... are connected. Barriers, all-reduces,
-            all-gathers and broadcasts use no others.
-        all: whether every pair is connected.
-    """
-
+    # whether the pairs at distances 1, 2, 4, 8, ... are connected, the only ones that barriers,
+    # all-reduces, all-gathers and broadcasts use
     near: bool = True
-    all: bool = True
+    all: bool = True  # whether every pair is connected
 
     def connect(self, *, every_pair: bool) -> None:
         """Connect the near pairs or every pair. Collective over the default group."""
@@ -73,7 +69,7 @@ def create_default_group(
     connect_timeout: timedelta,
 ) -> Connections:
     """Create torch's default group. Collective. nccl is bound to the device, to split groups."""
-    connects_first = has_connect_timeout(str(world.backend))
+    connects_first = connects_at_creation(str(world.backend))
     is_large = world.backend == "gloo" and world.world_size > EAGER_RANKS
     is_lazy = is_large and connects_first and LAZY not in os.environ
     if is_lazy:  # the first use of a pair may take as long as any other collective

@@ -33,15 +33,19 @@ from .launchers.detect import (
     detect_world,
     use_master_variables,
 )
-from .launchers.table import job_hosts, job_name
+from .launchers.table import BY_MPI, job_hosts, job_name
 from .launchers.world import EXPORTED, World
 from .output.error_file import ERROR_FILE, report_uncaught_error
 from .output.log import log_job, show_log
 from .own_process import check_own_process
-from .rendezvous.mpi import MPI_LAUNCHERS
-from .rendezvous.rendezvous import announce_init_failure, rendezvous, with_address
+from .rendezvous.rendezvous import (
+    AdmittedError,
+    announce_init_failure,
+    rendezvous,
+    with_address,
+)
 from .seeds import Seed, compare_seed, draw_seed, parse_seed, seed_all
-from .startup import Startup, timed
+from .startup import Startup
 from .store.client import address
 from .store.deadline import (
     ARRIVAL,
@@ -106,9 +110,13 @@ def init(
     group is left behind.
 
     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set in the
-    environment if they are missing and known, before the bridge of an accelerator is imported:
-    other libraries read them. No variable is overwritten, and ``shutdown`` removes those that were
-    set.
+    environment if they are missing and known, since other libraries read them. The bridge of an
+    accelerator is imported afterwards. No variable is overwritten, and ``shutdown`` removes those
+    that were set.
+
+    A process started anew with the number of a rank that a running job has lost waits here, for
+    ``arrival_timeout``, until :meth:`meshkit.Mesh.admit` of that job admits it. Its rank is then
+    another one. Build the mesh at once, since the other ranks wait for it.
 
     Args:
         backend: the backend of collectives; None is torch's default for the device. Each kind of
@@ -132,9 +140,9 @@ def init(
         The world of this process.
 
     Raises:
-        LaunchError: if the rank, the store or the device of this process is unclear; if two ranks
-            use one device and the backend does not allow it; if an earlier ``init`` had other
-            arguments; in a worker of a DataLoader; or while another thread of this process joins.
+        LaunchError: if the rank, the store or the device of this process is unclear, or if two
+            ranks use one device and the backend does not allow it. Also if an earlier ``init`` had
+            other arguments, in a worker of a DataLoader, and while another thread joins.
         DisagreementError: if ranks have different seeds, world sizes, backends, timeouts, or
             versions of meshkit or torch.
         RankTimeoutError: if ranks did not arrive in time, with their numbers.
@@ -200,18 +208,7 @@ def _post_end(job: Job) -> None:
 def identify(
     arguments: Mapping[str, int] | None = None, init_method: object | None = None
 ) -> World:
-    """Return the world of this process before it joins the job. Local.
-
-    Args:
-        arguments: rank, world size and local rank that override the launcher.
-        init_method: the store; None takes the launcher's.
-
-    Raises:
-        LaunchError: if the launcher's variables contradict each other, or an argument is invalid.
-
-    Warns:
-        RuntimeWarning: as :func:`init`, at the line that calls the public function.
-    """
+    """Return the world of this process before it joins the job. Local."""
     if ERROR_FILE in os.environ:
         report_uncaught_error()
     world = detect_world(os.environ, arguments or {})
@@ -223,7 +220,7 @@ def identify(
         )
     if get_worker_info() is not None:
         check_own_process(world.rank)
-    if variable := allocation_without_srun(world):
+    if world.world_size == 1 and (variable := allocation_without_srun(world)):
         text = format_error(
             f"this is a single process in an allocation of several tasks: {variable}.",
             "No srun has started it: SLURM_STEP_ID of a step is missing.",
@@ -248,16 +245,7 @@ def join(
     arrival_timeout: timedelta | None = None,
     seed: Seed = None,
 ) -> Job:
-    """Join the other ranks at the store, and create the default group with them. Collective.
-
-    Args:
-        world: this process, without device and backend.
-        backend: as in :func:`init`.
-        device: as in :func:`init`.
-        timeout: as in :func:`init`.
-        arrival_timeout: as in :func:`init`.
-        seed: an int, ``"shared"``, or None.
-    """
+    """Join the other ranks at the store, and create the default group with them. Collective."""
     wait = arrival_timeout or timeout or ARRIVAL
     began, deadline = time.monotonic(), Deadline.after(wait)
     completed: dict[str, str] = {}
@@ -268,13 +256,17 @@ def join(
         wait_for_abandoned(deadline)
         if dist.get_pg_count():  # an error ended torch while it created or destroyed a group
             forget_groups()
-        if world.launcher in MPI_LAUNCHERS:
+        if world.launcher in BY_MPI:
             world, _holder = with_address(world, deadline)
         if not {*EXPORTED.values()} <= os.environ.keys():
             completed = complete_environment(world, *address(world), os.environ)
         world = _select_device(world, backend, device)  # its bridge may read these variables
         job = replace(_create_job(world, timeout, wait, seed, deadline), completed=completed)
         set_current_job(job)
+        if ERROR_FILE in os.environ:  # of torchrun
+            from .uncaught_error import print_equal_errors_once
+
+            print_equal_errors_once()
     except BaseException:
         if dist.is_initialized():  # an error came just after this rank had joined
             dist.destroy_process_group()
@@ -304,19 +296,25 @@ def _create_job(
     """Create the default group with the other ranks. Collective."""
     proposal = _init_proposal(world, timeout, wait, seed)
     phases: dict[str, float] = {}
-    participants, generation = rendezvous(proposal, world, deadline, phases)
+    try:
+        participants, generation = rendezvous(proposal, world, deadline, phases)
+    except AdmittedError as admitted:
+        from .recovery.newcomer import join_running_job
+
+        return replace(join_running_job(admitted, world, timeout, wait), leave=shutdown)
     world, store = participants.world, participants.store
     number = None if seed is None else draw_seed(participants, seed, 0, Deadline.after(wait))
     group_store = dist.PrefixStore("default_group", store)
-    with timed(phases, "default group"):
-        connections = commit(
-            Proposal("init", {}, FAILURE, stage="the end of "),
-            participants,
-            wait,
-            lambda connect: create_default_group(world, group_store, timeout, connect),
-            lambda _: dist.destroy_process_group(),
-            connects=connects_at_creation(str(world.backend)),
-        )
+    began = time.monotonic()
+    connections = commit(
+        Proposal("init", {}, FAILURE, stage="the end of "),
+        participants,
+        wait,
+        lambda connect: create_default_group(world, group_store, timeout, connect),
+        lambda _: dist.destroy_process_group(),
+        connects=connects_at_creation(str(world.backend)),
+    )
+    phases["default group"] = time.monotonic() - began
     job = Job(
         world,
         store,

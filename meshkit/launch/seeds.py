@@ -44,7 +44,7 @@ def compare_seed(participants: Participants | None, seed: Seed) -> int:
     from .agreement.claims import Claimant
 
     store, world = participants.store, participants.world
-    own = Claimant(world.rank, repr(seed), ProcessIdentity())
+    own = Claimant(world.rank, repr(seed), ProcessIdentity.current())
 
     def compare() -> tuple[int, Claimant]:
         call_id = int(store.add(f"seeds/calls/{world.rank}", 1))

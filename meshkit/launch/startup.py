@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -22,8 +20,7 @@ from .store.deadline import STORE_GRACE, store_call
 from .store.keys import ROUND
 
 
-@dataclass(frozen=True)
-class Startup:
+class Startup(NamedTuple):
     """The seconds of this rank's start by phase, in the order of the phases.
 
     Attributes:
@@ -37,7 +34,7 @@ class Startup:
         store 0.25 s, arrival 1.5 s
     """
 
-    phases: Mapping[str, float] = field(default_factory=dict)
+    phases: Mapping[str, float] = {}
 
     @property
     def seconds(self) -> float:
@@ -46,16 +43,6 @@ class Startup:
 
     def __str__(self) -> str:
         return ", ".join(f"{phase} {seconds:.3g} s" for phase, seconds in self.phases.items())
-
-
-@contextmanager
-def timed(phases: dict[str, float], phase: str) -> Iterator[None]:
-    """Keep the seconds of the block as those of a phase."""
-    began = time.monotonic()
-    try:
-        yield
-    finally:
-        phases[phase] = time.monotonic() - began
 
 
 def is_logged() -> bool:
@@ -75,12 +62,7 @@ def log_slowest_ranks(participants: Participants, round_id: int, call: object) -
 
 
 def slowest_ranks(by_rank: Mapping[int, Mapping[str, float]]) -> str:
-    """Return the slowest rank of each phase as text.
-
-    Example:
-        >>> slowest_ranks({0: {"store": 0.1, "groups": 2.0}, 1: {"store": 0.3, "groups": 1.0}})
-        'store 0.3 s on rank 1, groups 2 s on rank 0'
-    """
+    """Return the slowest rank of each phase as text."""
     texts = []
     for phase in dict.fromkeys(phase for phases in by_rank.values() for phase in phases):
         rank = max(by_rank, key=lambda rank: by_rank[rank].get(phase, 0.0))

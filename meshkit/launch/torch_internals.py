@@ -1,23 +1,18 @@
 """All uses of torch's private API, and the differences between torch versions.
 
-The functions read and set the timeout of a group, read its store and its number of collectives,
-advance torch's group counter, slice a DeviceMesh, clear DTensor's cache, and hide the other workers
-of a DataLoader from a dataset. If newer versions of torch have a public name, that name is used
-first.
+If newer versions of torch have a public name, that name is used first. The oldest torch is 2.11.
+Every difference between newer versions is a feature that a line here, or one file elsewhere, looks
+for:
 
-Every difference between versions is a feature that a line here, or one file elsewhere, looks for:
-
-=================================  =====  ===================================================
-feature                            since  test
-=================================  =====  ===================================================
-``ProcessGroup.set_timeout``       2.13   tests/live/groups/test_create.py
-``new_group(sort_ranks=)``         2.13   tests/live/groups/test_create.py
-``ProcessGroup.get_group_store``   2.13   tests/launch/test_torch_internals.py
-``DeviceMesh._concatenate``        2.13   tests/live/groups/test_device_mesh.py
-``dist.*_single`` collectives      2.13   tests/live/move, tests/bench/test_collectives.py
-``TCPStore.list_keys``             2.10   tests/launch/agreement/test_consensus.py
-private counter of groups          none   tests/live/groups/test_create.py, without it
-=================================  =====  ===================================================
+================================  =====  ====================================================
+feature                           since  test
+================================  =====  ====================================================
+``new_group(sort_ranks=)``        2.12   tests/live/test_mesh.py, with and without it
+``_mesh_layout._FlatLayout``      2.13   tests/live/groups/test_device_mesh.py
+``dist.*_single`` collectives     2.13   tests/live/move, tests/bench/test_collectives.py
+count of groups of one rank       2.15   tests/live/groups/test_create.py
+private counter of groups         none   tests/live/groups/test_create.py
+================================  =====  ====================================================
 """
 
 from __future__ import annotations
@@ -43,11 +38,12 @@ Sample = TypeVar("Sample")
 
 _END = object()  # the end of a dataset
 
-# Before torch 2.13, a gloo group has one timeout for connecting and for its collectives.
-CAN_SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
-
-# Before torch 2.13, new_group sorts the ranks of a group.
+# Before torch 2.12, new_group sorts the ranks of a group.
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters
+
+# From torch 2.15 on, torch also counts a group that each rank creates for itself.
+_name_by_ranks = getattr(dist.distributed_c10d, "_hash_ranks_to_str", None)
+COUNTS_OWN_GROUPS = _name_by_ranks is None or "group_count" in _name_by_ranks.__code__.co_names
 
 # gloo connects to each peer up to five times, each under the timeout of the group.
 CONNECT_ATTEMPTS = 5
@@ -66,7 +62,7 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
 
 
 def set_timeout(group: dist.ProcessGroup, timeout: timedelta | None) -> None:
-    """Set the timeout of later collectives of the group. Local; only if ``CAN_SET_TIMEOUT``."""
+    """Set the timeout of later collectives of the group. Local."""
     group.set_timeout(timeout or default_timeout(str(dist.get_backend(group))))
 
 
@@ -127,11 +123,6 @@ def connects_at_creation(backend: str) -> bool:
     return "gloo" in backend
 
 
-def has_connect_timeout(backend: str) -> bool:
-    """Return whether a group can connect under one timeout and run collectives under another."""
-    return connects_at_creation(backend) and CAN_SET_TIMEOUT
-
-
 def collective_count(group: dist.ProcessGroup) -> int | None:
     """Return how many collectives this rank has started on the group; None if unknown. Local.
 
@@ -145,27 +136,20 @@ def collective_count(group: dist.ProcessGroup) -> int | None:
 
 
 def store_of(group: dist.ProcessGroup) -> dist.Store | None:
-    """Return the store of a group, public from torch 2.13 on; None if torch exposes none. Local.
-
-    Below torch 2.13 the result is the store of the default group.
-    """
+    """Return the store of a group; None if torch exposes none. Local."""
     try:
-        if hasattr(group, "get_group_store"):
-            return group.get_group_store()
-        return dist.distributed_c10d._get_default_store()
-    except (AttributeError, RuntimeError):
+        return group.get_group_store()
+    except RuntimeError:
         return None
 
 
 def gloo_address(group: dist.ProcessGroup) -> bytes | None:
     """Return the address at which gloo listens for a group, as this rank has posted it.
 
-    None for other backends, and below torch 2.13, which does not expose the store of each group.
+    None for other backends.
 
     Cost: two store operations.
     """
-    if not hasattr(group, "get_group_store"):
-        return None
     store = group.get_group_store()
     for kind in group._device_types:
         key = f"{kind.type}//0/{group.rank()}"
@@ -181,10 +165,9 @@ def bound_device(group: dist.ProcessGroup | None = None) -> torch.device | None:
 
 
 def takes_part_in_split(backend: str | None) -> bool:
-    """Return whether torch splits every new group from the default group. Local.
+    """Return whether torch splits every new group from the default group, with all ranks. Local.
 
-    Every rank takes part in such a split, also for groups of other ranks. torch splits if the
-    default group is bound to a device and the new group has the same backend.
+    torch does so if the default group is bound to a device and the new group has its backend.
     """
     world = dist.group.WORLD
     if world is None or bound_device() is None:

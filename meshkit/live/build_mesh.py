@@ -122,7 +122,7 @@ def build_mesh(
             raise error
     call = Call("build_mesh", () if sizes is None else (sizes,), {**axes, **options}, ("sizes",))
     job = current_job()
-    world = identify() if job is None else job.world
+    world = identify() if job is None else job.world_at_start
     with announcing_failure(world, call):
         merged, nesting = read_sizes(sizes, axes, order)
         plan = plan_groups(
@@ -153,10 +153,14 @@ def build_mesh(
 
             check_place(place, world)
     job = job or join(world, backend, None, timeouts.default, wait)
-    timeouts = replace(timeouts, default=timeouts.default or job.timeout)
+    timeouts = timeouts._replace(default=timeouts.default or job.timeout)
     group_options = GroupOptions(backend, timeouts, job.default_timeout, policies, place)
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
     proposal = MeshProposal(plan, job, group_options, GroupRegistry(call), call)
+    if job.arrival is not None:
+        from .recovery.arrive import open_mesh_of_job
+
+        return Mesh(*open_mesh_of_job(proposal, job.arrival))
     if place is not False:
         proposal = _place(proposal)
     return Mesh(proposal, open_groups(proposal))
@@ -176,4 +180,4 @@ def _place(proposal: MeshProposal) -> MeshProposal:
         layout = placed(proposal.plan.layout, topology).layout
         plan = GroupPlan.of(layout, proposal.plan.requested)
         check_orders(plan)
-    return replace(proposal, plan=plan)
+    return proposal._replace(plan=plan)

@@ -24,7 +24,6 @@ from ..launch.startup import Startup
 from ..launch.store.deadline import Time
 from ..launch.torch_internals import make_constant, mark_constant
 from .groups.mesh_groups import MeshGroups
-from .setup.close import close_mesh, post_end
 from .setup.proposal import MeshProposal, open_groups
 
 # Methods import the functions that they call, so that build_mesh loads no samplers and no guards.
@@ -57,7 +56,7 @@ class Mesh:
 
     Created by :func:`meshkit.build_mesh`. ``layout`` answers every question about the grid. Only
     ``redistribute``, ``begin``, ``shift``, ``exchange``, ``view``, ``barrier``, ``agree``,
-    ``verify``, ``recover``, ``check_batch``, ``check_parameters`` and ``token_weights``
+    ``verify``, ``recover``, ``admit``, ``check_batch``, ``check_parameters`` and ``token_weights``
     communicate. ``with`` closes the mesh at the end.
     """
 
@@ -137,7 +136,7 @@ class Mesh:
             >>> torch.ones(2, device=mesh.device).sum()
             tensor(2.)
         """
-        return self._device
+        return self._proposal.job.world.device or torch.device("cpu")
 
     @public("mesh.size")
     def size(self, *axes: Names) -> int:
@@ -252,14 +251,16 @@ class Mesh:
     def gradient_group(self, *, experts: bool = False) -> dist.ProcessGroup:
         """Return this rank's group over which gradients are averaged, for DDP. Local.
 
-        ``build_mesh`` created it. Its ranks hold equal weights and see different tokens: those
-        along dp and ep, which read different samples, and along cp and sp, which read different
-        tokens of one sample, whatever the names of these axes. Ranks along tp and pp are in other
-        groups. If there is no such axis, the group holds this rank only.
+        ``build_mesh`` created it. Its ranks hold equal weights and see different tokens. Along dp
+        and ep they read different samples, along cp and sp different tokens of one sample. Axes
+        with names of other libraries count by their role. Ranks along tp and pp are in other
+        groups. Without dp, ep, cp and sp the group holds this rank only.
 
         Args:
             experts: return the group for the weights of experts, which ranks along ep do not share.
-                With one rank along ep, or without ep, it is the group of the other weights.
+                Sum their gradients over it, and divide by the size of the group without
+                ``experts``: an expert has the tokens of all ranks along ep. With one rank along ep,
+                or without ep, it is the group of the other weights.
 
         Raises:
             SpecError: if an axis longer than 1 has an unknown role, with the groups to choose from.
@@ -308,7 +309,7 @@ class Mesh:
         """
         from .groups.device_mesh import device_mesh
 
-        return device_mesh(self._groups, self.group, self._device.type, pattern)
+        return device_mesh(self._groups, self.group, self.device.type, pattern)
 
     @property
     def startup(self) -> Startup:
@@ -682,7 +683,7 @@ class Mesh:
 
         At ``=`` and ``*`` the tensors of the ranks must be equal. At ``=`` on the right, their
         gradients must be equal. At ``*`` on the right, gradients that are equal on all ranks and
-        not zero are an error: these ranks do the same work, which would count once for each rank.
+        not zero are an error: these ranks do the same work, and it would count several times.
         Enter it on every rank, also around the backward. Calls that torch compiled are not checked.
 
         Cost: a hash of each tensor on the host, and a small collective for each axis.
@@ -802,7 +803,7 @@ class Mesh:
         """
         from .data.data_index import weigh_tokens
 
-        return weigh_tokens(self._groups, counts, axes, self._device)
+        return weigh_tokens(self._groups, counts, axes, self.device)
 
     @overload
     def sampler(  # noqa: D418
@@ -969,7 +970,7 @@ class Mesh:
         """
         from .data.data_index import compare_batches
 
-        compare_batches(self._groups, batch, data, self._device)
+        compare_batches(self._groups, batch, data, self.device)
 
     @public("mesh.check_parameters", by_name=("model",))
     def check_parameters(
@@ -995,9 +996,9 @@ class Mesh:
 
         Raises:
             SpecError: if an axis longer than 1 has an unknown role, and ``axes`` is None.
-            DisagreementError: the same on every rank, with the first parameter and the content of
-                each rank as ``requests``: if bytes differ; if a rank lacks a parameter, or has
-                another dtype, shape or placement; if a parameter is a shard of FSDP1 or ZeRO-3.
+            DisagreementError: if bytes differ, if a rank lacks a parameter, or if it has another
+                dtype, shape or placement. Also if a parameter is a shard of FSDP1 or ZeRO-3. Every
+                rank raises the same, with the first parameter; ``requests`` has its content.
             CoordinateError: on a rank outside the mesh.
             MeshkitError: after ``close``, or after ``shutdown``.
 
@@ -1009,7 +1010,7 @@ class Mesh:
         """
         from .data.check_parameters import compare_parameters
 
-        compare_parameters(self._groups, model, axes, self._device)
+        compare_parameters(self._groups, model, axes, self.device)
 
     @public("mesh.sequence")
     def sequence(
@@ -1050,7 +1051,7 @@ class Mesh:
         """
         from .data.data_index import shard_sequence
 
-        return shard_sequence(self._groups, length, axes, order, pad, self._device)
+        return shard_sequence(self._groups, length, axes, order, pad, self.device)
 
     @public("mesh.seed")
     def seed(self, base: int | None = None, *, vary: str | tuple[str, ...] = ()) -> int:
@@ -1099,7 +1100,7 @@ class Mesh:
         from .data.rng import RandomStreams, base_seed
 
         base = partial(base_seed, self._proposal.job.seed)  # no method of the mesh: avoids a cycle
-        return RandomStreams(self.layout, self.rank, self._device.type, base)
+        return RandomStreams(self.layout, self.rank, self.device.type, base)
 
     # -------------------------------------------------------------------- checks and failures
 
@@ -1184,7 +1185,7 @@ class Mesh:
         from .guard.mesh_guard import verify_mesh
 
         return verify_mesh(
-            self._groups, self._proposal.job, self._guard_state, timeout, self._device
+            self._groups, self._proposal.job, self._guard_state, timeout, self.device
         )
 
     @public("mesh.recover")
@@ -1206,8 +1207,8 @@ class Mesh:
         Ranks are numbered anew: ``mesh.rank`` and ``torch.distributed.get_rank()`` are equal, and
         positions in the mesh count first. A rank keeps its coordinate if the new mesh has it.
         Ranks that are left over are spares, for which ``mesh.inside`` is False. On a spare this
-        call waits for the next loss. If all ranks close the mesh instead, it returns this mesh,
-        and ``mesh.recovery.is_over`` is True. :attr:`recovery` tells what has changed.
+        call waits for the next loss or admission. If all ranks close the mesh instead, it returns
+        this mesh, and ``mesh.recovery.is_over`` is True. :attr:`recovery` tells what has changed.
 
         Models, optimizers, DDP and FSDP that hold groups must be built again on the new mesh. A
         sampler, ``mesh.batch`` and ``mesh.rng`` belong to a mesh, too: take those of the new one.
@@ -1225,9 +1226,9 @@ class Mesh:
             A new mesh. This one can no longer be used.
 
         Raises:
-            RankTimeoutError: if fewer ranks live than ``min_ranks`` or than one replica needs; if
-                this rank was declared lost, since it came too late; if the store is lost, for
-                example with rank 0; if no collective has failed, and ranks did not call it.
+            RankTimeoutError: if fewer ranks live than ``min_ranks`` or than one replica needs, or
+                if this rank came too late and was declared lost. Also if the store is lost, for
+                example with rank 0, or if no collective has failed and ranks did not call it.
             DisagreementError: if ranks recover different meshes.
             SpecError: if an argument is invalid; if no step is held for each part of the state.
             MeshkitError: if the mesh is healthy; after ``close``, or if it was recovered before;
@@ -1239,14 +1240,64 @@ class Mesh:
         Example:
             ``except meshkit.CollectiveError: mesh = mesh.recover(step=done)``
         """
-        from .recovery.recover import recover_mesh
+        from .recovery.recover import Rounds, recover_mesh
         from .recovery.request import RecoveryRequest
 
         request = RecoveryRequest.of(step, arrival_timeout, min_ranks)
-        recovered = recover_mesh(
-            self._groups, self._proposal, self._guard_state, self.recovery, request
-        )
+        rounds = Rounds(self._groups, self._proposal, self.recovery, request)
+        recovered = recover_mesh(rounds, self._guard_state)
         return self if recovered is None else Mesh(*recovered)
+
+    @public("mesh.admit")
+    def admit(self, *, step: int | None = None) -> Mesh:
+        """Return a mesh with the processes that were started anew for lost ranks, if any wait.
+
+        Collective over the mesh; call it between steps, inside the ``try`` of :meth:`recover`. A
+        process started anew with the number of a lost rank waits in :func:`meshkit.init`. One rank
+        looks for such processes at the store, and broadcasts the answer. If one waits, all ranks go
+        through a recovery with it: data axes grow again, up to their sizes before the first loss,
+        and no rank of the mesh changes its coordinate. ``mesh.recovery.new_ranks`` lists the new
+        ranks, which are spares if they do not fill a replica. ``mesh.recovery.restore`` sends them
+        the state. Then build again what holds groups, as after :meth:`recover`. A spare waits in
+        :meth:`recover`, which returns there.
+
+        A new process calls ``init`` and ``build_mesh`` as at the start of the job, one right after
+        the other. If it dies meanwhile, differs, or takes longer than 30 s, the other ranks go on
+        without it.
+
+        With FSDP over all ranks, no rank holds a second copy of a shard, so the mesh can grow only
+        from a checkpoint: call this right after saving one.
+
+        Args:
+            step: the number of optimizer steps that this rank has completed; all ranks pass one,
+                or none does.
+
+        Returns:
+            A new mesh, and this one can no longer be used; or this mesh, if nobody waits.
+
+        Raises:
+            CollectiveError: if a rank was lost, as in :meth:`guard`. Call :meth:`recover`.
+            RankTimeoutError: as :meth:`recover`.
+            SpecError: if ``step`` is invalid, or only some ranks pass it.
+            MeshkitError: on a spare; after ``close``; on a view, or on a mesh of groups that
+                meshkit did not create.
+
+        Cost: none while no rank is lost. After a loss, a broadcast of 8 bytes, and on one rank one
+        store operation; three once a process was started anew. An admission costs as much as
+        :meth:`recover`, and up to 5 s for a process that does not answer.
+
+        Example:
+            >>> mesh.admit(step=100) is mesh  # nobody waits
+            True
+        """
+        from .recovery.admit import admit_newcomers
+        from .recovery.recover import Rounds
+        from .recovery.request import RecoveryRequest
+
+        request = RecoveryRequest.of_admission(step)
+        rounds = Rounds(self._groups, self._proposal, self.recovery, request)
+        grown = admit_newcomers(rounds, self._guard_state)
+        return self if grown is None else Mesh(*grown)
 
     @property
     def recovery(self) -> Recovery:
@@ -1324,6 +1375,8 @@ class Mesh:
         self._close(failed=error is not None)
 
     def _close(self, *, failed: bool) -> None:
+        from .setup.close import close_mesh, post_end
+
         state: GuardState | None = self.__dict__.get("_guard_state")
         if state is None or not state.has_left:  # else its error stands at the store
             post_end(self._groups, self._proposal.job, "mesh.close()")
@@ -1338,11 +1391,7 @@ class Mesh:
         return self
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to pickle the mesh.
-
-        Raises:
-            MeshkitError: always, with what to pass instead.
-        """
+        """Refuse to pickle the mesh."""
         raise MeshkitError(
             "a mesh cannot be pickled, because its process groups belong to one process.",
             fix="mesh.position, which knows the rank and the layout. Save models with "
@@ -1363,11 +1412,6 @@ class Mesh:
         from .guard.roll_call import GuardState
 
         return GuardState()
-
-    @property
-    def _device(self) -> torch.device:
-        """The device of tensors in a collective."""
-        return self._proposal.job.world.device or torch.device("cpu")
 
 
 def _groups_of(mesh: Mesh | None) -> MeshGroups | None:

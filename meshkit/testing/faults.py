@@ -26,6 +26,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -40,6 +41,7 @@ from ..launch.store.rank_lease import process_stat
 from ..live.preload import preload_mesh
 
 POLL_INTERVAL = 0.05  # seconds between two checks of the processes
+KILLED = {number.name for number in signal.Signals}
 
 
 @dataclass(frozen=True)
@@ -83,16 +85,24 @@ class Played:
 
 @dataclass(frozen=True)
 class Strike:
-    """The faults of one rank; each records that it fires before it takes effect."""
+    """The faults of one rank; each records that it fires before it takes effect.
+
+    Attributes:
+        folder: the folder of the records.
+        rank: the rank.
+        start: how often the rank was started anew, 0 for its first process.
+    """
 
     folder: str
     rank: int
+    start: int = 0
 
     def note(self) -> None:
-        """Record that a fault of the caller fires now."""
+        """Record that a fault of the caller fires now; the first one of a rank counts."""
         path = Path(self.folder, f"{self.rank}.firing")
-        path.write_text(str(time.monotonic()))
-        path.rename(path.with_suffix(".fired"))
+        if not path.with_suffix(".fired").exists():
+            path.write_text(str(time.monotonic()))
+            path.rename(path.with_suffix(".fired"))
 
     def kill(self) -> None:
         """Kill this process with SIGKILL."""
@@ -125,7 +135,12 @@ class Strike:
 
 @public("play")
 def play(
-    fn: Callable[..., object], world_size: int, args: Sequence[object] = (), *, timeout: float
+    fn: Callable[..., object],
+    world_size: int,
+    args: Sequence[object] = (),
+    *,
+    timeout: float,
+    restarts: int = 0,
 ) -> Played:
     """Run ``fn(strike, *args)`` in local processes that form one job; each ends by itself.
 
@@ -135,6 +150,7 @@ def play(
         world_size: the number of processes.
         args: the other arguments, the same on every rank; they are pickled.
         timeout: seconds after which processes that still run are killed.
+        restarts: how often a rank that was killed is started anew, for :meth:`meshkit.Mesh.admit`.
 
     Returns:
         The outcome of each rank. No process is left.
@@ -145,18 +161,23 @@ def play(
     folder, port = tempfile.mkdtemp(prefix="meshkit-faults-"), free_port()
     preload_mesh()
     context = context_for(fn)
-    processes: list[BaseProcess] = []
+    processes: dict[int, BaseProcess] = {}
+
+    def start(rank: int, number: int) -> None:
+        environ = child_environment(rank, world_size, f"file://{folder}/store", port)
+        arguments = fn, tuple(args), environ, Strike(folder, rank, number)
+        process: BaseProcess = context.Process(target=_run_rank, args=arguments)
+        start_process(process)
+        processes[rank] = process
+
     try:
         for rank in range(world_size):
-            environ = child_environment(rank, world_size, f"file://{folder}/store", port)
-            arguments = fn, tuple(args), environ, Strike(folder, rank)
-            process: BaseProcess = context.Process(target=_run_rank, args=arguments)
-            start_process(process)
-            processes.append(process)
-        ends = _wait_for_ends(processes, time.monotonic() + timeout)
+            start(rank, 0)
+        deadline = time.monotonic() + timeout
+        ends = _wait_for_ends(processes, deadline, restarts, start)
         return _read_outcomes(Path(folder), ends)
     finally:
-        for process in processes:
+        for process in processes.values():
             process.kill()
             process.join()
         shutil.rmtree(folder, ignore_errors=True)
@@ -198,12 +219,22 @@ def _call_after(seconds: float, fault: Callable[[], None]) -> None:
     fault()
 
 
-def _wait_for_ends(processes: Sequence[BaseProcess], deadline: float) -> dict[int, str]:
+def _wait_for_ends(
+    processes: Mapping[int, BaseProcess],
+    deadline: float,
+    restarts: int,
+    start: Callable[[int, int], None],
+) -> dict[int, str]:
     """Return the state of each process, once none runs or the deadline has passed."""
+    starts = Counter[int]()
     while True:
-        ends = {rank: _process_state(process) for rank, process in enumerate(processes)}
-        if "running" not in ends.values() or time.monotonic() > deadline:
+        ends = {rank: _process_state(process) for rank, process in sorted(processes.items())}
+        killed = [rank for rank in ends if ends[rank] in KILLED and starts[rank] < restarts]
+        if time.monotonic() > deadline or not (killed or "running" in ends.values()):
             return ends
+        for rank in killed:
+            starts[rank] += 1
+            start(rank, starts[rank])
         time.sleep(POLL_INTERVAL)
 
 

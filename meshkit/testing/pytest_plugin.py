@@ -20,6 +20,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import ModuleType
 
@@ -43,9 +44,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     num_ranks, timeout = _read_marker(*marker.args, **marker.kwargs)
     names = inspect.signature(pyfuncitem.obj).parameters
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    _check_picklable(arguments)
     place = str(pyfuncitem.path), pyfuncitem.function.__module__, pyfuncitem.function.__qualname__
     _run_on_ranks(num_ranks, timeout, (*place, arguments))
     return True
+
+
+def _check_picklable(arguments: Mapping[str, object]) -> None:
+    """Fail the test if a fixture cannot be sent to the ranks."""
+    for name, value in arguments.items():
+        try:
+            ForkingPickler.dumps(value)
+        except Exception as error:  # whatever the object raises
+            lines = (f"{type(error).__name__}: {error}", f"Fix: a test without {name}.")
+            summary = f"the fixture {name} cannot be sent to the ranks."
+            pytest.fail("\n  ".join((summary, *lines)), pytrace=False)
 
 
 def _read_marker(

@@ -7,6 +7,7 @@ Hypothesis shrinks to simple examples: few axes, small sizes, no ``ranks``.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -25,6 +26,18 @@ from ..core.grid.layout import Layout
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,6}[A-Za-z0-9]|[A-Za-z]"
 
 
+def _is_legal(name: str) -> bool:
+    try:
+        check_names([name])
+    except SpecError:
+        return False
+    return True
+
+
+# A strategy of a regular expression is expensive to make, so that all examples share one.
+_AXIS_NAMES = st.sampled_from(STANDARD) | st.from_regex(_NAME, fullmatch=True).filter(_is_legal)
+
+
 def axis_names() -> st.SearchStrategy[str]:
     """Return legal names of axes: the standard ones, and others of up to 8 characters.
 
@@ -33,7 +46,7 @@ def axis_names() -> st.SearchStrategy[str]:
         >>> find(axis_names(), lambda name: True)
         'pp'
     """
-    return st.sampled_from(STANDARD) | st.from_regex(_NAME, fullmatch=True).filter(_is_legal)
+    return _AXIS_NAMES
 
 
 @st.composite
@@ -51,7 +64,7 @@ def sizes(  # noqa: D417  # hypothesis passes draw
         >>> find(sizes(max_axes=1), lambda sizes: sizes.get("dp", 1) > 1)
         {'dp': 2}
     """
-    names = draw(st.lists(axis_names(), min_size=1, max_size=max_axes, unique=True))
+    names = draw(_lists_of_names(max_axes))
     limit, numbers = max_ranks, []
     for _ in names[1:]:
         numbers.append(draw(st.integers(1, math.isqrt(limit))))
@@ -166,12 +179,9 @@ def _solve_plan(dp: int, micro_batch: int, steps: int, num_skipping: int) -> Bat
     return BatchPlan.solve(dp=dp, global_batch=total, micro_batch=micro_batch, uneven=True)
 
 
-def _is_legal(name: str) -> bool:
-    try:
-        check_names([name])
-    except SpecError:
-        return False
-    return True
+@cache
+def _lists_of_names(max_axes: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(_AXIS_NAMES, min_size=1, max_size=max_axes, unique=True)
 
 
 @st.composite

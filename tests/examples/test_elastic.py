@@ -29,7 +29,7 @@ STEPS, BATCH, EVERY = 80, 8, 5  # the latter two as in SMALL
 LIVES = [(4, 20), (2, 45), (3, 60), (1, STEPS)]  # ranks, and up to which step
 # In seconds. A node is taken for lost after interval x attempts; then the others wait for the last
 # call to pass, as a new node may come.
-TIMES = "join_timeout=60,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
+TIMES = "join_timeout=60,last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=2"
 # torchrun, once both are there: the first takes a second that is later than the last call for lost.
 AGENT = """
 import os, sys, time
@@ -224,7 +224,7 @@ def test_a_job_that_loses_a_node_goes_on_with_the_next_sample(
 ) -> None:
     folder = tmp_path / "job"
     with two_agents(folder) as (first, second):
-        until(60, lambda: len(lines(folder)) > EVERY + 1)
+        until(120, lambda: sum(line["dp"] == 4 for line in lines(folder)) > EVERY + 1)
         node = [second.pid, *(pid for pid, above in running(folder).items() if above == second.pid)]
         kill(node)  # workers have sessions of their own: alone they would train on
         began, before = time.monotonic(), len(lines(folder))
@@ -232,9 +232,9 @@ def test_a_job_that_loses_a_node_goes_on_with_the_next_sample(
         assert len(node) == 3
         until(5, lambda: not running(folder).keys() & set(node))
         assert first.poll() is None
-        until(40, lambda: lines(folder)[-1]["dp"] == 2)
+        until(80, lambda: lines(folder)[-1]["dp"] == 2)
         seconds = time.monotonic() - began
-        assert first.wait(40) == 0, (folder / "agent0").read_text()
+        assert first.wait(120) == 0, (folder / "agent0").read_text()
         assert not running(folder)
     old, new = ([line for line in lines(folder) if line["dp"] == dp] for dp in (4, 2))
     assert before <= len(old) < STEPS - EVERY  # it was lost in the middle
@@ -248,4 +248,4 @@ def test_a_job_that_loses_a_node_goes_on_with_the_next_sample(
         in printed
     )
     assert "CollectiveError: mesh.guard(timeout=30): " in printed
-    assert seconds < 60
+    assert seconds < 80

@@ -15,17 +15,19 @@ import torch.distributed as dist
 import meshkit
 from examples import hello
 from meshkit.launch.launchers.table import LAUNCHERS
+from tests.preloaded_python import run_python
 
 HELLO = Path(hello.__file__)
 KNOWN = {name for row in LAUNCHERS for names in row.markers for name in names}
+ENVIRON = {name: value for name, value in os.environ.items() if name not in KNOWN}
+ENVIRON["OMP_NUM_THREADS"] = "1"
 
 
 def run(*command: str) -> list[str]:
     """The lines of a run, in the order of the ranks."""
-    environ = {name: value for name, value in os.environ.items() if name not in KNOWN}
     done = subprocess.run(
         [sys.executable, *command],
-        env={**environ, "OMP_NUM_THREADS": "1"},
+        env=ENVIRON,
         capture_output=True,
         text=True,
         timeout=120,
@@ -41,15 +43,10 @@ def greets(line: str, rank: int, ranks: int, launcher: str) -> bool:
 
 
 def test_as_one_process() -> None:
-    (line,) = run("-W", "error", str(HELLO))
-    assert greets(line, 0, 1, "single")
-
-
-@pytest.mark.slow
-def test_under_torchrun() -> None:
-    lines = run("-m", "torch.distributed.run", "--nproc-per-node", "2", str(HELLO))
-    assert len(lines) == 2
-    assert all(greets(line, rank, 2, "torchrun") for rank, line in enumerate(lines))
+    code = f"import runpy\nrunpy.run_path({str(HELLO)!r}, run_name='__main__')"
+    done = run_python(code, environ=ENVIRON)
+    assert done.returncode == 0, done.stderr
+    assert greets(done.stdout.strip(), 0, 1, "single")
 
 
 def test_under_spawn() -> None:

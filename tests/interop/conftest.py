@@ -1,7 +1,11 @@
-"""Import the library of a test file once, in a forkserver of its own, not in every rank."""
+"""Import the library of a test file once, in a forkserver of its own, not in every rank.
+
+Files without a library, or whose library is not installed, share the forkserver of the other tests.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from multiprocessing.forkserver import _forkserver as server
 
@@ -13,9 +17,13 @@ from meshkit.launch.spawn import start_method
 @pytest.fixture(scope="module", autouse=True)
 def _library(request: pytest.FixtureRequest) -> Iterator[None]:
     """Preload the modules that the file lists in ``LIBRARY``."""
+    modules = getattr(request.module, "LIBRARY", [])
+    if not modules or importlib.util.find_spec(modules[0].partition(".")[0]) is None:
+        yield
+        return
     server._stop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(start_method, "_preloaded", start_method._preloaded)  # restored at the end
-        start_method.preload(*getattr(request.module, "LIBRARY", []))
+        start_method.preload(*modules)
         yield
     server._stop()

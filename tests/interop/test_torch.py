@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import meshkit
-from meshkit.live.groups import create
 
-pytestmark = pytest.mark.skipif(not create.KEEPS_ORDER, reason="FSDP2 on the cpu: not in torch 2.6")
 SAMPLES = 8
 
 

@@ -16,6 +16,7 @@ from tests.launchers.checks import (
     require_programs,
     run_job,
 )
+from tests.preloaded_python import run_python
 
 STAND_IN = str(Path(__file__).with_name("gaudi"))
 SIZES = {"dp": 2, "sp": 1}
@@ -44,6 +45,7 @@ def test_under_mpirun(tmp_path: Path) -> None:
     assert [record["module"] for record in records] == ["4", "7"]
 
 
+@pytest.mark.slow
 def test_the_bridge_reads_its_rank_from_the_environment_under_mpirun(tmp_path: Path) -> None:
     """Without HABANA_VISIBLE_MODULES and without an address: the bridge chooses by LOCAL_RANK."""
     require_programs("openmpi-bin", "mpirun.openmpi")
@@ -54,20 +56,13 @@ def test_the_bridge_reads_its_rank_from_the_environment_under_mpirun(tmp_path: P
 
 
 def test_the_bridge_reads_its_rank_without_a_launcher() -> None:
-    code = "import torch, meshkit; meshkit.init(rank=0, world_size=1); print(torch.hpu.identity)"
-    assert one_process(code) == "['0', '1', '0']\n"
-    code = "import torch, meshkit; meshkit.init(); print(torch.hpu.identity)"
-    assert one_process(code) == "['0', '1', '0']\n"
+    for arguments in ("rank=0, world_size=1", ""):
+        code = f"import torch, meshkit; meshkit.init({arguments}); print(torch.hpu.identity)"
+        assert one_process(code) == "['0', '1', '0']\n", arguments
 
 
 def one_process(code: str, **more: str) -> str:
-    done = subprocess.run(
-        [*PYTHON, "-c", code],
-        env=clean_environ(**PATH, **more),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_python(code, environ=clean_environ(**PATH, **more))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -131,6 +126,7 @@ def test_a_bridge_that_cannot_be_imported_raises(tmp_path: Path) -> None:
 
 def test_detect_and_import_touch_no_device() -> None:
     code = "import sys, meshkit; meshkit.detect(); print(sorted(sys.modules))"
-    output = one_process(code, HABANA_VISIBLE_MODULES=MODULES)
+    environ = clean_environ(**PATH, HABANA_VISIBLE_MODULES=MODULES)
+    output = subprocess.check_output([*PYTHON, "-c", code], env=environ, text=True, timeout=60)
     assert "habana_frameworks" not in output
     assert "'torch'" not in output

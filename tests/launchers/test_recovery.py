@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.launchers.checks import clean_environ, require_programs
 from tests.launchers.slurm import Slurm, cluster
 
-RANKS = 4
+RANKS, RAY_RANKS = 4, 3
 JOB = str(Path(__file__).with_name("recovering.py"))
 SHELL = ["sh", "-c", '"$0" "$@"; exit $?']  # for mpiexec a signal becomes an exit code
 MPICH = ["mpiexec.mpich", "-disable-auto-cleanup", "-n", str(RANKS), *SHELL]
@@ -43,10 +44,9 @@ def check(records: dict[int, object], launcher: str, odd: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("launcher", "command", "package"),
-    [("hydra", MPICH, "mpich"), ("openmpi", OPEN_MPI, "openmpi-bin")],
+    ("launcher", "command", "package", "odd"),
+    [("hydra", MPICH, "mpich", 0), ("openmpi", OPEN_MPI, "openmpi-bin", 2)],
 )
-@pytest.mark.parametrize("odd", [0, 2])
 def test_mpirun(launcher: str, command: list[str], package: str, odd: int, tmp_path: Path) -> None:
     require_programs(package, command[0])
     check(survivors(command, tmp_path, odd, clean_environ()), launcher, odd)
@@ -56,6 +56,22 @@ def test_mpirun(launcher: str, command: list[str], package: str, odd: int, tmp_p
 def test_srun(slurm: Slurm, tmp_path: Path) -> None:
     srun = slurm.command("srun", "-N2", "--ntasks-per-node=2", "--kill-on-bad-exit=0")
     check(survivors(srun, tmp_path, 3, clean_environ()), "slurm", 3)
+
+
+@pytest.mark.slow
+def test_actors_of_ray(tmp_path: Path) -> None:
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install -e '.[ray]'")
+    environ = clean_environ(RAY_USAGE_STATS_ENABLED="0")
+    command = [
+        sys.executable,
+        str(Path(JOB).with_name("ray_actors.py")),
+        f"file://{tmp_path}/store",
+    ]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sums = json.loads(done.stdout.splitlines()[-1])
+    assert sums == [[RAY_RANKS - 1, RAY_RANKS], [RAY_RANKS], [RAY_RANKS - 1, RAY_RANKS]]
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def count_calls(joined: bool) -> Calls:
 
 @pytest.mark.parametrize(
     ("joined", "functions", "files"),
-    [(True, 66, 17), (False, 122, 29)],  # lower them whenever the path gets shorter
+    [(True, 60, 14), (False, 109, 26)],  # lower them whenever the path gets shorter
 )
 def test_build_mesh_runs_few_functions_in_few_files(
     joined: bool, functions: int, files: int

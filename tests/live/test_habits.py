@@ -6,13 +6,12 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 
 import meshkit
-from meshkit.live.groups import create
 from meshkit.live.habits import COUNTERPARTS
+from tests.live.newer_torch import needs_slices
 
 OTHERS = [*COUNTERPARTS, "dp_size", "dp_group", "dp", "_flatten", "nothing"]
 
@@ -132,7 +131,7 @@ def train_on_slices() -> list[float]:
     return gaps
 
 
-@pytest.mark.skipif(not create.KEEPS_ORDER, reason="FSDP2 on the cpu: not in torch 2.6")
+@needs_slices
 def test_fsdp2_over_one_slice_and_tensor_parallelism_over_another() -> None:
     for gaps in meshkit.spawn(train_on_slices, 4, timeout=120):
         assert len(gaps) == 12

@@ -12,7 +12,6 @@ from tests.messages.all_cases import CASES
 from tests.messages.snapshot import error_of
 
 # The text quotes einops, so it is not in the snapshot.
-IMMUTABLE = lambda: setattr(Layout(dp=4), "axes", ())  # noqa: E731
 REFUSED_BY_EINOPS = lambda: Layout(dp=4, sp=2).rearrange("dp -> dp")  # noqa: E731
 CORE = Path(meshkit.__file__).parent / "core"
 

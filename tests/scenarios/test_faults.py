@@ -12,7 +12,6 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -30,7 +29,6 @@ from meshkit.live.groups import create
 from meshkit.live.guard import guard, roll_call
 from meshkit.live.setup import proposal
 from meshkit.testing.faults import Played, Strike, play
-from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
 
 LIMIT = 4.0  # arrival_timeout of build_mesh
@@ -94,16 +92,13 @@ def cases() -> Iterator[Case]:
 CASES = list(cases())
 
 
-# The other fault of each point is in REMAINING with 8 ranks.
 LARGE = [
-    Case(64, point, how, 40, "file")
-    for point, how in zip(POINTS, ("kill", "stop") * 4, strict=False)
+    Case(64, "init, agreed", "stop", 40, "file"),
+    Case(64, "creating", "kill", 40, "file"),
+    Case(64, "collective", "stop", 40, "file"),
 ]
 REMAINING = [
-    *(
-        Case(8, point, how, 5, "file")
-        for point, how in zip(POINTS, ("stop", "kill") * 4, strict=False)
-    ),
+    *(Case(8, point, how, 5, "file") for point in POINTS for how in ("kill", "stop")),
     *(Case(4, point, "stop", 2, "file") for point in POINTS),
     *(Case(4, point, "kill", 0, "tcp") for point in POINTS),
 ]
@@ -290,6 +285,7 @@ def stop_in_own_group(strike: Strike) -> Any:
     return printed
 
 
+AT_ONCE = 6
 # The job of each test by the name of the test; the longest jobs start first.
 JOBS: dict[str, Callable[[], Played]] = {
     "test_the_rank_that_collects_the_answers_dies": lambda: play(
@@ -314,26 +310,6 @@ JOBS: dict[str, Callable[[], Played]] = {
 }
 
 
-def pass_through(strike: Strike) -> str:
-    return "through"
-
-
-@pytest.fixture(scope="module")
-def faults(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]]]:
-    """Start the jobs of all selected tests, six at a time, and yield their results by test name."""
-    selected = {item.name for item in request.session.items if item.path == request.path}
-    play(pass_through, 1, timeout=120)  # after this the forkserver has imported torch
-    jobs = {name: job for name, job in JOBS.items() if name in selected}
-    with side_by_side(jobs, at_once=6) as results:
-        yield results
-
-
-@pytest.fixture
-def played(request: pytest.FixtureRequest, faults: dict[str, Future[Played]]) -> Played:
-    """Wait for the job of this test and return its outcome."""
-    return faults[request.node.name].result()
-
-
 def check(case: Case, played: Played) -> None:
     assert played.fired == case.odd
     assert played.ends[case.odd] == {"kill": "SIGKILL", "stop": "stopped"}[case.how]
@@ -343,7 +319,8 @@ def check(case: Case, played: Played) -> None:
     for rank in survivors:
         outcome = played.outcomes[rank]
         assert (outcome.kind, outcome.missing_ranks) == (kind, (case.odd,)), outcome
-        assert played.seconds(rank) < case.promised + BUSY, (rank, outcome)
+        busy = BUSY * (3 if case.ranks == 64 else 1)  # 64 processes on a few cores
+        assert played.seconds(rank) < case.promised + busy, (rank, outcome)
     if not case.store_goes_too:
         assert len({played.outcomes[rank].text for rank in survivors}) == 1
         evidence = f"{case.odd} on host {socket.gethostname()}, pid "

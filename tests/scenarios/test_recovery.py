@@ -15,8 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ import meshkit
 from examples import survive
 from meshkit.live.recovery import recover
 from meshkit.testing.faults import Played, Strike, play
-from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
 
 STEPS, GLOBAL_BATCH = 8, 8
@@ -204,9 +202,11 @@ def lose_the_store(strike: Strike, method: str) -> Any:
     """Kill rank 0, which hosts the store."""
     meshkit.init(init_method=method, arrival_timeout=30)
     mesh = meshkit.build_mesh(dp=-1)
+    dist.barrier()  # every rank has built its mesh
     try:
         with mesh.guard(timeout=2):
             if mesh.rank == 0:
+                time.sleep(0.3)
                 strike.kill()
             dist.all_reduce(torch.ones(1), group=mesh.group())
     except meshkit.CollectiveError:
@@ -267,6 +267,7 @@ def run_seed(seed: Seed) -> Played:
     return play(survive_on, ranks, (seed, method), timeout=150)
 
 
+AT_ONCE = 2
 # The job of each test by the name of the test.
 JOBS: dict[str, Callable[[], Played]] = {
     **{f"test_the_others_go_on[{name}]": partial(run, case) for name, case in CASES.items()},
@@ -279,25 +280,6 @@ JOBS: dict[str, Callable[[], Played]] = {
         lose_the_store, 3, (free_address(),), timeout=120
     ),
 }
-
-
-def pass_through(strike: Strike) -> str:
-    return "through"
-
-
-@pytest.fixture(scope="module")
-def jobs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Played]]]:
-    """Start the jobs of all selected tests, two at a time, and yield their results by test name."""
-    selected = {item.name for item in request.session.items if item.path == request.path}
-    play(pass_through, 1, timeout=120)  # after this the forkserver has imported torch
-    with side_by_side({n: job for n, job in JOBS.items() if n in selected}, at_once=2) as results:
-        yield results
-
-
-@pytest.fixture
-def played(request: pytest.FixtureRequest, jobs: dict[str, Future[Played]]) -> Played:
-    """Wait for the job of this test and return its outcome."""
-    return jobs[request.node.name].result()
 
 
 def results_of(played: Played, lost: Sequence[int]) -> dict[int, Any]:

@@ -18,7 +18,7 @@ from tests.live.membership import all_reduce_members, collect_members, gather_me
 from tests.live.resources import descriptors, live_groups, threads
 
 pytestmark = pytest.mark.skipif(
-    not create.KEEPS_ORDER, reason="views of turned axes: torch 2.13 and newer"
+    not create.KEEPS_ORDER, reason="views of turned axes: torch 2.12 and newer"
 )
 
 

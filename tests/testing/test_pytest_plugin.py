@@ -95,7 +95,8 @@ def test_a_test_of_a_user_runs_on_its_ranks(tmp_path: Path, mode: str) -> None:
     assert 'assert meshkit.detect().rank == 0, "not the first"' in output
     assert "no accelerator" in output
     assert "still running after 1.5 s, killed" in output
-    assert "fn and args cannot be sent to another process." in output
+    assert "the fixture capsys cannot be sent to the ranks." in output
+    assert "Fix: a test without capsys." in output
     assert "the marker needs a number of ranks: @pytest.mark.ranks(4)" in output
 
 
@@ -103,7 +104,7 @@ def test_the_blocks_of_the_page_pass(tmp_path: Path) -> None:
     for number, block in enumerate(BLOCKS):
         (tmp_path / f"test_block_{number}.py").write_text(block)
     output = run_pytest(tmp_path)
-    assert len(BLOCKS) == 4
+    assert BLOCKS
     assert re.search(rf"^{len(BLOCKS)} passed", output, re.MULTILINE), output
 
 

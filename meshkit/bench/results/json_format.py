@@ -1,9 +1,12 @@
 """A benchmark run as JSON, with the field names of nccl-tests.
 
-nccl-tests writes these names for its option ``-J``, in ``src/util.cu`` of
-github.com/NVIDIA/nccl-tests: ``size, count, type, redop, root, out_of_place, in_place, time,
-alg_bw, bus_bw, nwrong`` and, for single calls, ``min_us, p50_us, p99_us, max_us``. Times are in
-microseconds, bandwidths in decimal GB/s.
+nccl-tests writes them for its option ``-J`` (``src/util.cu`` of github.com/NVIDIA/nccl-tests)::
+
+    a row           size, count, type, redop, root, out_of_place, in_place
+    its speed       time, alg_bw, bus_bw, nwrong
+    single calls    min_us, p50_us, p99_us, max_us
+
+Times are in microseconds, bandwidths in decimal GB/s.
 
 ``iterations`` is the requested number of calls. ``actual_iterations`` is that of each group, fewer
 if calls are slow. Axes, modes, groups and fits, which nccl-tests does not have, are extra fields.

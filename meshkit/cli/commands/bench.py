@@ -175,7 +175,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 def _add_options(parser: ArgumentParser) -> None:
     add_mesh(parser)
-    help = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; factor {FACTOR})"
+    help = f"bytes of the total array, LEAST:MOST[:FACTOR] (default {SIZES}; FACTOR {FACTOR})"
     parser.add_argument(
         "--sizes", dest="bytes", type=check_sizes, default=SIZES, metavar="SIZES", help=help
     )

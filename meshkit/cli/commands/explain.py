@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from functools import partial
 
 from ...core.data.batch import BatchPlan
 from ...core.data.sequence import SequencePlan, plan_sequence, sequence_axes
@@ -51,7 +52,10 @@ def run(args: Namespace) -> Result:
 
 def _split_rank(args: Namespace) -> tuple[int | None, list[str]]:
     """Return the rank, or None for all ranks, and the words of the sizes."""
-    words = sorted(args.words, key=lambda word: not INTEGER.fullmatch(word))  # the rank first
+    given = [] if args.rank is None else [str(args.rank)]
+    words = sorted(
+        [*given, *args.words], key=lambda word: not INTEGER.fullmatch(word)
+    )  # rank first
     first, *rest = words
     has_rank = bool(INTEGER.fullmatch(first)) and first[0] != "-"
     if args.all and has_rank:
@@ -105,6 +109,7 @@ def _read_sequence(layout: Layout, length: int | None) -> SequencePlan | None:
 def _add_options(parser: ArgumentParser) -> None:
     help = f"a rank, and {SIZES_HELP}"
     parser.add_argument("words", nargs="+", metavar="WORD", help=help)
+    parser.add_argument("--rank", type=partial(read_integer, least=0), help=SUPPRESS)
     help = "all ranks instead of one"
     parser.add_argument("--all", action="store_true", default=None, help=help)
     add_grid(parser)

@@ -1,7 +1,7 @@
 """Predicted time of one optimizer step: an alpha-beta model with contention, to rank layouts.
 
-A collective takes ``steps x latency + max over links of bytes / bandwidth``, where bytes are those
-that each rank sends over the link (alpha-beta; Thakur, Rabenseifner and Gropp, 2005). Nodes hold
+A collective takes ``steps x latency + max over links of bytes / bandwidth`` (alpha-beta; Thakur,
+Rabenseifner and Gropp, 2005). The bytes are those that each rank sends over the link. Nodes hold
 consecutive ranks, and axes nest ``pp dp ep cp sp tp``. In a group of g ranks, k share a node. A
 ring leaves the node once in k hops, so 1/k of its bytes cross nodes. In an all-to-all
 (g - k) / (g - 1) of them do.

@@ -1,7 +1,11 @@
 """Data: which rank reads which samples, tokens and random numbers, computed without processes.
 
-:class:`BatchPlan` divides a global batch over ranks (batch.py), and :class:`BatchSchedule` grows it
-over a run (batch_schedule.py). :class:`Epoch` is one pass over a dataset (epoch.py).
-:class:`SequencePlan` cuts the tokens of a sequence (sequence.py). :func:`stream_seed` seeds random
-streams (random_streams.py). :class:`BatchDigest` compares batches of ranks (batch_check.py).
+Public names, by file::
+
+    batch.py            BatchPlan, a global batch over ranks
+    batch_schedule.py   BatchSchedule, a batch that grows over a run
+    epoch.py            Epoch, one pass over a dataset
+    sequence.py         SequencePlan, the tokens of each rank
+    random_streams.py   stream_seed
+    batch_check.py      BatchDigest, which compares the batches of ranks
 """

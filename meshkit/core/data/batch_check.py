@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from ..errors import BatchError
 from ..grid.layout import Layout
-from ..text import count_noun, format_sizes, name_ranks
+from ..text import count_noun, format_sizes, name_ranks, shorten
 
 MAX_NAMED = 4  # ranks or coordinates named in one line
-MAX_CONTENTS = 8  # different contents of one leaf, shown one by one
+MAX_CONTENTS = 8  # different contents of one leaf or parameter, shown one by one
 PLAIN = "int, float, str, bytes, bool and None"
 
 Leaves = Mapping[str, str]  # path of each leaf to its description, which ends with a digest
@@ -25,15 +25,10 @@ Leaves = Mapping[str, str]  # path of each leaf to its description, which ends w
 
 @dataclass(frozen=True)
 class BatchDigest:
-    """The batch of a rank, as descriptions of its leaves.
+    """The batch of a rank, as descriptions of its leaves."""
 
-    Attributes:
-        leaves: the path of each leaf to its description.
-        fault: the reason why the batch cannot be compared; empty if it can.
-    """
-
-    leaves: Leaves
-    fault: str = ""
+    leaves: Leaves  # the path of each leaf to its description
+    fault: str = ""  # the reason why the batch cannot be compared; empty if it can
 
     def packed(self) -> bytes:
         """Return bytes to send. Equal batches have equal bytes, in any order of keys."""
@@ -57,15 +52,7 @@ def data_coordinates(layout: Layout, data: Sequence[str]) -> dict[int, str]:
 
 
 def digests_conflict(digests: Mapping[int, object], coordinates: Mapping[int, str]) -> bool:
-    """Return whether ranks of one data coordinate differ, or two data coordinates are equal.
-
-    Example:
-        >>> coordinates = {0: "dp=0", 1: "dp=0", 2: "dp=1"}
-        >>> good, different, equal = b"xxy", b"xzy", b"xxx"
-        >>> digests = [dict(enumerate(case)) for case in (good, different, equal)]
-        >>> [digests_conflict(case, coordinates) for case in digests]
-        [False, True, True]
-    """
+    """Return whether ranks of one data coordinate differ, or two data coordinates are equal."""
     pairs = {(coordinates[rank], digest) for rank, digest in digests.items()}
     return not len(pairs) == len(set(coordinates.values())) == len(set(digests.values()))
 
@@ -89,7 +76,7 @@ def batch_conflict_error(
 
 def _unreadable_error(layout: Layout, rank: int, fault: str) -> BatchError:
     return BatchError(
-        f"{fault}, on {_format_ranks(layout, [rank])}.",
+        f"{fault}, on {describe_ranks(layout, [rank])}.",
         f"Batches are compared as tensors and {PLAIN}, in dicts, lists and tuples.",
         fix="check the part of the batch that has these types.",
     )
@@ -103,17 +90,13 @@ def _not_shared_error(
 ) -> BatchError:
     """Return the error of the first leaf that differs within a data coordinate."""
     coordinate, paths = next(iter(differing.items()))
-    ranks_of: dict[str, list[int]] = {}
-    for rank in shares[coordinate]:
-        ranks_of.setdefault(batches[rank].leaves.get(paths[0], "missing"), []).append(rank)
-    lines = [f"{_format_ranks(layout, ranks)}:  {leaf}" for leaf, ranks in ranks_of.items()]
-    lines[MAX_CONTENTS:] = [f"and {len(lines) - MAX_CONTENTS} more."] * (len(lines) > MAX_CONTENTS)
+    contents = {rank: batches[rank].leaves.get(paths[0], "missing") for rank in shares[coordinate]}
     more = [count_noun(len(paths) - 1, "other leaf").replace("leafs", "leaves")] * (len(paths) > 1)
     more += [count_noun(len(differing) - 1, "other data coordinate")] * (len(differing) > 1)
     return BatchError(
         "ranks that share samples have different batches.",
         f"{paths[0]} differs{f' at {coordinate}' if coordinate else ''}.",
-        *lines,
+        *content_lines(layout, contents),
         *([f"The same is true for {' and '.join(more)}."] if more else []),
         fix="read by the data coordinate, not by the rank: mesh.sampler(dataset, plan); "
         "and check before sp cuts the batch.",
@@ -143,11 +126,19 @@ def _differing_paths(batches: Mapping[int, BatchDigest], ranks: Sequence[int]) -
     return [path for path in paths if len({batches[r].leaves.get(path) for r in ranks}) > 1]
 
 
-def _format_ranks(layout: Layout, ranks: Sequence[int]) -> str:
+def content_lines(layout: Layout, contents: Mapping[int, str]) -> list[str]:
+    """Return a line for each different content, with the ranks that have it."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, content in contents.items():
+        ranks_of.setdefault(content, []).append(rank)
+    lines = [f"{describe_ranks(layout, ranks)}:  {text}" for text, ranks in ranks_of.items()]
+    return shorten(lines, MAX_CONTENTS, ".")
+
+
+def describe_ranks(layout: Layout, ranks: Sequence[int]) -> str:
     """Return ranks with coordinates: ``ranks 0-1 (dp=0 sp=0; dp=0 sp=1)``."""
-    coordinates = [_format_coordinate(layout, rank, layout.axes) for rank in ranks[:MAX_NAMED]]
-    coordinates += [f"and {len(ranks) - MAX_NAMED} more"] * (len(ranks) > MAX_NAMED)
-    return f"{name_ranks(ranks)} ({'; '.join(coordinates)})"
+    coordinates = [format_sizes(layout.coordinate(rank)) for rank in ranks]
+    return f"{name_ranks(ranks)} ({'; '.join(shorten(coordinates, MAX_NAMED))})"
 
 
 def _format_coordinate(layout: Layout, rank: int, axes: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from ..errors import BatchError, Change, Fix
-from ..text import article
+from ..text import article, plural
 from ..validate import divisors, parse_integer
 
 BATCH_FIELDS = ("dp", "global_batch", "micro_batch", "accumulation_steps")
@@ -116,8 +116,9 @@ def _missing_sizes_error(sizes: Sizes, missing: list[str]) -> BatchError:
     if "global_batch" in sizes:
         known = math.prod(size for name, size in sizes.items() if name != "global_batch")
         changes["global_batch"] = -(-sizes["global_batch"] // known) * known
+    given = len(names) - len(missing)
     return BatchError(
-        f"{len(names) - len(missing)} of {', '.join(names)} given.",
+        f"{given} of {', '.join(names)} {'is' if given == 1 else 'are'} given.",
         rule,
         fix=(Change(**changes), "."),
         global_batch=sizes.get("global_batch"),
@@ -154,7 +155,7 @@ def _indivisible_error(
     below, above = around
     return BatchError(
         f"{total} is not {'' if exact else 'a multiple of '}{product} = {unit}.",
-        f"Nearest global batches: {' and '.join(str(n) for n in nearest)}.",
+        f"Nearest global {plural('batch', len(nearest))}: {' and '.join(str(n) for n in nearest)}.",
         f"{PLURAL[free]} that divide {quotient}: {shown}.",
         fix=f"{', or '.join(ways)}.",
         global_batch=total,

@@ -22,12 +22,7 @@ Axes = tuple[str, ...]
 
 
 def resolve_data_axes(data: object, sizes: Mapping[str, int]) -> Axes:
-    """Return the axes that ``data=`` names; for None, the axes whose role divides the samples.
-
-    Example:
-        >>> resolve_data_axes(None, {"data": 4, "model": 2}), resolve_data_axes("x", {"x": 4})
-        (('data',), ('x',))
-    """
+    """Return the axes that ``data=`` names; for None, the axes whose role divides the samples."""
     if data is not None:
         return resolve_axes("data", data, tuple(sizes))
     if unknown_axes(sizes):
@@ -44,12 +39,7 @@ def num_data_coordinates(sizes: Mapping[str, int], axes: Axes) -> int:
 
 
 def data_choices(sizes: Mapping[str, int], dp: int | None = None) -> list[Axes]:
-    """Return the sets of axes that may divide the samples, the largest first.
-
-    Example:
-        >>> data_choices({"x": 4, "y": 2}), data_choices({"x": 4, "y": 2}, dp=2)
-        ([('x', 'y'), ('x',), ('y',), ()], [('y',)])
-    """
+    """Return the sets of axes that may divide the samples, the largest first."""
     choices = axes_with_unknown(sizes, data_axes(sizes))
     fitting = [axes for axes in choices if num_data_coordinates(sizes, axes) == dp]
     return (fitting or choices)[:MAX_CHOICES]
@@ -59,12 +49,6 @@ def describe_data(sizes: Mapping[str, int], axes: Axes) -> tuple[str, ...]:
     """Return a line about the sizes of the data axes; none if dp alone divides the samples.
 
     Other texts call the product of the data axes dp.
-
-    Example:
-        >>> describe_data({"dp": 2, "ep": 4}, ("dp", "ep")), describe_data({"dp": 2}, ("dp",))
-        (('dp 2 x ep 4 = 8 divides the samples.',), ())
-        >>> describe_data({"dp": 1, "data": 4}, ("dp", "data"))
-        ('data 4 divides the samples.',)
     """
     long_axes = [axis for axis in axes if sizes.get(axis, 1) > 1]
     if long_axes in ([], ["dp"]):

@@ -29,43 +29,27 @@ MAX_LENGTH = 2**62  # samples, so that the last step ends within int64
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """The order in which samples are read, as given to ``mesh.sampler``; not validated.
+    """The order in which samples are read, as given to ``mesh.sampler``; not validated."""
 
-    Attributes:
-        shuffle: whether each epoch has an order of its own.
-        seed: the seed of the shuffled orders.
-        epoch: the first epoch, from 0.
-        tail: the treatment of samples that do not fill a step; None is the default of the dataset.
-    """
-
-    shuffle: bool = False
+    shuffle: bool = False  # whether each epoch has an order of its own
     seed: int = 0
-    epoch: int = 0
+    epoch: int = 0  # the first epoch, from 0
+    # the treatment of samples that do not fill a step; None is the default of the dataset
     tail: str | None = None
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the data, or the rest of one, for one data coordinate.
+    """One pass over the data, or the rest of one, for one data coordinate."""
 
-    Attributes:
-        length: samples in the data.
-        plan: the batch plan of a step.
-        data_index: the data coordinate.
-        shuffle: whether the order is shuffled, by ``seed`` and ``number``.
-        seed: the seed of the shuffled orders.
-        tail: the treatment of samples that do not fill a step: ``keep``, ``drop`` or ``pad``.
-        number: the number of the epoch, from 0.
-        begin: samples of the epoch's order that earlier passes read; step 0 begins after them.
-    """
-
-    length: int
+    length: int  # samples in the data
     plan: BatchPlan
     data_index: int
-    shuffle: bool
+    shuffle: bool  # whether the order is shuffled, by ``seed`` and ``number``
     seed: int
-    tail: str
-    number: int = 0
+    tail: str  # the treatment of samples that do not fill a step: ``keep``, ``drop`` or ``pad``
+    number: int = 0  # the number of the epoch, from 0
+    # samples of the epoch's order that earlier passes read; step 0 begins after them
     begin: int = 0
 
     @property

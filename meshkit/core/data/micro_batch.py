@@ -50,10 +50,6 @@ def micro_batches(
     samples in it / total``, so the average over dp of the weighted sums is the mean.
 
     Cost: O(micro_batch) for each.
-
-    Example:
-        >>> [(m.samples.tolist(), m.weight) for m in micro_batches(5, 2, 2, 1)]
-        [([2, 3], 0.8), ([2, 3], 0.0)]
     """
     num_batches = -(-total // micro_batch)
     steps = -(-num_batches // dp)

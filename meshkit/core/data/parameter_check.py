@@ -30,10 +30,9 @@ from ..grid.roles import (
     unknown_axes,
     unknown_role_error,
 )
-from ..text import count_noun, format_sizes, name_ranks
+from ..text import count_noun
+from .batch_check import content_lines, describe_ranks
 
-MAX_NAMED = 4  # ranks whose coordinates are shown in one line
-MAX_CONTENTS = 8  # different contents of one parameter, shown one by one
 SLOTS = 16  # classes of parameters whose digests fit the head
 DIGEST = 8  # bytes
 HEAD_BYTES = SLOTS * 2 * DIGEST + 8 + 1  # the slots, the length of the details, a flag
@@ -41,24 +40,14 @@ HEAD_BYTES = SLOTS * 2 * DIGEST + 8 + 1  # the slots, the length of the details,
 
 @dataclass(frozen=True)
 class EqualAxes:
-    """The axes along which parameters must be equal.
+    """The axes along which parameters must be equal."""
 
-    Attributes:
-        dense: the axes for dense layers.
-        experts: the axes for experts, which differ along ep.
-    """
-
-    dense: tuple[str, ...]
-    experts: tuple[str, ...]
+    dense: tuple[str, ...]  # the axes for dense layers
+    experts: tuple[str, ...]  # the axes for experts, which differ along ep
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], axes: object = None) -> EqualAxes:
-        """Return the axes that a user names, or else those over which gradients are averaged.
-
-        Example:
-            >>> EqualAxes.of({"dp": 2, "ep": 2, "sp": 2, "tp": 2})
-            EqualAxes(dense=('dp', 'ep', 'sp'), experts=('dp', 'sp'))
-        """
+        """Return the axes that a user names, or else those over which gradients are averaged."""
         if axes is not None:
             dense = resolve_axes("axes", axes, tuple(sizes))
             return cls(dense, tuple(axis for axis in dense if axis_role(axis) != "expert"))
@@ -70,38 +59,24 @@ class EqualAxes:
 
 
 class ParameterDigest(NamedTuple):
-    """A parameter of one rank.
+    """A parameter of one rank."""
 
-    Attributes:
-        name: its name in the model.
-        kind: dtype, global shape and placements.
-        peers: the class of ranks that must have the parameter.
-        share: the class of ranks that must hold equal bytes of it.
-        digest: the digest of this rank's bytes.
-        is_expert: whether it belongs to an expert.
-    """
-
-    name: str
-    kind: str
-    peers: str
-    share: str
-    digest: str
-    is_expert: bool
+    name: str  # its name in the model
+    kind: str  # dtype, global shape and placements
+    peers: str  # the class of ranks that must have the parameter
+    share: str  # the class of ranks that must hold equal bytes of it
+    digest: str  # the digest of this rank's bytes
+    is_expert: bool  # whether it belongs to an expert
 
 
 @dataclass(frozen=True)
 class ModelDigest:
-    """The parameters of one rank.
+    """The parameters of one rank."""
 
-    Attributes:
-        parameters: in the order of the model.
-        peers: the classes of ranks to which this rank belongs, also without a parameter there.
-        fault: the reason why they cannot be compared; empty if they can.
-    """
-
-    parameters: tuple[ParameterDigest, ...]
+    parameters: tuple[ParameterDigest, ...]  # in the order of the model
+    # the classes of ranks to which this rank belongs, also without a parameter there
     peers: tuple[str, ...] = ()
-    fault: str = ""
+    fault: str = ""  # the reason why they cannot be compared; empty if they can
 
     def packed(self) -> bytes:
         """Return bytes to send."""
@@ -201,11 +176,6 @@ def _error(
     fix: str = "",
 ) -> DisagreementError:
     """Return the error of one parameter with the content of each rank."""
-    ranks_of: dict[str, list[int]] = {}
-    for rank, content in contents.items():
-        ranks_of.setdefault(content, []).append(rank)
-    lines = [f"{_format_ranks(layout, ranks)}:  {text}" for text, ranks in ranks_of.items()]
-    lines[MAX_CONTENTS:] = [f"and {len(lines) - MAX_CONTENTS} more."] * (len(lines) > MAX_CONTENTS)
     more = [f"The same is true for {count_noun(num_others, 'other parameter')}."]
     averaged = axes.experts if row.is_expert else axes.dense
     along = _axes_along_which(layout, contents)
@@ -218,7 +188,7 @@ def _error(
         reason = "Its placements say that these ranks hold the same part."
     return DisagreementError(
         f"{CALL}: the parameter {row.name} differs along {' '.join(along)}.",
-        *lines,
+        *content_lines(layout, contents),
         *more * (num_others > 0),
         reason,
         fix=fix or _fix(along, averaged, row),
@@ -232,7 +202,10 @@ def _fix(along: Sequence[str], averaged: Sequence[str], row: ParameterDigest) ->
     if not set(along) <= set(averaged):
         return f"equal weights and gradients of {row.name} on the ranks along {' '.join(along)}."
     if row.is_expert:
-        return "average gradients of experts over mesh.gradient_group(experts=True)."
+        return (
+            "sum gradients of experts over mesh.gradient_group(experts=True), and divide them by "
+            "the size of mesh.gradient_group()."
+        )
     ways = ["DistributedDataParallel(model, process_group=mesh.gradient_group())"]
     if all(axis_role(axis) == "expert" for axis in along):
         ways += ["parameter.allreduce = False for each parameter of an expert"]
@@ -256,18 +229,11 @@ def _axes_along_which(layout: Layout, contents: Mapping[int, str]) -> list[str]:
 
 def _unreadable_error(layout: Layout, rank: int, fault: str) -> DisagreementError:
     return DisagreementError(
-        f"{CALL}: {fault}, on {_format_ranks(layout, [rank])}.",
+        f"{CALL}: {fault}, on {describe_ranks(layout, [rank])}.",
         "Whole tensors and DTensors are compared.",
         fix="parameters on a device, whole or sharded by fully_shard(model).",
         requests={rank: fault},
     )
-
-
-def _format_ranks(layout: Layout, ranks: Sequence[int]) -> str:
-    """Return ranks with coordinates: ``ranks 0-1 (dp=0 sp=0; dp=0 sp=1)``."""
-    coordinates = [format_sizes(layout.coordinate(rank)) for rank in ranks[:MAX_NAMED]]
-    coordinates += [f"and {len(ranks) - MAX_NAMED} more"] * (len(ranks) > MAX_NAMED)
-    return f"{name_ranks(ranks)} ({'; '.join(coordinates)})"
 
 
 def _hash(text: str) -> bytes:

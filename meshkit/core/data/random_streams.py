@@ -37,9 +37,9 @@ def stream_seed(base: int, name: str = "", /, **coordinate: int) -> int:
     * Their seeds always differ. A coordinate whose code exceeds 63 bits raises. With ``n`` axes,
       every one of fewer than ``2**((62 - n) // 2 + 1)`` ranks has a code (2**29 with six axes).
     * Their low 32 bits differ if both codes are below 2**32. torch's CPU generator uses only these
-      (Philox on CUDA uses 64). With ``n`` axes the codes of fewer than ``2**((31 - n) // 2 + 1)``
-      ranks are so small: 2**16 with one axis, 2**15 with two, 2**13 with six. Beyond that, two
-      streams share the low bits with probability 1 in 2**32 a pair.
+      (Philox on CUDA uses 64). With ``n`` axes this holds for fewer than
+      ``2**((31 - n) // 2 + 1)`` ranks: 2**16 with one axis, 2**15 with two, 2**13 with six. Beyond
+      that, two streams share the low bits with probability 1 in 2**32 a pair.
 
     Between different bases, names or sets of axes, seeds are equal with probability 1 in 2**63 a
     pair, 1 in 2**32 on the CPU. The names of the axes count: ``pp=1, ep=0`` and ``pp=0, ep=1`` are
@@ -88,18 +88,7 @@ def compute_seed(base: object, name: object, coordinate: Mapping[str, object]) -
 
 
 def select_coordinate(layout: Layout, rank: int, vary: object) -> dict[str, int]:
-    """Return the indices of a rank along some axes.
-
-    Args:
-        layout: the layout of the mesh.
-        rank: a global rank; it may be outside the layout if no axis is named.
-        vary: the axes, as ``"dp tp"`` or ``("dp", "tp")``; ``()`` for none.
-
-    Raises:
-        SpecError: if ``vary`` has another type, or names an axis twice.
-        UnknownAxisError: if the layout has no such axis.
-        CoordinateError: if an axis is named, and the rank is outside the layout.
-    """
+    """Return the indices of a rank along some axes."""
     axes = resolve_axes("vary", vary, layout.axes)
     if axes:
         check_member(layout, rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import BatchError, CoordinateError
@@ -38,15 +38,25 @@ def resume_epoch(epoch: Epoch, state: object) -> Epoch:
     fixed = ("length", "shuffle", *(["seed"] if epoch.shuffle else []))
     differing = [name for name in fixed if fields[name] != expected[name]]
     if differing:
-        lines = (
-            f"{name} is {fields[name]!r} in the state, {expected[name]!r} in this sampler."
-            for name in differing
-        )
-        fix = f"a sampler with the {' and '.join(differing)} of the state."
-        raise BatchError("the state is of another order of samples.", *lines, fix=fix)
+        raise _other_order_error(fields, expected, differing)
     if consumed > epoch.length:
         raise _invalid_state(f"consumed is {consumed}, of {count_noun(epoch.length, 'sample')}")
     return replace(epoch, number=number, begin=consumed)
+
+
+def _other_order_error(
+    fields: Mapping[str, object], expected: Mapping[str, object], differing: Sequence[str]
+) -> BatchError:
+    """Return the error of a state whose samples come in another order."""
+    lines = (
+        f"{name} is {fields[name]!r} in the state, {expected[name]!r} in this sampler."
+        for name in differing
+    )
+    settings = [f"{name}={fields[name]!r}" for name in differing if name != "length"]
+    ways = [f"the dataset of {fields['length']} samples"] * ("length" in differing)
+    ways += [f"mesh.sampler(dataset, plan, {', '.join(settings)})"] * bool(settings)
+    summary = "the state is of another order of samples."
+    return BatchError(summary, *lines, fix=f"{', with '.join(ways)}.")
 
 
 def read_state(state: object, names: tuple[str, ...]) -> Mapping[str, object]:

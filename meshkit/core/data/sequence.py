@@ -243,22 +243,7 @@ def plan_sequence(
     order: Order = "contiguous",
     pad: bool = False,
 ) -> SequencePlan:
-    """Return the plan of a sequence that is cut over some axes of a layout.
-
-    Args:
-        layout: the layout of the mesh.
-        axes: the axes that divide the sequence; none means one part.
-        length: tokens in the sequence.
-        order: as in :class:`SequencePlan`.
-        pad: as in :class:`SequencePlan`.
-
-    Raises:
-        SpecError: as :class:`SequencePlan`, with the sizes of the axes.
-
-    Example:
-        >>> print(plan_sequence(Layout(cp=2, sp=2), ("cp", "sp"), 16))
-        length 16 = tokens 4 x parts 4, contiguous
-    """
+    """Return the plan of a sequence that is cut over some axes of a layout."""
     sizes = {axis: layout.size(axis) for axis in axes}
     parts = math.prod(sizes.values())
     try:

@@ -33,12 +33,7 @@ EVEN_CONTRAST = 0.179  # luminance at which black and white text have the same W
 
 
 def hue_numbers(axes: Collection[str]) -> dict[str, int]:
-    """Return the position of the hue of each axis; an unknown name gets one that is left.
-
-    Example:
-        >>> hue_numbers(["pp", "dp", "tp"]), hue_numbers(["dp", "rows"])
-        ({'pp': 3, 'dp': 0, 'tp': 1}, {'dp': 0, 'rows': 3})
-    """
+    """Return the position of the hue of each axis; an unknown name gets one that is left."""
     numbers = {axis: HUE_OF[axis] for axis in axes if axis in HUE_OF}
     result = {}
     for axis in axes:

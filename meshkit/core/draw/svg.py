@@ -130,23 +130,7 @@ def _page(
 ) -> str:
     """Return the whole picture: title, legend, and the elements below."""
     page_width = max(MIN_PAGE, size[0])
-    lines = textwrap.wrap(title, int(page_width / (16 * CHARACTER_WIDTH)), break_long_words=True)
-    head = [
-        f'<text class="ink" x="0" y="{24 * row + 16}" font-size="16" font-weight="bold">'
-        f"{line}</text>"
-        for row, line in enumerate(lines)
-    ]
-    top = 24 * len(lines) + 8
-    hues = hue_numbers([axis for axis, _ in axes])
-    left = SWATCH * max((min(n, MAX_SWATCHES) for _, n in axes), default=0) + 10
-    head += [
-        line
-        for row, (axis, n) in enumerate(axes)
-        for line in _legend(hues[axis], axis, n, top + row * LINE, left)
-    ]
-    top += LINE * (len(axes) + 1)
-    head.append(f'<text class="faint" x="0" y="{top - 8}" font-size="12">{CAPTION}</text>')
-    top += 4
+    head, top = _head(title, axes, page_width)
     width, height = page_width + 2 * MARGIN, top + size[1] + 2 * MARGIN
     return "\n".join(
         [
@@ -164,6 +148,27 @@ def _page(
             "</svg>",
         ]
     )
+
+
+def _head(title: str, axes: list[tuple[str, int]], page_width: int) -> tuple[list[str], int]:
+    """Return the title and the legend, and the height that they need."""
+    lines = textwrap.wrap(title, int(page_width / (16 * CHARACTER_WIDTH)), break_long_words=True)
+    head = [
+        f'<text class="ink" x="0" y="{24 * row + 16}" font-size="16" font-weight="bold">'
+        f"{line}</text>"
+        for row, line in enumerate(lines)
+    ]
+    top = 24 * len(lines) + 8
+    hues = hue_numbers([axis for axis, _ in axes])
+    left = SWATCH * max((min(n, MAX_SWATCHES) for _, n in axes), default=0) + 10
+    head += [
+        line
+        for row, (axis, n) in enumerate(axes)
+        for line in _legend(hues[axis], axis, n, top + row * LINE, left)
+    ]
+    top += LINE * (len(axes) + 1)
+    head.append(f'<text class="faint" x="0" y="{top - 8}" font-size="12">{CAPTION}</text>')
+    return head, top + 4
 
 
 def _legend(hue: int, axis: str, size: int, y: int, left: int) -> Iterator[str]:

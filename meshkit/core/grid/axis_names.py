@@ -101,12 +101,8 @@ def parse_axis(value: object, axes: tuple[str, ...]) -> str:
 def resolve_axes(argument: str, value: object, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes that an argument names, in the order written; none for an empty value.
 
-    If none of them is present, the axes of the mesh must be standard ones too: along ``dp`` of a
-    mesh of ``replicate`` and ``shard`` something else is meant than an axis of size 1.
-
-    Example:
-        >>> resolve_axes("data", "dp ep", ("dp", "ep", "tp"))
-        ('dp', 'ep')
+    If none of them is present, the axes of the mesh must be standard ones too. On a mesh of
+    ``replicate`` and ``shard``, ``dp`` is a mistake rather than an axis of size 1.
     """
     if not isinstance(value, Iterable):
         fix = f"{argument}={axes[:1]!r}, or other axes of {' '.join(axes)}."
@@ -142,12 +138,7 @@ def _unknown_axis_error(name: object, axes: tuple[str, ...]) -> UnknownAxisError
 
 
 def closest_axis(name: object, axes: Collection[str]) -> str | None:
-    """Return the axis that a name is probably a misspelling of, or None.
-
-    Example:
-        >>> closest_axis("tpp", STANDARD), closest_axis("sp", ("dp", "tp"))
-        ('tp', None)
-    """
+    """Return the axis that a name is probably a misspelling of, or None."""
     if name in STANDARD:  # a correct name, not a misspelling of another one
         return None
     matches = difflib.get_close_matches(str(name).lower(), axes, n=1, cutoff=0.5)
@@ -161,7 +152,7 @@ def check_names(names: Collection[object], *, inferable: bool = False) -> None:
         if reason:
             fix = "a short lower-case word, such as dp, sp or tp."
             if name in RESERVED:
-                fix = f"another name; {name} is an option of {_owner(name)}."
+                fix = f"another name; {name} is an option of {option_owner(name)}."
             raise SpecError(f"{name!r} cannot be the name of an axis.", f"It {reason}.", fix=fix)
     if not 1 <= len(names) <= MAX_AXES:
         add_one = ("for example ", Change(dp=-1 if inferable else 1), ".")
@@ -172,7 +163,7 @@ def check_names(names: Collection[object], *, inferable: bool = False) -> None:
         )
 
 
-def _owner(option: object) -> str:
+def option_owner(option: object) -> str:
     """Return the call that has an option of this name."""
     if option in INIT_OPTIONS:
         return "meshkit.init"

@@ -17,10 +17,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..call import Call
 from ..errors import Change, Fix, SpecError
-from .axis_names import BATCH_OPTIONS, INIT_OPTIONS, RESERVED, STANDARD, parse_axes
+from .axis_names import (
+    BATCH_OPTIONS,
+    INIT_OPTIONS,
+    RESERVED,
+    STANDARD,
+    option_owner,
+    parse_axes,
+)
 from .roles import axis_role
 
-SUFFIX = re.compile(r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$")
+SUFFIX = r"_(size|degree|dim|ranks|world_size|parallel|parallelism|parallel_size)$"
 AXES_BY_WORD = {
     **dict.fromkeys(("data", "dp"), "dp"),
     **dict.fromkeys(("tensor", "tensor_model", "tp"), "tp"),
@@ -64,13 +71,11 @@ def standard_axis(name: str) -> str | None:
     """Return the standard axis that a name of another library means, or None.
 
     Example:
-        >>> standard_axis("tensor_model_parallel_size"), standard_axis("dp_size")
-        ('tp', 'dp')
-        >>> standard_axis("data"), standard_axis("dp_shard"), standard_axis("model")
-        ('dp', None, None)
+        >>> standard_axis("tensor_model_parallel_size"), standard_axis("dp_shard")
+        ('tp', None)
     """
     word = name
-    while (shorter := SUFFIX.sub("", word)) != word:
+    while (shorter := re.sub(SUFFIX, "", word)) != word:
         word = shorter
     return AXES_BY_WORD.get(word)
 
@@ -84,7 +89,7 @@ def check_options(sizes: Mapping[str, object], names: Iterable[str]) -> None:
     given = {**{new: sizes[name] for name, new in renamed.items()}, **sizes}
     moved += [new for new in renamed.values() if new in INIT_OPTIONS | BATCH_OPTIONS]
     lines = [f"{name} is called {new} here." for name, new in renamed.items()]
-    lines += [f"{name} is an option of {_owner(name)}, not an axis." for name in moved]
+    lines += [f"{name} is an option of {option_owner(name)}, not an axis." for name in moved]
     changes: dict[str, object] = dict.fromkeys((*moved, *renamed))
     stay = [new for new in renamed.values() if new not in moved and new not in sizes]
     changes |= {new: _intended_size(given[new]) if new in STANDARD else given[new] for new in stay}
@@ -139,10 +144,6 @@ def guess_size(size: object) -> int:
     except (TypeError, ValueError, OverflowError):
         number = -1 if size == "auto" else 0
     return number if number == -1 else max(number, 1)
-
-
-def _owner(name: str) -> str:
-    return "meshkit.init" if name in INIT_OPTIONS else "mesh.batch"
 
 
 def _complete(batch: Mapping[str, object]) -> dict[str, object]:

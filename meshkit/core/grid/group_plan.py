@@ -34,47 +34,28 @@ GroupNames = str | Sequence[str | Iterable[str]] | None
 
 
 class GroupStep(NamedTuple):
-    """All groups over one set of axes, which are created together.
+    """All groups over one set of axes, which are created together."""
 
-    Attributes:
-        axes: the first of the axis sets that share these groups.
-        members: int64 (num_groups, group_size), the ranks of each group in order.
-    """
-
-    axes: Axes
-    members: Ints
+    axes: Axes  # the first of the axis sets that share these groups
+    members: Ints  # int64 (num_groups, group_size), the ranks of each group in order
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """The groups to create for a mesh. Make it with :meth:`of`.
-
-    Attributes:
-        layout: the grid.
-        axis_sets: the axes of every group that can be looked up, each once: the whole mesh ``()``,
-            every axis, the axes over which gradients are averaged, those of experts, and the
-            requested ones.
-        requested: the axes of the groups that the caller requested in addition, as written.
-        keys: axis set to its axes longer than 1. Equal keys mean equal groups.
-    """
+    """The groups to create for a mesh. Make it with :meth:`of`."""
 
     layout: Layout
+    # the axes of every group that can be looked up, each once: the whole mesh ``()``, every axis,
+    # the axes over which gradients are averaged, those of experts, and the requested ones
     axis_sets: tuple[Axes, ...]
+    # the axes of the groups that the caller requested in addition, as written
     requested: tuple[Axes, ...]
+    # axis set to its axes longer than 1. Equal keys mean equal groups.
     keys: Mapping[Axes, Axes] = field(compare=False)
 
     @classmethod
     def of(cls, layout: Layout, groups: str | Sequence[str | Iterable[str]] = ()) -> GroupPlan:
-        """Return the plan for a layout.
-
-        Args:
-            layout: the grid.
-            groups: groups in addition to the usual ones: ``["dp tp"]`` or ``[("dp", "tp")]``. A
-                str is one group.
-
-        Raises:
-            UnknownAxisError: for an axis that the layout does not have.
-            SpecError: for an axis twice in one group.
+        """Return the plan for a layout, with the requested groups beside the usual ones.
 
         Example:
             >>> plan = GroupPlan.of(Layout(dp=4, sp=2, tp=1))
@@ -148,19 +129,7 @@ def plan_groups(
 ) -> GroupPlan:
     """Return the layout and the groups of a mesh. Pure.
 
-    Args:
-        sizes: axis name to size.
-        world_size: the number of ranks of the world.
-        evidence: the source of that number, for errors: ``"WORLD_SIZE = 6 (torchrun)"``.
-        order: axis names from the outside in; None is the standard order.
-        groups: groups beyond the default ones.
-        ranks: the ranks of the mesh by position; None means the whole world.
-        within: axis to its size on one node, instead of ``sizes``.
-        across: axis to its size over nodes.
-
-    Raises:
-        SpecError: if names, sizes, order, ranks or groups are invalid or do not fit.
-        UnknownAxisError: if ``groups`` names an axis that the mesh does not have.
+    ``evidence`` is the source of the world size, for errors: ``"WORLD_SIZE = 6 (torchrun)"``.
     """
     if within is not None or across is not None:
         from .hybrid import check_no_plain_sizes, hybrid_layout
@@ -186,18 +155,7 @@ def plan_groups(
 def plan_view(
     layout: Layout, sizes: Mapping[str, object], order: Order, groups: GroupNames
 ) -> GroupPlan:
-    """Return the plan of a view: the same ranks in the same order, with other axes. Pure.
-
-    Args:
-        layout: the layout of the mesh.
-        sizes: axis name to size, the outermost axis first; one may be -1.
-        order: axis names from the outside in; None keeps the order of ``sizes``.
-        groups: groups beyond the default ones.
-
-    Raises:
-        SpecError: if sizes, order or groups are invalid or do not fit.
-        UnknownAxisError: if ``groups`` names an axis that the view does not have.
-    """
+    """Return the plan of a view: the same ranks in the same order, with other axes. Pure."""
     ordered = view_sizes(check_sizes(sizes), order)
     evidence = f"{layout!r} has {layout.num_ranks} ranks"
     inferred = infer_sizes(ordered, layout.num_ranks, evidence, owner="the mesh", can_start=False)
@@ -205,17 +163,7 @@ def plan_view(
 
 
 def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "") -> None:
-    """Raise if a rank is outside the world.
-
-    Args:
-        highest: the highest rank.
-        world_size: the number of ranks of the world.
-        evidence: the source of that number, for the error.
-        fix: the fix; empty proposes ``ranks=``.
-
-    Raises:
-        SpecError: with the ranks of the world.
-    """
+    """Raise if a rank is outside the world."""
     if highest >= world_size:
         raise SpecError(
             f"rank {highest} is outside the world.",
@@ -227,13 +175,7 @@ def check_in_world(highest: int, world_size: int, evidence: str, *, fix: str = "
 
 
 def missing_group_error(plan: GroupPlan, axes: Axes, built_by: Call | None = None) -> SpecError:
-    """Return the error for a group that was not requested, with the call that creates it.
-
-    Args:
-        plan: the requested groups.
-        axes: the axes of the missing group.
-        built_by: the call that built the mesh; None for the call that raises the error.
-    """
+    """Return the error for a group that was not requested, with the call that creates it."""
     existing = ", ".join("(" + " ".join(names) + ")" for names in plan.axis_sets if names)
     groups = [" ".join(names) for names in (*plan.requested, _drop_absent(axes, plan.layout))]
     return SpecError(

@@ -29,10 +29,6 @@ def group_rank(layout: Layout, rank: int, axes: Iterable[Names]) -> int:
     Without axes it is the position in the whole layout.
 
     Cost: O(axes).
-
-    Example:
-        >>> group_rank(Layout(dp=4, sp=2), 5, ("dp",)), group_rank(Layout(dp=4, sp=2), 5, ())
-        (2, 5)
     """
     names = parse_axes(axes)
     check_axes_exist(names, layout.axes)

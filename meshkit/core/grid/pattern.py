@@ -22,12 +22,6 @@ def parse_axis_pattern(pattern: Names, axes: tuple[str, ...]) -> tuple[tuple[str
     """Return the axes of each name or bracket of a pattern.
 
     A sequence is a pattern too: each of its items is a name or, as a bracket, several.
-
-    Example:
-        >>> parse_axis_pattern("(dp sp) tp", ("dp", "sp", "tp"))
-        (('dp', 'sp'), ('tp',))
-        >>> parse_axis_pattern([("dp", "sp"), "tp"], ("dp", "sp", "tp"))
-        (('dp', 'sp'), ('tp',))
     """
     if isinstance(pattern, str) and PATTERN.fullmatch(pattern):
         parts = tuple(map(parse_axes, PART.findall(pattern)))

@@ -45,12 +45,7 @@ AVERAGED = DATA | EXPERT | CONTEXT | SEQUENCE  # along these axes tokens differ
 
 
 def axis_role(axis: str) -> Role:
-    """Return the role of an axis by its name.
-
-    Example:
-        >>> [axis_role(axis) for axis in ("dp_shard", "expert", "tensor", "rows")]
-        ['data', 'expert', 'model', 'unknown']
-    """
+    """Return the role of an axis by its name."""
     if axis in DATA:
         return "data"
     if axis in EXPERT:
@@ -59,22 +54,12 @@ def axis_role(axis: str) -> Role:
 
 
 def data_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes along which ranks read different samples, in the order of the mesh.
-
-    Example:
-        >>> data_axes({"pp": 2, "dp": 2, "ep": 4, "tp": 2})
-        ('dp', 'ep')
-    """
+    """Return the axes along which ranks read different samples, in the order of the mesh."""
     return tuple(axis for axis in sizes if axis in DATA or axis in EXPERT)
 
 
 def unknown_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the axes longer than 1 whose names say nothing about samples.
-
-    Example:
-        >>> unknown_axes({"dp": 2, "rows": 4, "columns": 1})
-        ('rows',)
-    """
+    """Return the axes longer than 1 whose names say nothing about samples."""
     return tuple(axis for axis, size in sizes.items() if size > 1 and axis_role(axis) == "unknown")
 
 
@@ -83,12 +68,6 @@ def gradient_axes(sizes: Mapping[str, int], *, experts: bool = False) -> tuple[s
 
     Standard axes have the standard order, as in ``mesh.group("dp", "sp")``, for every order of the
     mesh. With another name among them, the axes have the order of the mesh.
-
-    Example:
-        >>> gradient_axes({"sp": 2, "tp": 2, "dp": 2, "ep": 4})
-        ('dp', 'ep', 'sp')
-        >>> gradient_axes({"replicate": 2, "expert": 4, "shard": 2}, experts=True)
-        ('replicate', 'shard')
     """
     chosen = AVERAGED - EXPERT if experts else AVERAGED
     axes = tuple(filter(chosen.__contains__, sizes))

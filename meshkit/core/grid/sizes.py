@@ -152,12 +152,7 @@ def order_axes(
     *,
     num_ranks: int | None = None,
 ) -> dict[str, int]:
-    """Return the sizes with dp, the outermost axis first.
-
-    Example:
-        >>> order_axes({"tp": 2, "pp": 4}, None), order_axes({"tp": 2}, "tp dp")
-        ({'pp': 4, 'dp': -1, 'tp': 2}, {'tp': 2, 'dp': -1})
-    """
+    """Return the sizes with dp, the outermost axis first."""
     if order is None:
         if not sizes.keys() <= STANDARD_AXES:
             raise _no_position_error(sizes, num_ranks)
@@ -281,12 +276,7 @@ def infer_sizes(
     owner: str = "the world",
     can_start: bool = True,
 ) -> dict[str, int]:
-    """Return the sizes with the -1 replaced, so that their product is ``num_ranks``.
-
-    Example:
-        >>> infer_sizes({"dp": -1, "sp": 2, "tp": 4}, 64, "")
-        {'dp': 8, 'sp': 2, 'tp': 4}
-    """
+    """Return the sizes with the -1 replaced, so that their product is ``num_ranks``."""
     if [*sizes.values()].count(-1) > 1:
         check_one_inferred(sizes)
     known = math.prod(size for size in sizes.values() if size != -1)

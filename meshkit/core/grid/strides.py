@@ -28,12 +28,7 @@ BLOCK = 8192  # positions: 64 KiB of int64
 
 
 def offsets(steps: Strides) -> Ints:
-    """Return the distance of each member of a group from its first one: int64 (group_size,).
-
-    Example:
-        >>> offsets(((2, 1), (2, 2))).tolist()
-        [0, 2, 1, 3]
-    """
+    """Return the distance of each member of a group from its first one: int64 (group_size,)."""
     distances = np.zeros(1, dtype=np.int64)
     for size, stride in steps:
         distances = np.add.outer(distances, np.arange(size, dtype=np.int64) * stride).ravel()
@@ -48,12 +43,8 @@ def group_start(position: int, steps: Strides) -> int:
 def indices(positions: Ints, axes: AxisStrides) -> Ints:
     """Return the index along each axis of many positions: int64 (*positions.shape, num_axes).
 
-    It is faster than numpy's ``unravel_index``: a whole block is divided by one number, and blocks
-    are so short that the intermediate results stay in the cache.
-
-    Example:
-        >>> indices(np.array([5, 7]), (("dp", 4, 2), ("sp", 2, 1))).tolist()
-        [[2, 1], [3, 1]]
+    It is faster than numpy's ``unravel_index``, because a whole block is divided by one number. The
+    intermediate results of a block fit into the cache.
     """
     flat = positions.reshape(-1)
     result = np.empty((len(flat), len(axes)), dtype=np.int64)
@@ -67,12 +58,7 @@ def indices(positions: Ints, axes: AxisStrides) -> Ints:
 
 
 def shift_position(position: int, size: int, stride: int, shift: int, *, wrap: bool) -> int | None:
-    """Return the position ``shift`` steps along an axis; None beyond its ends without ``wrap``.
-
-    Example:
-        >>> shift_position(8, 3, 4, 1, wrap=True), shift_position(8, 3, 4, 1, wrap=False)
-        (0, None)
-    """
+    """Return the position ``shift`` steps along an axis; None beyond its ends without ``wrap``."""
     index = position // stride % size
     if not wrap and not 0 <= index + shift < size:
         return None
@@ -81,9 +67,6 @@ def shift_position(position: int, size: int, stride: int, shift: int, *, wrap: b
 
 def permuted_positions(shape: Sequence[int], chain: Sequence[tuple[int, int]]) -> Ints:
     """Return the positions of a grid in the order of a chain of factors, the last one fastest.
-
-    Returns:
-        int64 (positions,), each position once.
 
     Example:
         >>> permuted_positions((2, 4), ((1, 2), (0, 2), (1, 2))).tolist()

@@ -94,7 +94,7 @@ def _choose_step(
         raise SpecError(
             f"{plural('rank', len(without))} {format_ranks(without)} "
             f"{'gives' if len(without) == 1 else 'give'} no step, and other ranks do.",
-            fix="mesh.recover(step=<completed steps>) on every rank.",
+            fix="pass step=<completed steps> on every rank.",
         )
     if not held or None in steps:
         return None

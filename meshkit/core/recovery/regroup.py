@@ -11,7 +11,8 @@ the new grid has it. The others fill the holes that lost ranks leave, and the re
       dp=2     x      5      (6, 7)           dp=2     6      7     from dp=3
 
 The new ranks are numbered by position, and spares come last. Rank 0 keeps its number as long as it
-lives, since it may host the store.
+lives, since it may host the store. Newcomers count as spares, numbered after all other ranks: with
+them data axes grow again, and no rank of the mesh moves.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Regrouping:
         before: the layout with the lost ranks.
         after: the layout of the new ranks.
         old_ranks: the rank before of each new rank, spares included.
-        replica_axes: the axes along which the replicas of one state are: those that may shrink.
+        replica_axes: the axes along which the replicas of one state are: those that may change.
     """
 
     before: Layout
@@ -136,17 +137,19 @@ def regroup(
     if new_sizes is None:
         return None
     grid = Layout.of(new_sizes)
-    replica_axes = _replica_axes(full, new_sizes)
+    replica_axes = _replica_axes(full, layout.sizes, new_sizes)
     cells = _fill_cells(layout, grid, members, replica_axes)
     old_ranks, ranks = _number(cells, members)
     after = Layout.of(new_sizes, RankPositions(_compact(ranks)))
     return Regrouping(layout, after, tuple(old_ranks), replica_axes)
 
 
-def _replica_axes(full: Mapping[str, int], new: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the outermost data axis, and every other one that has shrunk."""
+def _replica_axes(
+    full: Mapping[str, int], old: Mapping[str, int], new: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Return the outermost data axis, and every other one that is shrunk, or grows again."""
     data = [axis for axis in full if axis_role(axis) == "data"]
-    return tuple(axis for axis in data if axis == data[0] or new[axis] < full[axis])
+    return tuple(axis for axis in data if axis == data[0] or min(old[axis], new[axis]) < full[axis])
 
 
 def _coordinate(layout: Layout, rank: int) -> Coordinate | None:

@@ -30,16 +30,11 @@ Region = tuple[Interval, ...]  # one interval a dim
 
 @dataclass(frozen=True)
 class Cut:
-    """The division of a global tensor over axes.
+    """The division of a global tensor over axes."""
 
-    Attributes:
-        sizes: the global size of each dim.
-        lists: the axes that cut each dim, the outer axis first.
-        axes: the sizes of the axes of the mesh, by name; the outermost axis first.
-    """
-
-    sizes: tuple[int, ...]
-    lists: AxisLists
+    sizes: tuple[int, ...]  # the global size of each dim
+    lists: AxisLists  # the axes that cut each dim, the outer axis first
+    # the sizes of the axes of the mesh, by name; the outermost axis first
     axes: tuple[tuple[str, int], ...]
 
     def region(self, coordinate: Coordinate) -> Region:

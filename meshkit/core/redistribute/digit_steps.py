@@ -121,7 +121,7 @@ class DigitSteps:
             every = [d for dim in range(len(move.sizes)) for d in self.digits.of_dim(dim)]
             self._permute([digit for digit in every if digit not in owned])
             self.steps += [local.SplitDims(cut), *reordered]
-            self.steps.append(local.OrderDims(move.shown(1), result_order(move)))
+            self.steps.append(local.SplitDims(move.shown(1), result_order(move)))
         else:
             dims = [self.digits.of_dim(dim) for dim in result_order(move)]
             self._permute([digit for group in dims for digit in group if digit not in owned])

@@ -23,16 +23,10 @@ Digit = tuple[int, int]  # a dim, and the product of the factors of that dim bef
 
 @dataclass(frozen=True)
 class AxisDigit:
-    """A factor of an axis.
-
-    Attributes:
-        axis: the axis.
-        stride: the product of the factors of the axis after this one.
-        size: the factor.
-    """
+    """A factor of an axis."""
 
     axis: str
-    stride: int
+    stride: int  # the product of the factors of the axis after this one
     size: int
 
     def index(self, coordinate: Coordinate) -> int:
@@ -42,15 +36,11 @@ class AxisDigit:
 
 @dataclass(frozen=True)
 class Digits:
-    """The common factors of cuts.
+    """The common factors of cuts."""
 
-    Attributes:
-        points: for each dim, the products at which a cut may stand, ascending from 1 to the size.
-        axes: the size of each axis by name, the outermost first.
-    """
-
+    # for each dim, the products at which a cut may stand, ascending from 1 to the size
     points: tuple[tuple[int, ...], ...]
-    axes: dict[str, int]
+    axes: dict[str, int]  # the size of each axis by name, the outermost first
 
     def of_dim(self, dim: int) -> list[Digit]:
         """Return the digits of a dim, the outermost first."""

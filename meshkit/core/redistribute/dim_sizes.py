@@ -106,7 +106,7 @@ def _local_size_error(
     coordinate: Coordinate,
 ) -> SpecError:
     if not entry:
-        return SpecError(f"1 has {local} elements on this rank.", fix="a name for the dim.")
+        return SpecError(f"the dim 1 has {local} elements on this rank.", fix="a name for the dim.")
     text = " ".join(map(str, entry))
     return SpecError(
         f"{text} has {local} elements on this rank, and {format_sizes(sizes)} gives {known}.",

@@ -24,42 +24,28 @@ Entries = tuple[tuple[int, ...], ...]  # the dims of the global tensor in each l
 
 
 class Reordering(NamedTuple):
-    """A dim that has the order and the padding of a sequence plan on the side where axes cut it.
-
-    Attributes:
-        dim: the dim.
-        plan: the sequence plan.
-        whole_first: whether the left side has the whole dim, and the right side the parts.
-    """
+    """A dim that has the order and the padding of a sequence plan on the side where axes cut it."""
 
     dim: int
     plan: SequencePlan
-    whole_first: bool
+    whole_first: bool  # whether the left side has the whole dim, and the right side the parts
 
 
 @dataclass(frozen=True)
 class Move:
-    """A pattern with its sizes.
+    """A pattern with its sizes."""
 
-    Attributes:
-        axes: the named axes longer than 1 with their sizes, the outermost axis of the mesh first.
-        types: the types of these axes on the left and on the right.
-        sizes: the global size of each dim, with padding, in the order of the left side.
-        left: the axes that cut each dim on the left side.
-        right: the axes that cut each dim on the right side.
-        left_entries: the dims in each dim of the local tensor.
-        right_entries: the same for the result.
-        reorderings: the dims with a sequence plan.
-    """
-
+    # the named axes longer than 1 with their sizes, the outermost axis of the mesh first
     axes: tuple[tuple[str, int], ...]
+    # the types of these axes on the left and on the right
     types: tuple[tuple[AxisType, AxisType], ...]
+    # the global size of each dim, with padding, in the order of the left side
     sizes: tuple[int, ...]
-    left: AxisLists
-    right: AxisLists
-    left_entries: Entries
-    right_entries: Entries
-    reorderings: tuple[Reordering, ...] = ()
+    left: AxisLists  # the axes that cut each dim on the left side
+    right: AxisLists  # the axes that cut each dim on the right side
+    left_entries: Entries  # the dims in each dim of the local tensor
+    right_entries: Entries  # the same for the result
+    reorderings: tuple[Reordering, ...] = ()  # the dims with a sequence plan
 
     @cached_property
     def _hash(self) -> int:
@@ -170,6 +156,8 @@ def check_op(pattern: Pattern, op: str) -> None:
     """Check the name of the reduction, and that partial sums (+) begin only if it is sum."""
     if op not in ("sum", "max", "min", "avg"):
         fix = 'op="sum", which is the default, or op="max", op="min", op="avg".'
+        if op in ("mean", "average"):
+            fix = 'op="avg".'
         raise SpecError(f"op is {op!r}.", fix=fix)
     begins = [axis for axis, (a, b) in pattern.types.items() if b.symbol == "+" != a.symbol]
     if op != "sum" and begins:

@@ -6,8 +6,8 @@
     dim     := NAME ("/" AXIS)* | "1"        mark := ("+" | "*" | "=") AXIS | "@" AXIS ":" INT
 
 ``s/a`` is cut over axis a. ``+a`` is a sum over a whose parts are on its ranks. ``*a`` and ``=a``
-are copies on all ranks of a: with ``*`` each rank goes on with its own part of the work, with ``=``
-all ranks do the same. ``@a:k`` is on the rank with coordinate k only.
+are copies on all ranks of a. With ``*`` each rank goes on with its own part of the work. With ``=``
+all ranks do the same work. ``@a:k`` is on the rank with coordinate k only.
 """
 
 from __future__ import annotations
@@ -31,15 +31,10 @@ MIRROR = {"+": "*", "*": "+"}
 
 
 class AxisType(NamedTuple):
-    """The relation between a tensor and one axis of the mesh.
+    """The relation between a tensor and one axis of the mesh."""
 
-    Attributes:
-        symbol: ``/``, ``+``, ``*``, ``=``, ``@``, or ``?`` if only the other side names the axis.
-        holder: the coordinate of the rank that holds the tensor, for ``@``.
-    """
-
-    symbol: str
-    holder: int = 0
+    symbol: str  # ``/``, ``+``, ``*``, ``=``, ``@``, or ``?`` if only the other side names the axis
+    holder: int = 0  # the coordinate of the rank that holds the tensor, for ``@``
 
 
 UNMARKED = AxisType("?")
@@ -77,13 +72,9 @@ class Joined(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a pattern, in the order written.
+    """One side of a pattern, in the order written."""
 
-    Attributes:
-        items: dims, dims in brackets, and marks.
-    """
-
-    items: tuple[Dim | Joined | Mark, ...]
+    items: tuple[Dim | Joined | Mark, ...]  # dims, dims in brackets, and marks
 
     @cached_property
     def entries(self) -> tuple[tuple[Dim, ...], ...]:

@@ -4,10 +4,10 @@
 
     slice -> reduce_scatter -> all_to_all -> all_reduce -> all_gather -> zero-fill
 
-The steps work on digits, so that each of them is a reshape, a permutation and one collective. If
-the sizes have no common digits, or if these steps receive more than necessary, one all_to_all of
-regions takes the place of slice, all_to_all and all_gather: each element comes from a rank that
-holds it.
+The steps work on digits, so that each of them is a reshape, a permutation and one collective. The
+sizes may have no common digits, or these steps may receive more than necessary. One all_to_all of
+regions then takes the place of slice, all_to_all and all_gather. In it each element comes from a
+rank that holds it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,10 @@ from .steps.step import Step
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a move, the same on every rank.
-
-    Attributes:
-        move: the move.
-        steps: the steps, changes of shape included.
-    """
+    """The steps of a move, the same on every rank."""
 
     move: Move
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # the steps, changes of shape included
 
     @cached_property
     def named_steps(self) -> tuple[Step, ...]:

@@ -37,7 +37,7 @@ def region_steps(stages: Stages) -> list[Step]:
         result.append(local.FillRegion(target, move.target, filled))
     result += reorders(move, back=True)
     shown = move.shown(1)
-    order = local.OrderDims(shown, result_order(move))
+    order = local.SplitDims(shown, result_order(move))
     return [*result, order, local.JoinDims(shown, move.right_entries)]
 
 

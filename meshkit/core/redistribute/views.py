@@ -25,19 +25,12 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class CommonAxes:
-    """The common factors of the axes of two views, and the factors of each axis.
+    """The common factors of the axes of two views, and the factors of each axis."""
 
-    Attributes:
-        sizes: the size of each factor by name, the outermost first.
-        left: the factors of each axis of the first view.
-        right: the factors of each axis of the second view.
-        digits: the part of an axis of the first view that each factor is.
-    """
-
-    sizes: dict[str, int]
-    left: dict[str, tuple[str, ...]]
-    right: dict[str, tuple[str, ...]]
-    digits: dict[str, AxisDigit]
+    sizes: dict[str, int]  # the size of each factor by name, the outermost first
+    left: dict[str, tuple[str, ...]]  # the factors of each axis of the first view
+    right: dict[str, tuple[str, ...]]  # the factors of each axis of the second view
+    digits: dict[str, AxisDigit]  # the part of an axis of the first view that each factor is
 
     def rewrite(self, pattern: Pattern) -> Pattern:
         """Return a pattern with the factors in place of the axes."""

@@ -1,7 +1,7 @@
 """Changes between two layouts of the same ranks: groups, samples, and weights to fetch.
 
-Weights are cut by pp into equal runs of layers and by tp into equal slices of each layer. All other
-axes hold copies. (FSDP cuts each part once more, over the ranks that hold copies of it.)
+Weights are cut by pp into equal runs of layers and by tp into equal slices of each layer. Ranks
+along all other axes hold copies. FSDP cuts each part once more, over the ranks that hold copies.
 Part ``i`` of ``a`` holds the interval from ``i / a`` to ``(i + 1) / a``::
 
     tp=2   | 0           | 1           |      a rank that was 1 of 2 and is 1 of 3
@@ -109,11 +109,6 @@ class Difference:
         data_axes = _data_axes(before, after, data)
         changed = data_axes and _changed_data_ranks(before, after, data_axes, batch)
         return cls(before, after, groups, data_axes, changed, weight_moves(before, after))
-
-    @property
-    def stay(self) -> int:
-        """The number of ranks in both layouts."""
-        return min(self.before.num_ranks, self.after.num_ranks)
 
     def as_dict(self) -> dict[str, object]:
         """Return the difference in JSON types; shares of weights are strings such as ``"1/2"``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..text import name_ranks
+from ..text import name_ranks, shorten
 
 Request = Mapping[str, str]  # field to its value as text; equal requests mean equal calls
 
@@ -24,9 +24,8 @@ def describe_disagreement(
         f"{name}:  {_format_request(request, fields)}"
         for name, (request, _) in zip(names, groups, strict=True)
     ]
-    lines[MAX_REQUESTS:] = [f"and {len(lines) - MAX_REQUESTS} more."] * (len(lines) > MAX_REQUESTS)
     absent = [f"Missing: {name_ranks(missing)}."] * bool(missing)
-    return [*lines, *absent], _suggest_fix(fields)
+    return [*shorten(lines, MAX_REQUESTS, "."), *absent], _suggest_fix(fields)
 
 
 def group_equal_requests(requests: Mapping[int, Request]) -> list[tuple[Request, list[int]]]:

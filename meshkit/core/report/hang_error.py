@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..errors import CollectiveError
 from ..grid.layout import Layout
 from ..life import Life, most_certain
-from ..text import format_ranks, plural
+from ..text import format_ranks, plural, shorten
 
 # An axis may use the default group, so it is created again too.
 REBUILD_ADVICE = "mesh.close(), meshkit.shutdown(), and build again on all ranks"
@@ -99,7 +99,7 @@ def hang_error(
     target = ranks if first else "the logs of all ranks"
     return CollectiveError(
         summary,
-        *_shorten(lines),
+        *shorten(lines, MAX_LINES, "."),
         fix=f"look at {target}; then {REBUILD_ADVICE}.",
         missing_ranks=_missing(statuses, late, silent),
         behind=tuple(late),
@@ -169,8 +169,3 @@ def _awaited_ranks(layout: Layout, statuses: Mapping[int, RankStatus]) -> set[in
     names = {rank: status.operation.partition(" over ")[2] for rank, status in statuses.items()}
     known = {rank: axes for rank, axes in names.items() if axes in statuses[rank].begun}
     return {int(p) for rank, axes in known.items() for p in layout.peers(rank, *axes.split())}
-
-
-def _shorten(lines: list[str]) -> list[str]:
-    more = len(lines) - MAX_LINES
-    return lines if more <= 0 else [*lines[:MAX_LINES], f"and {more} more."]

@@ -133,9 +133,9 @@ def link_bytes(
         out[node] = sum over axes: traffic[axis] * (ranks on node whose next is on another)
 
     As many bytes come in, because a ring that leaves a node returns to it. If all links are equal,
-    the largest value is the load of the slowest link. A ring all-reduce of b bytes over n ranks
-    sends 2 * b * (n - 1) / n from each rank to the next, an all-gather or reduce-scatter half of
-    it (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
+    the largest value is the load of the slowest link. In a ring all-reduce of b bytes over n ranks
+    each rank sends 2 * b * (n - 1) / n to the next. In an all-gather or reduce-scatter it sends
+    half of that (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009).
 
     Args:
         layout: the grid.

@@ -44,7 +44,7 @@ def _rows(text: str) -> Iterator[Row]:
             if "=" in word:
                 summary = f"line {number} has {word!r}, which is no host and no rack."
                 why = "An MPI hostfile has a line for each host; this file needs one for each rank."
-                fix = f"a line with {words[0]} for each of its ranks."
+                fix = f"for each rank on {words[0]}, a line with the name {words[0]}."
                 raise SpecError(summary, why, fix=fix)
         if words:
             yield number, words

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -21,8 +21,7 @@ from ..store.foreign_value import read_value
 from ..store.keys import CLAIM
 
 
-@dataclass(frozen=True)
-class Claimant:
+class Claimant(NamedTuple):
     """The rank and the process that claim a value."""
 
     rank: int
@@ -38,14 +37,13 @@ class Claimant:
 
     def to_json(self) -> str:
         """Return the text that stands in the store."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.process})"
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A key, a value, and a function that returns the error of two ranks that conflict."""
 
     key: str
@@ -58,7 +56,7 @@ def conflicting_claim(
 ) -> MeshkitError | None:
     """Make the claims of this rank; return the error of the first that conflicts, or None."""
     for claim in claims:
-        own = Claimant(rank, claim.value, ProcessIdentity())
+        own = Claimant(rank, claim.value, ProcessIdentity.current())
         key = CLAIM.format(claim.key)
         first = read_value(key, store.compare_set(key, "", own.to_json()), Claimant.from_json)
         if first.value != own.value:

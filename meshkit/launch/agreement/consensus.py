@@ -30,8 +30,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import socket
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -54,11 +55,9 @@ from ..store.deadline import (
 )
 from ..store.error_json import error_from_json, error_to_json
 from ..store.file_store import check_file
-from ..store.foreign_value import read_value, reading
+from ..store.foreign_value import FAULTS, foreign_value_error, read_value
 from ..torch_internals import CONNECT_ATTEMPTS
-from .disagreement import failure_report, first_reporter
 from .proposal import Participants, Proposal
-from .verdict import ALL, judge, judge_late
 
 Created = TypeVar("Created")
 
@@ -68,6 +67,7 @@ FAILURE_GRACE = 5.0
 DECISION_TIME = 1.0  # seconds in which one rank reads all check-ins
 MIN_TIMEOUT = timedelta(seconds=10)  # a busy machine needs two seconds per attempt
 REPORT_GRACE = timedelta(seconds=3)  # for ranks that fail just before the deadline
+AGREED = keys.ALL.encode()  # the decision as a rank reads it
 END = 1 << 32  # a rank at the end of a call adds so much to the count of its round, and 1
 
 
@@ -79,19 +79,20 @@ def agree(proposal: Proposal, participants: Participants, deadline: Deadline) ->
     Cost: 4 store operations per rank.
     """
 
-    def take_part() -> tuple[int, str]:
+    def take_part() -> tuple[int, bytes]:
         round_id, store = next_round(participants)
         request = {"call": f"{proposal.stage}{proposal.operation}", **proposal.fields}
-        check_in = CheckIn(ProcessIdentity(), request, proposal.seconds)
+        process = ProcessIdentity(socket.gethostname(), os.getpid())
+        check_in = CheckIn(process, request, proposal.seconds)
         kind = bool(proposal.stage), store.has_extended_api()  # type: ignore[attr-defined]
         decision = Round(proposal, participants, deadline, store, check_in, *kind).decide()
-        if decision != ALL:
+        if decision != AGREED:
             _leave_last(store, world, store.add(keys.COUNT, 0) % END)
         return round_id, decision
 
     world = participants.world
     round_id, decision = store_call(world, deadline.left + STORE_GRACE, take_part)
-    if decision == ALL:
+    if decision == AGREED:
         return round_id
     raise _as_seen_by(world.rank, read_value(keys.DECISION, decision, error_from_json))
 
@@ -138,10 +139,12 @@ def _find_reason(
     proposal: Proposal, participants: Participants, deadline: Deadline, error: RuntimeError
 ) -> None:
     """Find out why creation failed, unless this rank is the reason."""
+    from .disagreement import failure_report
+
     rank = participants.world.rank
     failure = failure_report(proposal.conflict_summary, rank, error)
     try:
-        agree(replace(proposal, failure=failure), participants, deadline)
+        agree(proposal._replace(failure=failure), participants, deadline)
     except DisagreementError as reason:
         if rank not in reason.requests:
             raise reason from error
@@ -168,6 +171,8 @@ def announce_failure(
     Local. Returns the rank that has reported the same error before, if there is one. Rank 0 waits
     up to 5 s for the others to read it. Nothing happens if no rank waits, or if the store is gone.
     """
+    from .disagreement import failure_report, first_reporter
+
     rank = participants.world.rank
     report = failure_report(proposal.conflict_summary, rank, error)
 
@@ -177,9 +182,9 @@ def announce_failure(
         decision = read_value(
             keys.DECISION, store.compare_set(keys.DECISION, "", error_to_json(report)), str
         )
-        CheckIn(ProcessIdentity()).post(store, rank)
+        CheckIn(ProcessIdentity.current()).post(store, rank)
         _leave_last(store, participants.world, len(participants.ranks), FAILURE_GRACE)
-        return None if decision == ALL else first_reporter(error_from_json(decision), report)
+        return None if decision == keys.ALL else first_reporter(error_from_json(decision), report)
 
     try:
         return run_with_deadline(FAILURE_GRACE + STORE_GRACE, post)
@@ -227,13 +232,15 @@ class Round(NamedTuple):
     is_end: bool
     has_counter: bool
 
-    def decide(self) -> str:
+    def decide(self) -> bytes:
         """Check in, wait, and return the decision."""
-        ranks, check_in = self.participants.ranks, json.dumps(asdict(self.check_in))
+        ranks, check_in = self.participants.ranks, json.dumps(self.check_in._asdict())
         conflict = self._post_conflict(check_in)
         # If the decision is "all", the other ranks have agreed without this one.
         if "dissent" in conflict and self._is_decided_for_all():
-            return judge_late(self.proposal, conflict)
+            from .verdict import judge_late
+
+            return judge_late(self.proposal, conflict).encode()
         # The conflict is posted first: a rank that sees this check-in also sees the conflict.
         self.store.set(keys.CHECK_IN.format(self.participants.world.rank), check_in)
         if self.has_counter:
@@ -243,10 +250,8 @@ class Round(NamedTuple):
             keys_of_all = [keys.CHECK_IN.format(rank) for rank in ranks]
             is_last, is_mixed = self.store.check(keys_of_all), False
         if is_last:
-            decision = self._judge() if is_mixed or self.store.check([keys.CONFLICT]) else ALL
-            return read_value(
-                keys.DECISION, self.store.compare_set(keys.DECISION, "", decision), str
-            )
+            decision = self._judge() if is_mixed or self.store.check([keys.CONFLICT]) else keys.ALL
+            return self.store.compare_set(keys.DECISION, "", decision)
         decided = store_get(self.store, keys.DECISION, len(ranks), self.deadline)
         return self._decide_at_deadline() if decided is None else decided
 
@@ -268,38 +273,48 @@ class Round(NamedTuple):
         return conflict
 
     def _compare(self, check_in: str) -> dict[str, Any]:
-        """Return the conflict of this request with the first one, if they differ."""
-        host = self.check_in.process.host
+        """Return the conflict of this request with the first one, if they differ.
+
+        The value begins with what equal requests of one host share: then the rest is not parsed.
+        """
+        proposal, process = self.proposal, self.check_in.process
         request = json.dumps(self.check_in.request, sort_keys=True)
         digest = hashlib.sha256(request.encode()).hexdigest()
-        own = [digest, self.participants.world.rank, check_in, host, self.proposal.holder]
-        text = self.store.compare_set(keys.REQUEST, "", json.dumps(own))
-        with reading(keys.REQUEST, text):
-            first_digest, first_rank, first_check_in, first_host, holder = json.loads(text)
-            CheckIn.from_json(first_check_in)
-            if first_host != host:
+        same = [digest, process.host]
+        own = [self.participants.world.rank, check_in]
+        record = [*same, process.pid, proposal.process_start, *own]
+        text = self.store.compare_set(keys.REQUEST, "", json.dumps(record))
+        if proposal.check_first is None and text.startswith(json.dumps(same)[:-1].encode()):
+            return {}
+        try:
+            first_digest, host, pid, start, rank, first_check_in = json.loads(text)
+            if proposal.check_first is not None:
+                proposal.check_first(ProcessIdentity(str(host), int(pid)), str(start))
+            if host != process.host:
                 self.store.set(keys.SEVERAL_HOSTS, "")
-            if self.proposal.check_first is not None:
-                self.proposal.check_first(holder)
-        first = [int(first_rank), first_check_in]
-        return {} if first_digest == digest else {"dissent": [first, own[1:3]]}
+            if first_digest == digest:
+                return {}
+            CheckIn.from_json(first_check_in)
+            return {"dissent": [[int(rank), first_check_in], own]}
+        except FAULTS as error:
+            raise foreign_value_error(keys.REQUEST, text) from error
 
     def _is_decided_for_all(self) -> bool:
         """Return whether the decision is "all" already."""
         decided = self.store.check([keys.DECISION])
-        return decided and bytes(self.store.get(keys.DECISION)) == ALL.encode()
+        return decided and self.store.get(keys.DECISION) == AGREED
 
-    def _decide_at_deadline(self) -> str:
+    def _decide_at_deadline(self) -> bytes:
         """Decide, as the first rank whose deadline has expired; others wait for it."""
         is_first = self.store.add(keys.DECIDERS, 1) == 1
         if is_first or not store_wait(self.store, [keys.DECISION], Deadline.after(DECISION_TIME)):
-            return read_value(
-                keys.DECISION, self.store.compare_set(keys.DECISION, "", self._judge()), str
-            )
-        return read_value(keys.DECISION, self.store.get(keys.DECISION), str)
+            return self.store.compare_set(keys.DECISION, "", self._judge())
+        return self.store.get(keys.DECISION)
 
     def _judge(self) -> str:
         """Return the decision about the ranks that have arrived."""
+        from .verdict import judge
+
         return judge(self.proposal, self.participants, self.deadline, self.store)
 
 

@@ -48,7 +48,7 @@ def failure_report(summary: str, rank: int, error: BaseException) -> Disagreemen
     reason = f"{type(error).__name__}: {reason}"
     return DisagreementError(
         summary,
-        f"rank {rank} ({ProcessIdentity()}) gave up: {reason}",
+        f"rank {rank} ({ProcessIdentity.current()}) gave up: {reason}",
         *evidence,
         fix=fix or f"look at the log of rank {rank} first.",
         requests={rank: reason},

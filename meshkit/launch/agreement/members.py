@@ -10,6 +10,7 @@ so. The first rank for which nobody is left to wait for writes the decision, and
     rank 4   is stopped ........................................ resumes, reads: it is lost
 
 If no rank knows of a failure, nothing is decided about them: the round is an error on all ranks.
+A round that admits newcomers needs no failure. Newcomers check in and follow, but never decide.
 
 Cost: 4 store operations per rank, and 3 more twenty times a second while it waits.
 """
@@ -20,6 +21,7 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch.distributed as dist
 
@@ -27,13 +29,14 @@ from ...core.errors import DisagreementError, MeshkitError, RankTimeoutError
 from ...core.text import count_noun, format_ranks, plural
 from ..store import keys
 from ..store.check_in import CheckIn, ProcessIdentity, read_check_ins
-from ..store.deadline import Deadline
+from ..store.deadline import Deadline, store_wait
 from ..store.error_json import error_from_json, error_to_json
 from ..store.rank_lease import LeaseHolder
 
 POLL = 0.05  # seconds between two looks at the check-ins, at least
 POLL_PER_RANK = 0.001  # the same for each rank, so that all together do not load the store
-SAME_MESH = "mesh"  # the value that must be equal on all ranks
+NEWCOMER_TIME = 5.0  # seconds that newcomers are waited for, which wait at the store already
+SAME = ("mesh", "min_ranks")  # values that must be equal on all ranks that pass them
 FAILED = "failed"  # present if the rank knows of a failure
 
 Request = Mapping[str, str]
@@ -64,6 +67,7 @@ class MembershipRound:
         silent: the ranks that did not answer when the failure was reported.
         silent_time: seconds that silent ranks are waited for.
         holders: the process of each rank, as far as known.
+        newcomers: those of the ranks that this round may admit.
         began: when the wait began, in seconds of the monotonic clock.
     """
 
@@ -75,6 +79,7 @@ class MembershipRound:
     silent: Collection[int]
     silent_time: float
     holders: Mapping[int, LeaseHolder]
+    newcomers: Collection[int] = ()
     began: float = field(default_factory=time.monotonic)
 
     def decide(self) -> Members | None:
@@ -84,8 +89,7 @@ class MembershipRound:
         """
         came_late = self.store.check([keys.DECISION])
         if not came_late:
-            CheckIn(ProcessIdentity(), self.request).post(self.store, self.rank)
-            self.store.set(keys.BEGUN, "")
+            self._check_in()
         while not self.store.check([keys.DECISION]):
             decision = self._judge()
             if decision is None:
@@ -93,6 +97,21 @@ class MembershipRound:
             else:
                 self.store.compare_set(keys.DECISION, "", decision)
         return self._follow(self.store.get(keys.DECISION).decode(), came_late)
+
+    def join(self) -> Members:
+        """Check in as a newcomer, and return the ranks that live, as the others have decided."""
+        self._check_in()
+        if not store_wait(self.store, [keys.DECISION], self.deadline):
+            raise RankTimeoutError(
+                f"the ranks of the job did not decide within {self.deadline}.",
+                fix="look at the logs of the ranks that run.",
+            )
+        decision = self.store.get(keys.DECISION).decode()
+        return cast(Members, self._follow(decision, came_late=False))
+
+    def _check_in(self) -> None:
+        CheckIn(ProcessIdentity.current(), self.request).post(self.store, self.rank)
+        self.store.set(keys.BEGUN, "")
 
     def _follow(self, decision: str, came_late: bool) -> Members | None:
         """Return the members that a decision names, or raise its error."""
@@ -119,11 +138,14 @@ class MembershipRound:
         awaited = missing - ended
         if time.monotonic() - self.began >= self.silent_time:
             awaited -= {*self.silent}
+        if time.monotonic() - self.began >= NEWCOMER_TIME:
+            awaited -= {*self.newcomers}
         if awaited and not self.deadline.expired:
             return None
         arrived = [rank for rank in self.ranks if rank not in missing]
         check_ins = read_check_ins(self.store, arrived)
-        error = _objection(check_ins, sorted(missing), known=bool(ended), wait=self.deadline)
+        known = bool(ended or self.newcomers)
+        error = _objection(check_ins, sorted(missing), known=known, wait=self.deadline)
         if error is not None:
             return error_to_json(error)
         return json.dumps({"members": {rank: check_ins[rank].request for rank in arrived}})
@@ -146,15 +168,16 @@ def _objection(
     check_ins: Mapping[int, CheckIn], missing: list[int], *, known: bool, wait: Deadline
 ) -> MeshkitError | None:
     """Return the error of a round that has nothing to recover from, or whose ranks differ."""
-    meshes = {rank: check_in.request[SAME_MESH] for rank, check_in in check_ins.items()}
-    if len({*meshes.values()}) > 1:
-        lines = (f"Rank {rank}: {text}." for rank, text in sorted(meshes.items())[:8])
-        return DisagreementError(
-            "ranks recover different meshes.",
-            *lines,
-            fix="call recover on the same mesh on all ranks.",
-            requests=meshes,
-        )
+    for name in SAME:
+        requests = {r: c.request[name] for r, c in check_ins.items() if name in c.request}
+        if len({*requests.values()}) > 1:
+            lines = (f"Rank {rank}: {name} {text}." for rank, text in sorted(requests.items())[:8])
+            return DisagreementError(
+                "ranks recover different meshes.",
+                *lines,
+                fix="call recover on the same mesh, with the same min_ranks, on all ranks.",
+                requests=requests,
+            )
     if known or any(FAILED in check_in.request for check_in in check_ins.values()):
         return None
     fix = "call it after a CollectiveError, for example of mesh.guard(timeout=60)."
@@ -169,9 +192,11 @@ def _objection(
     )
 
 
-def own_request(mesh: str, *, failed: bool, step: int | None, holds_state: bool) -> dict[str, str]:
-    """Return the request of a rank."""
-    request = {SAME_MESH: mesh}
+def own_request(
+    mesh: str, *, failed: bool, step: int | None, holds_state: bool, **same: str
+) -> dict[str, str]:
+    """Return the request of a rank, with more values that must be the same on all ranks."""
+    request = {"mesh": mesh, **same}
     if failed:
         request[FAILED] = "yes"
     if holds_state:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch.distributed as dist
 
@@ -13,11 +12,11 @@ from ...core.errors import MeshkitError
 from ..launchers.world import World
 
 if TYPE_CHECKING:
+    from ..store.check_in import ProcessIdentity
     from .claims import Claim
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A request that must be equal on all ranks.
 
     Attributes:
@@ -32,8 +31,9 @@ class Proposal:
         failure: an earlier failure of this rank. All ranks raise it, unless ranks are missing.
         seconds: the seconds of this rank by phase, which grow until it checks in.
         report: called with the id of the round when all ranks have created their groups.
-        holder: the process of this rank, as the first rank to propose leaves it for the others.
-        check_first: looks at the process that proposed first, as its start may have been given up.
+        process_start: text that no other process of this host shares; empty leaves it out.
+        check_first: looks at the process that proposed first, and at its ``process_start``, as its
+            start of the job may have been given up.
     """
 
     operation: str
@@ -44,14 +44,13 @@ class Proposal:
     stage: str = ""
     expected_hosts: Callable[[], Sequence[str]] = tuple
     failure: MeshkitError | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = {}
     report: Callable[[int], None] | None = None
-    holder: str = ""
-    check_first: Callable[[str], None] | None = None
+    process_start: str = ""
+    check_first: Callable[[ProcessIdentity, str], None] | None = None
 
 
-@dataclass(frozen=True)
-class Participants:
+class Participants(NamedTuple):
     """The ranks of a round and their store.
 
     Attributes:

@@ -20,7 +20,6 @@ from .missing_ranks import absent_hosts, missing_ranks_error
 from .proposal import Participants, Proposal
 
 MAX_LOOKED = 64  # missing ranks whose process is looked at
-ALL = "all"  # the decision when every rank has checked in with the same request
 
 
 def judge(
@@ -47,7 +46,7 @@ def judge(
     if "claim" in conflict:
         return str(conflict["claim"])
     if not missing:
-        return str(conflict.get("failure", ALL))
+        return str(conflict.get("failure", keys.ALL))
     holders = read_lease_holders(participants.store, missing[:MAX_LOOKED])
     seen = last_seen(participants.store, participants.world.rank, missing)
     now = read_check_ins(store, missing)  # a busy machine takes time for the look at all ranks

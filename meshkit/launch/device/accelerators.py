@@ -26,24 +26,18 @@ from ...core.errors import LaunchError
 
 
 class Accelerator(NamedTuple):
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes:
-        device: the device type, as torch names it.
-        backends: the backends of its collectives, newest first.
-        bridge: modules to import before torch knows the device; the first is its package.
-        visible: the variable that lists the modules this node may use, by local rank.
-        module: the variable that selects one of them before the bridge is imported; each
-            process then sees one device.
-        shares: the variable that allows several ranks on one device when set to 1.
-    """
-
-    device: str
-    backends: tuple[str, ...]
+    device: str  # the device type, as torch names it
+    backends: tuple[str, ...]  # the backends of its collectives, newest first
+    # modules to import before torch knows the device; the first is its package
     bridge: tuple[str, ...] = ()
+    # the variable that lists the modules this node may use, by local rank
     visible: str | None = None
+    # the variable that selects one of them before the bridge is imported; each process then sees
+    # one device
     module: str | None = None
-    shares: str | None = None
+    shares: str | None = None  # the variable that allows several ranks on one device when set to 1
 
 
 ACCELERATORS = (

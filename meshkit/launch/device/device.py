@@ -26,13 +26,12 @@ def accelerator() -> str | None:
     return current.type if current is not None else None
 
 
-def parse_device(requested: str | torch.device | None) -> torch.device:
+def parse_device(requested: str | torch.device) -> torch.device:
     """Return the requested device, possibly without an index."""
     try:
-        if not isinstance(requested, str | torch.device | None):
+        if not isinstance(requested, str | torch.device):
             raise TypeError(f"a device, or its name, not {requested!r}")
-        kind = requested if requested is not None else accelerator() or installed() or "cpu"
-        return torch.device(kind)
+        return torch.device(requested)
     except (RuntimeError, TypeError) as error:
         line = f"torch does not know the device {requested!r}."
         raise LaunchError(line, fix="device='cpu' or 'cuda'.") from error
@@ -42,6 +41,8 @@ def select_device(requested: str | torch.device | None, local_rank: int) -> torc
     """Return the device of this process and make an accelerator torch's current device."""
     # `installed` reads many folders, so it runs only without a request
     kind = str(requested or accelerator() or installed() or "cpu").partition(":")[0]
+    if requested is None and kind == "cpu":
+        return torch.device("cpu")
     load_bridge(kind, local_rank)  # before torch can read the device
     device = parse_device(kind if requested is None else requested)
     if device.type == "cpu":
@@ -99,9 +100,12 @@ def select_backend(requested: str | None, device: torch.device) -> str:
 
 def _default_backend(device_type: str) -> str:
     """Return torch's default if it is built in: accelerators register themselves there."""
-    names = list(accelerator_row(device_type).backends)
+    names: list[str] = []
     with suppress(ValueError):  # torch has none for this device
-        names.insert(0, str(dist.get_default_backend_for_device(device_type)))
+        names.append(str(dist.get_default_backend_for_device(device_type)))
+        if dist.is_backend_available(names[0]):
+            return names[0]
+    names += accelerator_row(device_type).backends
     available = next((name for name in names if dist.is_backend_available(name)), None)
     if available is None and device_type == "cuda":  # gloo copies its tensors to the host
         warnings.warn(_slower_backend(names[0]), RuntimeWarning, stacklevel=7)

@@ -16,7 +16,7 @@ from ..device.accelerators import accelerator_row, installed, load_bridge
 from ..launchers.variables import Env
 from .finding import Finding
 
-OLDEST_TORCH = (2, 6)
+OLDEST_TORCH = (2, 11)
 INSTALL = "pip install 'torch>={}.{}'".format(*OLDEST_TORCH)
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

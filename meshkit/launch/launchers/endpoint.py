@@ -11,8 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from .hostlist import first_host
-from .hostlist import host_names as expand_hosts
 from .variables import Env, Names, first_set, raise_invalid
 
 MAX_HOSTS = 100_000  # of a list
@@ -45,9 +43,11 @@ class NodeList(NamedTuple):
 
     def host_names(self, env: Env) -> list[str]:
         """Return all hosts of the list; empty if the list is missing or malformed."""
+        from .hostlist import host_names
+
         name = first_set(self.hosts, env)
         try:
-            return list(islice(expand_hosts(env[name]), MAX_HOSTS)) if name else []
+            return list(islice(host_names(env[name]), MAX_HOSTS)) if name else []
         except ValueError:
             return []
 
@@ -57,6 +57,8 @@ class NodeList(NamedTuple):
         # The list is sorted, but with this distribution a host file may put rank 0 on any host.
         if name is None or env.get("SLURM_DISTRIBUTION", "").startswith("arbitrary"):
             return None
+        from .hostlist import first_host
+
         try:
             return _with_job_port(first_host(env[name]), name, self.job, env)
         except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .hostlist import task_counts
+from ...core.errors import LaunchError
 from .launcher import Launcher
 from .variables import Env, Names, first_set, raise_conflict, raise_invalid, read_int, read_text
 from .world import World
@@ -21,7 +21,11 @@ def world_from_launcher(row: Launcher, env: Env, *, others: list[Launcher]) -> W
 
     Fields without a variable are derived from other variables of the same launcher.
     """
-    fields = _number_fields(row, env, _hint(row, env, others))
+    try:
+        fields = _number_fields(row, env)
+    except LaunchError as error:
+        error.evidence += (_hint(row, env, others),)
+        raise
     if row.tasks_per_node:
         fields |= _local_size(row, env)
     _check(row, fields, env)
@@ -45,7 +49,7 @@ def _hint(row: Launcher, env: Env, others: list[Launcher]) -> str:
     return hint + (f" Without that, {others[0].name} would be used." if others else "")
 
 
-def _number_fields(row: Launcher, env: Env, hint: str) -> Fields:
+def _number_fields(row: Launcher, env: Env) -> Fields:
     """Return the fields that are one variable each."""
     columns: tuple[tuple[str, Names, int, bool], ...] = (
         ("rank", row.rank, 0, False),
@@ -56,7 +60,7 @@ def _number_fields(row: Launcher, env: Env, hint: str) -> Fields:
         ("num_nodes", row.num_nodes, 1, True),
     )
     numbers = (
-        (field, read_int(row.name, names, env, least=least, optional=optional, hint=hint))
+        (field, read_int(row.name, names, env, least=least, optional=optional))
         for field, names, least, optional in columns
     )
     return {field: number for field, number in numbers if number is not None}
@@ -67,6 +71,8 @@ def _local_size(row: Launcher, env: Env) -> Fields:
     name, node = first_set(row.tasks_per_node, env), first_set(row.node_rank, env)
     if name is None or node is None:
         return {}
+    from .hostlist import task_counts
+
     try:
         counts = task_counts(env[name])
     except ValueError:

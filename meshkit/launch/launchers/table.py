@@ -189,6 +189,7 @@ LAUNCHERS = (
     LSF,
     SLURM,
 )
+BY_MPI = {row.name for row in LAUNCHERS if row.by_mpi}
 
 
 def matching_launchers(env: Env) -> list[Launcher]:

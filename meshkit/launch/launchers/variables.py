@@ -31,7 +31,6 @@ def read_int(
     least: int = 0,
     most: int | None = None,
     optional: bool = False,
-    hint: str = "",
 ) -> tuple[int, str] | None:
     """Return a variable as an int from ``least`` to ``most``, and its name."""
     name = first_set(names, env)
@@ -49,7 +48,6 @@ def read_int(
         launcher,
         dict.fromkeys(names) if name is None else {name: text},
         fault,
-        *([hint] * bool(hint)),
         fix=f"export {name or names[-1]}={example}, or the right number.",
     )
 
@@ -66,11 +64,11 @@ def read_text(launcher: str, names: Names, env: Env) -> tuple[str, str] | None:
 
 
 def raise_invalid(
-    launcher: str, variables: Mapping[str, str | None], fault: str, *evidence: str, fix: str
+    launcher: str, variables: Mapping[str, str | None], fault: str, *, fix: str
 ) -> NoReturn:
     """Raise the error of a recognised launcher whose variables are invalid."""
     line = f"the launcher {launcher} was recognised, but {fault}."
-    raise LaunchError(line, *evidence, fix=fix, variables=dict(variables))
+    raise LaunchError(line, fix=fix, variables=dict(variables))
 
 
 def raise_conflict(launcher: str, env: Env, first: str, second: str, fault: str) -> NoReturn:

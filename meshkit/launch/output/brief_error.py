@@ -31,6 +31,6 @@ def _print_uncaught(
     trace: TracebackType | None,
 ) -> None:
     if isinstance(error, MeshkitError) and error.printed_by is not None:
-        sys.stderr.write(f"{kind.__module__}.{kind.__qualname__}: {error}\n")
+        sys.stderr.write(f"{kind.__module__}.{kind.__qualname__}: {error.printed_text}\n")
     else:
         others(kind, error, trace)

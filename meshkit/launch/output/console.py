@@ -13,12 +13,6 @@ def num_colors(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -
     """Return the colors that text on a stream may use: 0, 256 or 2**24.
 
     NO_COLOR forbids them (https://no-color.org), and FORCE_COLOR allows them in a pipe.
-
-    Example:
-        >>> num_colors(None, {"FORCE_COLOR": "1", "COLORTERM": "truecolor"}) == MAX_COLORS
-        True
-        >>> num_colors(None, {"FORCE_COLOR": "1", "NO_COLOR": "1"})
-        0
     """
     forced = environ.get("FORCE_COLOR", "") not in ("", "0")
     is_shown = forced or (is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb"))

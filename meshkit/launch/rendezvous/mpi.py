@@ -13,11 +13,9 @@ from types import ModuleType
 import torch.distributed as dist
 
 from ...core.errors import LaunchError, RankTimeoutError
-from ..launchers.table import LAUNCHERS
 from ..launchers.world import World
 from ..store.deadline import Deadline
 
-MPI_LAUNCHERS = {row.name for row in LAUNCHERS if row.by_mpi}
 MESSAGE_BYTES = 512  # a host name has 253 at most
 SOURCE = "broadcast by mpi4py"
 

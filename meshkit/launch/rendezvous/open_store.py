@@ -1,8 +1,8 @@
 """Open the store of a job: a TCP store, a file, or memory for a job of one process.
 
-A file is checked before torch opens it. A file that is no store, or one that a full disk or a kill
-has truncated, makes torch's FileStore read forever while it holds Python's lock, so no deadline
-would help. A FileStore appends keys and values, each as a length of four bytes and then its bytes.
+A file is checked before torch opens it. A full disk or a kill may have truncated it, or it is no
+store. torch's FileStore then reads forever and holds Python's lock: no deadline would help. A
+FileStore appends keys and values, each as a length of four bytes and then its bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import os
 import socket
 import stat
 import struct
-import time
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import urlparse
 
 import torch.distributed as dist
@@ -28,13 +26,13 @@ from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from ..store.file_store import reserve_room
 from ..store.keys import ATTEMPT
 from ..store.torchrun_attempt import store_of_attempt
-from .mpi import unknown_address_error
 
 CONNECT_GRACE = 1.0  # seconds beyond the deadline for a client that is connecting
 PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does not answer yet
-# Seconds between two reads of a file that seems truncated, a tenth of a second in all. A write of
-# torch takes microseconds, and when a hundred ranks start together one of them always writes.
-PAUSES = (0.0, *(0.001 * 2**attempt for attempt in range(7)))
+# Seconds without a new key after which a file that ends inside a key counts as truncated. A write
+# of torch takes microseconds, but a busy machine may stop a writer for half a second.
+STILL = 3.0
+LOOK = 0.01  # seconds between two reads of such a file
 
 
 def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> dist.Store:
@@ -49,6 +47,8 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
         return dist.FileStore(path, users)
     host, port = address(world)
     if host is None or port is None:
+        from .mpi import unknown_address_error
+
         raise unknown_address_error(world)
     store = _open_tcp(world, host, port, deadline)
     if is_served(world):  # jobs share such a store
@@ -83,19 +83,19 @@ def is_store(path: Path) -> bool:
     """Return whether torch can open a file as a store. An empty or a missing file is a store.
 
     Local. A file that seems truncated is read again from there on, as another process may be in the
-    middle of a write. torch's lock is not taken: a store that Python's collector destroys meanwhile
-    would wait for it while it holds Python's lock.
+    middle of a write: of many ranks one always is. torch's lock is not taken, because of Python's
+    collector: a store that it destroys would wait for that lock, and hold Python's.
 
     Cost: one pass over the lengths in the file.
     """
-    end = 0
     with suppress(OSError):
-        for pause in PAUSES:
-            time.sleep(pause)
-            end, has_more = _skip_records(path, end)
-            if not has_more:
-                return True
-        return False
+        end, has_more = _skip_records(path, 0)
+        limit = Deadline.after(STILL)
+        while has_more:
+            if not limit.sleep(LOOK):
+                return False
+            last, (end, has_more) = end, _skip_records(path, end)
+            limit = Deadline.after(STILL) if end > last else limit
     return True
 
 
@@ -105,19 +105,16 @@ def _skip_records(path: Path, begin: int) -> tuple[int, bool]:
     Only the lengths are read, as a file that is no store may be large.
     """
     with path.open("rb") as file:
-        size, last = os.fstat(file.fileno()).st_size, begin
-        while (end := _end_of_part(file, _end_of_part(file, last, size), size)) <= size:
-            last = end
+        size, parts = os.fstat(file.fileno()).st_size, 0
+        last = end = begin
+        while end + 4 <= size:
+            file.seek(end)
+            head = file.read(4)
+            end += 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size
+            parts += 1
+            if end <= size and parts % 2 == 0:
+                last = end
     return last, last < size
-
-
-def _end_of_part(file: BinaryIO, begin: int, size: int) -> int:
-    """Return the end of a key or value; more than the size if it is truncated."""
-    if begin + 4 > size:
-        return size + 1
-    file.seek(begin)
-    head = file.read(4)
-    return begin + 4 + int(struct.unpack("=I", head)[0]) if len(head) == 4 else size + 1
 
 
 def _open_tcp(world: World, host: str, port: int, deadline: Deadline) -> dist.Store:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
+import time
 from collections import Counter
-from dataclasses import asdict, replace
 from functools import partial
+from typing import cast
 
 import torch.distributed as dist
 
 from ...core.errors import MeshkitError, RankTimeoutError
 from ..agreement.consensus import agree, announce_failure
 from ..agreement.proposal import Participants, Proposal
+from ..launchers.table import BY_MPI
 from ..launchers.world import World
-from ..startup import timed
+from ..store import keys
 from ..store.client import address, store_lost_error
-from ..store.deadline import STORE_GRACE, Deadline, DeadlineExceededError, run_with_deadline
+from ..store.deadline import (
+    STORE_GRACE,
+    Deadline,
+    DeadlineExceededError,
+    run_with_deadline,
+    store_call,
+)
 from ..store.keys import GENERATION
 from ..store.rank_lease import (
     LeaseHolder,
@@ -27,8 +34,22 @@ from ..store.rank_lease import (
     is_past,
 )
 from ..store.torchrun_attempt import COUNT
-from .mpi import MPI_LAUNCHERS, address_by_mpi
 from .open_store import PROBE_INTERVAL, open_store
+
+
+class AdmittedError(Exception):
+    """A running job admits this process, which waits for the start of a job.
+
+    Attributes:
+        store: the store of the generation of that job.
+        generation: the number of that generation.
+        number: the number of the recovery in which it admits the process.
+    """
+
+    def __init__(self, base: dist.Store, generation: int, number: int) -> None:
+        super().__init__(generation, number)
+        self.store = dist.PrefixStore(GENERATION.format(generation), base)
+        self.generation, self.number = generation, number
 
 
 def rendezvous(
@@ -39,7 +60,8 @@ def rendezvous(
     The ranks use a part of the store that belongs to one generation, so that the keys of an earlier
     group are never used again. Each rank counts how often it has joined, so all ranks that join
     together have the same generation without communication. A rank retries if it has reached the
-    store of an earlier group, or of a start of the job that was given up.
+    store of an earlier group, or of a start of the job that was given up. If a running job that has
+    lost this rank admits it, it raises AdmittedError.
     """
     if world.rank != 0 or address(world)[0] is None:  # no TCP store
         return _rendezvous(proposal, world, deadline, phases)
@@ -54,24 +76,61 @@ def _rendezvous(
 ) -> tuple[Participants, int]:
     """Bring all ranks to the store of their address, and compare their requests."""
     while True:
+        began = time.monotonic()
         try:
-            with timed(phases, "store"):
-                participants, lease = _enter_generation(world, deadline)
+            participants, lease = _enter_generation(world, deadline)
         except dist.DistNetworkError as error:
             if not deadline.sleep(PROBE_INTERVAL):
                 raise store_lost_error(world) from error
             continue
+        entered = time.monotonic()
         try:
             end = partial(end_abandoned, participants.store, lease.generation)
-            holder = json.dumps(asdict(lease))
-            with timed(phases, "arrival"):
-                agree(replace(proposal, holder=holder, check_first=end), participants, deadline)
+            beginning = proposal._replace(process_start=lease.start, check_first=end)
+            agree(beginning, participants, deadline)
+            phases.update(store=entered - began, arrival=time.monotonic() - entered)
             return participants, lease.generation
         except RankTimeoutError as error:
             store_is_gone = isinstance(error.__cause__, dist.DistNetworkError)
-            retry = store_is_gone or is_generation_over(participants.store)
-            if not retry or not deadline.sleep(PROBE_INTERVAL):
+            is_over = not store_is_gone and is_generation_over(participants.store)
+            if is_over:
+                _raise_if_admitted(participants, lease.generation)
+            if not (store_is_gone or is_over) or not deadline.sleep(PROBE_INTERVAL):
+                error.evidence += _describe_running_job(participants, lease.generation)
                 raise
+
+
+def _raise_if_admitted(participants: Participants, generation: int) -> None:
+    """Raise AdmittedError if a job that runs has ended this start, to admit its ranks."""
+    from ..agreement.admission import read_invitation
+
+    world, base = participants.world, _base_of(participants)
+    invitation = store_call(
+        world, STORE_GRACE, lambda: read_invitation(base, generation, world.rank)
+    )
+    if invitation is not None:
+        raise AdmittedError(base, *invitation)
+
+
+def _describe_running_job(participants: Participants, generation: int) -> tuple[str, ...]:
+    """Return a line on a job of an earlier generation that goes on after a loss, if there is one.
+
+    Cost: one store operation per generation.
+    """
+    base = _base_of(participants)
+    first = keys.RECOVERY.format(1)
+    earlier = [f"{GENERATION.format(number)}/{first}" for number in range(1, generation)]
+    try:
+        stores = [dist.PrefixStore(prefix, base) for prefix in earlier]
+        runs = run_with_deadline(1, lambda: any(s.check([keys.BEGUN]) for s in stores))
+    except (RuntimeError, DeadlineExceededError):  # the store is gone
+        return ()
+    line = "A job at this store goes on after a loss. It admits a new process by mesh.admit()."
+    return (line,) * runs
+
+
+def _base_of(participants: Participants) -> dist.Store:
+    return cast(dist.PrefixStore, participants.store).underlying_store
 
 
 def announce_init_failure(
@@ -83,7 +142,7 @@ def announce_init_failure(
     store cannot be reached before the deadline. The other ranks have a few seconds more to read
     the report.
     """
-    if world.launcher in MPI_LAUNCHERS:
+    if world.launcher in BY_MPI:
         from .one_node import store_of_one_node
 
         world = store_of_one_node(world) or world
@@ -132,5 +191,8 @@ def with_address(world: World, deadline: Deadline) -> tuple[World, dist.Store | 
         return world, None
     from .one_node import store_of_one_node
 
-    on_one_node = store_of_one_node(world)
-    return (on_one_node, None) if on_one_node else address_by_mpi(world, deadline)
+    if on_one_node := store_of_one_node(world):
+        return on_one_node, None
+    from .mpi import address_by_mpi
+
+    return address_by_mpi(world, deadline)

@@ -16,15 +16,7 @@ POLL = 0.5  # seconds between two looks for a signal
 
 
 def serve_store(port: int, announce: Callable[[str], None]) -> None:
-    """Host a TCP store until SIGINT or SIGTERM. Local.
-
-    Args:
-        port: the port; 0 takes a free one.
-        announce: gets the address once the store answers, for example ``"store://node1:29400"``.
-
-    Raises:
-        LaunchError: if the port is taken.
-    """
+    """Host a TCP store until SIGINT or SIGTERM. Local."""
     ended = threading.Event()
     for number in SIGNALS:
         signal.signal(number, lambda *_: ended.set())

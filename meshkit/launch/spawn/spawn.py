@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from ...core.call import public
 from ...core.errors import RankTimeoutError, SpawnError, SpecError
-from ...core.text import count_noun, format_ranks
+from ...core.text import count_noun, format_ranks, name_ranks
 from ...core.validate import parse_integer
 from ..launchers.completed import free_port
 from ..output.progress import Progress, show_progress
@@ -224,6 +224,21 @@ def _first_failure(failures: dict[int, Failure]) -> int:
     return min(failures, key=lambda rank: failures[rank].when)
 
 
+def _was_killed(failure: Failure) -> bool:
+    """Return whether the rank still ran at the deadline."""
+    return isinstance(failure.error, RankTimeoutError) and not failure.traceback
+
+
+def _all_killed_error(failures: dict[int, Failure]) -> SpawnError:
+    """Return the error of ranks of which none failed before the deadline."""
+    return SpawnError(
+        f"{name_ranks(sorted(failures))}: {failures[min(failures)].error}.",
+        fix="timeout=<more seconds>, if the work takes longer; if it hangs, run it inside `with "
+        "mesh.guard(timeout=<seconds>):`, which reports where each rank waits.",
+        errors={rank: failure.error for rank, failure in failures.items()},
+    )
+
+
 def _advice(first: int, failure: Failure) -> str:
     """Return the fix; a child that exits before its first line usually lacks a main guard."""
     if failure.summary.endswith("with exit code 1") and not failure.traceback:
@@ -234,6 +249,8 @@ def _advice(first: int, failure: Failure) -> str:
 def _spawn_error(failures: dict[int, Failure]) -> SpawnError:
     """Return the error that names the rank that failed first, and the outcomes of the others."""
     first = _first_failure(failures)
+    if all(_was_killed(failure) for failure in failures.values()):
+        return _all_killed_error(failures)
     ranks_by_summary: dict[str, list[int]] = {}
     for rank in sorted(failures.keys() - {first}):
         ranks_by_summary.setdefault(failures[rank].summary, []).append(rank)

@@ -6,8 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -17,29 +16,33 @@ from .keys import CHECK_IN, SEVERAL_HOSTS
 MAX_CHECKED = 100_000  # keys of one check
 
 
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """Host and pid of a process, as errors show them; without arguments those of this process."""
+class ProcessIdentity(NamedTuple):
+    """Host and pid of a process, as errors show them."""
 
-    host: str = field(default_factory=lambda: socket.gethostname())
-    pid: int = field(default_factory=os.getpid)
+    host: str
+    pid: int
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> ProcessIdentity:
+    def current(cls) -> ProcessIdentity:
+        """Return the identity of this process."""
+        return cls(socket.gethostname(), os.getpid())
+
+    @classmethod
+    def from_record(cls, record: Sequence[Any]) -> ProcessIdentity:
         """Return the identity that a process wrote as JSON."""
-        return cls(str(record["host"]), int(record["pid"]))
+        host, pid = record
+        return cls(str(host), int(pid))
 
     def __str__(self) -> str:
         return f"host {self.host}, pid {self.pid}"
 
 
-@dataclass(frozen=True)
-class CheckIn:
+class CheckIn(NamedTuple):
     """The process and the request of a rank that has arrived, and its seconds by phase so far."""
 
     process: ProcessIdentity
-    request: Mapping[str, str] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    request: Mapping[str, str] = {}
+    seconds: Mapping[str, float] = {}
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CheckIn:
@@ -51,7 +54,7 @@ class CheckIn:
 
     def post(self, store: dist.Store, rank: int) -> None:
         """Write this check-in to the store of a round. Cost: one store operation."""
-        store.set(CHECK_IN.format(rank), json.dumps(asdict(self)))
+        store.set(CHECK_IN.format(rank), json.dumps(self._asdict()))
 
 
 def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn]:
@@ -77,7 +80,7 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
     Cost: one store operation if all ranks are on one host, else that of reading all check-ins.
     """
     if not store.check([SEVERAL_HOSTS]):
-        return [ProcessIdentity().host] * len(ranks)
+        return [ProcessIdentity.current().host] * len(ranks)
     check_ins = read_check_ins(store, ranks)
     return [check_ins[rank].process.host for rank in ranks]
 
@@ -85,7 +88,7 @@ def read_hosts(store: dist.Store, ranks: Sequence[int]) -> list[str]:
 def _arrived(store: dist.Store, ranks: Sequence[int]) -> list[int]:
     """Return the ranks that have checked in: from the list of all keys, or by bisection."""
     extended: Any = store
-    if not extended.has_extended_api() or not hasattr(store, "list_keys"):  # below torch 2.10
+    if not extended.has_extended_api():
         return _bisect(store, [*ranks])
     if len(ranks) <= MAX_CHECKED and store.check([CHECK_IN.format(rank) for rank in ranks]):
         return [*ranks]

@@ -19,16 +19,14 @@ import time
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from ...core.errors import Change, MeshkitError, SpecError
 from ..launchers.world import World
 from .client import store_lost_error
 from .file_store import check_file
-from .foreign_value import read_value
 
 if TYPE_CHECKING:  # meshkit doctor waits with a deadline where torch cannot be imported
     import torch.distributed as dist
@@ -48,7 +46,7 @@ RESUME_GRACE = 0.2
 # all check-ins for a second, and rank 0, which may host the store, stays a second longer.
 STORE_GRACE = 4.0
 MIN_WAIT = 0.001  # seconds; torch takes a timeout of 0 for its default
-MIN_LOOK, LOOK_PER_RANK = 0.01, 0.0003  # seconds between two looks at a file, least and per rank
+MIN_LOOK, LOOK_PER_RANK = 0.002, 0.0003  # seconds between two looks at a file, least and per rank
 
 
 def parse_timeout(name: str, value: Time | None) -> timedelta | None:
@@ -80,8 +78,7 @@ class DeadlineExceededError(Exception):
     """The work did not finish in time."""
 
 
-@dataclass(frozen=True)
-class Deadline:
+class Deadline(NamedTuple):
     """A moment until which a rank waits, and the timeout that errors show.
 
     Attributes:
@@ -173,7 +170,7 @@ def store_wait(store: dist.Store, keys: Sequence[str], deadline: Deadline) -> bo
     return True
 
 
-def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> str | None:
+def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> bytes | None:
     """Wait for a key with other ranks; return its value, or None if there is none at the deadline.
 
     ``get`` waits by itself, for the timeout of the store. A FileStore would read its file a hundred
@@ -194,12 +191,12 @@ def store_get(store: dist.Store, key: str, ranks: int, deadline: Deadline) -> st
     timeout: timedelta = store.timeout  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=max(deadline.left, MIN_WAIT)))
     try:
-        return read_value(key, store.get(key), str)
+        return store.get(key)
     except dist.DistNetworkError:
         raise
     except (dist.DistStoreError, RuntimeError):  # timed out, or another thread set its own timeout
         is_there = not deadline.expired and store_wait(store, [key], deadline)
-        return read_value(key, store.get(key), str) if is_there else None
+        return store.get(key) if is_there else None
     finally:
         store.set_timeout(timeout)
 

@@ -46,7 +46,7 @@ def _error(world: World, holder: LeaseHolder, waits: bool) -> LaunchError:
     state = "waits for the others" if waits else "has joined already, and runs"
     return LaunchError(
         f"two processes claim rank {world.rank} at {_address(world)}.",
-        f"{holder} came first and {state}; {ProcessIdentity()} came after it.",
+        f"{holder} came first and {state}; {ProcessIdentity.current()} came after it.",
         f"The second has rank {world.rank} from {source} ({world.launcher}).",
         fix="give every process its own rank, and every job its own MASTER_PORT (or init_method); "
         "end the processes of an earlier job.",

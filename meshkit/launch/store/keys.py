@@ -9,7 +9,9 @@
         meshkit/lease/<rank>               the process that holds a rank
         meshkit/<generation>/              one generation of the job
             left/<rank>                    present if a rank has left the job by shutdown()
+            uncaught/<digest>/             an error that ended a rank: printer, printed
             over                           another start has replaced this generation
+            admitted                       the round in which a running job admits its ranks
             rounds/<rank>                  rounds of a rank, if the store is not ours alone
             [<prefix>]round/<id>/          one agreement round
                 request                    the first proposal
@@ -22,6 +24,7 @@
             seeds/...                      seeds of later init() calls
             mesh/<id>/closed/<rank> waiting    ranks that have closed a mesh, spares that wait
             recovery/<number>/             one round in which ranks that live find each other
+                admission                  the newcomers that this round admits
                 begun                      a rank has checked in
                 check_in/<rank> count decision   as in an agreement round
             recovered/<number>/            the leases and the generation of these ranks
@@ -36,8 +39,13 @@ COUNT = "count"
 DECIDERS = "deciders"
 READ = "read"
 DECISION = "decision"
+ALL = "all"  # the decision when every rank has checked in with the same request
 LEFT = "left/{}"  # rank, in the store of a generation
+UNCAUGHT = "uncaught/{}"  # digest of an error, in the store of a generation
+PRINTER = "printer"  # the first rank with that error, which prints it
+PRINTED = "printed"
 OVER = "over"
+ADMITTED = "admitted"
 ATTEMPT = "attempt"
 ENDED = "ended"
 PAST = "past"
@@ -54,5 +62,6 @@ AGENT = "agent/{}"  # name of a torchrun agent, in the store of an attempt witho
 CLOSED = "mesh/{}/closed/{}"  # the round that built a mesh and a rank, in a generation
 WAITING = "mesh/{}/waiting"  # the round that built a mesh: how many spares wait for a loss
 RECOVERY = "recovery/{}"  # number of a recovery, in the store of the first generation
+ADMISSION = "admission"  # in the store of a recovery
 BEGUN = "begun"  # in the store of a recovery
 RECOVERED = "recovered/{}"  # number of a recovery, in the store of the first generation

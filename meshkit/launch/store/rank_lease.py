@@ -2,8 +2,8 @@
 
 ::
 
-    meshkit/lease/3   {"process": {"host": "b", "pid": 311}, "start": "<boot> <namespaces> 8812",
-                       "claim": "c0..", "generation": 2}
+    meshkit/lease/3   {"process": ["b", 311], "start": "<boot> <namespaces> 8812",
+                       "claim": "c0..", "generation": 2, "is_replaced": false}
 
 The first process to claim a rank holds it. A process that joins again renews its own lease in the
 next generation, so that no key of an earlier group is used again. Another process may replace one
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 from uuid import uuid4
 
 import torch.distributed as dist
@@ -43,8 +43,7 @@ ENDS = (1, 2)  # the rounds of init
 MAX_SEEN = 8  # missing ranks whose last process an error names
 
 
-@dataclass(frozen=True)
-class LeaseHolder:
+class LeaseHolder(NamedTuple):
     """The process that holds a rank, and its generation: how often the rank was taken, from 1.
 
     Attributes:
@@ -52,17 +51,19 @@ class LeaseHolder:
         start: text that no other process of its host shares.
         claim: a number of this claim, so that a process knows it from its earlier claims.
         generation: how often the rank was taken.
+        is_replaced: whether another process has taken the rank since.
     """
 
     process: ProcessIdentity
     start: str
     claim: str
     generation: int = 1
+    is_replaced: bool = False
 
     @classmethod
     def current(cls) -> LeaseHolder:
         """Return a new claim of this process."""
-        process = ProcessIdentity()
+        process = ProcessIdentity(socket.gethostname(), os.getpid())
         return cls(process, process_start(process.pid), uuid4().hex)
 
     @classmethod
@@ -78,7 +79,9 @@ class LeaseHolder:
 
     def runs(self) -> bool | None:
         """Return whether the process runs; None if this host cannot know."""
-        on_this_host = self.process.host == ProcessIdentity().host
+        if self.is_replaced:
+            return False
+        on_this_host = self.process.host == socket.gethostname()
         if not on_this_host or not self.start.startswith(pid_namespace()):
             return None
         return process_start(self.process.pid) == self.start
@@ -116,15 +119,18 @@ def acquire_rank(base: dist.Store, rank: int) -> LeaseHolder:
     is in the way.
     """
     key, own = keys.LEASE.format(rank), LeaseHolder.current()
-    own = replace(own, generation=_next_generation(base, 0))
-    text = base.compare_set(key, "", json.dumps(asdict(own)))
-    while (holder := read_value(key, text, LeaseHolder.from_json)) != own:
+    own = own._replace(generation=_next_generation(base, 0))
+    record = json.dumps(own._asdict())
+    text = base.compare_set(key, "", record)
+    while text != record.encode():
+        holder = read_value(key, text, LeaseHolder.from_json)
         if not holder.is_same(own):
             _end_exited(base, holder)
         elif _is_unfinished(base, holder.generation):
             end_generation(base, holder.generation)  # an error ended the last call of this process
-        own = replace(own, generation=_next_generation(base, holder.generation))
-        text = base.compare_set(key, text.decode(), json.dumps(asdict(own)))
+        own = own._replace(generation=_next_generation(base, holder.generation))
+        record = json.dumps(own._asdict())
+        text = base.compare_set(key, text.decode(), record)
     return own
 
 
@@ -136,10 +142,13 @@ def _next_generation(base: dist.Store, last: int) -> int:
 
     Cost: one store operation, two more for a rank that joins again.
     """
-    newest = read_number(keys.NEWEST, base.compare_set(keys.NEWEST, "", "1"))
+    text = base.compare_set(keys.NEWEST, "", "1")
+    if text == b"1" and not last:
+        return 1
+    newest = read_number(keys.NEWEST, text)
     if not last:  # it came late to the first start, unless that was given up
         first = dist.PrefixStore(keys.GENERATION.format(1), base)
-        return 1 if newest == 1 or not first.check([keys.OVER]) else newest
+        return newest if first.check([keys.OVER]) else 1
     if newest > last and not _join_round(base, newest, 1).check([keys.DECISION]):
         return newest
     generation = max(newest, last) + 1
@@ -164,12 +173,12 @@ def _join_round(base: dist.Store, generation: int, number: int) -> dist.Store:
     return dist.PrefixStore(keys.ROUND.format("", number), store)
 
 
-def end_abandoned(store: dist.Store, generation: int, first: str) -> None:
+def end_abandoned(store: dist.Store, generation: int, process: ProcessIdentity, start: str) -> None:
     """End a start of the job if the process that began it has exited before a decision.
 
     Its check-ins would count for this start's. Cost: none if the process runs.
     """
-    if LeaseHolder.from_json(first).runs() is False:
+    if LeaseHolder(process, start, "").runs() is False:
         base = cast(dist.PrefixStore, store).underlying_store
         join_round = dist.PrefixStore(keys.JOIN_ROUND.format(generation), base)
         if not join_round.check([keys.DECISION]):
@@ -193,8 +202,12 @@ def is_generation_over(store: dist.Store) -> bool:
         return False
 
 
-def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, LeaseHolder]:
-    """Return the processes that hold these ranks now, as far as known, for errors.
+def read_lease_holders(
+    store: dist.Store, ranks: Sequence[int], generation: int | None = None
+) -> dict[int, LeaseHolder]:
+    """Return the processes that hold these ranks now, as far as known.
+
+    With a generation, a holder that took its rank in a later one has replaced a rank of this one.
 
     Cost: one or two store operations per rank.
     """
@@ -202,10 +215,14 @@ def read_lease_holders(store: dist.Store, ranks: Sequence[int]) -> dict[int, Lea
         return {}
     base = store.underlying_store
     by_rank = {rank: keys.LEASE.format(rank) for rank in ranks}
-    return {
+    holders = {
         rank: read_value(key, base.get(key), LeaseHolder.from_json)
         for rank, key in by_rank.items()
         if base.check([key])
+    }
+    return {
+        rank: holder._replace(is_replaced=generation is not None and holder.generation > generation)
+        for rank, holder in holders.items()
     }
 
 

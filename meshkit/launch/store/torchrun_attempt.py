@@ -43,7 +43,7 @@ def store_of_attempt(world: World, store: dist.Store) -> dist.Store:
         return dist.PrefixStore(keys.ATTEMPT_PART.format(0), store)
     text = os.environ[COUNT]
     count = int(text) if text.isdecimal() else 0
-    own = f"{count} rank {world.rank} on {ProcessIdentity()}"
+    own = f"{count} rank {world.rank} on {ProcessIdentity.current()}"
     number = read_number(keys.ATTEMPT, store.compare_set(keys.ATTEMPT, "", "0"))
     while True:
         root = dist.PrefixStore(keys.ATTEMPT_PART.format(number), store)
@@ -78,11 +78,11 @@ def _agent() -> str:
     """Return the name of this process' agent: its host, and its folder for worker errors."""
     error = PurePath(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))  # agent/attempt/rank/error.json
     folders = [folder.name for folder in error.parents]
-    return "/".join([ProcessIdentity().host, *folders[2:3]])
+    return "/".join([ProcessIdentity.current().host, *folders[2:3]])
 
 
 def _over_error(world: World, count: int, evidence: str) -> LaunchError:
-    process = ProcessIdentity()
+    process = ProcessIdentity.current()
     return LaunchError(
         f"rank {world.rank} is of attempt {count} of the job, which is over.",
         f"{evidence}; this is pid {process.pid}.",

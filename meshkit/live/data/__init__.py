@@ -1,10 +1,14 @@
 """Data on a live mesh: which samples, tokens and random numbers this rank uses.
 
-Ranks with one data index share their samples (data_index.py).
-:class:`RankBatch` holds the micro batches of one rank (rank_batch.py). :class:`MicroBatchSampler`
-(sampler.py) and :class:`MicroBatchStream` (stream.py) feed a DataLoader, built by
-:func:`make_loader` (loader.py). :class:`SequenceShard` cuts sequences (sequence.py).
-:class:`RandomStreams` seeds torch's generators (rng.py). :func:`check_batches` compares the batches
-of all ranks (check_batch.py), and :func:`compare_parameters` their parameters
-(check_parameters.py).
+Public names, by file::
+
+    data_index.py         the number that ranks with equal samples share
+    rank_batch.py         RankBatch, the micro batches of one rank
+    sampler.py            MicroBatchSampler, of a dataset with a length
+    stream.py             MicroBatchStream, of an iterable dataset
+    loader.py             make_loader, a DataLoader with either
+    sequence.py           SequenceShard, the tokens of one rank
+    rng.py                RandomStreams, torch's generators by coordinate
+    check_batch.py        check_batches, over all ranks
+    check_parameters.py   compare_parameters, over all ranks
 """

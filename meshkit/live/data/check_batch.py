@@ -33,16 +33,6 @@ def check_batches(
     """Compare batches over the group of the whole layout. See ``mesh.check_batch``.
 
     Collective over the group.
-
-    Args:
-        batch: the batch of this rank.
-        layout: the ranks of the mesh.
-        data: the axes that divide the samples.
-        group: the group of all ranks of the layout, in the order of its positions.
-        device: the device that tensors of a collective must be on.
-
-    Raises:
-        BatchError: when batches conflict; the same on every rank.
     """
     own = batch_digest(batch)
     details = own.packed()

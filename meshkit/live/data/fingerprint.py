@@ -17,11 +17,6 @@ def fingerprint(tensor: torch.Tensor) -> str:
     are exact, so their order does not matter. The sums are hashed on the host.
 
     Cost: one pass over the tensor, 8 MiB of memory twice, and one copy of 8 bytes per MiB.
-
-    Example:
-        >>> x = torch.arange(4.0)
-        >>> fingerprint(x) == fingerprint(x.clone()), fingerprint(x) == fingerprint(x.flip(0))
-        (True, False)
     """
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
     # the factors lose the highest bit of an int64, so that wide elements become int32

@@ -145,14 +145,6 @@ def token_weights(counts: object, group: dist.ProcessGroup, device: torch.device
     """Return the weight of each micro batch by its tokens. See ``mesh.token_weights``.
 
     Collective over the group: one all-reduce of two numbers.
-
-    Args:
-        counts: the tokens of each micro batch of this rank.
-        group: the group over which gradients are averaged.
-        device: the device that tensors of a collective must be on.
-
-    Raises:
-        SpecError: on every rank of the group, if one rank has invalid counts.
     """
     tokens = _parse_counts(counts)
     # a rank with invalid counts joins the all-reduce too, as its peers wait for it

@@ -172,17 +172,7 @@ class MicroBatchSampler(Sampler[list[int]]):
 def make_sampler(
     dataset: Sized | int, plan: BatchPlan, data_index: int, order: SampleOrder
 ) -> MicroBatchSampler:
-    """Return the sampler of one data coordinate. See ``mesh.sampler``.
-
-    Args:
-        dataset: a dataset with ``len``, or its length.
-        plan: the batch plan.
-        data_index: the data coordinate of this rank.
-        order: the order of the samples.
-
-    Raises:
-        BatchError: if the dataset has no ``len``, or a value is invalid.
-    """
+    """Return the sampler of one data coordinate. See ``mesh.sampler``."""
     epoch = Epoch(
         _num_samples(dataset),
         plan,

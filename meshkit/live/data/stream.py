@@ -154,18 +154,7 @@ class MicroBatchStream(IterableDataset[list[Sample]]):
 def make_stream(
     dataset: IterableDataset[Sample], plan: BatchPlan, data_index: int, order: SampleOrder
 ) -> MicroBatchStream[Sample]:
-    """Return the stream of one data coordinate. See ``mesh.sampler``.
-
-    Args:
-        dataset: the common stream.
-        plan: the batch plan.
-        data_index: the data coordinate of this rank.
-        order: the first epoch; a stream supports no shuffle and no seed, and drops the tail.
-
-    Raises:
-        BatchError: if shuffle or seed is set, or if the tail is not dropped.
-        CoordinateError: if the epoch is not an int of 0 or more.
-    """
+    """Return the stream of one data coordinate. See ``mesh.sampler``."""
     if order.shuffle or order.seed != 0:
         fix = (Change(shuffle=None, seed=None), ", and shuffle in the dataset.")
         raise BatchError("a stream is read in its own order.", fix=fix)

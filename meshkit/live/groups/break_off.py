@@ -1,7 +1,7 @@
 """Break off the groups of a mesh, so that the ranks that wait for this one get an error at once.
 
-A rank that leaves a guard with an error of its own has posted that error, and the others wait in a
-collective for as long as its timeout. This rank therefore closes the connections of its groups
+A rank that leaves a guard with an error of its own has posted that error. The others wait in a
+collective, at most until its timeout. This rank therefore closes the connections of its groups
 (gloo), or aborts them (nccl)::
 
     rank 1   ZeroDivisionError in step() ... 0.3 s ... closes its connections

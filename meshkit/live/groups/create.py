@@ -7,7 +7,6 @@ and the default group, are used again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -23,13 +22,13 @@ from ...core.grid.sizes import STANDARD_AXES
 from ...launch.current_job import Job
 from ...launch.store.deadline import Time, format_timeout, parse_timeout
 from ...launch.torch_internals import (
+    COUNTS_OWN_GROUPS,
     KEEPS_ORDER,
     advance_group_counter,
     bound_device,
     can_split,
+    connects_at_creation,
     default_timeout,
-    has_connect_timeout,
-    set_timeout,
     takes_part_in_split,
 )
 from .destroy import destroy_groups
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     from ...core.topology.topology import Topology
 
 
-@dataclass(frozen=True)
-class GroupTimeouts:
+class GroupTimeouts(NamedTuple):
     """The timeout of every group.
 
     Attributes:
@@ -49,7 +47,7 @@ class GroupTimeouts:
     """
 
     default: timedelta | None
-    by_key: Mapping[Axes, timedelta] = field(default_factory=dict)
+    by_key: Mapping[Axes, timedelta] = {}
 
     @classmethod
     def of(
@@ -82,8 +80,7 @@ class GroupTimeouts:
         return ", ".join([format_timeout(self.default), *by_axes])
 
 
-@dataclass(frozen=True)
-class GroupOptions:
+class GroupOptions(NamedTuple):
     """Options for the creation of the groups of one mesh, computed once per mesh.
 
     Attributes:
@@ -99,7 +96,7 @@ class GroupOptions:
     backend: str | None
     timeouts: GroupTimeouts
     world_timeout: timedelta | None = None
-    crossing: Mapping[str, str] = field(default_factory=dict)
+    crossing: Mapping[str, str] = {}
     place: Topology | bool = False
 
 
@@ -110,8 +107,8 @@ def check_orders(plan: GroupPlan) -> None:
             axes = " ".join(step.axes) or "the whole mesh"
             raise SpecError(
                 f"the ranks of group({axes}) are not in ascending order.",
-                "torch below 2.13 sorts them, so group ranks would not be coordinates.",
-                fix="torch 2.13 or newer; or list axes from the outside in, and ranks ascending.",
+                "torch below 2.12 sorts them, so group ranks would not be coordinates.",
+                fix="torch 2.12 or newer; or list axes from the outside in, and ranks ascending.",
             )
 
 
@@ -181,6 +178,16 @@ def create_groups(
     return Groups({axes: group for axes, group in by_key.items() if group is not None}, used, new)
 
 
+def complete_count(groups: FoundGroups, job: Job, options: GroupOptions, before: int) -> None:
+    """Advance torch's group counter as a complete creation would, from the count before it. Local.
+
+    Otherwise the next groups would have different names on the rank that failed.
+    """
+    if dist.is_initialized():
+        creator = _Creator.read(job.world.rank, options, job.arrival_timeout)
+        creator.complete_count(groups.missing, before)
+
+
 class _GroupRequest(NamedTuple):
     """All groups over one set of axes.
 
@@ -188,14 +195,14 @@ class _GroupRequest(NamedTuple):
         axes: key of the group plan.
         description: the axes as text, for torch.
         members: int64 (num_groups, group_size).
-        timeout: how long a collective may take; None is the default of the backend.
+        timeout: how long a collective may take.
         key: the key under which equal groups are shared.
     """
 
     axes: Axes
     description: str
     members: Ints
-    timeout: timedelta | None
+    timeout: timedelta
     key: GroupKey
 
 
@@ -204,17 +211,17 @@ def _list_requests(plan: GroupPlan, options: GroupOptions, backend: str) -> list
 
     The last one may be the group of each rank alone, which every absent standard axis has.
     """
-    default, requests = default_timeout(backend), []
+    timeouts, requests = options.timeouts, []
+    default = timeouts.default or default_timeout(backend)
     for step in plan.steps:
-        axes, timeouts = plan.keys[step.axes], options.timeouts
-        timeout = timeouts.by_key.get(axes, timeouts.default)
+        axes = plan.keys[step.axes]
+        timeout = timeouts.by_key.get(axes, default)
         description = f"meshkit {' '.join(step.axes) or 'mesh'}"
-        key = plan.layout.strides(*step.axes), backend, timeout or default
+        key = plan.layout.strides(*step.axes), backend, timeout
         requests.append(_GroupRequest(axes, description, step.members, timeout, key))
     if () not in plan.keys.values() and not STANDARD_AXES.issubset(plan.layout.axes):
-        timeout = options.timeouts.by_key.get((), options.timeouts.default)
-        members = plan.layout.grid.reshape(-1, 1)
-        key = (), backend, timeout or default
+        timeout, members = timeouts.by_key.get((), default), plan.layout.grid.reshape(-1, 1)
+        key = (), backend, timeout
         requests.append(_GroupRequest((), "meshkit rank", members, timeout, key))
     return requests
 
@@ -244,7 +251,7 @@ class _Creator(NamedTuple):
     def read(cls, rank: int, options: GroupOptions, connect_timeout: timedelta) -> _Creator:
         """Read the facts of the default group."""
         bound, backend = bound_device(), options.backend or str(dist.get_backend())
-        connect = connect_timeout if has_connect_timeout(backend) else None
+        connect = connect_timeout if connects_at_creation(backend) else None
         includes_all = bound is not None and takes_part_in_split(backend)
         splits = includes_all and can_split(backend)
         return cls(rank, options, connect, bound is not None, includes_all, splits)
@@ -254,7 +261,6 @@ class _Creator(NamedTuple):
 
         If a creation fails, the groups created before it are destroyed.
         """
-        count = dist.get_pg_count()
         new: dict[GroupKey, dist.ProcessGroup | None] = {}
         created: list[dist.ProcessGroup] = []
         try:
@@ -262,9 +268,12 @@ class _Creator(NamedTuple):
                 new[request.key] = self._create(request, created)
         except BaseException:
             destroy_groups(created)
-            self._advance_counter_to(count + sum(map(self._num_names, requests)))
             raise
         return new
+
+    def complete_count(self, requests: list[_GroupRequest], before: int) -> None:
+        """Let torch count the groups that a failed creation did not reach."""
+        self._advance_counter_to(before + sum(map(self._num_names, requests)))
 
     def _create(
         self, request: _GroupRequest, created: list[dist.ProcessGroup]
@@ -296,7 +305,7 @@ class _Creator(NamedTuple):
             if index == len(is_own):
                 return None
         if self.connect_timeout is not None:
-            set_timeout(created[-1], request.timeout)
+            created[-1].set_timeout(request.timeout)
         return created[-1]
 
     def _way(self, members: Ints) -> Literal["split", "local", "each"]:
@@ -310,6 +319,8 @@ class _Creator(NamedTuple):
 
     def _num_names(self, request: _GroupRequest) -> int:
         """Return how many groups torch counts for a request; torch names groups by that count."""
+        if self._way(request.members) == "local":
+            return int(COUNTS_OWN_GROUPS)
         return len(request.members) if self._way(request.members) == "each" else 0
 
     def _pass_over(self, others: Ints, new: Callable[[list[int]], object]) -> None:

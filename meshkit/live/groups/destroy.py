@@ -18,10 +18,10 @@ def is_destroyed_collectively(groups: Iterable[dist.ProcessGroup]) -> bool:
 def abort_groups(groups: Iterable[dist.ProcessGroup]) -> None:
     """Abort the collectives of groups, so that every waiting thread gets an error. Local.
 
-    Nothing happens if the backend cannot abort: gloo, and torch below 2.13.
+    Nothing happens if the backend cannot abort, as gloo.
     """
     for group in dict.fromkeys(groups):
-        with suppress(AttributeError, RuntimeError):
+        with suppress(RuntimeError):
             group.abort()
 
 

@@ -45,18 +45,14 @@ if TYPE_CHECKING:
 
 
 class Groups(NamedTuple):
-    """The process groups of one rank in one mesh.
+    """The process groups of one rank in one mesh."""
 
-    Attributes:
-        by_key: key of the group plan to this rank's group. Several sets of axes share one group.
-            It is empty on a rank outside the mesh.
-        used: key of each group to the sets of axes that use it.
-        new: key to group for the groups that were created for this mesh, in order of creation.
-            The group is None if this rank is not a member.
-    """
-
+    # key of the group plan to this rank's group. Several sets of axes share one group. It is empty
+    # on a rank outside the mesh
     by_key: Mapping[Axes, dist.ProcessGroup]
-    used: Mapping[GroupKey, tuple[Axes, ...]]
+    used: Mapping[GroupKey, tuple[Axes, ...]]  # key of each group to the sets of axes that use it
+    # key to group for the groups that were created for this mesh, in order of creation. The group
+    # is None if this rank is not a member
     new: Mapping[GroupKey, dist.ProcessGroup | None]
 
     @property
@@ -75,27 +71,19 @@ class OpenView(NamedTuple):
     groups: Mapping[GroupKey, tuple[Axes, ...]]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class GroupRegistry:
-    """The groups of a mesh and of its views, equal on every rank.
+    """The groups of a mesh and of its views, equal on every rank."""
 
-    Attributes:
-        built_by: the call that built the first mesh.
-        external_groups: groups of the user by their members. They are never destroyed.
-        external_axes: the axes of the external groups as text, for the comparison of ranks.
-        groups: the groups that meshkit created.
-        open_views: view id to the view.
-        next_view_id: the id of the next view; ids are never used twice.
-        round_id: id of the agreement round in which the first mesh was built.
-    """
-
-    built_by: Call
+    built_by: Call  # the call that built the first mesh
+    # groups of the user by their members. They are never destroyed.
     external_groups: Mapping[Strides, dist.ProcessGroup | None] = field(default_factory=dict)
-    external_axes: str = ""
+    external_axes: str = ""  # the axes of the external groups as text, for the comparison of ranks
+    # the groups that meshkit created
     groups: dict[GroupKey, dist.ProcessGroup | None] = field(default_factory=dict)
-    open_views: dict[int, OpenView] = field(default_factory=dict)
-    next_view_id: int = 0
-    round_id: int = 0
+    open_views: dict[int, OpenView] = field(default_factory=dict)  # view id to the view
+    next_view_id: int = 0  # the id of the next view; ids are never used twice
+    round_id: int = 0  # id of the agreement round in which the first mesh was built
 
     def register(self, layout: Layout, groups: Groups, round_id: int) -> int:
         """Register a view and its groups; return the id of the view."""
@@ -141,43 +129,27 @@ class GroupRegistry:
         return f"views {', '.join(views)} of mesh {self.round_id}"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class MeshGroups:
-    """The groups of one rank in one open mesh. All methods are local.
+    """The groups of one rank in one open mesh. All methods are local."""
 
-    Attributes:
-        plan: the layout and the groups of the mesh.
-        rank: this rank.
-        groups: its groups; none when the mesh is closed.
-        registry: the groups of the mesh and of its views.
-        view_id: the id of this view in the registry.
-        round_id: the id of the agreement round in which the mesh was built.
-        built_by: the call that built it.
-        extended_by: the call that builds an equal mesh with more groups.
-        world: the default group of its job, as long as that exists.
-        startup: the seconds of this rank until the mesh was there, by phase.
-        requested: the groups that were requested before, by axes; empty when the mesh is closed.
-        root: the DeviceMesh of all axes, of which all others are slices; None before the first.
-        is_closed: whether the mesh is closed.
-        is_replaced: whether ``mesh.recover()`` has returned another mesh for it.
-        pid: the process of the rank.
-    """
-
-    plan: GroupPlan
+    plan: GroupPlan  # the layout and the groups of the mesh
     rank: int
-    groups: Groups
-    registry: GroupRegistry
-    view_id: int
-    round_id: int
-    built_by: Call
-    extended_by: Call
-    world: weakref.ref[dist.ProcessGroup]
-    startup: Startup
+    groups: Groups  # its groups; none when the mesh is closed
+    registry: GroupRegistry  # the groups of the mesh and of its views
+    view_id: int  # the id of this view in the registry
+    round_id: int  # the id of the agreement round in which the mesh was built
+    built_by: Call  # the call that built it
+    extended_by: Call  # the call that builds an equal mesh with more groups
+    world: weakref.ref[dist.ProcessGroup]  # the default group of its job, as long as that exists
+    startup: Startup  # the seconds of this rank until the mesh was there, by phase
+    # the groups that were requested before, by axes; empty when the mesh is closed
     requested: dict[tuple[str, ...], dist.ProcessGroup] = field(default_factory=dict)
+    # the DeviceMesh of all axes, of which all others are slices; None before the first
     root: DeviceMesh | None = None
     is_closed: bool = False
-    is_replaced: bool = False
-    pid: int = field(default_factory=os.getpid)
+    is_replaced: bool = False  # whether ``recover`` or ``admit`` has returned another
+    pid: int = field(default_factory=os.getpid)  # the process of the rank
 
     def get(self, axes: tuple[Names, ...]) -> dist.ProcessGroup:
         """Return this rank's group over the axes, from the earlier requests if possible.
@@ -252,8 +224,9 @@ class MeshGroups:
         if has_job and not self.is_closed:
             return
         if self.is_replaced:
-            line = "the mesh has lost ranks, and mesh.recover() has returned another one."
-            raise MeshkitError(line, fix="mesh = mesh.recover(), and use that mesh.")
+            line = "mesh.recover() or mesh.admit() has returned another mesh."
+            fix = "mesh = mesh.recover(), or mesh = mesh.admit(), and use that mesh."
+            raise MeshkitError(line, fix=fix)
         reason = "the mesh is closed" if self.is_closed else "the job it was built in has been left"
         # a view needs its mesh; if all views are closed, the mesh must be built again first
         can_view = has_job and bool(self.registry.open_views)

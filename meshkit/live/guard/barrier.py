@@ -83,7 +83,7 @@ def wait(work: dist.Work | None, group: dist.ProcessGroup) -> None:
 def _check_in(participants: Participants) -> dist.Store:
     """Post the host and pid of this rank in the next round of its group."""
     _, round_store = next_round(participants)
-    check_in = CheckIn(ProcessIdentity(), seconds={ARRIVED: time.monotonic()})
+    check_in = CheckIn(ProcessIdentity.current(), seconds={ARRIVED: time.monotonic()})
     check_in.post(round_store, participants.world.rank)
     return round_store
 
@@ -171,7 +171,7 @@ def _late(arrived: Mapping[int, CheckIn], limit: timedelta) -> dict[int, float]:
 
     Ranks of other hosts are left out, as their clocks differ.
     """
-    host = ProcessIdentity().host
+    host = ProcessIdentity.current().host
     times = {r: c.seconds[ARRIVED] for r, c in arrived.items() if c.process.host == host}
     first = min(times.values())
     waits = {rank: time - first for rank, time in times.items()}

@@ -19,27 +19,18 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class CurrentCollective:
-    """A function of ours that waits for other ranks.
+    """A function of ours that waits for other ranks."""
 
-    Attributes:
-        name: the name of the function, for example ``"barrier"``.
-        group: the process group that it runs on.
-    """
-
-    name: str
-    group: dist.ProcessGroup
+    name: str  # the name of the function, for example ``"barrier"``
+    group: dist.ProcessGroup  # the process group that it runs on
 
 
 @dataclass
 class CollectiveTracker:
-    """The collective of one guarded thread.
+    """The collective of one guarded thread."""
 
-    Attributes:
-        current: the collective that the thread is in; None outside.
-        failed: the last one that an error left, with the id of that error.
-    """
-
-    current: CurrentCollective | None = None
+    current: CurrentCollective | None = None  # the collective that the thread is in; None outside
+    # the last one that an error left, with the id of that error
     failed: tuple[int, CurrentCollective] | None = None
 
     def of_error(self, error: BaseException) -> CurrentCollective | None:

@@ -30,10 +30,11 @@ import torch.distributed as dist
 from ...core.call import Call, Verbatim, drop_none
 from ...core.errors import CollectiveError, MeshkitError
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
-from ...launch.torch_internals import has_connect_timeout, set_timeout, timeout_of
+from ...launch.torch_internals import connects_at_creation, set_timeout, timeout_of
 from ..groups.break_off import break_off, break_off_soon
 from ..groups.destroy import abort_groups
 from .current import CollectiveTracker, tracking
+from .read_report import ReadReport
 from .roll_call import (
     STATUS_TIMEOUT,
     GuardContext,
@@ -137,7 +138,7 @@ def _with_timeout(context: GuardContext, limit: timedelta | None) -> Iterator[No
 def _raises_in_caller(context: GuardContext) -> bool:
     """Return whether a collective raises in the thread that waits for it, at a settable timeout."""
     return all(
-        has_connect_timeout(str(dist.get_backend(group))) for group in context.groups.values()
+        connects_at_creation(str(dist.get_backend(group))) for group in context.groups.values()
     )
 
 
@@ -173,12 +174,14 @@ def _watch(
     """Answer roll calls; start one if the thread begins no collective for too long."""
     # a collective on a foreign group has its own timeout, and raises nothing at this one
     patience = limit.total_seconds() + (context.answer_time if raises else 0)
-    since, begun = time.monotonic(), None
+    since, begun, read_report = time.monotonic(), None, ReadReport(context)
     with suppress(RuntimeError):  # the store is gone, so no rank can read a report
         while not over.wait(context.poll_interval):
             frames = frames_of_thread(thread)
             status = rank_status(context.rank, context.groups, frames, tracker.current)
             respond(context, keys, status)
+            if raises and status.operation:
+                read_report.break_off_waiting_rank()
             if status.begun != begun or (raises and not status.operation):
                 since, begun = time.monotonic(), status.begun
             if time.monotonic() - since > patience:

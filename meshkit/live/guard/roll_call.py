@@ -8,6 +8,12 @@ hang and no rank is behind, the roll call ends without a report.
 
 The process that hosts the store leaves last: rank 0 stays until all ranks have read the report. A
 watching thread reads the report at once, since the main thread may raise an error of its own later.
+If a rank has left with an error, the report is written before all ranks have answered. Rank 0 then
+stays for the others::
+
+    rank 3   leaves with an error
+    rank 0   roll call ... report after 0.3 s ... stays, 4 s at most .... raises
+    rank 2   gets no time on a busy machine ............ answers, reads it, raises
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ from ..setup.close import STATUS, guard_store
 from ..setup.proposal import describe_coordinate
 
 ANSWER_TIME = 3.0  # seconds for the answers, in addition to two polls of the watching threads
-LATE_TIME = 1.0  # seconds for ranks without an answer to read the report before rank 0 leaves
+LATE_TIME = 1.0  # seconds at least for ranks without an answer to read the report
 KNOWN_TIME = 0.3  # seconds for the answers if a rank has posted the error that it left with
 MIN_POLL = 0.5  # seconds between two polls of the store, at least
 STATUS_TIMEOUT = 1.0  # seconds in which a rank that leaves posts its status
@@ -48,36 +54,26 @@ POLLS_PER_SECOND = 4000  # polls of all ranks, at most; a store serves 85,000 op
 
 @dataclass
 class GuardState:
-    """The roll calls of one mesh, as this rank knows them. The mesh owns it.
+    """The roll calls of one mesh, as this rank knows them. The mesh owns it."""
 
-    Attributes:
-        has_left: whether this rank left a guard with an error of its own, and entered none since.
-        answered: ids of the roll calls that this rank has answered.
-        reports: roll call id to the report that this rank has read, kept since the store may end.
-    """
-
+    # whether this rank left a guard with an error of its own, and entered none since
     has_left: bool = False
-    answered: set[int] = field(default_factory=set)
+    # roll call id to the time at which this rank answered
+    answered: dict[int, float] = field(default_factory=dict)
+    # roll call id to the report that this rank has read, kept since the store may end
     reports: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class GuardContext:
-    """The parts of a mesh that a guard uses.
-
-    Attributes:
-        layout: the ranks of the mesh.
-        record: the current job.
-        groups: axes to this rank's group; the axes are keys of the group plan.
-        round_id: id of the agreement round in which the mesh was built.
-        state: the state of the mesh's roll calls.
-    """
+    """The parts of a mesh that a guard uses."""
 
     layout: Layout
-    record: Job
+    record: Job  # the current job
+    # axes to this rank's group; the axes are keys of the group plan
     groups: Mapping[Axes, dist.ProcessGroup]
-    round_id: int
-    state: GuardState
+    round_id: int  # id of the agreement round in which the mesh was built
+    state: GuardState  # the state of the mesh's roll calls
 
     @property
     def rank(self) -> int:
@@ -113,7 +109,7 @@ def respond(context: GuardContext, keys: dist.Store, status: RankStatus) -> None
     """
     call_id, state = num_calls(keys), context.state
     if call_id and call_id not in state.answered:
-        state.answered.add(call_id)
+        state.answered[call_id] = time.monotonic()
         post_status(keys, status, call_id)
     if call_id and call_id not in state.reports and keys.check([f"report/{call_id}"]):
         _read_report(context, keys, call_id)
@@ -176,7 +172,7 @@ def _run_roll_call(
 ) -> str:
     """Return the report as text; this rank writes the report if the caller does not in time."""
     call_id, is_caller = _open_call(keys, status.rank)
-    context.state.answered.add(call_id)
+    context.state.answered.setdefault(call_id, time.monotonic())
     post_status(keys, status, call_id)
     if not is_caller:
         try:
@@ -204,16 +200,19 @@ def _read_report(context: GuardContext, keys: dist.Store, call_id: int) -> str:
 def leave_last(context: GuardContext) -> None:
     """Wait on rank 0, if it hosts the store, until each rank that answered has read the report.
 
-    Local. It takes ``answer_time`` seconds at most. A rank that has not answered yet has a second.
+    Local. It takes ``answer_time`` seconds at most. A rank that has not answered yet has as long,
+    counted from the answer of rank 0, or a second if that is over.
     """
     keys, is_host = context.keys, hosted_by_rank_0(context.record.world)
     if keys is None or context.rank or not is_host or not any(context.state.reports.values()):
         return
     began, call_id = time.monotonic(), max(context.state.reports)
+    answered = context.state.answered.get(call_id, began)
+    late = max(began + LATE_TIME, answered + context.answer_time)
 
     def stay() -> None:
-        while (waited := time.monotonic() - began) < context.answer_time:
-            if not any(_unread(context, keys, call_id, is_early=waited < LATE_TIME)):
+        while (now := time.monotonic()) < began + context.answer_time:
+            if not any(_unread(context, keys, call_id, is_early=now < late)):
                 return
             time.sleep(0.05)
 
@@ -228,16 +227,17 @@ def _unread(
 ) -> Iterator[bool]:
     """Yield for each rank with an unread report whether it may still read it.
 
-    It does if it has answered this roll call; early on also if its process is not known to have
-    ended and it has posted nothing.
+    It does if it has answered this roll call; early on also if it has posted nothing, has not left
+    the job, and its process is not known to have ended.
     """
     for rank in map(int, context.layout.grid.flat):
         if keys.check([f"read/{call_id}/{rank}"]):
             continue
-        if keys.check([STATUS.format(rank)]):
-            yield _read_status(keys, STATUS.format(rank)).get("call") == call_id
+        if posted := _posted_status(keys, rank, call_id):
+            yield posted["call"] == call_id
         elif is_early and context.record.store is not None:
-            holders = read_lease_holders(context.record.store, [rank])
+            has_left = _after_shutdown(context, rank) is not None
+            holders = {} if has_left else read_lease_holders(context.record.store, [rank])
             yield rank in holders and not holders[rank].life().is_certain
 
 
@@ -263,18 +263,20 @@ def _gather_report(
 ) -> CollectiveError:
     """Return the report on all ranks, silent ranks included."""
     ranks = sorted(int(rank) for rank in context.layout.grid.flat)
-    known = {} if context.record.store is None else read_lease_holders(context.record.store, ranks)
+    record = context.record
+    known: dict[int, LeaseHolder] = {}
+    if record.store is not None:
+        known = read_lease_holders(record.store, ranks, record.lease_generation)
     began = time.monotonic()
     deadline = began + context.answer_time
     answers: dict[int, RankStatus] = {}
     while True:
         left: dict[int, RankStatus] = {}  # ranks that left with their own error, before this call
-        for rank in (r for r in ranks if r not in answers and keys.check([STATUS.format(r)])):
-            key, posted = STATUS.format(rank), _read_status(keys, STATUS.format(rank))
-            answered_id = posted.pop("call", None)
-            if answered_id is not None:
-                with reading(key, json.dumps(posted)):
-                    (answers if answered_id == call_id else left)[rank] = _parse_status(posted)
+        for rank in (r for r in ranks if r not in answers):
+            if posted := _posted_status(keys, rank, call_id):
+                by_rank = answers if posted.pop("call") == call_id else left
+                with reading(STATUS.format(rank), json.dumps(posted)):
+                    by_rank[rank] = _parse_status(posted)
         silent = [rank for rank in ranks if rank not in answers]
         unknown = [rank for rank in silent if rank not in left]
         left |= {r: status for r in unknown if (status := _after_shutdown(context, r))}
@@ -288,6 +290,16 @@ def _gather_report(
     reasons = {rank: _silence(known.get(rank)) for rank in silent if rank not in left}
     first_line = summary or f"rank {context.rank} begins no collective."
     return _error(context, first_line, {**left, **answers}, reasons)
+
+
+def _posted_status(keys: dist.Store, rank: int, call_id: int) -> dict[str, Any]:
+    """Return the answer of a rank to a roll call, or the status with which it left; else nothing.
+
+    The answer to an earlier roll call, which ended without a report, is out of date.
+    """
+    key = STATUS.format(rank)
+    posted = _read_status(keys, key) if keys.check([key]) else {}
+    return posted if posted.get("call") in (0, call_id) else {}
 
 
 def _read_status(keys: dist.Store, key: str) -> dict[str, Any]:

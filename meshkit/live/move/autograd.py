@@ -16,20 +16,13 @@ from .program import Program
 
 @dataclass(frozen=True, eq=False)
 class ProgramPair:
-    """A forward and its backward.
+    """A forward and its backward."""
 
-    Attributes:
-        forward: the program of the forward.
-        backward: the program of the gradient; None if a side has no mark for an axis.
-        grad_dtype: the dtype in which gradients are summed; None is their own.
-        backward_reduces: whether the backward sums gradients of several ranks.
-        check: the check of values and gradients; None outside ``mesh.checked()``.
-    """
-
-    forward: Program
-    backward: Program | None
-    grad_dtype: torch.dtype | None
-    backward_reduces: bool
+    forward: Program  # the program of the forward
+    backward: Program | None  # the program of the gradient; None if a side has no mark for an axis
+    grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
+    backward_reduces: bool  # whether the backward sums gradients of several ranks
+    # the check of values and gradients; None outside ``mesh.checked()``.
     check: Check | None = None
 
     def run_forward(self, x: Tensor, sizes: Sizes) -> Tensor:

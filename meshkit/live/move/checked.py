@@ -23,17 +23,11 @@ from .place import Place
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """The checks of one pattern.
+    """The checks of one pattern."""
 
-    Attributes:
-        place: this rank on the mesh.
-        pattern: the pattern as written, for reports.
-        sizes: the global sizes of the dims, as this rank knows them.
-    """
-
-    place: Place
-    pattern: Pattern
-    sizes: Mapping[str, int]
+    place: Place  # this rank on the mesh
+    pattern: Pattern  # the pattern as written, for reports
+    sizes: Mapping[str, int]  # the global sizes of the dims, as this rank knows them
 
     def check_values(self, x: Tensor) -> None:
         """Raise if ranks differ in sizes, or copies in values. Collective over the axes."""

@@ -16,7 +16,7 @@ from ...core.errors import SpecError
 from ...core.redistribute.steps import ops
 from ...core.text import article
 
-# torch 2.13 names the first two; older versions have the others
+# torch 2.13 names the first two, and warns at every call of the older ones
 ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 REDUCE_SCATTER: Callable[..., Any] = getattr(
     dist, "reduce_scatter_single", dist.reduce_scatter_tensor
@@ -131,21 +131,13 @@ class Keep:
 
 @dataclass(frozen=True)
 class Reorder:
-    """Put whole sequences into the order of a plan, with zeros as padding, or back.
-
-    Attributes:
-        dim: the dim.
-        parts: the parts of a zigzag plan; 1 for a contiguous one, whose tokens stay in order.
-        length: the tokens without padding.
-        padding: the tokens of padding.
-        back: whether the result has the own order of the tokens.
-    """
+    """Put whole sequences into the order of a plan, with zeros as padding, or back."""
 
     dim: int
-    parts: int
-    length: int
-    padding: int
-    back: bool
+    parts: int  # the parts of a zigzag plan; 1 for a contiguous one, whose tokens stay in order
+    length: int  # the tokens without padding
+    padding: int  # the tokens of padding
+    back: bool  # whether the result has the own order of the tokens
 
     def __call__(self, x: Tensor, sizes: Sizes) -> Tensor:
         """Return the reordered copy."""
@@ -216,15 +208,10 @@ class InPlaceCollective(Communication):
 
 @dataclass(frozen=True)
 class FlatCollective(Communication):
-    """A collective of blocks that lie one after the other in memory. Its result has one dim.
+    """A collective of blocks that lie one after the other in memory. Its result has one dim."""
 
-    Attributes:
-        axes: the axes of the group.
-        shape: the shape of the result, before it was flattened.
-    """
-
-    axes: tuple[str, ...]
-    shape: tuple[Size, ...]
+    axes: tuple[str, ...]  # the axes of the group
+    shape: tuple[Size, ...]  # the shape of the result, before it was flattened
 
     def empty(self, x: Tensor, sizes: Sizes) -> Tensor:
         """Return memory for the result."""

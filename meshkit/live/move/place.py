@@ -28,16 +28,11 @@ class MoveState:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """This rank on a mesh, and on a view of it that the right side of a pattern names.
+    """This rank on a mesh, and on a view of it that the right side of a pattern names."""
 
-    Attributes:
-        mesh: the groups of the mesh.
-        state: the state of ``mesh.checked()``.
-        view: the groups of the view; None if both sides name axes of the mesh.
-    """
-
-    mesh: MeshGroups
-    state: MoveState = field(default_factory=MoveState)
+    mesh: MeshGroups  # the groups of the mesh
+    state: MoveState = field(default_factory=MoveState)  # the state of ``mesh.checked()``
+    # the groups of the view; None if both sides name axes of the mesh
     view: MeshGroups | None = None
 
     @cached_property

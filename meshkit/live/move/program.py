@@ -23,15 +23,10 @@ GroupOf = Callable[[Axes], dist.ProcessGroup]
 
 @dataclass(frozen=True)
 class Unknowns:
-    """Dims of unknown size, each with the size ``scale`` times a prime of its own in the plan.
+    """Dims of unknown size, each with the size ``scale`` times a prime of its own in the plan."""
 
-    Attributes:
-        primes: prime to the name of its dim.
-        scale: the other factor of these sizes.
-    """
-
-    primes: Mapping[int, str] = field(default_factory=dict)
-    scale: int = 1
+    primes: Mapping[int, str] = field(default_factory=dict)  # prime to the name of its dim
+    scale: int = 1  # the other factor of these sizes
 
     def shape(self, shape: ops.Shape) -> tuple[Size, ...]:
         """Return a shape of the plan in terms of the sizes of these dims."""
@@ -50,20 +45,13 @@ class Unknowns:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The operations of this rank.
+    """The operations of this rank."""
 
-    Attributes:
-        name: the call with its pattern, for reports of hangs.
-        operations: the operations in their order.
-        group_of: returns the group over some axes.
-        divisor: the number by which the result is divided, for an average.
-        groups: the groups by their axes, for torch.compile, which cannot trace ``group_of``.
-    """
-
-    name: str
-    operations: tuple[Any, ...]
-    group_of: GroupOf
-    divisor: int = 1
+    name: str  # the call with its pattern, for reports of hangs
+    operations: tuple[Any, ...]  # the operations in their order
+    group_of: GroupOf  # returns the group over some axes
+    divisor: int = 1  # the number by which the result is divided, for an average
+    # the groups by their axes, for torch.compile, which cannot trace ``group_of``.
     groups: Mapping[Axes, dist.ProcessGroup] = field(default_factory=dict)
 
     def with_groups(self) -> Program:

@@ -31,31 +31,20 @@ FIRST_PRIMES = (1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099
 
 @dataclass(frozen=True)
 class Options:
-    """The choices of a caller beside the pattern.
+    """The choices of a caller beside the pattern."""
 
-    Attributes:
-        op: the reduction: sum, avg, max or min.
-        grad_dtype: the dtype in which gradients are summed; None is their own.
-        sizes: the global sizes given by name.
-        plans: the sequence plans among them.
-    """
-
-    op: str
-    grad_dtype: torch.dtype | None
-    sizes: dict[str, int]
-    plans: dict[str, SequencePlan]
+    op: str  # the reduction: sum, avg, max or min
+    grad_dtype: torch.dtype | None  # the dtype in which gradients are summed; None is their own
+    sizes: dict[str, int]  # the global sizes given by name
+    plans: dict[str, SequencePlan]  # the sequence plans among them
 
 
 @dataclass(frozen=True, eq=False)
 class SymbolicPair:
-    """Programs for any sizes that divide, for torch.compile.
-
-    Attributes:
-        pair: the programs.
-        dims: name, local dim, known part of the local size, and number of parts of each dim.
-    """
+    """Programs for any sizes that divide, for torch.compile."""
 
     pair: ProgramPair
+    # name, local dim, known part of the local size, and number of parts of each dim
     dims: tuple[tuple[str, int, int, int], ...]
 
     def sizes(self, x: Tensor) -> Sizes:

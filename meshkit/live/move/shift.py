@@ -19,19 +19,12 @@ from .operations import check_tensor
 
 @dataclass(frozen=True, eq=False)
 class Ring:
-    """The ranks along one axis, as seen by this rank.
-
-    Attributes:
-        group: the group over the axis.
-        index: the coordinate of this rank.
-        size: the size of the axis.
-        name: the call, for reports of hangs.
-    """
+    """The ranks along one axis, as seen by this rank."""
 
     group: dist.ProcessGroup
-    index: int
+    index: int  # the coordinate of this rank
     size: int
-    name: str
+    name: str  # the call, for reports of hangs
 
     def pass_on(self, x: Tensor, steps: int) -> Tensor:
         """Send a tensor some steps along the axis; return the one that arrives. Collective."""

@@ -7,6 +7,8 @@ begins::
     rank 0   round 1: 0 1 2 live   creates ... fails   round 2: 0 1 live   creates   a mesh
     rank 1   round 1: 0 1 2 live   creates ... fails   round 2: 0 1 live   creates   a mesh
     rank 2   round 1: 0 1 2 live   is killed
+
+A round may admit newcomers. If the groups cannot be created with them, the next round is without.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from ...core.grid.sizes import STANDARD_AXES
 from ...core.recovery.held_state import find_sources
 from ...core.recovery.regroup import Regrouping, regroup
 from ...core.text import count_noun, format_ranks
+from ...launch.agreement.admission import Admission, read_admission
 from ...launch.agreement.members import Members, MembershipRound, held_steps, own_request
 from ...launch.current_job import Job
-from ...launch.rejoin import (
+from ...launch.recovery.rejoin import (
+    NEWCOMER_LIMIT,
     RECOVERIES,
     leave_default_group,
     origin_of,
@@ -45,7 +49,7 @@ from ...launch.store.deadline import (
     store_call,
 )
 from ...launch.store.error_json import error_from_json
-from ...launch.store.rank_lease import read_lease_holders
+from ...launch.store.rank_lease import LeaseHolder, read_lease_holders
 from ...launch.torch_internals import existing_groups
 from ..groups.destroy import abort_groups
 from ..groups.mesh_groups import GroupRegistry, MeshGroups
@@ -77,27 +81,21 @@ class Failure:
 Recovered = tuple[MeshProposal, MeshGroups, Recovery]
 
 
-def recover_mesh(
-    mesh: MeshGroups,
-    proposal: MeshProposal,
-    state: GuardState,
-    last: Recovery,
-    request: RecoveryRequest,
-) -> Recovered | None:
+def recover_mesh(rounds: Rounds, state: GuardState) -> Recovered | None:
     """Return the proposal and the groups of a mesh of the ranks that live. Collective over them.
 
     None on a spare whose mesh was closed. See :meth:`meshkit.Mesh.recover`.
     """
-    job = proposal.job
+    mesh, job = rounds.mesh, rounds.proposal.job
     check_can_recover(mesh, job)
     try:
         if mesh.rank not in mesh.plan.layout and not wait_for_loss(mesh, job):
-            last.is_over = True
+            rounds.last.is_over = True
             return None
         failure = find_failure(state)
         if failure.is_known:
             abort_groups(existing_groups())  # also those of other meshes, which nccl ends together
-        return _Rounds(mesh, proposal, last, request).run(failure)
+        return rounds.run(failure)
     except RankTimeoutError as error:
         if hosted_by_rank_0(job.world) and not _store_answers(cast(dist.Store, job.store)):
             error.evidence += (
@@ -137,13 +135,14 @@ def find_failure(state: GuardState) -> Failure:
 
 
 @dataclass
-class _Rounds:
+class Rounds:
     """The rounds of one recovery on this rank."""
 
     mesh: MeshGroups
     proposal: MeshProposal
     last: Recovery
     request: RecoveryRequest
+    admission: Admission | None = None
 
     @property
     def _job(self) -> Job:
@@ -156,7 +155,8 @@ class _Rounds:
 
     def run(self, failure: Failure) -> Recovered:
         """Run rounds until one of them has created the groups on all ranks that live."""
-        candidates: Sequence[int] = range(self._job.world.world_size)
+        size = self._job.world.world_size
+        candidates: Sequence[int] = range(size)
         failures, patient = 0, self.request.arrival_timeout is not None
         while True:
             number, members = self._decide(candidates, failure, patient=patient)
@@ -171,11 +171,11 @@ class _Rounds:
                     raise
                 missing = getattr(error, "missing_ranks", ())
                 silent = {regrouped.old_ranks[rank] for rank in missing}
-                candidates, failure, patient = members.ranks, Failure(True, silent), False
+                candidates = [rank for rank in members.ranks if rank < size]  # without newcomers
+                failure, patient = Failure(True, silent), False
                 continue
-            lost = [r for r in range(self._job.world.world_size) if r not in members.requests]
             full = self.last.full_sizes
-            recovery = Recovery.of(groups, full, regrouped, sources, lost)
+            recovery = Recovery.of(groups, full, regrouped, sources, size)
             return proposal, groups, recovery
 
     def _decide(
@@ -186,31 +186,41 @@ class _Rounds:
         wait = self._wait
         inside = job.world.rank in self.mesh.plan.layout
         request = own_request(
-            f"{self.mesh.plan.layout.sizes_text}, number {self.mesh.round_id}, "
-            f"min_ranks {self.request.min_ranks}",
+            f"{self.mesh.plan.layout.sizes_text}, number {self.mesh.round_id}",
             failed=failure.is_known,
             step=self.request.step,
             holds_state=inside and not self.last.lacks_state,
+            **self.request.same,
         )
-        store, members = origin_of(job).store, None
+        silent_time = wait.total_seconds() if patient else SILENT_TIME
+        members = None
 
         def decide() -> Members | None:
-            holders = read_lease_holders(cast(dist.Store, job.store), candidates)
-            return MembershipRound(
-                dist.PrefixStore(keys.RECOVERY.format(counter[RECOVERIES]), store),
-                job.world.rank,
-                candidates,
-                request,
-                Deadline.after(wait),
-                failure.silent,
-                wait.total_seconds() if patient else SILENT_TIME,
-                holders,
-            ).decide()
+            prefix = keys.RECOVERY.format(counter[RECOVERIES])
+            store = dist.PrefixStore(prefix, origin_of(job).store)
+            holders, newcomers = self._find_ranks(store, candidates)
+            ranks, deadline = [*candidates, *newcomers], Deadline.after(wait)
+            waits = deadline, failure.silent, silent_time, holders, newcomers
+            members = MembershipRound(store, job.world.rank, ranks, request, *waits).decide()
+            self.admission = read_admission(store)  # a rank may have written it meanwhile
+            return members
 
         while members is None:
             counter[RECOVERIES] += 1
             members = store_call(job.world, wait.total_seconds() + 2 * STORE_GRACE, decide)
         return counter[RECOVERIES], members
+
+    def _find_ranks(
+        self, store: dist.Store, candidates: Sequence[int]
+    ) -> tuple[dict[int, LeaseHolder], Sequence[int]]:
+        """Return the process of each rank of a round, as far as known, and its newcomers."""
+        job, admission = self._job, read_admission(store)
+        own = cast(dist.Store, job.store)
+        holders = read_lease_holders(own, candidates, job.lease_generation)
+        if admission is None:
+            return holders, ()
+        newcomers = dict(zip(admission.newcomers, admission.holders, strict=True))
+        return holders | newcomers, admission.newcomers
 
     def _regroup(self, members: Members) -> Regrouping:
         """Return the mesh of the ranks that live, or raise if they are too few."""
@@ -234,10 +244,14 @@ class _Rounds:
         self.mesh.release()
         self.mesh.is_replaced = True
         leave_default_group()
-        limit = self._wait
-        job = rejoin(self._job, number, regrouped.old_ranks, limit)
+        job, limit = self._job, self._wait
+        if max(regrouped.old_ranks) >= job.world.world_size:  # newcomers
+            first_ranks = cast(Admission, self.admission).first_ranks
+            job = replace(job, origin=origin_of(job)._replace(ranks=first_ranks))
+            limit = min(limit, NEWCOMER_LIMIT)
+        job = rejoin(job, number, regrouped.old_ranks, limit)
         proposal = propose_again(self.proposal, job, regrouped.after)
-        groups = open_groups(replace(proposal, job=replace(job, arrival_timeout=limit)))
+        groups = open_groups(proposal._replace(job=replace(job, arrival_timeout=limit)))
         return proposal, groups
 
 
@@ -254,8 +268,8 @@ def propose_again(proposal: MeshProposal, job: Job, layout: Layout) -> MeshPropo
         for axes, key in before.keys.items()
         if key in timeouts.by_key
     }
-    options = replace(
-        proposal.options, timeouts=replace(timeouts, by_key=by_key), crossing={}, place=False
+    options = proposal.options._replace(
+        timeouts=timeouts._replace(by_key=by_key), crossing={}, place=False
     )
     call = _call_of(layout, requested, job.world.world_size)
     return MeshProposal(plan, job, options, GroupRegistry(call), call)

@@ -16,7 +16,7 @@ from .restore import Restoration, restore_state
 
 @dataclass(eq=False)
 class Recovery:
-    """The last recovery of a mesh, as one of its ranks knows it; empty before the first.
+    """The last recovery or admission of a mesh, as a rank knows it; empty before the first.
 
     Attributes:
         mesh: the groups of this rank in the new mesh.
@@ -24,6 +24,7 @@ class Recovery:
         regrouped: the ranks that live and their coordinates; None before the first loss.
         sources: the step and the source of each rank that lacks its state.
         lost_ranks: the ranks that were lost, by their numbers before.
+        new_ranks: the ranks that were admitted, by their numbers now.
         is_over: on a spare, whether the ranks of the mesh have closed it.
         lacks_state: whether this rank is inside the mesh without the state of its coordinate.
     """
@@ -33,6 +34,7 @@ class Recovery:
     regrouped: Regrouping | None = None
     sources: Sources = field(default_factory=lambda: Sources(None, {}, ()))
     lost_ranks: Sequence[int] = ()
+    new_ranks: Sequence[int] = ()
     is_over: bool = False
     lacks_state: bool = False
 
@@ -43,11 +45,16 @@ class Recovery:
         full_sizes: Mapping[str, int],
         regrouped: Regrouping,
         sources: Sources,
-        lost_ranks: Sequence[int],
+        num_ranks: int,
     ) -> Recovery:
-        """Return the recovery of a rank, which lacks its state if it has a source."""
+        """Return the recovery of a rank in a job that had so many ranks before.
+
+        The rank lacks its state if it has a source.
+        """
+        lost = [rank for rank in range(num_ranks) if rank not in regrouped.new_rank_of]
+        new = [rank for rank, old in enumerate(regrouped.old_ranks) if old >= num_ranks]
         lacks = mesh.rank in sources.by_rank
-        return cls(mesh, full_sizes, regrouped, sources, lost_ranks, lacks_state=lacks)
+        return cls(mesh, full_sizes, regrouped, sources, lost, new, lacks_state=lacks)
 
     @property
     def step(self) -> int:
@@ -64,7 +71,10 @@ class Recovery:
 
     @property
     def old_ranks(self) -> Sequence[int]:
-        """The number of each rank before the recovery; empty before the first."""
+        """The number of each rank before the recovery; empty before the first.
+
+        Ranks that were admitted are numbered after all ranks before.
+        """
         return () if self.regrouped is None else self.regrouped.old_ranks
 
     @property
@@ -120,10 +130,11 @@ class Recovery:
         if self.regrouped is None:
             return "no rank was lost"
         before, after = self.regrouped.before.sizes_text, self.regrouped.after.sizes_text
-        num_lost, spares = len(self.lost_ranks), self.regrouped.spares
-        lost = f"lost {plural('rank', num_lost)} {format_ranks(self.lost_ranks)}"
+        spares, lost, new = self.regrouped.spares, self.lost_ranks, self.new_ranks
         parts = [
-            lost if num_lost else "lost no rank",
+            f"lost {plural('rank', len(lost))} {format_ranks(lost)}" if lost else "",
+            f"admitted {plural('rank', len(new))} {format_ranks(new)}" if new else "",
+            "" if lost or new else "lost no rank",
             f"{before} -> {after}",
             f"{len(self.moves)} moved",
             f"{plural('spare', len(spares))} {format_ranks(spares)}" if spares else "",

@@ -1,7 +1,8 @@
-"""The arguments of ``mesh.recover``, and the calls of it that are refused."""
+"""The arguments of ``mesh.recover`` and ``mesh.admit``, and the calls that are refused."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,11 +15,24 @@ from ..groups.mesh_groups import MeshGroups
 
 @dataclass(frozen=True)
 class RecoveryRequest:
-    """The arguments of ``mesh.recover`` on this rank, checked."""
+    """The arguments of ``mesh.recover`` or ``mesh.admit`` on this rank, checked.
+
+    Attributes:
+        step: the number of completed steps.
+        arrival_timeout: how long ranks wait for each other.
+        min_ranks: the least number of ranks with which to go on.
+        same: the values that must be equal on all ranks that pass them.
+    """
 
     step: int | None
     arrival_timeout: timedelta | None
     min_ranks: int | None
+    same: Mapping[str, str]
+
+    @classmethod
+    def of_admission(cls, step: object) -> RecoveryRequest:
+        """Return the checked arguments of ``mesh.admit``."""
+        return cls(_parse_count("step", step, 0), None, None, {})
 
     @classmethod
     def of(cls, step: object, arrival_timeout: Time | None, min_ranks: object) -> RecoveryRequest:
@@ -27,6 +41,7 @@ class RecoveryRequest:
             _parse_count("step", step, 0),
             parse_timeout("arrival_timeout", arrival_timeout),
             _parse_count("min_ranks", min_ranks, 1),
+            {"min_ranks": str(min_ranks)},
         )
 
 

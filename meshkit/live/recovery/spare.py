@@ -17,7 +17,7 @@ from typing import cast
 import torch.distributed as dist
 
 from ...launch.current_job import Job
-from ...launch.rejoin import RECOVERIES, origin_of
+from ...launch.recovery.rejoin import RECOVERIES, origin_of
 from ...launch.store import keys
 from ...launch.store.deadline import store_call
 from ...launch.store.rank_lease import LeaseHolder, read_lease_holders

@@ -1,4 +1,4 @@
-"""Close a mesh: destroy the groups that no open view uses."""
+"""Close a mesh: post its end for ranks that wait, and destroy the groups that no view uses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch.distributed as dist
 from ...core.errors import RankTimeoutError
 from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job
-from ...launch.store.deadline import DeadlineExceededError, run_with_deadline
+from ...launch.store.client import hosted_by_rank_0
+from ...launch.store.deadline import Deadline, DeadlineExceededError, run_with_deadline
 from ...launch.store.file_store import check_file
+from ...launch.store.keys import CLOSED, WAITING
 from ..groups.destroy import abort_groups, destroy_groups, is_destroyed_collectively
 from ..groups.mesh_groups import MeshGroups
 from .agree_on_value import agree_in_mesh
@@ -20,7 +22,8 @@ from .proposal import describe_coordinate
 
 CONFLICT = "ranks disagree about the end of a mesh."
 STATUS = "place/{}"  # rank, in the store of a mesh's guards
-POST_TIME = 1.0  # seconds
+POST_TIME = 1.0  # seconds in which a rank posts the end of a mesh
+SPARE_TIME = 5.0  # seconds that rank 0, which may host the store, stays for spares
 
 
 def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
@@ -30,9 +33,7 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
     mesh: then groups are aborted, as the other ranks may not come.
     """
     if not failed and mesh.plan.layout.num_ranks < job.world.world_size:
-        from .post_close import post_close
-
-        post_close(mesh, job)
+        _release_spares(mesh, job)
     together = is_destroyed_collectively(mesh.groups.by_key.values())
     groups = mesh.release()
     try:
@@ -45,6 +46,29 @@ def close_mesh(mesh: MeshGroups, job: Job, *, failed: bool) -> None:
         raise
     finally:
         destroy_groups(groups)
+
+
+def _release_spares(mesh: MeshGroups, job: Job) -> None:
+    """Let spares know that this rank needs no recovery any more. Local.
+
+    Rank 0, which may host the store, stays up to 5 s for spares that wait in a recovery.
+
+    Cost: one store operation.
+    """
+    store, is_inside = job.store, mesh.rank in mesh.plan.layout
+    if store is None or mesh.is_closed or mesh.view_id or not is_inside:
+        return
+    stays = job.world.rank == 0 and hosted_by_rank_0(job.world)
+    deadline = Deadline.after(SPARE_TIME if stays else 0)
+
+    def post() -> None:
+        store.set(CLOSED.format(mesh.round_id, mesh.rank), "")
+        waiting = WAITING.format(mesh.round_id)
+        while stays and store.add(waiting, 0) > 0 and deadline.sleep(0.05):
+            pass
+
+    with suppress(RuntimeError, DeadlineExceededError):  # spares lose the store, too
+        run_with_deadline(POST_TIME + deadline.left, post)
 
 
 def _agree_to_close(mesh: MeshGroups, job: Job) -> None:

@@ -39,8 +39,9 @@ def check_place(place: object, world: World) -> None:
         raise SpecError(f"place is {place!r}.", fix=(Change(place=True), ", or a Topology."))
     if place.world_size != world.world_size:
         line = f"place has {place.world_size} ranks, the world has {world.world_size}."
+        evidence = f"The size of the world: {world.size_evidence}."
         fix = "a topology of all ranks of the world, in their order."
-        raise SpecError(line, f"{world.size_evidence}.", fix=fix, world_size=world.world_size)
+        raise SpecError(line, evidence, fix=fix, world_size=world.world_size)
 
 
 def find_topology(place: Topology | bool, proposal: Proposal, job: Job) -> Topology:
@@ -62,9 +63,6 @@ def check_crossing(
 
     Collective over the world if a policy is ``"error"``, else local. If ``python -W error`` raises
     the warning, return it, so that rank 0 takes part in the broadcast first.
-
-    Warns:
-        RuntimeWarning: on rank 0.
     """
     policies, place = options.crossing, options.place
     is_strict = "error" in policies.values()

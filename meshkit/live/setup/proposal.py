@@ -10,10 +10,9 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -30,13 +29,18 @@ from ...launch.agreement.proposal import Proposal
 from ...launch.current_job import Job, current_job
 from ...launch.launchers.table import SPAWN
 from ...launch.launchers.world import World
-from ...launch.output.brief_error import print_repeated_errors_in_one_line
 from ...launch.output.log import log_line
 from ...launch.rendezvous.rendezvous import announce_init_failure
-from ...launch.startup import Startup, is_logged, log_slowest_ranks, timed
+from ...launch.startup import Startup, is_logged, log_slowest_ranks
 from ...launch.store.deadline import Deadline, format_timeout
 from ...launch.torch_internals import connects_at_creation
-from ..groups.create import FoundGroups, GroupOptions, create_groups, find_groups
+from ..groups.create import (
+    FoundGroups,
+    GroupOptions,
+    complete_count,
+    create_groups,
+    find_groups,
+)
 from ..groups.destroy import destroy_groups
 from ..groups.mesh_groups import NO_GROUPS, GroupRegistry, Groups, MeshGroups
 
@@ -48,8 +52,7 @@ FAILURE = "a rank could not create its groups of the mesh; all are closed again.
 STORE_TIMEOUT = 5.0  # seconds that a rank that fails may take to reach the store
 
 
-@dataclass(frozen=True)
-class MeshProposal:
+class MeshProposal(NamedTuple):
     """The mesh that this rank proposes to all ranks of the world.
 
     Attributes:
@@ -96,13 +99,13 @@ class MeshProposal:
 
 def open_groups(proposal: MeshProposal) -> MeshGroups:
     """Agree on a mesh, and create its missing groups. Collective over the world."""
-    began, plan, job = time.monotonic(), proposal.plan, proposal.job
-    options = proposal.options
+    plan, job, options = proposal.plan, proposal.job, proposal.options
     before = proposal.before_creation()
     found = find_groups(plan, job, options, proposal.registry)
     phases = dict(job.startup.phases)
-    with timed(phases, "agreement"):
-        round_id = job.agree(before)
+    began = time.monotonic()
+    round_id = job.agree(before)
+    phases["agreement"] = time.monotonic() - began
     warning = None
     if options.crossing:
         from .hosts import check_crossing
@@ -115,10 +118,10 @@ def open_groups(proposal: MeshProposal) -> MeshGroups:
     report = None
     if participants is not None and job.world.rank == 0 and is_logged():
         report = partial(log_slowest_ranks, participants, call=proposal.built_by)
-    after = replace(before, fields={}, conflict_summary=FAILURE, stage="the end of ")
+    after = before._replace(fields={}, conflict_summary=FAILURE, stage="the end of ")
     began = time.monotonic()
     groups = commit(
-        replace(after, seconds=phases, report=report),
+        after._replace(seconds=phases, report=report),
         participants,
         job.arrival_timeout,
         partial(_create, proposal, found, round_id, warning, phases),
@@ -159,9 +162,16 @@ def _create(
     An error quotes the call, for the ranks to which it is reported.
     """
     job, registry, groups = proposal.job, proposal.registry, NO_GROUPS
+    before = dist.get_pg_count()
     try:
-        with timed(phases, "groups"):
-            groups = create_groups(found, job, proposal.options, connect_timeout)
+        began = time.monotonic()
+        groups = create_groups(found, job, proposal.options, connect_timeout)
+        phases["groups"] = time.monotonic() - began
+        if job.world.rank == 0 and "pp" in found.plan.layout.axes:
+            from ..groups.send_time import log_send_time
+
+            backend = proposal.options.backend or str(job.world.backend)
+            log_send_time(proposal.plan, groups, backend, connect_timeout)
         if warning is not None:
             raise warning
         if registry.external_groups:
@@ -170,6 +180,7 @@ def _create(
             check_same_groups(job, round_id, registry.external_groups)
     except BaseException as error:
         destroy_groups(groups.created)
+        complete_count(found, job, proposal.options, before)
         if isinstance(error, MeshkitError):
             error.quote(proposal.built_by)
         raise
@@ -204,6 +215,8 @@ def announcing_failure(world: World, call: Call) -> Iterator[None]:
             propose_command(error, world, error.num_ranks)
         first = announce_failure(world, error.quote(call))
         if world.launcher != SPAWN.name:  # spawn collects the errors of its ranks
+            from ...launch.output.brief_error import print_repeated_errors_in_one_line
+
             error.printed_by = first
             print_repeated_errors_in_one_line()
         raise

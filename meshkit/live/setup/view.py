@@ -41,11 +41,11 @@ def propose_view(
         wait = parse_timeout("arrival_timeout", arrival_timeout)
         if timeout is None or isinstance(timeout, Mapping):
             inherited = _inherit_timeouts(plan, options.timeouts, mesh.plan)
-            timeouts = replace(timeouts, by_key={**inherited, **timeouts.by_key})
+            timeouts = timeouts._replace(by_key={**inherited, **timeouts.by_key})
         else:  # one timeout for all groups sets the arrival timeout too
             wait = wait or timeouts.default
     job = replace(job, arrival_timeout=wait or job.arrival_timeout)
-    options = replace(options, timeouts=timeouts, crossing={}, place=False)
+    options = options._replace(timeouts=timeouts, crossing={}, place=False)
     return MeshProposal(plan, job, options, mesh.registry, call)
 
 

@@ -6,10 +6,11 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshkit import Layout
+from meshkit.core.recovery.held_state import find_sources
 from meshkit.core.recovery.regroup import Regrouping, regroup, shrink_sizes
 from tests.laws.derivations import law
 
@@ -128,6 +129,75 @@ def test_rank_0_keeps_its_number_while_it_lives(case: tuple[Layout, list[int]]) 
     regrouped = regroup(*case)
     if regrouped is not None and 0 in case[1]:
         assert regrouped.old_ranks[0] == 0
+
+
+@st.composite
+def growths(draw: st.DrawFn) -> tuple[Layout, Regrouping, int]:
+    """Return a layout, what a loss leaves of it, and how many newcomers come then."""
+    layout, members = draw(losses())
+    shrunk = regroup(layout, members)
+    assume(shrunk is not None)
+    assert shrunk is not None
+    world = max(layout.num_ranks, len(members))
+    return layout, shrunk, draw(st.integers(0, world - len(members)))
+
+
+def grow(layout: Layout, shrunk: Regrouping, newcomers: int) -> Regrouping:
+    """Return the mesh with newcomers, which are numbered after all ranks that live."""
+    grown = regroup(shrunk.after, range(len(shrunk.old_ranks) + newcomers), layout.sizes)
+    assert grown is not None
+    return grown
+
+
+@law
+@given(growths())
+def test_newcomers_let_the_mesh_grow_as_far_as_they_can(
+    case: tuple[Layout, Regrouping, int],
+) -> None:
+    layout, shrunk, newcomers = case
+    grown = grow(*case)
+    assert grown.after.shape == search_sizes(layout, len(shrunk.old_ranks) + newcomers)
+    assert all(new >= old for new, old in zip(grown.after.shape, shrunk.after.shape, strict=True))
+    if grown.after.num_ranks == layout.num_ranks:
+        assert grown.after.sizes == layout.sizes
+
+
+@law
+@given(growths())
+def test_no_rank_of_the_mesh_moves_when_it_grows(case: tuple[Layout, Regrouping, int]) -> None:
+    shrunk, grown = case[1], grow(*case)
+    for rank in map(int, shrunk.after.ranks):
+        assert shrunk.after.coordinate(rank) == grown.after.coordinate(grown.new_rank_of[rank])
+    assert all(move.before is None for move in grown.moves)
+
+
+@law
+@given(growths())
+def test_each_newcomer_in_the_mesh_gets_a_state_that_some_rank_holds(
+    case: tuple[Layout, Regrouping, int],
+) -> None:
+    shrunk, grown = case[1], grow(*case)
+    inside = [*map(int, shrunk.after.ranks)]
+    sources = find_sources(grown, dict.fromkeys(inside, 7))
+    assert (sources.step, sources.lost) == (7, ())
+    added = {move.rank for move in grown.moves}
+    assert {*sources.by_rank} == added
+    for rank, source in sources.by_rank.items():
+        own, held = grown.after.coordinate(rank), grown.after.coordinate(source)
+        assert source not in added
+        assert all(own[axis] == held[axis] for axis in own if axis not in DATA)
+        unchanged = [axis for axis in DATA if axis in own and axis not in grown.replica_axes]
+        assert all(own[axis] == held[axis] for axis in unchanged)
+
+
+def test_an_inner_data_axis_that_grows_has_replicas() -> None:
+    layout = Layout({"replicate": 2, "dp_shard": 4})
+    shrunk = regroup(layout, [0, 1, 2])
+    assert shrunk is not None
+    assert shrunk.after.shape == (1, 3)
+    grown = grow(layout, shrunk, 5)
+    assert grown.after == layout
+    assert grown.replica_axes == ("replicate", "dp_shard")
 
 
 def test_a_replica_that_returns_lets_the_data_axis_grow_again() -> None:

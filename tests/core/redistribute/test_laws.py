@@ -31,7 +31,7 @@ from tests.core.redistribute.moves import Case, axis_sizes, cases, side_texts, s
 
 law = settings(deadline=None, max_examples=60, database=None)
 few = settings(deadline=None, max_examples=30, database=None)
-many = settings(deadline=None, max_examples=3000, database=None)
+many = settings(deadline=None, max_examples=1500, database=None)
 
 
 def global_tensor(move: Move) -> Array:

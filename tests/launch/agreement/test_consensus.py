@@ -179,7 +179,7 @@ def test_a_rank_that_comes_while_the_report_is_made_is_late_and_not_missing(
     store, look = dist.HashStore(), verdict.last_seen
 
     def come(*args: object) -> dict[int, str]:
-        CheckIn(ProcessIdentity(), {"call": "build_mesh"}).post(rounds, 2)
+        CheckIn(ProcessIdentity.current(), {"call": "build_mesh"}).post(rounds, 2)
         return look(*args)  # type: ignore[arg-type]
 
     rounds = dist.PrefixStore(ROUND.format("", 1), store)

@@ -118,7 +118,7 @@ def test_a_rank_announces_its_own_failure_at_once() -> None:
 
 
 def test_creation_that_never_ends_is_abandoned() -> None:
-    """Below torch 2.13 a dead peer blocks creation."""
+    """A backend may wait for a dead peer for ever."""
     end = threading.Event()
     began = time.monotonic()
     outcomes, undone = run_ranks([lambda connect: end.wait(30), creates(11), None])

@@ -7,7 +7,7 @@ from meshkit.core.errors import CALL, Change, SpecError
 from meshkit.launch.agreement.disagreement import failure_report
 from meshkit.launch.store.check_in import ProcessIdentity
 
-PROCESS = ProcessIdentity()
+PROCESS = ProcessIdentity.current()
 
 
 def needs_3_ranks() -> SpecError:

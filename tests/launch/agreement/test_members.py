@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.agreement import members
 from meshkit.launch.agreement.members import (
     MembershipRound,
     _missing,
@@ -23,7 +23,7 @@ from meshkit.launch.store.deadline import Deadline
 from meshkit.launch.store.rank_lease import LeaseHolder
 
 RUNS = LeaseHolder.current()
-ENDED = replace(RUNS, start=f"{RUNS.start}0")  # a process of this host that started at no time
+ENDED = RUNS._replace(start=f"{RUNS.start}0")  # a process of this host that started at no time
 LIMIT = 2.0
 
 
@@ -36,12 +36,14 @@ def take_part(
     step: int | None = 3,
     silent: Sequence[int] = (),
     holders: Mapping[int, LeaseHolder] | None = None,
+    newcomers: Sequence[int] = (),
+    **same: str,
 ) -> Any:
     """Run a round of four ranks on one of them; return the ranks that live, or the error."""
-    request = own_request(mesh, failed=failed, step=step, holds_state=True)
+    request = own_request(mesh, failed=failed, step=step, holds_state=True, **same)
     deadline = Deadline.after(LIMIT)
     known = {} if holders is None else holders
-    round = MembershipRound(store, rank, range(4), request, deadline, silent, 0.3, known)
+    round = MembershipRound(store, rank, range(4), request, deadline, silent, 0.3, known, newcomers)
     try:
         return round.decide()
     except meshkit.MeshkitError as error:
@@ -57,7 +59,7 @@ def together(store: dist.Store, ranks: Sequence[int], **options: Any) -> list[An
 def test_a_process_that_has_ended_is_not_waited_for() -> None:
     began = time.monotonic()
     results = together(dist.HashStore(), [0, 1, 3], holders={2: ENDED})
-    assert [members.ranks for members in results] == [[0, 1, 3]] * 3
+    assert [result.ranks for result in results] == [[0, 1, 3]] * 3
     assert held_steps(results[0]) == {0: 3, 1: 3, 3: 3}
     assert time.monotonic() - began < LIMIT
 
@@ -65,14 +67,14 @@ def test_a_process_that_has_ended_is_not_waited_for() -> None:
 def test_a_silent_rank_is_waited_for_less() -> None:
     began = time.monotonic()
     results = together(dist.HashStore(), [0, 1, 3], silent=[2], holders={2: RUNS})
-    assert [members.ranks for members in results] == [[0, 1, 3]] * 3
+    assert [result.ranks for result in results] == [[0, 1, 3]] * 3
     assert 0.3 <= time.monotonic() - began < LIMIT
 
 
 def test_any_other_rank_is_waited_for_until_the_deadline() -> None:
     began = time.monotonic()
-    (members,) = together(dist.HashStore(), [1])
-    assert members.ranks == [1]
+    (alone,) = together(dist.HashStore(), [1])
+    assert alone.ranks == [1]
     assert time.monotonic() - began >= LIMIT
 
 
@@ -103,6 +105,39 @@ def test_different_meshes_are_an_error_of_all() -> None:
         errors = [future.result() for future in futures]
     assert {type(error) for error in errors} == {meshkit.DisagreementError}
     assert {str(error) for error in errors} == {str(errors[0])}
+
+
+def test_newcomers_join_without_a_failure_and_are_waited_for_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(members, "NEWCOMER_TIME", 0.3, raising=True)
+    store, began = dist.HashStore(), time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+        ranks = [
+            pool.submit(take_part, store, rank, failed=False, newcomers=[2, 3]) for rank in (0, 1)
+        ]
+        round = MembershipRound(store, 2, range(4), {}, Deadline.after(LIMIT), (), 0, {})
+        joined = pool.submit(round.join).result()
+        results = [rank.result() for rank in ranks]
+    assert 0.3 <= time.monotonic() - began < LIMIT
+    assert [result.ranks for result in (*results, joined)] == [[0, 1, 2]] * 3
+    assert held_steps(joined) == {0: 3, 1: 3}
+
+
+def test_a_newcomer_never_decides() -> None:
+    store = dist.HashStore()
+    round = MembershipRound(store, 2, range(3), {}, Deadline.after(0.2), (), 0, {})
+    with pytest.raises(meshkit.RankTimeoutError, match=r"did not decide within 0\.2 s"):
+        round.join()
+    assert not store.check([keys.DECISION])
+
+
+def test_only_ranks_that_pass_a_value_compare_it() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(4) as pool:
+        least: list[dict[str, str]] = [{"min_ranks": "2"}, {}, {}, {"min_ranks": "2"}]
+        futures = [pool.submit(take_part, store, rank, **least[rank]) for rank in range(4)]
+        assert [future.result().ranks for future in futures] == [[0, 1, 2, 3]] * 4
 
 
 @pytest.mark.parametrize("arrived", [[], [0], [1, 4], [0, 1, 2, 3, 4]])

@@ -31,12 +31,12 @@ def child() -> Iterator[int]:
 
 
 def holder(pid: int) -> LeaseHolder:
-    return LeaseHolder(ProcessIdentity(pid=pid), process_start(pid), "c")
+    return LeaseHolder(ProcessIdentity.current()._replace(pid=pid), process_start(pid), "c")
 
 
 def test_a_stopped_rank_is_missing_and_ranks_that_run_are_late(child: int) -> None:
     holders = {3: holder(os.getpid()), 5: holder(child), 7: holder(os.getpid())}
-    here = {rank: CheckIn(ProcessIdentity()) for rank in (0, 1, 2, 4, 6)}
+    here = {rank: CheckIn(ProcessIdentity.current()) for rank in (0, 1, 2, 4, 6)}
     error = missing_ranks_error("", 5, here, [3, 5, 7], None, holders=holders)
     assert error.missing_ranks == (3, 5, 7)
     os.kill(child, signal.SIGSTOP)
@@ -52,7 +52,7 @@ def test_a_stopped_rank_is_missing_and_ranks_that_run_are_late(child: int) -> No
 
 def test_the_text_and_the_list_are_bounded_for_any_number_of_ranks() -> None:
     every_second = range(0, 2_000_000, 2)
-    error = missing_ranks_error("", 5, {1: CheckIn(ProcessIdentity())}, every_second, None)
+    error = missing_ranks_error("", 5, {1: CheckIn(ProcessIdentity.current())}, every_second, None)
     assert len(str(error)) < 2000
     assert len(error.missing_ranks) == 100_000
     assert shorten_ranks([1, 2, 5]) == format_ranks([1, 2, 5])

@@ -18,7 +18,7 @@ WORLD = replace(meshkit.detect({}), world_size=8)
 def test_a_rank_counts_its_rounds_without_a_store_operation() -> None:
     ranks = Participants.of(dist.HashStore(), WORLD, Counter())
     prefixes = ["", "", "mesh/1/"]
-    assert [next_round(replace(ranks, prefix=p))[0] for p in prefixes] == [1, 2, 1]
+    assert [next_round(ranks._replace(prefix=p))[0] for p in prefixes] == [1, 2, 1]
     assert next_round(Participants.of(dist.HashStore(), WORLD, Counter()))[0] == 1
 
 

@@ -18,20 +18,20 @@ from meshkit.launch.doctor.finding import Finding
 
 def fake_torch(**more: object) -> Any:
     version = types.SimpleNamespace(cuda=more.pop("cuda", None), hip=more.pop("hip", None))
-    return types.SimpleNamespace(**{"__version__": "2.9.1", "version": version, **more})
+    return types.SimpleNamespace(**{"__version__": "2.13.0", "version": version, **more})
 
 
-@pytest.mark.parametrize("version", ["2.6.0", "2.13.0+cpu", "2.10.0a0+git12", "3.0"])
+@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.12.0a0+git12", "3.0"])
 def test_supported_versions(version: str) -> None:
     finding = torch_build.check_version(fake_torch(__version__=version))
     assert finding == Finding("torch", True, f"{version}, built for neither CUDA nor HIP")
 
 
-@pytest.mark.parametrize("version", ["2.5.1+cu124", "1.13.1", "unknown"])
+@pytest.mark.parametrize("version", ["2.5.1+cu124", "2.10.0", "1.13.1", "unknown"])
 def test_unsupported_versions(version: str) -> None:
     finding = torch_build.check_version(fake_torch(__version__=version, cuda="12.4"))
     text = f"{version}, built for CUDA 12.4"
-    assert finding == Finding("torch", False, text, "pip install 'torch>=2.6'")
+    assert finding == Finding("torch", False, text, "pip install 'torch>=2.11'")
 
 
 def test_an_old_torch_is_checked_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert finding.found.startswith(
         "cannot be imported: ModuleNotFoundError: import of torch halted"
     )
-    assert finding.advice == "pip install 'torch>=2.6'"
+    assert finding.advice == "pip install 'torch>=2.11'"
     assert torch_build.has_nccl() is False
 
 

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import meshkit
 from meshkit.launch.launchers import program
 from tests.launchers.checks import clean_environ
+from tests.preloaded_python import run_python
 
 MESH = "import meshkit\n\nmeshkit.build_mesh(dp=4, sp=2)\n"
 
@@ -41,6 +44,7 @@ def test_a_script_without_a_launcher_proposes_its_own_command(tmp_path: Path) ->
     assert slurm.stderr.endswith("  Fix: srun -n 8 python train.py\n")
 
 
+@pytest.mark.slow
 def test_a_module_without_a_launcher_proposes_its_own_command(tmp_path: Path) -> None:
     package = tmp_path / "pack"
     package.mkdir()
@@ -56,9 +60,9 @@ def test_a_module_without_a_launcher_proposes_its_own_command(tmp_path: Path) ->
 
 
 def test_a_prompt_proposes_spawn(tmp_path: Path) -> None:
-    assert run(tmp_path, "-c", MESH).stderr.endswith(
-        "  Fix: meshkit.spawn(fn, 8), with build_mesh(dp=4, sp=2) in fn.\n"
-    )
+    done = run_python(MESH, environ=clean_environ(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.endswith("  Fix: meshkit.spawn(fn, 8), with build_mesh(dp=4, sp=2) in fn.\n")
 
 
 def test_a_rank_of_a_launcher_keeps_the_fix() -> None:

@@ -26,7 +26,7 @@ GARBAGE = [
     b"null",
     b'{"process": 5, "request": [], "seconds": 3}',
     b'["x", "y", "z", 5, 6]',
-    b'{"process": {"host": 5, "pid": "x"}, "start": 1, "claim": 2, "generation": "NaN"}',
+    b'{"process": [5, "x"], "start": 1, "claim": 2, "generation": "NaN"}',
     b"[" * 100_000,
     b"9" * 10_000,
     b"{" + b" " * 1_000_000 + b"}",

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -32,14 +31,14 @@ def test_a_process_renews_its_lease_and_replaces_an_exited_one() -> None:
     assert [acquire_rank(base, 4).generation for _ in range(3)] == [1, 2, 3]
     namespace = LeaseHolder.current().start.rpartition(" ")[0]
     exited = LeaseHolder(ProcessIdentity(host, 1), f"{namespace} 12345678901", "c", 7)
-    base.set("meshkit/lease/5", json.dumps(asdict(exited)))
+    base.set("meshkit/lease/5", json.dumps(exited._asdict()))
     assert exited.life() is Life.ENDED
     assert acquire_rank(base, 5).generation == 8
     assert dist.PrefixStore(GENERATION.format(7), base).check(["over"])
     twin = LeaseHolder(ProcessIdentity(host, 1), "another boot or container", "c", 7)
     assert twin.runs() is None  # hosts may share a name
     far = LeaseHolder(ProcessIdentity("another-host", 1), "9", "c", 20)
-    base.set("meshkit/lease/6", json.dumps(asdict(far)))
+    base.set("meshkit/lease/6", json.dumps(far._asdict()))
     assert far.life() is Life.UNKNOWN
     with pytest.raises(RankTakenError) as caught:
         acquire_rank(base, 6)
@@ -65,7 +64,7 @@ def test_this_process_runs_and_a_zombie_does_not() -> None:
 
 
 def test_missing_ranks_are_described_by_their_last_process() -> None:
-    base, process = dist.HashStore(), ProcessIdentity()
+    base, process = dist.HashStore(), ProcessIdentity.current()
     assert [acquire_rank(base, rank).generation for rank in (0, 1, 0)] == [1, 1, 2]
     store = dist.PrefixStore(GENERATION.format(2), base)
     assert sorted(read_lease_holders(store, range(4))) == [0, 1]
@@ -74,12 +73,22 @@ def test_missing_ranks_are_described_by_their_last_process() -> None:
     assert read_lease_holders(base, [0]) == {}  # not the store of a generation
 
 
+def test_a_process_that_another_one_has_replaced_counts_as_ended() -> None:
+    base = dist.HashStore()
+    assert [acquire_rank(base, rank).generation for rank in (0, 1, 1)] == [1, 1, 2]
+    store = dist.PrefixStore(GENERATION.format(1), base)
+    holders = read_lease_holders(store, [0, 1], 1)
+    assert [holders[rank].runs() for rank in (0, 1)] == [True, False]
+    assert holders[1].life() is Life.ENDED
+    assert all(holder.runs() for holder in read_lease_holders(store, [0, 1]).values())
+
+
 def test_a_generation_is_over_when_another_process_replaces_its_rank() -> None:
     base = dist.HashStore()
     own = LeaseHolder.current()
     namespace = own.start.rpartition(" ")[0]
     exited = LeaseHolder(ProcessIdentity(own.process.host, 1), f"{namespace} 12345678901", "c", 1)
-    base.set("meshkit/lease/0", json.dumps(asdict(exited)))
+    base.set("meshkit/lease/0", json.dumps(exited._asdict()))
     assert not is_generation_over(dist.PrefixStore(GENERATION.format(1), base))
     assert acquire_rank(base, 0).generation == 2
     assert is_generation_over(dist.PrefixStore(GENERATION.format(1), base))
@@ -102,7 +111,7 @@ def test_a_start_is_abandoned_only_if_its_first_process_is_known_to_have_exited(
     if decided:
         dist.PrefixStore(JOIN_ROUND.format(1), base).set(DECISION, "all")
     store = dist.PrefixStore(GENERATION.format(1), base)
-    end_abandoned(store, 1, json.dumps(asdict(first)))
+    end_abandoned(store, 1, first.process, first.start)
     assert is_generation_over(store) == ended
 
 
@@ -113,7 +122,7 @@ def test_a_process_of_another_time_namespace_is_never_judged() -> None:
         "holder = LeaseHolder.from_json(sys.stdin.read());"
         "print(holder.runs(), LeaseHolder.current().start != holder.start)"
     )
-    text = json.dumps(asdict(LeaseHolder.current()))
+    text = json.dumps(LeaseHolder.current()._asdict())
     shift = ["unshare", "--time", "--boottime", "1000"]
     probe = subprocess.run([*shift, "true"], capture_output=True, check=False)
     if probe.returncode:

@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 import meshkit
 from meshkit.core.data.parameter_check import EqualAxes
 from meshkit.live.data.check_parameters import digest_model
-from meshkit.live.groups import create
 
 Make = Callable[[meshkit.Mesh], nn.Module]
 
@@ -177,8 +176,8 @@ EP: dict[str, Make] = {
     "an expert": lambda mesh: on(2, mesh, lambda m: shift(m, "expert.bias"), experts(mesh, True)),
 }
 MESHES: list[tuple[dict[str, Any], dict[str, Make]]] = [
-    ({"dp": 2, "sp": 2}, {**DP_SP, **(SHARDED if create.KEEPS_ORDER else {})}),
-    ({"dp": 2, "tp": 2}, {**PLAIN, **(DP_TP if create.KEEPS_ORDER else {})}),
+    ({"dp": 2, "sp": 2}, {**DP_SP, **SHARDED}),
+    ({"dp": 2, "tp": 2}, {**PLAIN, **DP_TP}),
     ({"dp": 2, "ep": 2}, EP),
 ]
 
@@ -208,7 +207,7 @@ def reports() -> list[dict[str, Any]]:
 
 def test_replicas_pass_and_the_report_is_equal_on_every_rank(reports: list[dict[str, Any]]) -> None:
     passed = {"ddp over all", "empty", "columns", "experts", "replicated experts"}
-    passed |= {"fsdp over all", "hsdp", "fsdp and tp", "tp"} if create.KEEPS_ORDER else set()
+    passed |= {"fsdp over all", "hsdp", "fsdp and tp", "tp"}
     assert {name for name, found in reports[0].items() if found is None} == passed
     assert reports == [reports[0]] * 4
     assert [reports[0][f"gathers {sizes}"] for sizes, _ in MESHES] == [1, 1, 1]
@@ -235,8 +234,6 @@ DRIFTS = {
 def test_the_first_parameter_and_the_ranks_are_named(
     reports: list[dict[str, Any]], name: str
 ) -> None:
-    if name not in reports[0]:
-        pytest.skip("FSDP2 on the cpu: not in torch 2.6")
     text, ranks = reports[0][name]
     summary, compared = DRIFTS[name]
     assert text.splitlines()[0] == f"mesh.check_parameters(model): the parameter {summary}"

@@ -17,6 +17,7 @@ from meshkit import MeshkitError, SequencePlan, SpecError
 from meshkit.core.data.sequence import ORDERS
 from meshkit.live.data.sequence import SequenceShard
 from tests.live.faults import error_of
+from tests.live.newer_torch import needs_order
 
 quick = settings(deadline=None, max_examples=40, database=None)
 
@@ -109,6 +110,7 @@ def cut() -> list[list[dict[str, Any]]]:
     return [list(item) for item in zip(*by_rank, strict=True)]
 
 
+@needs_order
 @pytest.mark.parametrize("number", range(len(CUTS)))
 def test_gather_undoes_take_on_every_mesh(cut: list[list[dict[str, Any]]], number: int) -> None:
     (sizes, _, group), results = CUTS[number], cut[number]

@@ -124,7 +124,7 @@ def fail_on_one_rank_at_the_group_of_one() -> Any:
 
 
 def test_torch_counts_equally_many_groups_after_one_rank_failed_at_the_last() -> None:
-    """A group of one rank is not counted, so the rank that failed there counts no more of them."""
+    """The rank that failed counts as many groups of one rank as the others do."""
     results = meshkit.spawn(fail_on_one_rank_at_the_group_of_one, 4, timeout=90)
     for rank, (outcome, calls, last, count, members) in enumerate(results):
         assert "planted" in outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ import torch
 import torch.distributed as dist
 
 import meshkit
+from meshkit.launch.launchers.completed import free_port
+from meshkit.live.guard import guard
+from meshkit.live.guard.roll_call import ANSWER_TIME, MIN_POLL
 from meshkit.testing.faults import Strike, play
 
 PROMISED = 1.0
@@ -61,8 +65,43 @@ def test_the_others_raise_at_once_and_quote_the_error(name: str, timeout: float 
         assert played.seconds(rank) < PROMISED + BUSY, (rank, outcome)
 
 
-def end_inside_guard(strike: Strike, how: str) -> Any:
+LATE = 2.0  # seconds for which rank 1 gets no time on the processor
+
+
+def answer_late(strike: Strike, init_method: str) -> Any:
+    """Leave the guard with an error on rank 2; rank 1 answers late, and rank 0 hosts the store."""
+    meshkit.init(init_method=init_method, arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=3)
+
+    def delay(call: Callable[..., Any], *args: Any) -> Any:
+        time.sleep(LATE)
+        return call(*args)
+
+    if mesh.rank == 1:
+        patch = pytest.MonkeyPatch()
+        for name in ("respond", "report_failure"):  # the watching thread, and the main thread
+            patch.setattr(guard, name, partial(delay, getattr(guard, name)), raising=True)
+    with mesh.guard(timeout=60):
+        if mesh.rank == 2:
+            strike.note()
+            exit_slowly()
+        dist.recv(torch.ones(1), src=2, group=mesh.group("dp"))
+
+
+def test_the_host_of_the_store_stays_for_a_rank_that_answers_late() -> None:
+    played = play(answer_late, 3, (f"tcp://127.0.0.1:{free_port()}",), timeout=60)
+    assert played.fired == 2
+    for rank in (0, 1):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("CollectiveError", ()), outcome
+        assert "left with SystemExit: 3" in outcome.text, outcome
+    assert played.outcomes[0].text == played.outcomes[1].text
+    assert played.seconds(0) < ANSWER_TIME + 2 * MIN_POLL + BUSY
+
+
+def end_inside_guard(strike: Strike, how: str, init_method: str | None) -> Any:
     """Close the mesh, or leave the job, on rank 1 while the others wait in a guard."""
+    meshkit.init(init_method=init_method, arrival_timeout=30)
     mesh = meshkit.build_mesh(dp=-1, arrival_timeout=30)
     dist.barrier()
     if mesh.rank == 1:
@@ -74,9 +113,12 @@ def end_inside_guard(strike: Strike, how: str) -> Any:
         dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
 
 
-@pytest.mark.parametrize("how", ["mesh.close()", "meshkit.shutdown()"])
-def test_a_rank_that_closes_or_leaves_is_named_with_its_call(how: str) -> None:
-    played = play(end_inside_guard, 3, (how,), timeout=60)
+@pytest.mark.parametrize(
+    ("how", "store"), [("mesh.close()", "file"), ("meshkit.shutdown()", "tcp")]
+)
+def test_a_rank_that_closes_or_leaves_is_named_with_its_call(how: str, store: str) -> None:
+    method = f"tcp://127.0.0.1:{free_port()}" if store == "tcp" else None
+    played = play(end_inside_guard, 3, (how, method), timeout=60)
     assert played.fired == 1
     for rank in (0, 2):
         outcome = played.outcomes[rank]

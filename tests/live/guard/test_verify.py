@@ -10,6 +10,7 @@ import pytest
 import meshkit
 from meshkit.live.guard import verify as verify_module
 from tests.live.faults import describe_error
+from tests.live.newer_torch import needs_order
 
 
 def verify_mesh(options: dict[str, Any], slow: int | None) -> Any:
@@ -50,6 +51,7 @@ def test_every_group_is_verified_and_the_slow_rank_is_named() -> None:
     assert f"slowest rank: 5 (dp=1 sp=0 tp=1), its peers wait {waited * 1e3:.3f} ms for it" in text
 
 
+@needs_order
 def test_a_part_of_the_world_and_a_mesh_of_one() -> None:
     part = {"dp": 2, "ranks": [2, 0]}
     zero, one, two = meshkit.spawn(verify_mesh, 3, (part, None), timeout=60)

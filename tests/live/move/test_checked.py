@@ -12,6 +12,7 @@ import torch
 
 import meshkit
 from tests.live.faults import describe_error, error_of
+from tests.live.newer_torch import needs_order
 
 
 def run_checked(pattern: str, loss_of: Callable[[torch.Tensor, meshkit.Mesh], torch.Tensor]) -> Any:
@@ -253,6 +254,7 @@ ERRORS_OF_VIEWS = [
 ]
 
 
+@needs_order
 def test_a_missing_group_is_refused_with_the_call_that_creates_it() -> None:
     for error, in_the_backward, plain, of_views in meshkit.spawn(miss_a_group, 8, timeout=100):
         assert "redistribution(x): the mesh has no group over dp tp." in in_the_backward[1]

@@ -97,8 +97,8 @@ def test_misuse_is_refused() -> None:
         assert "step is -1" in errors["step"][1]
         assert "min_ranks is 2.5" in errors["min_ranks"][1]
         assert "arrival_timeout is 0" in errors["timeout"][1]
-        assert "mesh.recover() has returned another one" in errors["twice"][1]
-        assert "mesh.recover() has returned another one" in errors["old"][1]
+        assert "mesh.recover() or mesh.admit() has returned another mesh" in errors["twice"][1]
+        assert "mesh.recover() or mesh.admit() has returned another mesh" in errors["old"][1]
         assert "4 of 4 ranks live: min_ranks is 5" in errors["too many"][1]
         assert errors["twice"][0] == "MeshkitError", rank
 

@@ -22,7 +22,7 @@ def rows(layout: Layout, rank: int, groups: dict[tuple[str, ...], object]) -> di
     return {axes: (sorted(row), row) for axes, row in peers.items()}
 
 
-sorts = pytest.mark.skipif(not create.KEEPS_ORDER, reason="turned groups: torch 2.13 and newer")
+sorts = pytest.mark.skipif(not create.KEEPS_ORDER, reason="turned groups: torch 2.12 and newer")
 
 
 # ------------------------------------------------------------------ groups of the user's own

@@ -7,7 +7,6 @@ import socket
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from meshkit.launch.current_job import Job
 from meshkit.live.groups.create import GroupOptions, GroupTimeouts
 from meshkit.live.setup import hosts
 from meshkit.live.setup.hosts import check_crossing
+from tests.live.newer_torch import needs_order
 from tests.live.side_by_side import side_by_side
 from tests.promises import BUSY
 
@@ -150,6 +150,7 @@ def test_all_ranks_wait_for_the_check_and_build() -> None:
     assert "dp crosses nodes: 2 of 2 groups span 2 nodes" in outcomes[0]["warnings"][0]
 
 
+@needs_order
 @pytest.mark.parametrize("foreign", [False, True])
 def test_place_puts_tp_on_one_node(foreign: bool) -> None:
     outcomes = built(CYCLIC, dp=2, tp=2, place=True, crossing={"tp": "error"}, foreign=foreign)
@@ -161,6 +162,7 @@ def test_place_puts_tp_on_one_node(foreign: bool) -> None:
     ]
 
 
+@needs_order
 def test_a_given_topology_replaces_the_host_names() -> None:
     topology = meshkit.Topology.of_hosts(CYCLIC)
     outcomes = built(BLOCKS, dp=2, tp=2, place=topology, crossing={"tp": "error"})
@@ -168,6 +170,7 @@ def test_a_given_topology_replaces_the_host_names() -> None:
     assert [one["ranks"] for one in outcomes] == [[0, 2, 1, 3]] * 4
 
 
+@needs_order
 def test_sizes_within_and_across_nodes() -> None:
     outcomes = built(BLOCKS, within={"tp": 2}, across={"dp": 2}, crossing={"tp": "error"})
     assert [one["ranks"] for one in outcomes] == [[0, 1, 2, 3]] * 4
@@ -185,6 +188,7 @@ def test_sizes_within_nodes_beside_ranks() -> None:
     )
 
 
+@needs_order
 def test_part_of_the_world_is_placed_among_its_own_ranks() -> None:
     outcomes = built(["x", *CYCLIC], dp=2, tp=2, ranks=range(1, 5), place=True)
     assert outcomes[1]["ranks"] == [1, 3, 2, 4]
@@ -214,6 +218,7 @@ def test_ranks_that_differ_in_place_raise() -> None:
     assert fix == "  Fix: pass equal place on every rank."
 
 
+@needs_order
 def test_ranks_that_differ_in_topology_raise() -> None:
     requests = [
         {"dp": 2, "tp": 2, "place": meshkit.Topology.of_hosts(BLOCKS if rank else CYCLIC)}
@@ -267,7 +272,7 @@ def test_without_a_store_crossing_error_raises() -> None:
     options = GroupOptions(None, GroupTimeouts(None), None, {"tp": "warn"})
     layout = meshkit.Layout(tp=2)
     assert check_crossing(layout, options, job, call, 0) is None
-    strict = replace(options, crossing={"tp": "error"})
+    strict = options._replace(crossing={"tp": "error"})
     with pytest.raises(meshkit.SpecError) as caught:
         check_crossing(layout, strict, job, call, 0)
     assert str(caught.value.quote(call)) == (
@@ -306,7 +311,7 @@ def test_without_a_store_crossing_error_raises() -> None:
             {"place": meshkit.Topology.even(8, nodes=2)},
             "build_mesh(dp=1, tp=1, place=Topology(8 ranks on 2 nodes of 4)): place has 8 ranks, "
             "the world has 1.\n"
-            "  there is 1 process and no launcher.\n"
+            "  The size of the world: there is 1 process and no launcher.\n"
             "  Fix: a topology of all ranks of the world, in their order.",
         ),
     ],

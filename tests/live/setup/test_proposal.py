@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +23,7 @@ from meshkit.live.groups.mesh_groups import NO_GROUPS, GroupRegistry
 from meshkit.live.setup import proposal
 from meshkit.live.setup.proposal import MeshProposal
 from tests.live.faults import fail_new_group
+from tests.live.newer_torch import needs_order
 
 SLACK = 5.0  # seconds; a disagreement is raised as soon as all ranks have arrived, in ms
 
@@ -135,6 +132,7 @@ def perturb_each_field(odd_ranks: list[int]) -> Any:
     return outcomes, left, int(total)
 
 
+@needs_order
 @pytest.mark.parametrize(("ranks", "odd"), [(2, [0, 1]), (4, [0, 1, 2, 3]), (8, [0, 5, 7])])
 def test_each_field_on_each_rank_in_turn(ranks: int, odd: list[int]) -> None:
     by_rank = meshkit.spawn(perturb_each_field, ranks, (odd,), timeout=300)
@@ -173,6 +171,7 @@ def skip_each_comparison(odd: int) -> Any:
     return noticed
 
 
+@needs_order
 def test_each_comparison_is_needed() -> None:
     """If the ranks do not compare a field, a rank that differs in it builds without an error."""
     for noticed in meshkit.spawn(skip_each_comparison, 4, (2,), timeout=120):
@@ -348,38 +347,6 @@ def test_different_calls_raise(calls: tuple[str, str]) -> None:
     assert len({text for _, text, *_ in outcomes}) == 1
     assert max(seconds for *_, seconds in outcomes) < SLACK
     assert "  rank 1 (host " in outcomes[0][1]
-
-
-SCRIPT = """
-import json, sys, time
-import meshkit
-from tests.live.faults import fail_new_group
-from tests.live.faults import fail_new_group
-rank = meshkit.detect().rank
-began = time.monotonic()
-try:
-    meshkit.build_mesh(dp=4 if rank != 1 else 2, sp=1 if rank != 1 else 2)
-except meshkit.DisagreementError as error:
-    outcome = [str(error), time.monotonic() - began]
-    json.dump(outcome, open(f"{sys.argv[1]}/{rank}.json", "w"))
-meshkit.shutdown()
-"""
-
-
-@pytest.mark.slow  # a launcher more: test_thirty_two_ranks checks the same report
-def test_under_torchrun(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    outcomes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
-    assert len({text for text, _ in outcomes}) == 1
-    lines = outcomes[0][0].splitlines()
-    assert lines[1] == "  ranks 0 and 2-3:  dp=4 sp=1"
-    assert lines[2].endswith("):  dp=2 sp=2")
 
 
 def refuse_to_create(*_: object) -> None:

@@ -16,23 +16,14 @@ from .step import Holders, Step, group_rank, is_held
 
 @dataclass(frozen=True)
 class Collective(Step):
-    """One collective over a group.
-
-    Attributes:
-        kind: the collective.
-        axes: the axes of its group.
-        size: the ranks of the group.
-        cut: the division of the smaller of its input and its result.
-        shape: the shape of the result; None for the shape of the input.
-        root: the coordinate that sends or receives, by axis.
-    """
+    """One collective over a group."""
 
     kind: ops.Kind
     axes: tuple[str, ...]
     size: int
-    cut: Cut
-    shape: ops.Shape = ()
-    root: Holders = ()
+    cut: Cut  # the division of the smaller of its input and its result
+    shape: ops.Shape = ()  # the shape of the result; None for the shape of the input
+    root: Holders = ()  # the coordinate that sends or receives, by axis
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -58,24 +49,17 @@ class Collective(Step):
 
 @dataclass(frozen=True)
 class Exchange(Step):
-    """One all_to_all of equal blocks.
-
-    Attributes:
-        axes: the axes of its group.
-        source: the division before.
-        target: the division after.
-        shape: the shape of the result.
-        to: the factors of the group's ranks; each with the factor whose index of this rank is that
-            of the receiver, or None if all indices receive.
-        from_: the same for the ranks from which this rank receives.
-    """
+    """One all_to_all of equal blocks."""
 
     name: ClassVar[str] = "all_to_all"
     axes: tuple[str, ...]
     source: Cut
     target: Cut
     shape: ops.Shape
+    # the factors of the group's ranks; each with the factor whose index of this rank is that of the
+    # receiver, or None if all indices receive
     to: tuple[tuple[AxisDigit, AxisDigit | None], ...]
+    # the same for the ranks from which this rank receives
     from_: tuple[tuple[AxisDigit, AxisDigit | None], ...]
 
     def op(self, coordinate: Coordinate) -> ops.Op:
@@ -113,23 +97,14 @@ class Exchange(Step):
 
 @dataclass(frozen=True)
 class Route(Step):
-    """One all_to_all of regions of any size, each from the rank that holds it.
-
-    Attributes:
-        axes: the axes of its group.
-        source: the division before.
-        target: the division after.
-        senders: the axes of which one coordinate holds the tensor before.
-        receivers: the axes of which one coordinate holds the tensor after.
-        summed: the number of ranks whose parts are summed.
-    """
+    """One all_to_all of regions of any size, each from the rank that holds it."""
 
     axes: tuple[str, ...]
     source: Cut
     target: Cut
-    senders: Holders = ()
-    receivers: Holders = ()
-    summed: int = 1
+    senders: Holders = ()  # the axes of which one coordinate holds the tensor before
+    receivers: Holders = ()  # the axes of which one coordinate holds the tensor after
+    summed: int = 1  # the number of ranks whose parts are summed
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -27,24 +27,13 @@ class Arrange(Step):
 
 @dataclass(frozen=True)
 class SplitDims(Step):
-    """Split the dims of the local tensor into those of the global one, of this rank's sizes."""
+    """Split the local tensor into the dims of the global one, in their order or in another."""
 
     cut: Cut
+    order: tuple[int, ...] | None = None
 
     def op(self, coordinate: Coordinate) -> ops.Op:
         """Return the reshape to this rank's sizes."""
-        return ops.Arrange(self.cut.shape(coordinate))
-
-
-@dataclass(frozen=True)
-class OrderDims(Step):
-    """Split the dims as :class:`SplitDims` does, and permute them to the order of the result."""
-
-    cut: Cut
-    order: tuple[int, ...]
-
-    def op(self, coordinate: Coordinate) -> ops.Op:
-        """Return the permutation."""
         return ops.Arrange(self.cut.shape(coordinate), self.order)
 
 

@@ -62,54 +62,34 @@ class Collective:
     """One collective over a group.
 
     The parts of a ``reduce_scatter`` are the first dims, and so are those of an ``all_gather``.
-
-    Attributes:
-        kind: the collective.
-        axes: the axes of the group, in the order of the mesh.
-        size: the ranks of the group.
-        shape: the shape of the result.
-        root: the group rank that sends a broadcast or receives a reduction.
     """
 
     kind: Kind
-    axes: tuple[str, ...]
+    axes: tuple[str, ...]  # the axes of the group, in the order of the mesh
     size: int
     shape: Shape
-    root: int = 0
+    root: int = 0  # the group rank that sends a broadcast or receives a reduction
 
 
 @dataclass(frozen=True)
 class AllToAll:
-    """Exchange blocks of one size. The blocks stand one after the other in the order of the group.
+    """Exchange blocks of one size, which lie one after the other in the order of the group."""
 
-    Attributes:
-        axes: the axes of the group, in the order of the mesh.
-        sends: the elements for each rank of the group; None for equal numbers.
-        receives: the elements from each rank; None likewise.
-        shape: the shape of the result.
-    """
-
-    axes: tuple[str, ...]
-    sends: Shape | None
-    receives: Shape | None
+    axes: tuple[str, ...]  # the axes of the group, in the order of the mesh
+    sends: Shape | None  # the elements for each rank of the group; None for equal numbers
+    receives: Shape | None  # the elements from each rank; None likewise
     shape: Shape
 
 
 @dataclass(frozen=True)
 class Route:
-    """Exchange regions of any size. A region that several ranks send is summed.
+    """Exchange regions of any size. A region that several ranks send is summed."""
 
-    Attributes:
-        axes: the axes of the group, in the order of the mesh.
-        sends: the region of this rank's tensor for each rank of the group, or None.
-        receives: the region of the result from each rank, or None.
-        shape: the shape of the result, which is 0 outside these regions.
-    """
-
-    axes: tuple[str, ...]
+    axes: tuple[str, ...]  # the axes of the group, in the order of the mesh
+    # the region of this rank's tensor for each rank of the group, or None
     sends: tuple[Index | None, ...]
-    receives: tuple[Index | None, ...]
-    shape: Shape
+    receives: tuple[Index | None, ...]  # the region of the result from each rank, or None
+    shape: Shape  # the shape of the result, which is 0 outside these regions
 
 
 Op = Arrange | Take | Fill | Keep | Reorder | Collective | AllToAll | Route

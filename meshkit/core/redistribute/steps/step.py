@@ -12,14 +12,11 @@ Holders = tuple[tuple[str, int], ...]  # axis, and the coordinate that holds the
 
 
 class Step(ABC):
-    """A step.
+    """A step of a plan, the same on every rank."""
 
-    Attributes:
-        name: the name in a report; empty for changes of shape, which need no line there.
-        axes: the axes concerned, in the order of the mesh; a step without a name has none.
-    """
-
+    # the name in a report; empty for changes of shape, which need no line there
     name: ClassVar[str] = ""
+    # the axes concerned, in the order of the mesh; a step without a name has none
     axes: tuple[str, ...]
 
     @abstractmethod

@@ -9,31 +9,34 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
 import torch.distributed as dist
 
-from .agreement.consensus import commit
-from .agreement.proposal import Participants, Proposal
-from .current_job import Job, Origin, set_current_job
-from .default_group import create_default_group
-from .launchers.world import World
-from .startup import Startup
-from .store import keys
-from .store.deadline import STORE_GRACE, store_call
-from .store.rank_lease import LeaseHolder
-from .torch_internals import clear_dtensor_cache, connects_at_creation
+from ..agreement.consensus import commit
+from ..agreement.proposal import Participants, Proposal
+from ..current_job import Job, Origin, set_current_job
+from ..default_group import create_default_group
+from ..launchers.world import World
+from ..startup import Startup
+from ..store import keys
+from ..store.deadline import STORE_GRACE, store_call
+from ..store.rank_lease import LeaseHolder
+from ..torch_internals import clear_dtensor_cache, connects_at_creation
 
 RECOVERIES = "recoveries"  # the number of recoveries so far, in the counter of a job
 FAILURE = "a rank could not create the default process group of the ranks that live."
 SOURCE = "mesh.recover()"
+# in which the ranks of a job and the newcomers that it admits create their groups
+NEWCOMER_LIMIT = timedelta(seconds=30)
 
 
 def origin_of(job: Job) -> Origin:
     """Return the start of a job: its own, if it has not been recovered."""
-    return job.origin or Origin(cast(dist.Store, job.store), range(job.world.world_size))
+    size = job.world.world_size
+    return job.origin or Origin(cast(dist.Store, job.store), range(size), size, job.generation)
 
 
 def leave_default_group() -> None:
@@ -77,7 +80,7 @@ def rejoin(job: Job, number: int, old_ranks: Sequence[int], limit: timedelta) ->
         counter=participants.counter,
         connections=connections,
         startup=Startup(),
-        origin=Origin(origin.store, first),
+        origin=origin._replace(ranks=first),
     )
     set_current_job(new)
     return new
@@ -98,4 +101,4 @@ def _renumber(world: World, old_ranks: Sequence[int]) -> World:
 
 def _take_lease(base: dist.Store, rank: int) -> None:
     """Write the process of this rank, for the errors of others. Cost: one store operation."""
-    base.set(keys.LEASE.format(rank), json.dumps(asdict(LeaseHolder.current())))
+    base.set(keys.LEASE.format(rank), json.dumps(LeaseHolder.current()._asdict()))
