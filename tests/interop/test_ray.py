@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.checks import clean_environ
+from tests.launchers.checks import RAY, clean_environ
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "with_ray.py")
 
@@ -18,7 +18,7 @@ EXAMPLE = str(Path(__file__).parents[2] / "examples" / "with_ray.py")
 def test_the_example_places_two_models_on_one_world() -> None:
     if find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install -e '.[ray]'")
-    environ = clean_environ(RAY_USAGE_STATS_ENABLED="0")
+    environ = clean_environ(**RAY)
     command = [sys.executable, EXAMPLE, "--actor", "2", "--critic", "1"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,6 +16,8 @@ import pytest
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 ROOT = str(Path(__file__).parents[2])
+# Ray gives its workers the niceness 15, and beside other tests they would hardly run.
+RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 
 def require_programs(package: str, *programs: str) -> None:

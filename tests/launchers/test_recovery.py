@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launchers.checks import clean_environ, require_programs
+from tests.launchers.checks import RAY, clean_environ, require_programs
 from tests.launchers.slurm import Slurm, cluster
 
 RANKS, RAY_RANKS = 4, 3
@@ -62,7 +62,7 @@ def test_srun(slurm: Slurm, tmp_path: Path) -> None:
 def test_actors_of_ray(tmp_path: Path) -> None:
     if find_spec("ray") is None:
         pytest.skip("ray is not installed: pip install -e '.[ray]'")
-    environ = clean_environ(RAY_USAGE_STATS_ENABLED="0")
+    environ = clean_environ(**RAY)
     command = [
         sys.executable,
         str(Path(JOB).with_name("ray_actors.py")),
