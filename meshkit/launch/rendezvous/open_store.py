@@ -23,7 +23,7 @@ from ...core.errors import LaunchError, RankTimeoutError
 from ..launchers.world import World
 from ..store.client import address, hosted_by_agent, is_served
 from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
-from ..store.file_store import reserve_room
+from ..store.file_store import open_file, reserve_room
 from ..store.keys import ATTEMPT
 from ..store.torchrun_attempt import store_of_attempt
 
@@ -44,7 +44,7 @@ def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> 
         users = -1 if keep_file else world.world_size
         path = _path_of(str(world.init_method))
         reserve_room(path, world.world_size)
-        return dist.FileStore(path, users)
+        return open_file(path, users, world.world_size, deadline.left)
     host, port = address(world)
     if host is None or port is None:
         from .mpi import unknown_address_error

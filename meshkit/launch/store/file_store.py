@@ -1,9 +1,17 @@
-"""The file of a FileStore: is there room for it, and is it whole?
+"""The file of a FileStore: is there room for it, does its last user remove it, and is it whole?
 
 torch writes a key in several parts. If the disk is full after the first part, the file ends in the
 middle of a key, and every rank that reads it reads for ever, with Python's lock held. The
 destructor reads too. Room is therefore reserved before the first use, and the file is looked at
 before each round and while ranks wait.
+
+torch counts the users in the file. The last one sets the count to 0 and then removes the file. A
+rank that opens the file between these two would wait in a file that no other rank finds::
+
+    last user    count 0 .............. remove
+    this rank            open, count 1          waits alone
+
+The order of the counts in the file shows that. This rank then opens the next file.
 """
 
 from __future__ import annotations
@@ -11,6 +19,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +33,12 @@ KEEP_SIZE = 1  # of fallocate in Linux: reserve blocks behind the end of the fil
 BASE_BYTES, BYTES_PER_RANK = 2**18, 2**14  # of the keys of a start and of some meshes
 MOST_BYTES = 2**26
 LEAST_BYTES = 2**14  # free bytes below which no rank writes any more
+REMOVAL_TIME = 1.0  # seconds in which the last user removes the file, on a busy machine
+LOOK = 0.01  # seconds between two looks at the file
+# torch writes a key and a value each as its length in four bytes, and then its bytes.
+CLOSED = struct.pack("=I", 8) + b"cleanup/"  # the key of the number of users that have left
+USERS = struct.pack("=I", 9) + b"refcount/"  # the key of the number of users
+NO_USER = USERS + struct.pack("=I", 1) + b"0"
 
 _sizes: dict[str, int] = {}  # path to the largest size that this process has seen
 
@@ -42,6 +58,53 @@ def reserve_room(path: str, world_size: int) -> None:
             os.close(descriptor)
         if number == errno.ENOSPC or (number and _free_bytes(path) < size):
             raise no_room_error(path)
+
+
+def open_file(path: str, users: int, world_size: int, seconds: float) -> dist.FileStore:
+    """Return a FileStore in a file that no other process is removing. Local.
+
+    Args:
+        path: the path of the file; it may be new.
+        users: after how many users torch removes the file; -1 for never.
+        world_size: after how many users the processes of an earlier start remove it.
+        seconds: for how long to try.
+
+    Cost: four system calls beside torch's, and one read of the file.
+    """
+    import torch.distributed as dist
+
+    end = time.monotonic() + seconds
+    while True:
+        with open(path, "a+b") as file:  # while it is open, no new file has its inode
+            store = dist.FileStore(path, users)
+            status = os.fstat(file.fileno())
+            content = os.pread(file.fileno(), status.st_size, 0)
+            if status.st_nlink and NO_USER not in content:
+                return store
+            before, _, after = content.rpartition(NO_USER)
+            if USERS not in after:  # the file was gone before torch opened it, and made a new one
+                return store
+            if not _is_removed(file.fileno(), before, world_size) or time.monotonic() > end:
+                return store
+        _never_destroy(store)  # its destructor would count down in the next file
+
+
+def _is_removed(descriptor: int, before: bytes, world_size: int) -> bool:
+    """Return whether the file is gone. If its last user removes it, wait for that.
+
+    Args:
+        descriptor: the open file.
+        before: its content up to the end of its last user.
+        world_size: after how many users the last one removes the file.
+    """
+    closed, begin = 0, before.rfind(CLOSED) + len(CLOSED)
+    if CLOSED in before:
+        length = int(struct.unpack_from("=I", before, begin)[0])
+        closed = int(before[begin + 4 : begin + 4 + length])
+    end = time.monotonic() + (REMOVAL_TIME if closed >= world_size else 0)
+    while (exists := os.fstat(descriptor).st_nlink > 0) and time.monotonic() < end:
+        time.sleep(LOOK)
+    return not exists
 
 
 def _fallocate(descriptor: int, size: int) -> int:
@@ -67,10 +130,12 @@ def check_file(store: dist.Store) -> None:
     if isinstance(path, str):
         error = file_error(path)
         if error is not None:
-            ctypes.pythonapi.Py_IncRef(
-                ctypes.py_object(store)
-            )  # its destructor would read for ever
+            _never_destroy(store)  # its destructor would read for ever
             raise error
+
+
+def _never_destroy(store: dist.Store) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
 
 
 def file_error(path: str) -> RankTimeoutError | LaunchError | None:
