@@ -7,6 +7,7 @@ import gc
 import random
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -80,14 +81,13 @@ def interrupt_at_random(
     held, tries = (descriptors(), threads()), []
     for _ in range(rounds):
         odd, delay = chance.randrange(3), chance.random() * 0.3
-        try:
-            if rank == odd:
-                signal.setitimer(signal.ITIMER_REAL, delay)
-            use_all(3, init_method)
-        except (RandomError, meshkit.MeshkitError, RuntimeError):
-            pass
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        with suppress(RandomError, meshkit.MeshkitError, RuntimeError):
+            try:
+                if rank == odd:
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                use_all(3, init_method)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)  # the exception may still come here
         meshkit.shutdown()
         for attempt in range(1, 5):  # noqa: B007  # used after the loop
             try:
