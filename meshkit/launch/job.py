@@ -34,7 +34,7 @@ from .launchers.detect import (
     use_master_variables,
 )
 from .launchers.table import BY_MPI, job_hosts, job_name
-from .launchers.world import EXPORTED, World
+from .launchers.world import EXPORTED, MAX_WORLD_SIZE, World
 from .output.error_file import ERROR_FILE, report_uncaught_error
 from .output.log import log_job, show_log
 from .own_process import check_own_process
@@ -68,7 +68,6 @@ DISAGREEMENT = "ranks disagree about init(); no process group was created."
 # The world of the thread that joins, one thread at a time. dict.setdefault is atomic.
 JOINING: dict[str, World] = {}
 REPORT_TIME = 5.0  # seconds to reach the store with a report for the other ranks
-MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that are missing
 FAILURE = "a rank could not create the default process group; no rank has one."
 
 

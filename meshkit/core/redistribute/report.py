@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,8 @@ from .plan import Plan, communicates, plan_move
 from .views import find_common_axes
 
 BYTES = 4  # of a float32
+MAX_RANKS = 2**21  # the most received by any rank takes a look at all of them
+SIZE = re.compile(r"0*[1-9][0-9]{0,17}", re.ASCII)
 MESH_EXAMPLE = 'for example "dp=4 tp=2".'
 
 
@@ -201,19 +204,22 @@ def plan_redistribution(
 
 def _read_layout(axes: str | Mapping[str, int] | Layout) -> Layout:
     """Return the layout that a caller names."""
-    if isinstance(axes, Layout):
-        return axes
     sizes = _read_sizes(axes.split()) if isinstance(axes, str) else axes
-    if not sizes or not isinstance(sizes, Mapping):
+    if not sizes or not isinstance(sizes, Mapping | Layout):
         raise SpecError(f"{axes!r} is not a mesh.", fix=MESH_EXAMPLE)
-    return Layout(sizes)
+    layout = sizes if isinstance(sizes, Layout) else Layout(sizes)
+    if layout.num_ranks > MAX_RANKS:
+        raise SpecError(
+            f"{layout.num_ranks} ranks are too many.", fix=f"at most {MAX_RANKS} ranks."
+        )
+    return layout
 
 
 def _read_sizes(words: Sequence[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for word in words:
         axis, _, size = word.partition("=")
-        if not size.isdecimal() or int(size) == 0 or axis in sizes:
+        if not SIZE.fullmatch(size) or axis in sizes:
             raise SpecError(f"{word!r} is not an axis with its size.", fix=MESH_EXAMPLE)
         sizes[axis] = int(size)
     return sizes

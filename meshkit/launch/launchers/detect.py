@@ -29,7 +29,7 @@ from .variables import (
     read_int,
     read_text,
 )
-from .world import World
+from .world import MAX_WORLD_SIZE, World
 
 __all__ = ["World", "detect", "detect_world"]
 
@@ -91,6 +91,8 @@ def check_arguments(options: Mapping[str, object]) -> dict[str, int]:
         if number is None or number < least:
             fix = f"an int of {least} or more."
             raise LaunchError(f"{name} is {options[name]!r}.", fix=fix)
+        if number > MAX_WORLD_SIZE:
+            raise LaunchError(f"{name} is {number}.", fix=f"at most {MAX_WORLD_SIZE} ranks.")
         numbers[name] = number
     rank, world_size = numbers.get("rank", 0), numbers.get("world_size")
     if world_size is not None and rank >= world_size:

@@ -13,6 +13,7 @@ from .variables import COMPLETED
 if TYPE_CHECKING:
     import torch
 
+MAX_WORLD_SIZE = 2**21  # ranks; messages and memory grow with the ranks that are missing
 # Field name to the variable that passes it to a child process.
 EXPORTED = {
     "rank": "RANK",

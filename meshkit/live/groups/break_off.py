@@ -27,13 +27,17 @@ from .destroy import abort_groups
 LEAVE_GRACE = 0.3  # seconds in which a rank that handles its error goes on
 STORE_TIME = 1.0  # seconds in which the addresses of the groups are read
 
+# The addresses of this rank in groups, read while the store answers: its host may be the rank that
+# dies.
+_known: weakref.WeakKeyDictionary[dist.ProcessGroup, bytes] = weakref.WeakKeyDictionary()
+
 Counts = Sequence[tuple[weakref.ref[dist.ProcessGroup], int | None]]
 
 
 def break_off(groups: Iterable[dist.ProcessGroup]) -> None:
     """Close the connections of groups on this rank, or abort the groups. Local.
 
-    Cost: two store operations per group.
+    Cost: two store operations per group whose address :func:`know_addresses` has not read.
     """
     whole = [*dict.fromkeys(groups)]
     addresses = _addresses(whole)
@@ -68,9 +72,18 @@ def _has_begun(group: dist.ProcessGroup | None, count: int | None) -> bool:
     return group is not None and collective_count(group) != count
 
 
-def _addresses(groups: Iterable[dist.ProcessGroup]) -> list[bytes]:
-    """Return the addresses of this rank in the groups; none if the store is gone."""
+def know_addresses(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Read the addresses of this rank in groups, so that it can break them off without a store.
+
+    Cost: two store operations per group, the first time.
+    """
+    for group in groups:
+        if group not in _known and (address := gloo_address(group)) is not None:
+            _known[group] = address
+
+
+def _addresses(groups: Sequence[dist.ProcessGroup]) -> list[bytes]:
+    """Return the addresses of this rank in the groups, as far as they are known."""
     with suppress(RuntimeError, DeadlineExceededError):
-        found = run_with_deadline(STORE_TIME, lambda: [gloo_address(group) for group in groups])
-        return [address for address in found if address is not None]
-    return []
+        run_with_deadline(STORE_TIME, lambda: know_addresses(groups))
+    return [_known[group] for group in groups if group in _known]

@@ -31,7 +31,7 @@ from ...core.call import Call, Verbatim, drop_none
 from ...core.errors import CollectiveError, MeshkitError
 from ...launch.store.deadline import DeadlineExceededError, run_with_deadline, store_call
 from ...launch.torch_internals import connects_at_creation, set_timeout, timeout_of
-from ..groups.break_off import break_off, break_off_soon
+from ..groups.break_off import break_off, break_off_soon, know_addresses
 from ..groups.destroy import abort_groups
 from .current import CollectiveTracker, tracking
 from .read_report import ReadReport
@@ -176,6 +176,8 @@ def _watch(
     patience = limit.total_seconds() + (context.answer_time if raises else 0)
     since, begun, read_report = time.monotonic(), None, ReadReport(context)
     with suppress(RuntimeError):  # the store is gone, so no rank can read a report
+        if raises:
+            know_addresses(context.groups.values())
         while not over.wait(context.poll_interval):
             frames = frames_of_thread(thread)
             status = rank_status(context.rank, context.groups, frames, tracker.current)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ import torch.distributed as dist
 
 import meshkit
 from meshkit.launch.launchers.completed import free_port
+from meshkit.live.groups import break_off
 from meshkit.live.guard import guard
 from meshkit.live.guard.roll_call import ANSWER_TIME, MIN_POLL
 from meshkit.testing.faults import Strike, play
 
 PROMISED = 1.0
 BUSY = 1.5  # seconds that other work on the machine may add
+LIVES_ON = 4.0  # seconds for which a rank goes on after its error; the others may not wait for it
 
 
 def divide() -> None:
@@ -46,7 +49,7 @@ def leave_with_error(strike: Strike, name: str, timeout: float | None) -> Any:
             dist.all_reduce(torch.ones(1), group=mesh.group("sp"))
     finally:
         if mesh.rank == 1:
-            time.sleep(8)
+            time.sleep(LIVES_ON)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +66,54 @@ def test_the_others_raise_at_once_and_quote_the_error(name: str, timeout: float 
         assert "look at rank 1 first" in outcome.text
         assert outcome.missing_ranks == (), outcome
         assert played.seconds(rank) < PROMISED + BUSY, (rank, outcome)
+
+
+def kill_host(strike: Strike, init_method: str) -> Any:
+    """Kill rank 0, which hosts the store, in a guard; the ranks that raise live on for seconds."""
+    meshkit.init(init_method=init_method, arrival_timeout=60)
+    mesh = meshkit.build_mesh(dp=3)
+    dist.barrier()
+    if mesh.rank == 0:
+        strike.later(1.0, strike.kill)
+    try:
+        with mesh.guard(timeout=10):
+            while True:
+                dist.all_reduce(torch.ones(10), group=mesh.group("dp"))
+    finally:
+        time.sleep(LIVES_ON)
+
+
+def test_the_others_raise_at_once_if_the_host_of_the_store_dies() -> None:
+    played = play(kill_host, 3, (f"tcp://127.0.0.1:{free_port()}",), timeout=60)
+    assert played.fired == 0
+    for rank in (1, 2):
+        outcome = played.outcomes[rank]
+        assert (outcome.kind, outcome.missing_ranks) == ("CollectiveError", (0,)), outcome
+        assert played.seconds(rank) < LIVES_ON + PROMISED + BUSY, (rank, outcome)
+
+
+def break_off_without_store(strike: Strike) -> Any:
+    """Break off the groups of rank 1 while no store answers; rank 0 waits for it."""
+    mesh = meshkit.build_mesh(dp=2, arrival_timeout=30)
+    group = mesh.group("dp")
+    with mesh.guard(timeout=10):
+        dist.all_reduce(torch.ones(1), group=group)
+        if mesh.rank == 1:
+            time.sleep(0.5)  # the watching thread has begun
+            lost = mock.Mock(side_effect=RuntimeError("the store is gone"))
+            with mock.patch.object(break_off, "gloo_address", lost):
+                strike.note()
+                break_off.break_off([group])
+            time.sleep(LIVES_ON)
+            return
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+def test_a_rank_closes_its_connections_though_the_store_is_gone() -> None:
+    played = play(break_off_without_store, 2, timeout=60)
+    assert played.fired == 1
+    assert played.outcomes[0].kind == "CollectiveError", played
+    assert played.seconds(0) < PROMISED + BUSY, played
 
 
 LATE = 2.0  # seconds for which rank 1 gets no time on the processor
@@ -107,7 +158,7 @@ def end_inside_guard(strike: Strike, how: str, init_method: str | None) -> Any:
     if mesh.rank == 1:
         strike.note()
         {"mesh.close()": mesh.close, "meshkit.shutdown()": meshkit.shutdown}[how]()
-        time.sleep(8)
+        time.sleep(LIVES_ON)
         return
     with mesh.guard(timeout=2):
         dist.all_reduce(torch.ones(1), group=mesh.group("dp"))

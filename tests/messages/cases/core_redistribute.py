@@ -25,6 +25,10 @@ def refuse_gradient(text: str) -> None:
 
 
 CASES = unique(
+    (
+        "a movement over too many ranks",
+        lambda: plan_redistribution({"dp": 10**9}, "b/dp -> b", b=2),
+    ),
     ("a movement without an arrow", lambda: plan_redistribution(MESH, "b s/tp", b=2, s=4)),
     ("a movement with two arrows", lambda: plan_redistribution(MESH, "b -> b -> b", b=2)),
     ("a movement that is no text", lambda: plan_redistribution(MESH, 5, b=2)),  # type: ignore[arg-type]

@@ -55,6 +55,10 @@ CASES = unique(
     ("a rank argument without a world size", lambda: meshkit.detect({}, rank=1)),
     ("a local rank argument without a rank", lambda: meshkit.detect({}, local_rank=3)),
     ("a rank argument outside the world", lambda: meshkit.detect(OPEN_MPI, rank=9)),
+    (
+        "a world size argument that is too large",
+        lambda: meshkit.detect({}, rank=0, world_size=10**26),
+    ),
     ("a launcher inside another without a rank", lambda: meshkit.detect(INSIDE_MVAPICH2)),
     ("Cray PALS without a size", lambda: meshkit.detect(recorded.PALS_WITHOUT_PMI)),
     (
