@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .checked import Check
-from .operations import Sizes
+from .operations import Arrange, Sizes
 from .program import Program
 
 
@@ -24,6 +24,16 @@ class ProgramPair:
     backward_reduces: bool  # whether the backward sums gradients of several ranks
     # the check of values and gradients; None outside ``mesh.checked()``.
     check: Check | None = None
+    # whether result and gradient are unchanged for its shape, as over axes of size 1
+    is_identity: bool = False
+
+    def keeps(self, shape: tuple[int, ...]) -> bool:
+        """Return whether neither program changes a tensor of that shape."""
+        same = Arrange(shape, None)
+        return self.backward is not None and all(
+            program.divisor == 1 and all(operation == same for operation in program.operations)
+            for program in (self.forward, self.backward)
+        )
 
     def run_forward(self, x: Tensor, sizes: Sizes) -> Tensor:
         """Run the forward program. Collective."""

@@ -89,7 +89,7 @@ class Redistribution:
         if x.requires_grad and torch.is_grad_enabled():
             if torch.compiler.is_compiling() or (pair, x.dtype) not in self._differentiable:
                 self._check_differentiable(pair, x.dtype)
-            return apply_pair(x, pair, sizes)
+            return x.view_as(x) if pair.is_identity else apply_pair(x, pair, sizes)
         return pair.run_forward(x, sizes)
 
     def begin(self, x: Tensor) -> Handle:
@@ -110,7 +110,7 @@ class Redistribution:
             pair = self._bind(tuple(x.shape))
         if self.place.state.is_checked:
             sizes = self._infer(tuple(x.shape))[1]
-            return replace(pair, check=Check(self.place, self.pattern, sizes))
+            return replace(pair, check=Check(self.place, self.pattern, sizes), is_identity=False)
         return pair
 
     def _check_differentiable(self, pair: ProgramPair, dtype: torch.dtype) -> None:
@@ -141,6 +141,7 @@ class Redistribution:
         self.place.mesh.check_usable()
         named, sizes = self._infer(shape)
         pair = self._make_pair(self._plans(named, sizes), Unknowns())
+        pair = replace(pair, is_identity=pair.keeps(shape))
         if len(self._pairs) >= MAX_SHAPES:
             self._pairs.clear()
             self._differentiable.clear()

@@ -470,3 +470,23 @@ def compare_compiled() -> list[str]:
 @pytest.mark.slow
 def test_compiled_moves_equal_plain_ones_on_real_ranks() -> None:
     assert meshkit.spawn(compare_compiled, 2, timeout=300) == [[], []]
+
+
+def without_communication() -> list[str]:
+    """Return the nodes of the gradient over an axis of size 1, and of 2; check both gradients."""
+    with meshkit.build_mesh(dp=2, tp=1) as mesh:
+        x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+        alone = mesh.redistribute(x, "... =tp -> ... *tp")
+        moved = mesh.redistribute(x, "... =dp -> ... *dp")
+        with mesh.checked():
+            looked_at = mesh.redistribute(x, "... =tp -> ... *tp")
+        (3 * alone + moved).sum().backward()
+        assert torch.equal(alone, x)
+        assert alone is not x
+        assert torch.equal(x.grad, torch.full_like(x, 3 + 2))
+        return [type(y.grad_fn).__name__ for y in (alone, moved, looked_at)]
+
+
+def test_a_movement_over_an_axis_of_size_1_costs_a_view() -> None:
+    for nodes in meshkit.spawn(without_communication, 2, timeout=60):
+        assert nodes == ["ViewBackward0", "RedistributeBackward", "RedistributeBackward"]
