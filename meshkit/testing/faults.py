@@ -41,7 +41,6 @@ from ..launch.store.rank_lease import process_stat
 from ..live.preload import preload_mesh
 
 POLL_INTERVAL = 0.05  # seconds between two checks of the processes
-KILLED = {number.name for number in signal.Signals}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,8 @@ class Played:
     """The outcome of a job.
 
     Attributes:
-        outcomes: rank to its outcome; a rank that a fault killed or stopped has none.
+        outcomes: rank to the outcome of its last process; a process that a fault killed or stopped
+            leaves none.
         ends: rank to the last state of its process: ``"ended"``, the name of a signal,
             ``"stopped"``, or ``"running"`` if it was killed at the timeout.
         fired: the rank of the first fault; None if no fault fired.
@@ -228,8 +228,12 @@ def _wait_for_ends(
     """Return the state of each process, once none runs or the deadline has passed."""
     starts = Counter[int]()
     while True:
-        ends = {rank: _process_state(process) for rank, process in sorted(processes.items())}
-        killed = [rank for rank in ends if ends[rank] in KILLED and starts[rank] < restarts]
+        ends = {rank: _process_state(process) for rank, process in processes.items()}
+        killed = [
+            rank
+            for rank, process in processes.items()
+            if (process.exitcode or 0) < 0 and starts[rank] < restarts
+        ]
         if time.monotonic() > deadline or not (killed or "running" in ends.values()):
             return ends
         for rank in killed:

@@ -20,7 +20,7 @@ OPTIONS = (  # in the order in which they are quoted
     *("world_size", "order", "nodes", "hosts", "global_batch", "micro_batch", "accumulation_steps"),
     *BATCH_NAMES,
     "data_axes",
-    *("groups", "seq", "seed", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
+    *("groups", "seq", "seed", "rank", "all", "place", "model", "links", "memory", "top", "ops", "axes"),
     *(
         "bytes",
         "iters",

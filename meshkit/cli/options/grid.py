@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from ...core.errors import Change, SpecError, join_fixes
 from ...core.grid.layout import Layout
 from ...core.grid.nested_experts import divide_data_axis, leave_out_experts, use_divided
-from ...core.grid.sizes import infer_sizes, ordered_sizes
+from ...core.grid.sizes import check_num_planned, infer_sizes, ordered_sizes
 from .numbers import INTEGER, read_count
 
 SIZES_HELP = 'the size of each axis: dp=4 tp=2, dp=4,tp=2, "dp=4 tp=2" or --dp 4 --tp 2'
-MAX_RANKS = 2**21  # a command takes more than a few seconds for larger grids
 
 
 def add_grid(parser: ArgumentParser) -> None:
@@ -81,8 +80,7 @@ def read_layout(words: Sequence[str], args: Namespace) -> Layout:
         fix = ("for example ", Change(world_size=8 * known), ".")
         raise SpecError(f"there is nothing to infer {unknown[0]} from.", fix=fix)
     ranks = known if args.world_size is None else args.world_size
-    if ranks > MAX_RANKS:
-        raise SpecError(f"{ranks} ranks are too many.", fix=f"at most {MAX_RANKS} ranks.")
+    check_num_planned(ranks)
     try:
         return Layout(ranks=None, **infer_sizes(nested, ranks, f"--world-size {ranks}"))
     except SpecError as error:

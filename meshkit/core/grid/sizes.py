@@ -27,6 +27,7 @@ from .roles import axis_role
 Order = str | Iterable[str] | None
 
 MAX_RANKS = 2**63 - 1  # the largest int64
+MAX_PLANNED_RANKS = 2**21  # what looks at every rank takes more than a few seconds for more
 STANDARD_AXES = frozenset(STANDARD)  # their names need no check
 
 
@@ -96,6 +97,13 @@ def check_num_ranks(num_ranks: int, sizes: Mapping[str, object]) -> None:
     if num_ranks > MAX_RANKS:
         line = f"{CALL} has more ranks than int64 can hold."
         raise SpecError(line, fix="smaller sizes.", sizes=dict(sizes))
+
+
+def check_num_planned(num_ranks: int) -> None:
+    """Raise SpecError if a plan that looks at every rank would take too long. Local."""
+    if num_ranks > MAX_PLANNED_RANKS:
+        fix = f"at most {MAX_PLANNED_RANKS} ranks."
+        raise SpecError(f"{num_ranks} ranks are too many.", fix=fix)
 
 
 def merge_sizes(sizes: object, axes: Mapping[str, object]) -> Mapping[str, object]:

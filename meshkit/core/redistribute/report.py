@@ -13,6 +13,7 @@ from ..draw.table import format_items, format_table
 from ..errors import SpecError
 from ..grid.group_plan import GroupPlan
 from ..grid.layout import Layout
+from ..grid.sizes import check_num_planned
 from ..text import format_sizes
 from .cost import most_needed, most_received
 from .dim_sizes import split_sizes
@@ -22,7 +23,6 @@ from .plan import Plan, communicates, plan_move
 from .views import find_common_axes
 
 BYTES = 4  # of a float32
-MAX_RANKS = 2**21  # the most received by any rank takes a look at all of them
 SIZE = re.compile(r"0*[1-9][0-9]{0,17}", re.ASCII)
 MESH_EXAMPLE = 'for example "dp=4 tp=2".'
 
@@ -208,10 +208,7 @@ def _read_layout(axes: str | Mapping[str, int] | Layout) -> Layout:
     if not sizes or not isinstance(sizes, Mapping | Layout):
         raise SpecError(f"{axes!r} is not a mesh.", fix=MESH_EXAMPLE)
     layout = sizes if isinstance(sizes, Layout) else Layout(sizes)
-    if layout.num_ranks > MAX_RANKS:
-        raise SpecError(
-            f"{layout.num_ranks} ranks are too many.", fix=f"at most {MAX_RANKS} ranks."
-        )
+    check_num_planned(layout.num_ranks)
     return layout
 
 

@@ -23,7 +23,7 @@ from ...core.errors import LaunchError, RankTimeoutError
 from ..launchers.world import World
 from ..store.client import address, hosted_by_agent, is_served
 from ..store.deadline import Deadline, DeadlineExceededError, run_with_deadline
-from ..store.file_store import open_file, reserve_room
+from ..store.file_store import LOOK, open_file, reserve_room
 from ..store.keys import ATTEMPT
 from ..store.torchrun_attempt import store_of_attempt
 
@@ -32,7 +32,6 @@ PROBE_INTERVAL = 0.2  # seconds between two attempts to reach a host that does n
 # Seconds without a new key after which a file that ends inside a key counts as truncated. A write
 # of torch takes microseconds, but a busy machine may stop a writer for half a second.
 STILL = 3.0
-LOOK = 0.01  # seconds between two reads of such a file
 
 
 def open_store(world: World, deadline: Deadline, *, keep_file: bool = False) -> dist.Store:

@@ -60,8 +60,8 @@ class CheckIn(NamedTuple):
 def read_check_ins(store: dist.Store, ranks: Sequence[int]) -> dict[int, CheckIn]:
     """Return the check-ins of the ranks that have arrived, by rank.
 
-    Cost: one or two store operations if all have arrived, else a list of all keys in the store;
-    in a file, and below torch 2.10, some 20 operations for each missing rank.
+    Cost: one or two store operations if all have arrived, else a list of all keys in the store.
+    In a file it costs some 20 operations for each missing rank.
     """
     arrived = _arrived(store, list(ranks))
     keys = [CHECK_IN.format(rank) for rank in arrived]

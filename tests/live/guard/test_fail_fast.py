@@ -158,7 +158,7 @@ def end_inside_guard(strike: Strike, how: str, init_method: str | None) -> Any:
     if mesh.rank == 1:
         strike.note()
         {"mesh.close()": mesh.close, "meshkit.shutdown()": meshkit.shutdown}[how]()
-        time.sleep(LIVES_ON)
+        time.sleep(2 + LIVES_ON)  # beyond the time of the guard
         return
     with mesh.guard(timeout=2):
         dist.all_reduce(torch.ones(1), group=mesh.group("dp"))
